@@ -1,0 +1,47 @@
+# Everything a person or CI does with this project. `make help` lists it.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench chaos docs clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	@scripts/setup $(PYTHON) $(VENV)
+	@touch $@
+
+setup: $(STAMP) ## Make .venv with icestream and what the tests need
+
+demo: ## Stream made-up events into an Iceberg table: no server, no cloud
+	@scripts/demo $(PYTHON) $(VENV)
+
+check: $(STAMP) ## Format, lint, types, layers and unit tests: run before each push
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy src tests
+	$(BIN)/lint-imports
+	$(BIN)/pytest tests/unit -q -n 2
+
+test: $(STAMP) ## All tests, with every service that they need
+	@scripts/test
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff format src tests bench
+	$(BIN)/ruff check --fix src tests bench
+
+bench: $(STAMP) ## Run the benchmarks beside their peers: make bench [CASE=kafka_json_append]
+	$(BIN)/python -m bench $(CASE)
+
+chaos: $(STAMP) ## Twenty-five kills at random moments, Kafka to Iceberg
+	ICESTREAM_KILLS=25 $(BIN)/pytest tests/e2e/test_kills.py -q
+
+docs: $(STAMP) ## Write the generated reference pages
+	$(BIN)/python -m docs.generate
+
+clean: ## Remove what these commands made in the project's folder
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache site dist .icestream lake

@@ -1,0 +1,38 @@
+"""The decoder contract: from encoded values to columns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from icestream.contracts.records import Decoded
+
+
+class Decoder(ABC):
+    """Turns encoded values into columns.
+
+    A decoder is built on the driver, pickled, and used in many tasks at once; it holds options,
+    never connections (open those on first use and leave them out of the pickle).
+    """
+
+    @abstractmethod
+    def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
+        """Return the columns that `sample` shows, or that a registry tells.
+
+        Called on the driver, once for a pipeline that has no schema from elsewhere. Values that
+        cannot be decoded are passed over here; `decode` reports them.
+        """
+
+    @abstractmethod
+    def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
+        """Decode `values` (Arrow binary) into exactly `columns`, in that order.
+
+        A field that `columns` lacks is reported in `new_fields` with its type and otherwise left
+        out. A column that a value lacks is null. One bad value never spoils its neighbours, and
+        this never raises for what a value holds.
+        """

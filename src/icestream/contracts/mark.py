@@ -1,0 +1,42 @@
+"""The mark: proof, in the table itself, of which batch was written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from icestream.contracts.position import Position  # noqa: TC001 - dataclass field
+
+
+@dataclass(frozen=True)
+class BatchMark:
+    """Which batch of which pipeline a commit holds.
+
+    Attributes:
+        pipeline: the pipeline's name in the file.
+        query_id: id of the Spark query, kept in its checkpoint; a new checkpoint has a new one.
+        epoch: number of the batch within that query.
+        source: what the pipeline reads (`Source.identity`).
+        start: position where the batch begins.
+        end: position where it ends.
+        rows: rows written.
+        instance: id of the running process that wrote it.
+    """
+
+    pipeline: str
+    query_id: str
+    epoch: int
+    source: str
+    start: Position
+    end: Position
+    rows: int = 0
+    instance: str = ""
+
+    def to_json(self) -> str:
+        """Return the mark in the one form that is stored and compared."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> BatchMark:
+        """Read what `to_json` wrote; ValueError or TypeError if it is something else."""
+        return cls(**json.loads(text))

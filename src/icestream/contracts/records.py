@@ -1,0 +1,52 @@
+"""What flows between a source, a decoder and a sink, in Arrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of a source that are still encoded.
+
+    Attributes:
+        values: the encoded records (Arrow binary); null where a record has no value.
+        extra: columns that the source adds beside the decoded ones, each as long as `values`.
+        position: tells where record `i` came from, in words fit for an error: `orders[2]@1234`.
+    """
+
+    values: pa.Array
+    extra: Mapping[str, pa.Array]
+    position: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that could not be decoded, cast or validated."""
+
+    raw: bytes | None
+    reason: str
+    position: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The outcome of decoding one block of values.
+
+    Attributes:
+        rows: the good rows, in order, with exactly the columns asked for.
+        kept: for each good row the index of its value (Arrow int64), or None when every value was good.
+        bad: index and reason of each value that could not be decoded.
+        new_fields: fields met in the data that the columns asked for do not have.
+    """
+
+    rows: pa.RecordBatch
+    kept: pa.Array | None = None
+    bad: tuple[tuple[int, str], ...] = ()
+    new_fields: Mapping[str, pa.DataType] = field(default_factory=dict)

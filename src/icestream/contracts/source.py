@@ -1,0 +1,117 @@
+"""The source contract: places in an external system, and the rows between two of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from icestream.contracts.options import Options
+from icestream.contracts.traits import SourceTraits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from icestream.contracts.check import CheckStep
+    from icestream.contracts.decoder import Decoder
+    from icestream.contracts.position import Position
+    from icestream.contracts.records import Records
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The part of a batch that one task reads. Only its source knows what `what` means."""
+
+    what: Any
+    rows: int
+
+
+class Source(ABC, Generic[OptionsT]):
+    """One external system, read as an endless sequence of rows.
+
+    Building a source touches no network: the planner builds every source of a pipeline to
+    cross-check it, often on a laptop that cannot reach the brokers. A source is pickled and sent
+    to tasks, so it keeps options, not connections.
+
+    `first`, `newest`, `rows_between`, `cap` and `splits` run on the driver, in one thread a
+    pipeline. `read` runs in tasks, many at once. A crash may happen between any two calls; since
+    Spark logs each batch's end position before the batch is read, the same `splits` are then
+    asked for again and must give the same rows (see `SourceTraits.replayable`).
+
+    Faults: raise `UnreachableError` when nobody answers, `RefusedError` for credentials,
+    `SourceChangedError` when the position speaks of something that is gone.
+    """
+
+    options_type: ClassVar[type[Options]]
+    traits: ClassVar[SourceTraits] = SourceTraits()
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    @abstractmethod
+    def identity(self) -> str:
+        """Name what is read, e.g. `kafka orders`: stable over restarts, free of secrets."""
+
+    @abstractmethod
+    def first(self) -> Position:
+        """Return where a pipeline without a checkpoint begins. Asked once, then remembered."""
+
+    @abstractmethod
+    def newest(self, current: Position) -> Position:
+        """Return the end of what can be read now; `current` itself when nothing is new.
+
+        Called several times a second, so it should be cheap.
+        """
+
+    @abstractmethod
+    def rows_between(self, start: Position, end: Position) -> int:
+        """Return how many rows lie between two positions; an estimate where it can't be known.
+
+        Zero if and only if the positions are equal.
+        """
+
+    @abstractmethod
+    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+        """Return a position past `start`, at most `end`, about `max_rows` rows away."""
+
+    @abstractmethod
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+        """Cut a range into parts of similar size for `slots` tasks at a time."""
+
+    @abstractmethod
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        """Yield the rows of a split, in a task.
+
+        `Records` if `decoder` gives a decoder, else Arrow record batches with the columns of
+        `schema`.
+        """
+
+    def decoder(self) -> Decoder | None:
+        """Return what decodes this source's records; None if `read` gives rows already."""
+        return None
+
+    def schema(self) -> pa.Schema | None:
+        """Return the columns of a row as far as the options alone tell, `extra` included.
+
+        None if only the data, the table or a registry can tell.
+        """
+        return None
+
+    def extra_columns(self) -> pa.Schema | None:
+        """Return the columns that `Records.extra` carries; None for none."""
+        return None
+
+    def ends(self, position: Position) -> bool:  # noqa: ARG002 - the question needs its object
+        """Tell whether nothing can ever come after `position` (a source with an end)."""
+        return False
+
+    def check(self) -> Iterator[CheckStep]:
+        """Look whether the source can be read, step by step. Each step is quick and names itself."""
+        yield from ()
+
+    def close(self) -> None:
+        """Let go of the driver's connections. May be called more than once."""

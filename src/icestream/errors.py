@@ -1,0 +1,152 @@
+"""Every error icestream raises on purpose.
+
+IcestreamError                 exit 1
+├── ConfigError                exit 2   the file is wrong: every problem at once
+├── PlanError                  exit 2   the file is right, but its parts do not fit together
+├── DependencyError            exit 2   Java, a jar or a Python package is missing
+├── UnavailableError           exit 2   named in the configuration, not built in this version
+├── ConnectorError             exit 1   a source, catalog or store answered with an error
+│   └── TransientError         exit 1   passing: the pipeline is restarted by its policy
+│       └── UnreachableError   exit 3   nobody answered at that address
+├── CommitError                exit 1   the table did not take the batch
+│   ├── CommitConflictError    exit 1   other writers moved the table during every attempt
+│   └── CommitUnknownError     exit 1   no answer: the batch is looked up at the next start
+└── AttentionError             exit 5   a person is needed; restarting would not help
+    ├── BadRecordError                  a record cannot be decoded, and `on_error` is `fail`
+    ├── CheckpointLostError             the table holds marks that no checkpoint explains
+    ├── CorruptStateError               a file of ours cannot be read
+    ├── RefusedError                    credentials or permissions were refused
+    ├── SchemaMismatchError             rows and table do not fit, and may not be changed
+    ├── SourceChangedError              the source is not the one the checkpoint speaks of
+    └── SupersededError                 another instance of the pipeline has taken over
+"""
+
+from __future__ import annotations
+
+
+class IcestreamError(Exception):
+    """An error with a place, a sentence and a way out.
+
+    Args:
+        what: what is wrong, with the value found; lower case, no full stop.
+        where: the place, such as `orders.yaml:5:16 sources.orders` or `pipeline 'orders'`.
+        todo: what to do about it, as one or more sentences.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", todo: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.todo = todo
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return head + "".join(f"\n  {line}" for line in self.todo.splitlines())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.todo, self.__dict__))
+
+    def at(self, where: str) -> IcestreamError:
+        """Return this error with a place, if it has none yet."""
+        if not self.where:
+            self.where = where
+        return self
+
+
+def _rebuild(
+    kind: type[IcestreamError], what: str, where: str, todo: str, state: dict[str, object]
+) -> IcestreamError:
+    error = kind.__new__(kind)
+    IcestreamError.__init__(error, what, where=where, todo=todo)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(IcestreamError):
+    """The configuration file is wrong; `problems` holds every fault found in it."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[IcestreamError]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class PlanError(IcestreamError):
+    """The file is well-formed, but its parts do not fit together."""
+
+    exit_code = 2
+
+
+class DependencyError(IcestreamError):
+    """Java, a jar or a Python package that the file needs is missing or unfit."""
+
+    exit_code = 2
+
+
+class UnavailableError(IcestreamError):
+    """The configuration names something that this version does not have yet."""
+
+    exit_code = 2
+
+
+class ConnectorError(IcestreamError):
+    """A source, a catalog or a store answered with an error."""
+
+
+class TransientError(ConnectorError):
+    """A passing fault: the pipeline is restarted by its `restart` policy."""
+
+
+class UnreachableError(TransientError):
+    """Nobody answered at an address."""
+
+    exit_code = 3
+
+
+class CommitError(IcestreamError):
+    """The table did not take the batch."""
+
+
+class CommitConflictError(CommitError):
+    """Other writers moved the table during every attempt. Nothing was written."""
+
+
+class CommitUnknownError(CommitError):
+    """The answer to a commit was lost; it is looked up at the next start, never repeated blindly."""
+
+
+class AttentionError(IcestreamError):
+    """A person is needed; restarting would not help."""
+
+    exit_code = 5
+
+
+class BadRecordError(AttentionError):
+    """A record cannot be decoded, and `on_error` is `fail`."""
+
+
+class CheckpointLostError(AttentionError):
+    """The table holds marks of this pipeline that its checkpoint does not explain."""
+
+
+class CorruptStateError(AttentionError):
+    """A file of our own cannot be read; it is named, never skipped."""
+
+
+class RefusedError(AttentionError):
+    """Credentials or permissions were refused."""
+
+
+class SchemaMismatchError(AttentionError):
+    """Rows and table do not fit, and the configuration does not let us change the table."""
+
+
+class SourceChangedError(AttentionError):
+    """The source is not the one that the checkpoint speaks of, e.g. a topic made anew."""
+
+
+class SupersededError(AttentionError):
+    """Another instance of this pipeline has taken over."""
