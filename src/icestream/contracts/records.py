@@ -41,7 +41,7 @@ class Decoded:
 
     Attributes:
         rows: the good rows, in order, with exactly the columns asked for.
-        kept: for each good row the index of its value (Arrow int64), or None when every value was good.
+        kept: for each good row the index of its value (Arrow int64); None when all were good.
         bad: index and reason of each value that could not be decoded.
         new_fields: fields met in the data that the columns asked for do not have.
     """

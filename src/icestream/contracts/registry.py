@@ -37,7 +37,7 @@ def find(role: str, name: str) -> Any:
     except ModuleNotFoundError as exc:
         extra = name.split("-", maxsplit=1)[0]
         raise DependencyError(
-            f"{role.removesuffix('s')} {name!r} needs the package {exc.name}, which is not installed",
+            f"{role[:-1]} {name!r} needs the package {exc.name}, which is not installed",
             todo=f"pip install 'icestream[{extra}]'",
         ) from exc
 

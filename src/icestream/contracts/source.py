@@ -110,7 +110,7 @@ class Source(ABC, Generic[OptionsT]):
         return False
 
     def check(self) -> Iterator[CheckStep]:
-        """Look whether the source can be read, step by step. Each step is quick and names itself."""
+        """Look whether the source can be read, step by step, each step quick."""
         yield from ()
 
     def close(self) -> None:

@@ -1,0 +1,117 @@
+"""The sink contract: files written by tasks, then one commit with its mark."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from icestream.contracts.source import OptionsT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.check import CheckStep
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.options import Options
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that a task wrote and nobody committed yet.
+
+    `what` is a JSON object that only the sink understands.
+    """
+
+    rows: int
+    bytes: int
+    what: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a commit did."""
+
+    snapshot_id: int | None
+    rows: int
+    bytes: int
+    files: int
+    retries: int
+    seconds: float
+
+
+class TaskWriter(ABC):
+    """Writes rows to files, in a task. Pickled and sent there, so it keeps no connection.
+
+    A task may be run twice or die half-way: files that are never committed hold no rows of the
+    table, and their names never meet those of another attempt.
+    """
+
+    @abstractmethod
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        """Write every batch and return the closed files."""
+
+
+class Sink(ABC, Generic[OptionsT]):
+    """One table, fed batch by batch.
+
+    Building a sink touches no network. The engine then calls, in one thread: `open` once; for
+    each batch `holds`, and unless it does `columns`, `prepare`, `writer` and `commit`. A crash
+    between any two calls leaves the table as it was before `commit` or as it is after, and the
+    engine repeats the batch with the same mark.
+    """
+
+    options_type: ClassVar[type[Options]]
+
+    @abstractmethod
+    def identity(self) -> str:
+        """Name the table for messages: `lake.sales.orders`."""
+
+    @abstractmethod
+    def open(self, spark: SparkSession, pipeline: str) -> None:
+        """Connect, and read the newest mark of the pipeline from the table, if there is a table."""
+
+    @abstractmethod
+    def last_mark(self) -> BatchMark | None:
+        """Return the newest mark of the pipeline that the table held when last looked at."""
+
+    @abstractmethod
+    def foreign_marks(self) -> list[BatchMark]:
+        """Return the newest mark of every other pipeline that wrote to the table."""
+
+    @abstractmethod
+    def holds(self, mark: BatchMark) -> bool:
+        """Tell whether the table holds the batch already. A shortcut: the fence is in `commit`."""
+
+    @abstractmethod
+    def columns(self) -> pa.Schema | None:
+        """Return the table's columns, or None while there is no table."""
+
+    @abstractmethod
+    def prepare(self, columns: pa.Schema) -> None:
+        """Make the table fit rows with these columns: create it, add columns, or refuse.
+
+        Raises:
+            SchemaMismatchError: the rows do not fit and the options forbid changing the table.
+        """
+
+    @abstractmethod
+    def writer(self) -> TaskWriter:
+        """Return a writer for the table as it is now."""
+
+    @abstractmethod
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        """Make the files and the mark part of the table, both or neither.
+
+        Raises:
+            SupersededError: another instance of the pipeline wrote since we last looked.
+            CommitConflictError: every attempt met another writer. Nothing was written.
+            CommitUnknownError: no answer came, and the table could not be asked.
+        """
+
+    def check(self) -> Iterator[CheckStep]:
+        """Look whether the table can be written, step by step, without Spark."""
+        yield from ()

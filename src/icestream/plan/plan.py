@@ -1,0 +1,89 @@
+"""What a run will do, decided before Spark starts: frozen and printable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.sink import Sink
+    from icestream.contracts.source import Source
+    from icestream.contracts.transform import Transform
+
+
+@dataclass(frozen=True)
+class Batching:
+    """When a batch is committed: `batch_size` rows wait, or the oldest waited long enough."""
+
+    batch_size: int
+    flush_interval_secs: float
+    max_batch_rows: int
+
+
+@dataclass(frozen=True)
+class Restart:
+    """How often, and after which pause, a pipeline is restarted after a passing fault."""
+
+    max: int = 5
+    backoff_secs: float = 1.0
+
+
+@dataclass(frozen=True)
+class PlannedFeature:
+    """Something that the file names and this version does not have yet."""
+
+    where: str
+    name: str
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """One pipeline with its parts built, none of them connected."""
+
+    name: str
+    source_name: str
+    source: Source[Any]
+    sink_name: str
+    sink: Sink[Any]
+    batching: Batching
+    restart: Restart
+    on_error: str
+    dead_letter: Sink[Any] | None = None
+    transforms: tuple[Transform[Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run needs.
+
+    Attributes:
+        pipelines: the enabled pipelines, by their order in the file.
+        catalogs: every catalog that a pipeline uses, by name in SQL.
+        jars: Maven coordinates that Spark must load.
+        spark_conf: Spark's settings, secrets included; print `visible_conf()` instead.
+        secret_keys: the settings among them whose value must not be shown.
+        planned: what the file names and this version does not have; `run` refuses these.
+    """
+
+    path: Path
+    state: Path
+    pipelines: tuple[PipelinePlan, ...]
+    catalogs: Mapping[str, Catalog[Any]]
+    jars: tuple[str, ...]
+    master: str
+    spark_conf: Mapping[str, str] = field(repr=False)
+    secret_keys: frozenset[str] = frozenset()
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 9108
+    planned: tuple[PlannedFeature, ...] = ()
+
+    def visible_conf(self) -> dict[str, str]:
+        """Return Spark's settings with each secret hidden."""
+        return {
+            key: "(hidden)" if key in self.secret_keys else value
+            for key, value in self.spark_conf.items()
+        }
