@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 
 class Options(BaseModel):
     """Options of one part, as its block in the YAML file names them.
 
     Unknown keys are refused and a built object never changes. Every field has a description.
-    Mark an option that is accepted but not built yet with
-    `json_schema_extra={"planned": True}`: `plan` shows it, `run` and `check` refuse it.
+    What else the planner must know stands in a field's `json_schema_extra`:
+
+    - `{"planned": True}`: accepted but not built yet; `plan` shows it, `run` and `check` refuse it.
+    - `{"planned": ["upsert"]}`: the same for these values only.
+    - `{"path": True}`: a local path, or an address with a scheme; a relative one is taken from
+      the folder of the configuration file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ShorthandOptions(Options):
+    """Options that may be written as the bare value of their main field: `filter: "a > 0"`."""
+
+    shorthand: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return value if cls._is_spelt_out(value) else {cls.shorthand: value}
+
+    @classmethod
+    def _is_spelt_out(cls, value: Any) -> bool:
+        if not isinstance(value, dict):
+            return isinstance(value, cls)
+        return bool(value) and set(value) <= set(cls.model_fields)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        spelt_out = handler.resolve_ref_schema(handler(core_schema))
+        return {"anyOf": [spelt_out["properties"][cls.shorthand], spelt_out]}

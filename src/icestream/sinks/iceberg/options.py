@@ -1,0 +1,221 @@
+"""Options of the Iceberg sink, by their names in the YAML file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from icestream.contracts.options import Options
+from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
+from icestream.storage.azure import AzureOptions
+from icestream.storage.gcs import GcsOptions
+from icestream.storage.s3 import S3Options
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
+CommitMode = Literal["append", "overwrite", "overwrite_table", "overwrite_partitions", "upsert"]
+PLANNED = {"planned": True}
+
+PROFILES: dict[str, dict[str, int]] = {
+    "low_latency": {"batch_size": 1_000, "flush_interval_secs": 10, "target_file_size_mb": 32},
+    "balanced": {"batch_size": 10_000, "flush_interval_secs": 60, "target_file_size_mb": 128},
+    "high_throughput": {
+        "batch_size": 100_000,
+        "flush_interval_secs": 300,
+        "target_file_size_mb": 512,
+    },
+}
+
+
+class Expectation(Options):
+    """A condition that every row should meet."""
+
+    name: Name = Field(description="Name of the expectation, shown in counters and dead letters.")
+    expr: Name = Field(description="SQL condition that holds for a good row.")
+    on_fail: Literal["drop", "dead_letter", "fail"] = Field(
+        "fail", description="What happens to a row for which it does not hold."
+    )
+
+
+class IcebergOptions(Options):
+    """Where and how rows are written."""
+
+    catalog: str | dict[str, Any] | None = Field(
+        None,
+        repr=False,
+        description="Name of a catalog under `catalogs`, or a catalog block; the embedded catalog "
+        "if absent.",
+    )
+    namespace: tuple[Name, ...] = Field(
+        (),
+        description="Namespace of the table: a name (`analytics`, `a.b`) or a list; made when "
+        "missing. Required, except for change sources, which bring their own.",
+    )
+    table: str = Field(
+        "",
+        description="Name of the table; made when missing, with the schema of the stream. "
+        "Required, except for change sources, which bring their own.",
+    )
+    create: bool = Field(
+        True, description="Make a missing table; `false` makes a missing table an error."
+    )
+    profile: Literal["low_latency", "balanced", "high_throughput"] = Field(
+        "balanced",
+        description="Defaults of `batch_size`, `flush_interval_secs` and `target_file_size_mb`; "
+        "any of them given by hand wins.",
+    )
+    batch_size: int = Field(
+        10_000,
+        ge=1,
+        description="Rows that are enough to commit: a trigger, never a throttle.",
+    )
+    flush_interval_secs: float = Field(
+        60, gt=0, description="The longest a row waits for its commit, in seconds."
+    )
+    max_batch_rows: int | None = Field(
+        None, ge=1, description="The most rows one commit takes; sized from memory if absent."
+    )
+    target_file_size_mb: int = Field(
+        128, ge=1, le=10_240, description="Size past which a new data file is begun, in MiB."
+    )
+    compression: Codec = Field("snappy", description="Codec of the data files.")
+    compression_level: int | None = Field(
+        None, description="Level of the codec: gzip 1 to 9, zstd 1 to 22, others have none."
+    )
+    partitioning: (
+        Literal["none", "table_default", "identity", "bucket", "time"] | tuple[Name, ...]
+    ) = Field(
+        "none",
+        description="How a new table is partitioned: `none`, `table_default` (the table's own "
+        "spec), `identity`, `bucket` or `time` of `partition_fields`, or a list of transforms "
+        "such as `[days(ts), bucket(16, id)]`.",
+    )
+    partition_fields: tuple[Name, ...] = Field(
+        (), description="Fields for `partitioning: identity`, `bucket` or `time`."
+    )
+    num_buckets: int = Field(
+        16, ge=1, le=1_000_000, description="Number of buckets for `partitioning: bucket`."
+    )
+    time_granularity: Literal["year", "month", "day", "hour"] = Field(
+        "day", description="Unit for `partitioning: time`."
+    )
+    sort_order: tuple[Name, ...] = Field(
+        (), description="Order of rows within a file, e.g. `[id, ts desc nulls last]`."
+    )
+    commit_mode: CommitMode = Field(
+        "append",
+        description="How a batch changes the table.",
+        json_schema_extra={
+            "planned": ["overwrite", "overwrite_table", "overwrite_partitions", "upsert"]
+        },
+    )
+    overwrite_partitions: tuple[Name, ...] = Field(
+        (),
+        description="Partitions that `commit_mode: overwrite_partitions` replaces, e.g. "
+        '`["year=2024/month=10"]`.',
+        json_schema_extra=PLANNED,
+    )
+    key_fields: tuple[Name, ...] = Field(
+        (),
+        description="Fields that identify a row for `commit_mode: upsert`; the source's primary "
+        "key if absent.",
+        json_schema_extra=PLANNED,
+    )
+    sequence_field: str | None = Field(
+        None,
+        description="Field that tells which of two changes to one key is newer; the source's "
+        "position if absent.",
+        json_schema_extra=PLANNED,
+    )
+    tombstone_days: float = Field(
+        7,
+        ge=0,
+        description="Days for which the sequence of a deleted key is remembered.",
+        json_schema_extra=PLANNED,
+    )
+    delete_mode: Literal["hard", "soft", "ignore"] = Field(
+        "hard",
+        description="What a delete in a change stream does to the row.",
+        json_schema_extra=PLANNED,
+    )
+    schema_evolution: Literal["strict", "add_columns", "full"] = Field(
+        "add_columns",
+        description="Which changes of the stream's schema the table follows.",
+        json_schema_extra={"planned": ["full"]},
+    )
+    renames: dict[Name, Name] = Field(
+        default_factory=dict,
+        description="Columns to rename in the table, old name to new.",
+        json_schema_extra=PLANNED,
+    )
+    snapshot_properties: dict[Name, str] = Field(
+        default_factory=dict, description="Properties put into every snapshot's summary."
+    )
+    table_properties: dict[Name, str] = Field(
+        default_factory=dict,
+        description="Iceberg table properties, set at creation and kept in step.",
+    )
+    format_version: Literal[2, 3] = Field(
+        3, description="Iceberg format version of a new table; 2 for readers that need it."
+    )
+    readers: tuple[Name, ...] = Field(
+        (),
+        description="Engines that must be able to read the table, e.g. `[trino, snowflake]`.",
+        json_schema_extra=PLANNED,
+    )
+    branch: Name = Field("main", description="Branch to write to.", json_schema_extra=PLANNED)
+    route_by: str | None = Field(
+        None,
+        description="Field or expression that names the table a row goes to.",
+        json_schema_extra=PLANNED,
+    )
+    on_error: Literal["fail", "drop", "dead_letter"] = Field(
+        "fail",
+        description="What happens to a row that cannot be decoded, cast or validated: stop, drop "
+        "and count it, or write it to the table of `dead_letter`.",
+    )
+    dead_letter: str | None = Field(
+        None,
+        min_length=1,
+        description="Table for bad rows, `namespace.table` in the same catalog; a bare name means "
+        "the sink's own namespace.",
+    )
+    expect: tuple[Expectation, ...] = Field(
+        (), description="Conditions that rows should meet.", json_schema_extra=PLANNED
+    )
+    s3: S3Options | None = Field(None, description="S3 storage.", json_schema_extra=PLANNED)
+    gcs: GcsOptions | None = Field(
+        None, description="Google Cloud Storage.", json_schema_extra=PLANNED
+    )
+    azure: AzureOptions | None = Field(
+        None, description="Azure storage.", json_schema_extra=PLANNED
+    )
+    maintenance: Literal["off"] | MaintenanceOptions = Field(
+        "off",
+        description="Compaction, expiry and cleaning beside the stream.",
+        json_schema_extra=PLANNED,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_profile(cls, given: Any) -> Any:
+        """Let the profile fill what is not given by hand."""
+        if not isinstance(given, dict):
+            return given
+        profile = given.get("profile")
+        defaults = PROFILES.get(profile, {}) if isinstance(profile, str) else {}
+        return {**defaults, **given}
+
+    @field_validator("namespace", mode="before")
+    @classmethod
+    def _split_namespace(cls, value: Any) -> Any:
+        """Read `a.b` as the list `[a, b]`."""
+        return tuple(value.split(".")) if isinstance(value, str) else value
+
+    def dead_letter_name(self) -> tuple[tuple[str, ...], str] | None:
+        """Return namespace and table for bad rows, or None if none is named."""
+        if self.dead_letter is None:
+            return None
+        *namespace, table = self.dead_letter.split(".")
+        return tuple(namespace) or self.namespace, table
