@@ -1,0 +1,8 @@
+"""Lists the fixtures, which are plugins of their own."""
+
+from __future__ import annotations
+
+pytest_plugins = [
+    "tests.fixtures.kafka",
+    "tests.fixtures.service_run",
+]

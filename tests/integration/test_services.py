@@ -1,0 +1,59 @@
+"""Each service of the tests, really used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.fixtures.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.fixtures.kafka import KafkaBroker
+
+
+def _consume(bootstrap: str, topic: str, partition: int, count: int) -> list[Any]:
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "services"})
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        found: list[Any] = []
+
+        def is_complete() -> bool:
+            found.extend(consumer.consume(100, 1))
+            return len(found) >= count
+
+        wait_until(is_complete, f"{count} records of {topic}")
+        return found
+    finally:
+        consumer.close()
+
+
+def test_kafka_gives_back_what_was_produced(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic("services", partitions=2)
+    kafka_broker.produce(
+        topic, ["a", None], partition=1, keys=["k", "l"], headers=[None, [("h", b"1")]]
+    )
+
+    first, second = _consume(kafka_broker.bootstrap, topic, partition=1, count=2)
+
+    assert (first.key(), first.value(), first.headers()) == (b"k", b"a", None)
+    assert (second.key(), second.value(), second.headers()) == (b"l", None, [("h", b"1")])
+
+
+def test_kafka_topic_is_gone_after_delete(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic("services")
+    kafka_broker.delete_topic(topic)
+
+    wait_until(lambda: topic not in kafka_broker.topics(), f"{topic} to go")
+
+
+def test_own_kafka_keeps_its_records_over_a_kill(kafka_broker_own: KafkaBroker) -> None:
+    topic = kafka_broker_own.new_topic("services")
+    kafka_broker_own.produce(topic, ["before"])
+    kafka_broker_own.kill()
+    kafka_broker_own.start()
+    kafka_broker_own.produce(topic, ["after"])
+
+    found = _consume(kafka_broker_own.bootstrap, topic, partition=0, count=2)
+
+    assert [record.value() for record in found] == [b"before", b"after"]
