@@ -1,0 +1,277 @@
+"""What must hold for every source, as a pytest class to subclass.
+
+```python
+class TestKafka(SourceSuite):
+    not_held = {"ordered": "partitions are read side by side"}
+
+    @pytest.fixture
+    def system(self, broker: Broker) -> System:
+        return KafkaTopic(broker)
+```
+"""
+
+# ruff: noqa: S101 - this is a test suite that happens to be shipped
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts.records import Records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from icestream.contracts.position import Position
+    from icestream.contracts.source import Source
+
+Test = TypeVar("Test", bound="Callable[..., None]")
+
+
+class System(Protocol):
+    """The outside system that a source under test reads: begins without any rows."""
+
+    def source(self) -> Source[Any]:
+        """Build a source that reads the system, a new one at each call."""
+        ...
+
+    def add(self, rows: int) -> None:
+        """Make `rows` more rows available; they can be read when this returns."""
+        ...
+
+
+def fact(name: str) -> Callable[[Test], Test]:
+    """Name the fact that a test proves, for `not_held`."""
+
+    def mark(test: Test) -> Test:
+        test.__dict__["fact"] = name
+        return test
+
+    return mark
+
+
+class SourceSuite:
+    """Proves that a source keeps its contract.
+
+    A subclass gives the fixture `system`. `not_held` names the facts that the source does not
+    keep, each with the reason; such a fact must indeed fail, so that the list stays true.
+    """
+
+    not_held: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        tests = {name: test for name in dir(cls) if hasattr(test := getattr(cls, name), "fact")}
+        known = {test.fact for test in tests.values()}
+        for name in cls.not_held.keys() - known:
+            raise TypeError(f"{cls.__name__}.not_held: no fact is called {name!r}; known: {known}")
+        for name, test in tests.items():
+            if test.fact in cls.not_held:
+                setattr(cls, name, _expected_to_fail(test, cls.not_held[test.fact]))
+
+    @fact("newest")
+    def test_rows_added_after_the_first_position_are_read(self, system: System) -> None:
+        source = system.source()
+        start = source.first()
+        assert source.newest(start) == start, "an empty system has nothing new"
+
+        system.add(25)
+
+        end = source.newest(start)
+        assert end != start
+        assert len(rows_of(source, start, end)) == 25
+        assert not source.ends(start)
+
+    @fact("idle")
+    def test_positions_are_equal_exactly_if_nothing_is_new(self, system: System) -> None:
+        source, start, end = _filled(system, 10)
+
+        assert source.newest(end) == end
+        assert source.rows_between(end, end) == 0
+        assert rows_of(source, end, end) == []
+
+        system.add(1)
+        later = source.newest(end)
+        assert later != end
+        assert source.rows_between(end, later) > 0
+        assert source.rows_between(start, later) > 0
+        assert len(rows_of(source, end, later)) == 1
+
+    @fact("exact_counts")
+    def test_rows_between_is_the_number_of_rows_read(self, system: System) -> None:
+        source, start, end = _filled(system, 37)
+
+        assert source.rows_between(start, end) == 37
+        assert source.rows_between(start, source.cap(start, end, 10)) == 10
+
+    @fact("replayable")
+    def test_range_read_twice_gives_the_same_rows(self, system: System) -> None:
+        source, start, end = _filled(system, 40)
+        once = rows_of(source, start, end)
+
+        system.add(5)
+
+        assert rows_of(source, start, end) == once
+        assert rows_of(system.source(), start, end) == once, "a source built anew reads otherwise"
+
+    @fact("restart")
+    def test_source_built_anew_goes_on_where_the_old_one_stood(self, system: System) -> None:
+        source, start, end = _filled(system, 12)
+        before = rows_of(source, start, end)
+        source.close()
+        source.close()
+
+        system.add(8)
+
+        anew = system.source()
+        assert anew.identity() == source.identity()
+        after = rows_of(anew, end, anew.newest(end))
+        assert len(after) == 8
+        assert _counted(before + after) == _counted(rows_of(anew, start, anew.newest(start)))
+
+    @fact("capped")
+    def test_capped_steps_cover_every_row_once(self, system: System) -> None:
+        source, start, _ = _filled(system, 20)
+        for _ in range(3):
+            system.add(10)
+        end = source.newest(start)
+
+        steps = _steps(source, start, end, max_rows=7)
+
+        assert steps[-1] == end
+        rows = [row for low, high in _pairs(start, steps) for row in rows_of(source, low, high)]
+        assert _counted(rows) == _counted(rows_of(source, start, end))
+        assert len(rows) == 50
+
+    @fact("uncapped")
+    def test_cap_beyond_the_end_is_the_end(self, system: System) -> None:
+        source, start, end = _filled(system, 10)
+
+        assert source.cap(start, end, 1_000_000) == end
+
+    @fact("ordered")
+    def test_rows_come_in_the_same_order_in_steps_as_at_once(self, system: System) -> None:
+        source, start, _ = _filled(system, 20)
+        for _ in range(3):
+            system.add(10)
+        end = source.newest(start)
+
+        steps = _pairs(start, _steps(source, start, end, max_rows=7))
+
+        in_steps = [row for low, high in steps for row in rows_of(source, low, high)]
+        assert in_steps == rows_of(source, start, end)
+
+    @fact("splits")
+    @pytest.mark.parametrize("slots", [1, 2, 5])
+    def test_splits_cover_a_range_exactly_once(self, system: System, slots: int) -> None:
+        source, start, _ = _filled(system, 15)
+        for _ in range(3):
+            system.add(15)
+        end = source.newest(start)
+
+        splits = source.splits(start, end, slots)
+
+        assert all(split.rows >= 0 for split in splits)
+        assert _counted(rows_of(source, start, end, slots)) == _counted(rows_of(source, start, end))
+        assert len(rows_of(source, start, end, slots)) == 60
+
+    @fact("pickled")
+    def test_pickled_source_reads_pickled_splits(self, system: System) -> None:
+        source, start, end = _filled(system, 10)
+        here = rows_of(source, start, end)
+
+        sent = pickle.dumps((source, source.splits(start, end, 1)))
+        copy, splits = pickle.loads(sent)  # noqa: S301 - we wrote it
+
+        assert [row for split in splits for row in _read(copy, split)] == here
+
+    @fact("json_positions")
+    def test_positions_survive_json(self, system: System) -> None:
+        source, start, end = _filled(system, 10)
+        again = [json.loads(json.dumps(position)) for position in (start, end)]
+
+        assert again == [start, end]
+        assert rows_of(source, again[0], again[1]) == rows_of(source, start, end)
+
+    @fact("shape")
+    def test_blocks_have_the_declared_shape(self, system: System) -> None:
+        source, start, end = _filled(system, 10)
+        decodes = source.decoder() is not None
+        extra = source.extra_columns()
+
+        for split in source.splits(start, end, 2):
+            for block in source.read(split):
+                assert isinstance(block, Records) is decodes
+                if isinstance(block, Records):
+                    assert pa.types.is_binary(block.values.type)
+                    assert list(block.extra) == ([] if extra is None else extra.names)
+                    assert all(len(a) == len(block.values) for a in block.extra.values())
+                    assert all(block.position(i) for i in range(len(block.values)))
+                else:
+                    assert block.schema.equals(source.schema())
+
+    @fact("checked")
+    def test_every_check_step_passes(self, system: System) -> None:
+        system.add(3)
+
+        for step in system.source().check():
+            assert isinstance(step.run(), str), step.name
+
+
+def rows_of(source: Source[Any], start: Position, end: Position, slots: int = 1) -> list[object]:
+    """Return every row between two positions, in a form that can be compared."""
+    return [row for split in source.splits(start, end, slots) for row in _read(source, split)]
+
+
+def _read(source: Source[Any], split: Any) -> list[object]:
+    rows: list[object] = []
+    for block in source.read(split):
+        if isinstance(block, Records):
+            extras = [column.to_pylist() for column in block.extra.values()]
+            places = [block.position(index) for index in range(len(block.values))]
+            rows += zip(block.values.to_pylist(), places, *extras, strict=True)
+        else:
+            rows += block.to_pylist()
+    return rows
+
+
+def _counted(rows: list[object]) -> Counter[str]:
+    return Counter(repr(row) for row in rows)
+
+
+def _filled(system: System, rows: int) -> tuple[Source[Any], Position, Position]:
+    source = system.source()
+    start = source.first()
+    system.add(rows)
+    return source, start, source.newest(start)
+
+
+def _steps(source: Source[Any], start: Position, end: Position, max_rows: int) -> list[Position]:
+    steps: list[Position] = []
+    here = start
+    while here != end:
+        there = source.cap(here, end, max_rows)
+        assert there != here, "cap does not move on"
+        assert source.rows_between(here, there) > 0
+        steps.append(there)
+        here = there
+        assert len(steps) <= 1_000, "cap never reaches the end"
+    return steps
+
+
+def _pairs(start: Position, steps: list[Position]) -> list[tuple[Position, Position]]:
+    return list(zip([start, *steps[:-1]], steps, strict=True))
+
+
+def _expected_to_fail(test: Any, reason: str) -> Any:
+    # A copy: the mark must stay on this subclass and not reach its siblings.
+    copy = FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__)
+    copy.__dict__.update({**test.__dict__, "pytestmark": list(test.__dict__.get("pytestmark", []))})
+    copy.__annotations__ = test.__annotations__
+    return pytest.mark.xfail(reason=reason, strict=True)(copy)
