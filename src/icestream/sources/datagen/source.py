@@ -1,0 +1,149 @@
+"""Options of the `datagen` source, and where it stands."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from icestream.contracts.check import CheckStep
+from icestream.contracts.options import Options
+from icestream.contracts.source import Source, Split
+from icestream.contracts.traits import SourceTraits
+from icestream.sources.datagen.numbers import Dice
+from icestream.sources.datagen.shop import SHOP_EVENTS, shop_events
+from icestream.sources.datagen.values import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from icestream.contracts.position import Position
+
+ROWS_A_BLOCK = 50_000
+# A task costs more than making this many rows, and every task writes a file of its own.
+ROWS_WORTH_A_TASK = 10_000
+
+
+class DatagenOptions(Options):
+    """Options of the `datagen` source."""
+
+    rows_per_second: int = Field(
+        default=100,
+        ge=1,
+        description="Rows that come each second. With `rows` and without this option, all rows "
+        "are there at once.",
+    )
+    rows: int | None = Field(
+        default=None, ge=0, description="Rows in all; after them the source ends. Endless without."
+    )
+    template: Literal["shop_events"] = Field(
+        default="shop_events", description="Which kind of rows to make up."
+    )
+    schema_text: str | None = Field(
+        default=None,
+        alias="schema",
+        description="Columns to make up values for instead of a template, as DDL: "
+        "`id bigint, name string`.",
+    )
+    seed: int = Field(default=42, ge=0, description="Another seed gives other rows.")
+
+    @model_validator(mode="after")
+    def _one_kind_of_rows(self) -> DatagenOptions:
+        if self.schema_text is not None and "template" in self.model_fields_set:
+            raise ValueError("`template` and `schema` are both given; leave one of them out")
+        return self
+
+
+class DatagenSource(Source[DatagenOptions]):
+    """Made-up rows, for trying things out.
+
+    Row `n` depends on the seed, on `n` and on when the pipeline began, and on nothing else; so
+    every range can be read again, and rows due while a pipeline was down come when it is back.
+
+    A position is `{"row": n, "epoch_ms": when the pipeline began}`.
+    """
+
+    options_type = DatagenOptions
+    traits = SourceTraits(replayable=True, ordered=True)
+
+    def identity(self) -> str:
+        kind = self.options.template if self.options.schema_text is None else "schema"
+        return f"datagen {kind} seed {self.options.seed}"
+
+    def first(self) -> Position:
+        return {"row": 0, "epoch_ms": self.now_ms()}
+
+    def newest(self, current: Position) -> Position:
+        row = self._rows_due(current["epoch_ms"])
+        # A clock set back must not take rows away.
+        return current if row <= current["row"] else {**current, "row": row}
+
+    def rows_between(self, start: Position, end: Position) -> int:
+        return int(end["row"] - start["row"])
+
+    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+        return {**end, "row": min(end["row"], start["row"] + max(max_rows, 1))}
+
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+        begin, rows = start["row"], self.rows_between(start, end)
+        parts = max(1, min(slots, rows // ROWS_WORTH_A_TASK))
+        edges = [begin + rows * part // parts for part in range(parts + 1)]
+        return [
+            Split((low, high, end["epoch_ms"]), high - low)
+            for low, high in pairwise(edges)
+            if high > low
+        ]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        begin, end, epoch_ms = split.what
+        schema = self.schema()
+        for low in range(begin, end, ROWS_A_BLOCK):
+            yield self._rows(schema, low, min(end, low + ROWS_A_BLOCK), epoch_ms)
+
+    def schema(self) -> pa.Schema:
+        if self.options.schema_text is None:
+            return SHOP_EVENTS
+        from icestream.decode.ddl import parse_ddl
+
+        return parse_ddl(self.options.schema_text)
+
+    def ends(self, position: Position) -> bool:
+        return self.options.rows is not None and position["row"] >= self.options.rows
+
+    def check(self) -> Iterator[CheckStep]:
+        yield CheckStep("make a row", self._make_one)
+
+    def now_ms(self) -> int:
+        """Return the time that rows become due by."""
+        return time.time_ns() // 1_000_000
+
+    @property
+    def _is_all_there(self) -> bool:
+        has_end = self.options.rows is not None
+        return has_end and "rows_per_second" not in self.options.model_fields_set
+
+    def _rows_due(self, epoch_ms: int) -> int:
+        rows = self.options.rows
+        if rows is not None and self._is_all_there:
+            return rows
+        due = (self.now_ms() - epoch_ms) * self.options.rows_per_second // 1_000
+        return due if rows is None else min(rows, due)
+
+    def _rows(self, schema: pa.Schema, low: int, high: int, epoch_ms: int) -> pa.RecordBatch:
+        numbers = np.arange(low, high, dtype=np.int64)
+        dice = Dice(self.options.seed, numbers)
+        # Rows that are all there at once have happened by then: none lies in the future.
+        waited = numbers - (self.options.rows or 0) if self._is_all_there else numbers
+        times_us = epoch_ms * 1_000 + waited * 1_000_000 // self.options.rows_per_second
+        if self.options.schema_text is None:
+            return shop_events(dice, times_us)
+        return rows_of(schema, dice, times_us)
+
+    def _make_one(self) -> str:
+        row = self._rows(self.schema(), 0, 1, self.now_ms())
+        return f"{row.num_columns} columns"
