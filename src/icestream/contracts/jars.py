@@ -1,0 +1,13 @@
+"""Maven coordinates of jars that icestream may load; `engine/jars.lock.json` pins their bytes."""
+
+from __future__ import annotations
+
+SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"
+POSTGRESQL = "org.postgresql:postgresql:42.7.14"
+ICEBERG_VERSION = "1.11.0"
+SCALA = "2.13"
+
+
+def iceberg_runtime_for(spark_minor: str) -> str:
+    """Return the Iceberg runtime for a Spark minor version such as `4.0`."""
+    return f"org.apache.iceberg:iceberg-spark-runtime-{spark_minor}_{SCALA}:{ICEBERG_VERSION}"

@@ -1,0 +1,181 @@
+"""Gets the jars that Spark loads: downloaded once, and checked against a lock at every start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import tempfile
+from functools import cache
+from importlib import metadata
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from icestream.contracts.jars import iceberg_runtime_for
+from icestream.engine.java import require_java
+from icestream.errors import DependencyError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_log = logging.getLogger(__name__)
+
+DOWNLOAD_PATIENCE_SECS = 900
+SHOWN_DIGITS = 16
+
+
+def iceberg_runtime() -> str:
+    """Return the Iceberg runtime's coordinates for the installed pyspark."""
+    return iceberg_runtime_for(".".join(metadata.version("pyspark").split(".")[:2]))
+
+
+@cache
+def _lock() -> dict[str, str]:
+    text = (files("icestream.engine") / "jars.lock.json").read_text(encoding="utf-8")
+    lock: dict[str, str] = json.loads(text)
+    return lock
+
+
+def unlocked(coordinates: Sequence[str]) -> list[str]:
+    """Return those that the lock does not know, for Spark's own resolver to get."""
+    return [each for each in coordinates if each not in _lock()]
+
+
+def resolve(coordinates: Sequence[str]) -> list[Path]:
+    """Return the local jar of each coordinate that the lock knows, downloading what is missing.
+
+    Every jar is checked at every call: 50 MB take a tenth of a second.
+
+    Raises:
+        DependencyError: a jar is not the one in the lock, or there is no Java to download with.
+        UnreachableError: a jar is missing, and could not be downloaded.
+    """
+    folder = cache_folder()
+    wanted = {each: folder / _file_name(each) for each in coordinates if each in _lock()}
+    missing = [each for each, path in wanted.items() if not path.exists()]
+    if missing:
+        _download(missing, folder)
+    for each, path in wanted.items():
+        if each not in missing:
+            _verify(path, each)
+    return list(wanted.values())
+
+
+def cache_folder() -> Path:
+    """Return the folder of downloaded jars, made for this user alone."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "icestream" / "jars"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _file_name(coordinate: str) -> str:
+    _, artifact, version = coordinate.split(":")
+    return f"{artifact}-{version}.jar"
+
+
+def _sha512(path: Path) -> str:
+    digest = hashlib.sha512()
+    with path.open("rb") as jar:
+        while block := jar.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _difference(path: Path, coordinate: str) -> str:
+    """Say how a jar differs from the lock; empty if it does not."""
+    expected, found = _lock()[coordinate], _sha512(path)
+    if found == expected:
+        return ""
+    return (
+        f"its SHA-512 begins with {found[:SHOWN_DIGITS]!r}, "
+        f"and the lock of icestream says {expected[:SHOWN_DIGITS]!r}"
+    )
+
+
+def _verify(path: Path, coordinate: str) -> None:
+    difference = _difference(path, coordinate)
+    if difference:
+        raise DependencyError(
+            difference,
+            where=f"jar {path}",
+            todo="The file is damaged, or somebody altered it. Delete it: the next start "
+            "downloads it again.",
+        )
+
+
+def _download(coordinates: Sequence[str], folder: Path) -> None:
+    """Download into a folder of its own first: a jar of the final name is whole and verified."""
+    _log.info("downloading %s", ", ".join(coordinates))
+    with tempfile.TemporaryDirectory(prefix="download-", dir=folder) as scratch:
+        said = _run_ivy(coordinates, Path(scratch))
+        for each in coordinates:
+            arrived = Path(scratch) / "jars" / _file_name(each)
+            if not arrived.exists():
+                _log.debug("Ivy said: %s", said)
+                raise UnreachableError(
+                    "it is not in the cache, and could not be downloaded",
+                    where=f"jar {each}",
+                    todo="The first start needs the network. Behind a mirror or a proxy, describe "
+                    "it in ~/.ivy2/ivysettings.xml, or copy the jar to "
+                    f"{folder / _file_name(each)}",
+                )
+            difference = _difference(arrived, each)
+            if difference:
+                raise DependencyError(
+                    f"the file was downloaded, but {difference}",
+                    where=f"jar {each}",
+                    todo="It was not kept. The repository, or something on the way to it, serves "
+                    "another file than the one icestream was tested with: ask who runs it.",
+                )
+            arrived.replace(folder / arrived.name)
+
+
+def _run_ivy(coordinates: Sequence[str], scratch: Path) -> str:
+    """Let the Ivy inside pyspark, which Spark itself downloads with, get some jars."""
+    description = scratch / "ivy.xml"
+    description.write_text(_ivy_module(coordinates), encoding="utf-8")
+    settings = Path.home() / ".ivy2" / "ivysettings.xml"
+    command = [
+        *(str(require_java().command), "-jar", str(_ivy_jar())),
+        *(("-settings", str(settings)) if settings.exists() else ()),
+        *("-cache", str(scratch / "cache"), "-ivy", str(description)),
+        *("-retrieve", f"{scratch / 'jars'}/[artifact]-[revision].[ext]"),
+    ]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_PATIENCE_SECS
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {DOWNLOAD_PATIENCE_SECS} s"
+    return (done.stdout + done.stderr)[-4000:]
+
+
+def _ivy_module(coordinates: Sequence[str]) -> str:
+    wanted = "".join(
+        f'<dependency org="{group}" name="{artifact}" rev="{version}"'
+        ' transitive="false" conf="default->master"/>'
+        for group, artifact, version in (each.split(":") for each in coordinates)
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="icestream" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{wanted}</dependencies></ivy-module>"
+    )
+
+
+def _ivy_jar() -> Path:
+    # Found without importing pyspark, which takes a second.
+    spec = find_spec("pyspark")
+    for place in (spec and spec.submodule_search_locations) or ():
+        for jar in (Path(place) / "jars").glob("ivy-*.jar"):
+            return jar
+    raise DependencyError(
+        "the package pyspark has no Ivy jar to download with",
+        where="pyspark",
+        todo="Install pyspark from its own wheel: pip install --force-reinstall pyspark",
+    )

@@ -1,0 +1,94 @@
+"""Finds the Java that Spark will start, and refuses one that Spark cannot run on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from icestream.errors import DependencyError
+
+SUPPORTED = (17, 21)
+VERSION_PATIENCE_SECS = 30
+INSTALL = (
+    "Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless\n"
+    "macOS: brew install openjdk@17\n"
+    "If it is installed already, name it: export JAVA_HOME=/path/to/java-17"
+)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime: its command and its version, in full and in short (`17.0.15`, 17)."""
+
+    command: Path
+    version: str
+    major: int
+
+
+def require_java() -> Java:
+    """Return the Java that Spark's own scripts will choose: `JAVA_HOME` first, then `PATH`.
+
+    Raises:
+        DependencyError: there is none, or Spark does not run on it.
+    """
+    java = _version_of(_find())
+    if java.major not in SUPPORTED:
+        raise DependencyError(
+            f"Java {java.version} was found at {java.command}, and Spark needs {_needed()}",
+            where="java",
+            todo=INSTALL,
+        )
+    return java
+
+
+def _needed() -> str:
+    return "Java " + " or ".join(str(major) for major in SUPPORTED)
+
+
+def _find() -> Path:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        command = Path(home) / "bin" / "java"
+        if os.access(command, os.X_OK):
+            return command
+        raise DependencyError(
+            f"JAVA_HOME is {home!r}, where there is no bin/java, and Spark needs {_needed()}",
+            where="java",
+            todo=f"Unset JAVA_HOME, or correct it.\n{INSTALL}",
+        )
+    found = shutil.which("java")
+    if found is None:
+        raise DependencyError(
+            f"no Java was found in JAVA_HOME or PATH, and Spark needs {_needed()}",
+            where="java",
+            todo=INSTALL,
+        )
+    return Path(found)
+
+
+def _version_of(command: Path) -> Java:
+    try:
+        asked = subprocess.run(  # noqa: S603 - the Java that Spark itself will start
+            [str(command), "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=VERSION_PATIENCE_SECS,
+        )
+        said = asked.stderr + asked.stdout
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        said = str(exc)
+    # `17.0.15` and `25-ea`, but `1.8.0_392` before Java 9.
+    matched = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    if matched is None:
+        raise DependencyError(
+            f"{command} does not tell its version, and Spark needs {_needed()}; "
+            f"it said {said.strip()[:200]!r}",
+            where="java",
+            todo=INSTALL,
+        )
+    return Java(command, matched[1], int(matched[2]))

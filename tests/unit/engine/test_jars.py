@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import hashlib
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.contracts.jars import POSTGRESQL, SQLITE
+from icestream.engine import jars
+from icestream.errors import DependencyError, UnreachableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTENT = b"not really a jar"
+DIGEST = hashlib.sha512(CONTENT).hexdigest()
+COORDINATE = "com.example:thing:1.0"
+
+# A Java of ours that plays Ivy: it puts $CONTENT where `-retrieve` says, or nothing.
+FAKE_JAVA = """#!/bin/sh
+[ "$1" = -version ] && { echo 'openjdk version "17"' >&2; exit 0; }
+[ -n "$CONTENT" ] || exit 1
+for last; do :; done
+mkdir -p "$(dirname "$last")"
+printf '%s' "$CONTENT" > "$(dirname "$last")/thing-1.0.jar"
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(jars, "_lock", lambda: {COORDINATE: DIGEST})
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(FAKE_JAVA)
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    return jars.cache_folder()
+
+
+def test_lock_knows_what_the_connectors_name() -> None:
+    assert jars.unlocked([jars.iceberg_runtime(), SQLITE, POSTGRESQL]) == []
+
+
+def test_iceberg_runtime_follows_the_installed_pyspark() -> None:
+    minor = metadata.version("pyspark").rsplit(".", 1)[0]
+
+    assert jars.iceberg_runtime() == (
+        f"org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:1.11.0"
+    )
+
+
+def test_users_own_packages_are_left_to_spark(cache: Path) -> None:
+    (cache / "thing-1.0.jar").write_bytes(CONTENT)
+
+    assert jars.unlocked([COORDINATE, "a:b:1"]) == ["a:b:1"]
+    assert jars.resolve([COORDINATE, "a:b:1"]) == [cache / "thing-1.0.jar"]
+
+
+def test_missing_jar_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTENT", CONTENT.decode())
+
+    assert jars.resolve([COORDINATE]) == [cache / "thing-1.0.jar"]
+    assert (cache / "thing-1.0.jar").read_bytes() == CONTENT
+    assert [path.name for path in cache.iterdir()] == ["thing-1.0.jar"]
+
+
+def test_cache_is_for_its_user_alone(cache: Path) -> None:
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_altered_jar_is_refused_by_name(cache: Path) -> None:
+    jar = cache / "thing-1.0.jar"
+    jar.write_bytes(b"altered")
+    found = hashlib.sha512(b"altered").hexdigest()
+
+    with pytest.raises(DependencyError) as caught:
+        jars.resolve([COORDINATE])
+
+    assert str(caught.value) == (
+        f"jar {jar}: its SHA-512 begins with {found[:16]!r}, "
+        f"and the lock of icestream says {DIGEST[:16]!r}\n"
+        "  The file is damaged, or somebody altered it. Delete it: the next start downloads it "
+        "again."
+    )
+
+
+def test_download_of_another_file_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTENT", "something else")
+    found = hashlib.sha512(b"something else").hexdigest()
+
+    with pytest.raises(DependencyError) as caught:
+        jars.resolve([COORDINATE])
+
+    assert str(caught.value) == (
+        f"jar {COORDINATE}: the file was downloaded, but its SHA-512 begins with {found[:16]!r}, "
+        f"and the lock of icestream says {DIGEST[:16]!r}\n"
+        "  It was not kept. The repository, or something on the way to it, serves another file "
+        "than the one icestream was tested with: ask who runs it."
+    )
+    assert list(cache.iterdir()) == []
+
+
+def test_no_network_says_how_to_bring_the_jar(cache: Path) -> None:
+    with pytest.raises(UnreachableError) as caught:
+        jars.resolve([COORDINATE])
+
+    assert str(caught.value) == (
+        f"jar {COORDINATE}: it is not in the cache, and could not be downloaded\n"
+        "  The first start needs the network. Behind a mirror or a proxy, describe it in "
+        f"~/.ivy2/ivysettings.xml, or copy the jar to {cache / 'thing-1.0.jar'}"
+    )
