@@ -25,9 +25,7 @@ class CompactTrigger(Options):
 class CompactOptions(Options):
     """Rewriting of small files and of files with deleted rows."""
 
-    when: CompactTrigger = Field(
-        default_factory=lambda: CompactTrigger(), description="What starts a compaction."
-    )
+    when: CompactTrigger | None = Field(None, description="What starts a compaction.")
     strategy: Literal["binpack", "sort", "zorder"] = Field(
         "binpack", description="How rows are laid out in the new files."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
 from icestream.contracts.options import Options
 from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
@@ -15,7 +16,7 @@ from icestream.storage.s3 import S3Options
 Name = Annotated[str, StringConstraints(min_length=1)]
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
 CommitMode = Literal["append", "overwrite", "overwrite_table", "overwrite_partitions", "upsert"]
-PLANNED = {"planned": True}
+PLANNED: JsonDict = {"planned": True}
 
 PROFILES: dict[str, dict[str, int]] = {
     "low_latency": {"batch_size": 1_000, "flush_interval_secs": 10, "target_file_size_mb": 32},

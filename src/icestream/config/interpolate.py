@@ -1,0 +1,105 @@
+"""Fills `${NAME}`, `${NAME:-default}` and `${file:PATH}` in: the only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import IcestreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.config.yaml_tree import Path, Tree
+
+PART = re.compile(r"\$\$|\$\{(?P<inside>[^{}]*)(?P<end>\}?)")
+NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+MAX_FILE_BYTES = 1 << 20
+
+
+def interpolate(tree: Tree, folder: FilePath, environment: Mapping[str, str] | None = None) -> None:
+    """Fill every value of the tree in, in place; what cannot be is listed in its problems.
+
+    The text before filling in is kept in `tree.references`, since that is all that may be shown.
+
+    Args:
+        tree: the file.
+        folder: what relative paths of `${file:PATH}` start from.
+        environment: the variables; those of the process if absent.
+    """
+    variables = os.environ if environment is None else environment
+    tree.data = _Filler(tree, folder, variables).fill(tree.data, ())
+
+
+class _Filler:
+    def __init__(self, tree: Tree, folder: FilePath, variables: Mapping[str, str]) -> None:
+        self.tree = tree
+        self.folder = folder
+        self.variables = variables
+
+    def fill(self, value: Any, path: Path) -> Any:
+        if isinstance(value, dict):
+            return {key: self.fill(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.fill(item, (*path, n)) for n, item in enumerate(value)]
+        if isinstance(value, str) and "$" in value:
+            return self._text(value, path)
+        return value
+
+    def _text(self, text: str, path: Path) -> str:
+        def replace(found: re.Match[str]) -> str:
+            if found[0] == "$$":
+                return "$"
+            self.tree.references[path] = text
+            if not found["end"]:
+                self._report(path, "`${` is not closed by `}`", "Write `$$` for a plain `$`.")
+                return ""
+            return self._look_up(found["inside"], path)
+
+        return PART.sub(replace, text)
+
+    def _look_up(self, inside: str, path: Path) -> str:
+        if inside.startswith("file:"):
+            return self._file(inside.removeprefix("file:"), path)
+        name, has_default, default = inside.partition(":-")
+        if not NAME.match(name):
+            self._report(
+                path,
+                f"'${{{inside}}}' does not name a variable",
+                "Write `${NAME}`, `${NAME:-default}` or `${file:PATH}`; `$$` is a plain `$`.",
+            )
+            return ""
+        value = self.variables.get(name)
+        if has_default:
+            return value or default
+        if value is None:
+            self._report(
+                path,
+                f"the environment variable {name!r} is not set",
+                f"Set it, or give a default: `${{{name}:-default}}`.",
+            )
+            return ""
+        return value
+
+    def _file(self, given: str, path: Path) -> str:
+        file = self.folder / FilePath(given).expanduser()
+        try:
+            with file.open("rb") as stream:
+                content = stream.read(MAX_FILE_BYTES + 1)
+            if len(content) > MAX_FILE_BYTES:
+                self._report(path, f"the file {given!r} is larger than 1 MiB", "")
+            return content.decode().rstrip("\r\n")
+        except OSError as exc:
+            self._report(
+                path,
+                f"the file {given!r} cannot be read: {exc.strerror}",
+                "A relative path starts from the folder of the configuration file.",
+            )
+        except UnicodeDecodeError:
+            self._report(path, f"the file {given!r} is not UTF-8 text", "")
+        return ""
+
+    def _report(self, path: Path, what: str, todo: str) -> None:
+        self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))

@@ -1,0 +1,250 @@
+"""Reads YAML 1.2 as plain data, and remembers where every key and value stood.
+
+YAML is data here: no tags, no second document, bounded size, depth and number of values, so that
+neither deep nesting nor aliases of aliases can exhaust the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from icestream.errors import IcestreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 40
+MAX_VALUES = 50_000
+
+Path: TypeAlias = tuple[str | int, ...]
+
+INT = re.compile(r"^[-+]?[0-9]+$")
+FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
+NULLS = ("", "~", "null", "Null", "NULL")
+BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Line and column, both from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass
+class Tree:
+    """A YAML file as plain data, with the place of every key and value.
+
+    Attributes:
+        data: mappings, lists, texts, numbers, booleans and None.
+        keys: where the key of a path stands; items of a list have none.
+        values: where its value stands.
+        references: the text of each value that held `${...}`, before it was filled in.
+        problems: what is wrong with the YAML itself, beside its syntax.
+    """
+
+    name: str
+    data: Any = None
+    keys: dict[Path, Mark] = field(default_factory=dict)
+    values: dict[Path, Mark] = field(default_factory=dict)
+    references: dict[Path, str] = field(default_factory=dict)
+    problems: list[IcestreamError] = field(default_factory=list)
+
+    def where(self, path: Path, *, key: bool = False) -> str:
+        """Return `FILE:LINE:COL dotted.path`, by the nearest place that the file has."""
+        mark = self._mark(path, key=key)
+        return f"{self.name}:{mark.line}:{mark.column} {dotted(path)}".rstrip()
+
+    def _mark(self, path: Path, *, key: bool) -> Mark:
+        for end in range(len(path), 0, -1):
+            known = path[:end]
+            # A key that is missing is best shown where its block is opened by name.
+            first, second = (
+                (self.keys, self.values)
+                if key or end < len(path)
+                else (
+                    self.values,
+                    self.keys,
+                )
+            )
+            if known in first or known in second:
+                return first.get(known) or second[known]
+        return Mark(1, 1)
+
+
+def dotted(path: Path) -> str:
+    """Write a path as `sinks.lake.config.key_fields[0]`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def resolve_plain(text: str) -> Any:
+    """Return what an unquoted scalar means in YAML 1.2's core schema; dates stay text."""
+    if text in NULLS:
+        return None
+    if text in BOOLS:
+        return BOOLS[text]
+    if INT.match(text):
+        return int(text) if len(text) < 100 else text
+    return float(text) if FLOAT.match(text) else text
+
+
+def read(text: str, name: str) -> Tree:
+    """Read a YAML text; faults of its syntax are raised, others are listed in the tree.
+
+    Raises:
+        IcestreamError: it is not YAML, or not of a kind that is read.
+    """
+    tree = Tree(name)
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        _Builder(tree).build(yaml.parse(text))
+    except MarkedYAMLError as exc:
+        raise _syntax_error(exc, name, text) from exc
+    except YAMLError as exc:
+        raise IcestreamError(f"this is not YAML: {str(exc).splitlines()[0]}", where=name) from exc
+    return tree
+
+
+def _syntax_error(exc: MarkedYAMLError, name: str, text: str) -> IcestreamError:
+    mark = exc.problem_mark or exc.context_mark
+    where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+    problem = str(exc.problem or exc.context)
+    if r"'\t'" in problem:
+        return IcestreamError(
+            "a tab stands where YAML allows only spaces",
+            where=where,
+            todo="Indent with spaces, e.g. two for each level.",
+        )
+    context = f" ({exc.context})" if exc.context and exc.problem else ""
+    lines = text.splitlines()
+    todo = "Look at this line and the one before it: indentation, colons, quotes, brackets."
+    if mark and mark.line < len(lines) and "${" in lines[mark.line] and "flow" in context:
+        todo = "Inside `[...]` and `{...}`, put `${NAME}` in quotes."
+    return IcestreamError(f"this is not YAML: {problem}{context}", where=where, todo=todo)
+
+
+class _Builder:
+    """Turns YAML events into data; recursion is bounded by `MAX_DEPTH`."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.anchors: dict[str, Any] = {}
+        self.count = 0
+
+    def build(self, events: Iterator[Any]) -> None:
+        documents = 0
+        for event in events:
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refuse(event, "the file holds more than one YAML document")
+            elif isinstance(event, ScalarEvent | SequenceStartEvent | MappingStartEvent):
+                self.tree.data = self._node(event, events, ())
+
+    def _node(self, event: Any, events: Iterator[Any], path: Path) -> Any:
+        self._count(event, path)
+        self.tree.values[path] = _mark(event)
+        if isinstance(event, AliasEvent):
+            return self._alias(event, path)
+        if event.tag is not None and str(event.tag) != "!":
+            raise self._refuse(event, f"the YAML tag {str(event.tag)!r} is not allowed here")
+        value: Any
+        if isinstance(event, ScalarEvent):
+            plain = event.implicit[0] and event.style is None
+            value = resolve_plain(event.value) if plain else event.value
+        elif isinstance(event, SequenceStartEvent):
+            value = self._sequence(events, path)
+        else:
+            value = self._mapping(events, path)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = value
+        return value
+
+    def _count(self, event: Any, path: Path) -> None:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise self._refuse(event, f"the file holds more than {MAX_VALUES} values")
+        if len(path) > MAX_DEPTH:
+            raise self._refuse(event, f"the file is nested more than {MAX_DEPTH} levels deep")
+
+    def _sequence(self, events: Iterator[Any], path: Path) -> list[Any]:
+        items: list[Any] = []
+        for event in events:
+            if isinstance(event, SequenceEndEvent):
+                break
+            items.append(self._node(event, events, (*path, len(items))))
+        return items
+
+    def _mapping(self, events: Iterator[Any], path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for event in events:
+            if isinstance(event, MappingEndEvent):
+                break
+            if not isinstance(event, ScalarEvent):
+                raise self._refuse(event, "a key must be a text, not a list, mapping or alias")
+            key = event.value
+            inner = (*path, key)
+            first = self.tree.keys.get(inner)
+            if first is None:
+                self.tree.keys[inner] = _mark(event)
+            value = self._node(next(events), events, inner)
+            if key == "<<" and event.style is None and isinstance(value, dict):
+                merged = {**value, **merged}
+                continue
+            if key in found and first is not None:
+                self._report_duplicate(event, inner, first)
+                continue
+            found[key] = value
+        return {**merged, **found}
+
+    def _alias(self, event: AliasEvent, path: Path) -> Any:
+        name = event.anchor
+        if name not in self.anchors:
+            raise self._refuse(event, f"the alias '*{name}' has no anchor before it")
+        return self._copy(self.anchors[name], event, path)
+
+    def _copy(self, value: Any, event: Any, path: Path) -> Any:
+        """Expand an alias value by value, so that the bounds hold for what it expands to."""
+        self._count(event, path)
+        self.tree.values.setdefault(path, _mark(event))
+        if isinstance(value, dict):
+            return {key: self._copy(item, event, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._copy(item, event, (*path, n)) for n, item in enumerate(value)]
+        return value
+
+    def _report_duplicate(self, event: Any, path: Path, first: Mark) -> None:
+        mark = _mark(event)
+        self.tree.problems.append(
+            IcestreamError(
+                f"the key {path[-1]!r} is given twice",
+                where=f"{self.tree.name}:{mark.line}:{mark.column} {dotted(path)}",
+                todo=f"It was given before at line {first.line}; keep one of the two.",
+            )
+        )
+
+    def _refuse(self, event: Any, what: str) -> IcestreamError:
+        mark = _mark(event)
+        return IcestreamError(what, where=f"{self.tree.name}:{mark.line}:{mark.column}")
+
+
+def _mark(event: Any) -> Mark:
+    return Mark(event.start_mark.line + 1, event.start_mark.column + 1)

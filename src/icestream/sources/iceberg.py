@@ -1,0 +1,54 @@
+"""Options of the Iceberg source: a table read back as a stream."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from icestream.contracts.options import Options
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+class IcebergSourceOptions(Options):
+    """Which table to read, and which of its snapshots."""
+
+    catalog: str | dict[str, Any] | None = Field(
+        None,
+        repr=False,
+        description="Name of a catalog under `catalogs`, or a catalog block; the embedded catalog "
+        "if absent.",
+    )
+    namespace: tuple[Name, ...] = Field(
+        min_length=1, description="Namespace of the table: a name (`a.b`) or a list."
+    )
+    table: Name = Field(description="Name of the table.")
+    read_mode: Literal["batch", "incremental", "snapshot"] = Field(
+        "incremental", description="Once in full, as it changes, or as it was at one snapshot."
+    )
+    poll_interval_secs: float = Field(
+        60, gt=0, description="How often `incremental` looks for a new snapshot."
+    )
+    start_snapshot: int | None = Field(None, description="Snapshot after which to begin.")
+    start_timestamp: str | None = Field(
+        None, description="Time after which to begin, e.g. `2024-10-01T00:00:00Z`."
+    )
+    changes: Literal["appends", "all"] = Field(
+        "appends", description="Added rows only, or updates and deletes too."
+    )
+    snapshot_id: int | None = Field(None, description="Snapshot to read in mode `snapshot`.")
+    timestamp: str | None = Field(None, description="Time to read as of in mode `snapshot`.")
+    tag: str | None = Field(None, description="Tag to read in mode `snapshot`.")
+    branch: str | None = Field(None, description="Branch to read in mode `snapshot`.")
+    partition_filter: str | None = Field(
+        None, description="SQL condition, e.g. `year = 2024 AND month = 10`."
+    )
+    columns: tuple[Name, ...] = Field((), description="Columns to read; all if empty.")
+    batch_size: int = Field(10_000, ge=1, description="Rows a micro-batch.")
+
+    @field_validator("namespace", mode="before")
+    @classmethod
+    def _split_namespace(cls, value: Any) -> Any:
+        """Read `a.b` as the list `[a, b]`."""
+        return tuple(value.split(".")) if isinstance(value, str) else value

@@ -1,0 +1,28 @@
+"""Checks that the columns a transform names are there, since Spark passes over missing ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icestream.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame
+
+
+def require_columns(rows: DataFrame, wanted: Iterable[str], transform: str) -> None:
+    """Refuse a column that the rows do not have; upper and lower case are the same to Spark.
+
+    Raises:
+        SchemaMismatchError: a column is missing.
+    """
+    present = {name.lower() for name in rows.columns}
+    for name in wanted:
+        if name.lower() not in present:
+            raise SchemaMismatchError(
+                f"the rows have no column {name!r}",
+                where=f"transform {transform!r}",
+                todo=f"They have: {', '.join(rows.columns)}.",
+            )

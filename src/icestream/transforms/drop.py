@@ -1,0 +1,32 @@
+"""Leaves columns out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from icestream.contracts.options import ShorthandOptions
+from icestream.contracts.transform import Transform
+from icestream.transforms.columns import require_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class DropOptions(ShorthandOptions):
+    """Which columns are left out."""
+
+    shorthand: ClassVar[str] = "columns"
+
+    columns: tuple[str, ...] = Field(min_length=1, description="Columns to leave out.")
+
+
+class DropTransform(Transform[DropOptions]):
+    """Leaves columns out; one that is not there is an error."""
+
+    options_type = DropOptions
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        require_columns(rows, self.options.columns, "drop")
+        return rows.drop(*self.options.columns)
