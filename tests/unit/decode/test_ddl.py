@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from icestream.decode.ddl import parse_ddl
+from icestream.errors import PlanError
+
+TODO = (
+    "\n  Write columns as in Spark SQL, e.g. `id bigint, at timestamp, price decimal(10,2), "
+    "tags array<string>, who struct<name:string>`."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("bigint", pa.int64()),
+        ("long", pa.int64()),
+        ("int", pa.int32()),
+        ("smallint", pa.int32()),
+        ("tinyint", pa.int32()),
+        ("string", pa.string()),
+        ("varchar(10)", pa.string()),
+        ("boolean", pa.bool_()),
+        ("double", pa.float64()),
+        ("float", pa.float32()),
+        ("decimal(12,3)", pa.decimal128(12, 3)),
+        ("decimal", pa.decimal128(10, 0)),
+        ("date", pa.date32()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestamp_ntz", pa.timestamp("us")),
+        ("binary", pa.binary()),
+        ("array<string>", pa.list_(pa.string())),
+        ("map<string, int>", pa.map_(pa.string(), pa.int32())),
+        (
+            "struct<b:int, c: array<double>>",
+            pa.struct([("b", pa.int32()), ("c", pa.list_(pa.float64()))]),
+        ),
+    ],
+)
+def test_type_of_a_column_becomes_arrow(text: str, expected: pa.DataType) -> None:
+    assert parse_ddl(f"a {text}") == pa.schema([("a", expected)])
+
+
+def test_comment_and_not_null_are_kept() -> None:
+    field = parse_ddl("id bigint NOT NULL COMMENT 'the id, of course'").field("id")
+
+    assert not field.nullable
+    assert field.metadata == {b"doc": b"the id, of course"}
+
+
+def test_quoted_names_and_keywords_are_names() -> None:
+    assert parse_ddl("`a b` string, `order` int, date date").names == ["a b", "order", "date"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "schema: no column is listed" + TODO),
+        ("id foo", "schema: 'id foo' is not a column with a type" + TODO),
+        ("a int, id", "schema: 'id' is not a column with a type" + TODO),
+        ("a int, , b int", "schema: '' is not a column with a type" + TODO),
+        ("a int, a int", "schema: column 'a' is listed twice"),
+        ("a interval", "schema: 'a interval' has the type 'INTERVAL', which is not known" + TODO),
+        ("a array", "schema: 'a array' has 'ARRAY' without the types inside" + TODO),
+        (
+            "a decimal(50,2)",
+            "schema: 'a decimal(50,2)' has decimal(50,2), which no table can hold"
+            "\n  The precision is 1 to 38, the scale at most the precision.",
+        ),
+        (
+            "a int PRIMARY KEY",
+            "schema: 'a int PRIMARY KEY' has 'PRIMARY KEY', which a schema cannot have"
+            "\n  Only NOT NULL and COMMENT may follow a column's type.",
+        ),
+        (
+            "id bigint) USING x (b int",
+            "schema: 'id bigint) USING x (b int' is not a column with a type" + TODO,
+        ),
+    ],
+)
+def test_message_names_the_part_that_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        parse_ddl(text)
+    assert str(caught.value) == message
