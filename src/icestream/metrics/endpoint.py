@@ -1,0 +1,164 @@
+"""The page that Prometheus scrapes."""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import socket
+from http import HTTPStatus
+from ipaddress import ip_address
+from socketserver import TCPServer, ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import make_wsgi_app
+
+from icestream.errors import ConnectorError, PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client import CollectorRegistry
+
+_WELCOME = b"icestream: metrics for Prometheus are at /metrics\n"
+
+
+class Endpoint:
+    """A running metrics endpoint. `close` may be called more than once."""
+
+    def __init__(self, server: _Server) -> None:
+        self.port = int(server.server_address[1])
+        self._server = server
+        self._thread = Thread(target=server.serve_forever, name="icestream-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(
+    registry: CollectorRegistry, host: str, port: int, *, token: str | None = None
+) -> Endpoint:
+    """Answer `GET /metrics` on a thread of its own until closed.
+
+    Args:
+        registry: the series to show.
+        host: the address to listen on.
+        port: the port; 0 takes any free one, told by `Endpoint.port`.
+        token: what a caller must send as `Authorization: Bearer TOKEN`; None lets all in.
+
+    Raises:
+        PlanError: `host` can be reached from outside, and there is no token.
+        ConnectorError: the address cannot be listened on.
+    """
+    if not token and not _is_loopback(host):
+        raise PlanError(
+            f"the metrics endpoint would be open to the network on {host!r} without a token",
+            where="metrics.host",
+            todo="Set `metrics: {token: ${NAME}}`, or listen on 127.0.0.1.",
+        )
+    try:
+        server = _server_class(host)((host, port), _Handler)
+    except OSError as exc:
+        raise _not_listening(host, port, exc) from exc
+    server.set_app(_Application(registry, token))
+    return Endpoint(server)
+
+
+class _Application:
+    def __init__(self, registry: CollectorRegistry, token: str | None) -> None:
+        self._metrics = make_wsgi_app(registry)
+        self._expected = f"Bearer {token}".encode() if token else None
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        if not self._lets_in(environ.get("HTTP_AUTHORIZATION", "")):
+            return _answer(
+                start_response, HTTPStatus.UNAUTHORIZED, headers=[("WWW-Authenticate", "Bearer")]
+            )
+        if environ["REQUEST_METHOD"] != "GET":
+            return _answer(
+                start_response, HTTPStatus.METHOD_NOT_ALLOWED, headers=[("Allow", "GET")]
+            )
+        if environ["PATH_INFO"] == "/metrics":
+            page: Iterable[bytes] = self._metrics(environ, start_response)
+            return page
+        if environ["PATH_INFO"] == "/":
+            return _answer(start_response, HTTPStatus.OK, _WELCOME)
+        return _answer(start_response, HTTPStatus.NOT_FOUND)
+
+    def _lets_in(self, authorization: str) -> bool:
+        if self._expected is None:
+            return True
+        # WSGI hands headers over as Latin-1.
+        return hmac.compare_digest(authorization.encode("latin-1"), self._expected)
+
+
+class _Handler(WSGIRequestHandler):
+    # A client that sends one byte at a time must not hold a thread for ever.
+    timeout = 10
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        # The base class asks DNS for the host's full name, which can take seconds.
+        TCPServer.server_bind(self)
+        self.server_name = str(self.server_address[0])
+        self.server_port = int(self.server_address[1])
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+def _server_class(host: str) -> type[_Server]:
+    return _Server6 if ":" in host else _Server
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _answer(
+    start_response: Callable[..., Any],
+    status: HTTPStatus,
+    body: bytes | None = None,
+    headers: Iterable[tuple[str, str]] = (),
+) -> Iterable[bytes]:
+    body = f"{status.phrase}\n".encode() if body is None else body
+    plain = ("Content-Type", "text/plain; charset=utf-8")
+    start_response(
+        f"{status.value} {status.phrase}",
+        [plain, ("Content-Length", str(len(body))), *headers],
+    )
+    return [body]
+
+
+def _not_listening(host: str, port: int, exc: OSError) -> ConnectorError:
+    if exc.errno == errno.EADDRINUSE:
+        return ConnectorError(
+            f"port {port} on {host!r} is in use, so the metrics endpoint cannot listen there",
+            where="metrics.port",
+            todo="Set `metrics: {port: N}` to a free port, or to 0 to turn the endpoint off.",
+        )
+    return ConnectorError(
+        f"the metrics endpoint cannot listen on {host!r}, port {port}: {exc.strerror or exc}",
+        where="metrics",
+        todo="Set `metrics: {host: 127.0.0.1, port: N}`, or `port: 0` to turn the endpoint off.",
+    )

@@ -1,0 +1,89 @@
+"""What happens in a pipeline, as the engine tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class BatchWritten:
+    """A batch is in the table.
+
+    Attributes:
+        pipeline: the pipeline's name.
+        table: the table's full name.
+        epoch: number of the batch within its query.
+        rows: rows written.
+        bytes: bytes of the data files.
+        files: data files made.
+        write_secs: how long the files took to write.
+        commit_secs: how long the commit took, its retries included.
+        retries: attempts that another writer's commit spoiled.
+        snapshot_id: the snapshot that the commit made; None if it made none.
+        newest_row_at: when the newest row happened or arrived, in seconds since 1970, if known.
+    """
+
+    pipeline: str
+    table: str
+    epoch: int
+    rows: int
+    bytes: int
+    files: int
+    write_secs: float
+    commit_secs: float
+    retries: int = 0
+    snapshot_id: int | None = None
+    newest_row_at: float | None = None
+
+
+@dataclass(frozen=True)
+class BatchSkipped:
+    """A replayed batch was in the table already."""
+
+    pipeline: str
+    table: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class CommitFailed:
+    """The table did not take a batch, after `retries` further attempts."""
+
+    pipeline: str
+    table: str
+    retries: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecordsFailed:
+    """Records could not be decoded, cast or validated; `dead_letters` of them were kept."""
+
+    pipeline: str
+    table: str
+    count: int
+    dead_letters: int
+
+
+@dataclass(frozen=True)
+class LagMeasured:
+    """How far a pipeline is behind its source; `seconds` is None where it cannot be told."""
+
+    pipeline: str
+    rows: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class PipelineRestarted:
+    """A passing fault ended a pipeline, and it was started again."""
+
+    pipeline: str
+    attempt: int
+    reason: str
+
+
+Event: TypeAlias = (
+    BatchWritten | BatchSkipped | CommitFailed | RecordsFailed | LagMeasured | PipelineRestarted
+)
