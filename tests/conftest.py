@@ -4,5 +4,6 @@ from __future__ import annotations
 
 pytest_plugins = [
     "tests.fixtures.kafka",
+    "tests.fixtures.postgres",
     "tests.fixtures.service_run",
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.fixtures.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.fixtures.kafka import KafkaBroker
+    from tests.fixtures.postgres import Postgres
 
 
 def _consume(bootstrap: str, topic: str, partition: int, count: int) -> list[Any]:
@@ -57,3 +59,27 @@ def test_own_kafka_keeps_its_records_over_a_kill(kafka_broker_own: KafkaBroker) 
     found = _consume(kafka_broker_own.bootstrap, topic, partition=0, count=2)
 
     assert [record.value() for record in found] == [b"before", b"after"]
+
+
+def test_postgres_decodes_changes_of_a_new_database(postgres: Postgres) -> None:
+    import psycopg
+
+    database = postgres.new_database()
+    with psycopg.connect(postgres.dsn_of(database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        slot = f"s_{database}"
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [slot])
+        connection.execute("INSERT INTO t VALUES (7)")
+        changes = connection.execute(
+            "SELECT data FROM pg_logical_slot_get_changes(%s, NULL, NULL)", [slot]
+        ).fetchall()
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+
+    assert ("table public.t: INSERT: id[integer]:7",) in changes
+
+
+def test_postgres_refuses_a_wrong_password(postgres: Postgres) -> None:
+    import psycopg
+
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(postgres.dsn, password="wrong")  # noqa: S106
