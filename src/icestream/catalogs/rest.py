@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import Options, PropertyText
 
 
 class RestSettings(Options):
@@ -21,7 +21,7 @@ class RestSettings(Options):
     token: SecretStr | None = Field(None, description="Bearer token.")
     scope: str | None = Field(None, description="OAuth2 scope.")
     prefix: str | None = Field(None, description="Prefix of the server's paths.")
-    properties: dict[str, str] = Field(
+    properties: dict[str, PropertyText] = Field(
         default_factory=dict, description="Further properties, e.g. `oauth2-server-uri`."
     )
 

@@ -1,1 +1,6 @@
+"""The configuration file: read, checked, and explained when it is wrong."""
 
+from icestream.config.loader import load, parse
+from icestream.config.model import Config, Part
+
+__all__ = ["Config", "Part", "load", "parse"]

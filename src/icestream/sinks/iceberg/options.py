@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import Options, PropertyText
 from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
 from icestream.storage.azure import AzureOptions
 from icestream.storage.gcs import GcsOptions
@@ -150,10 +150,10 @@ class IcebergOptions(Options):
         description="Columns to rename in the table, old name to new.",
         json_schema_extra=PLANNED,
     )
-    snapshot_properties: dict[Name, str] = Field(
+    snapshot_properties: dict[Name, PropertyText] = Field(
         default_factory=dict, description="Properties put into every snapshot's summary."
     )
-    table_properties: dict[Name, str] = Field(
+    table_properties: dict[Name, PropertyText] = Field(
         default_factory=dict,
         description="Iceberg table properties, set at creation and kept in step.",
     )

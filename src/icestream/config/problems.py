@@ -1,0 +1,194 @@
+"""Turns what pydantic found into our sentences, each with its place in the file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icestream.config.connectors import did_you_mean
+from icestream.contracts.secrets import is_secret
+from icestream.errors import IcestreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic_core import ErrorDetails, ValidationError
+
+    from icestream.config.yaml_tree import Path, Tree
+
+EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a mapping",
+    "model": "a mapping",
+    "datetime": "a date and time",
+}
+BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
+MISSING = object()
+
+
+class Fault(NamedTuple):
+    """One of pydantic's errors, with its path in the file."""
+
+    path: Path
+    error: ErrorDetails
+
+    @property
+    def kind(self) -> str:
+        return self.error["type"]
+
+    @property
+    def expected(self) -> str | None:
+        """What the value should have been, if the fault is about that."""
+        if self.kind == "literal_error":
+            return f"one of {self.error['ctx']['expected']}".replace(" or ", ", ")
+        if self.kind.endswith(("_type", "_parsing", "_from_float", "_parsing_size")):
+            return EXPECTED.get(self.kind.split("_", maxsplit=1)[0])
+        return EXPECTED.get(self.kind)
+
+
+def value_at(data: Any, path: Path) -> Any:
+    """Return what stands at a path, or `MISSING`."""
+    for part in path:
+        in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if not in_list and not (isinstance(data, dict) and part in data):
+            return MISSING
+        data = data[part]
+    return data
+
+
+def faults_of(exc: ValidationError, tree: Tree, base: Path) -> list[Fault]:
+    """Return pydantic's errors by their path in the file.
+
+    Tags of unions and names of shorthand fields are in pydantic's paths and not in the file: a
+    part that the file does not have is left out, unless it is the very thing that is missing.
+    """
+    faults: list[Fault] = []
+    for error in exc.errors(include_url=False):
+        path = base
+        for part in error["loc"]:
+            if value_at(tree.data, (*path, part)) is not MISSING:
+                path = (*path, part)
+        if error["type"] == "missing":
+            path = (*path, error["loc"][-1])
+        faults.append(Fault(path, error))
+    # Each branch of a union complains; the one that got furthest is the one that was meant.
+    deepest = {fault.path for fault in faults}
+    return [
+        fault
+        for fault in faults
+        if fault.expected is None
+        or not any(len(path) > len(fault.path) and _starts(path, fault.path) for path in deepest)
+    ]
+
+
+def _starts(path: Path, start: Path) -> bool:
+    return path[: len(start)] == start
+
+
+def problem_of(faults: Sequence[Fault], tree: Tree, descriptions: dict[str, str]) -> IcestreamError:
+    """Write the problem of one place; several faults are the branches of a union."""
+    fault = faults[0]
+    path = fault.path
+    if fault.kind == "missing":
+        return _missing(path, tree, descriptions.get(str(path[-1]), ""))
+    expected = [item.expected for item in faults]
+    if all(expected):
+        return _wrong_type(faults, tree)
+    shown = next(item for item in faults if not item.expected)
+    what, _, todo = _sentence(shown, tree).partition("\n")
+    return IcestreamError(what, where=tree.where(path), todo=todo)
+
+
+def _missing(path: Path, tree: Tree, description: str) -> IcestreamError:
+    key = str(path[-1])
+    return IcestreamError(
+        f"{key!r} is required, and not given",
+        where=tree.where(path, key=True),
+        todo=f"Add `{key}: ...`. {description}".rstrip(),
+    )
+
+
+def _wrong_type(faults: Sequence[Fault], tree: Tree) -> IcestreamError:
+    path = faults[0].path
+    found = value_at(tree.data, path)
+    kinds = dict.fromkeys(item.expected or "" for item in faults)
+    choices = [
+        choice.strip("'")
+        for item in faults
+        if item.kind == "literal_error"
+        for choice in str(item.error["ctx"]["expected"]).replace(" or ", ", ").split(", ")
+    ]
+    todo = did_you_mean(found, choices).rstrip() if isinstance(found, str) else ""
+    if not todo:
+        todo = _type_hint(found, kinds, secret=_hides(path, tree))
+    return IcestreamError(
+        f"expected {' or '.join(kinds)}, found {found_words(path, tree)}",
+        where=tree.where(path),
+        todo=todo,
+    )
+
+
+def _type_hint(found: Any, kinds: dict[str, None], *, secret: bool) -> str:
+    if "a text" in kinds and isinstance(found, bool | int | float):
+        text = "true" if found is True else "false" if found is False else str(found)
+        return "Put it in quotes." if secret else f'Put it in quotes: "{text}".'
+    if "a list" in kinds and isinstance(found, str) and not secret:
+        return f"Write `[{found}]`."
+    if found is None:
+        return "Give it a value, or take the key out."
+    return ""
+
+
+def found_words(path: Path, tree: Tree) -> str:
+    """Name the value at a path, or its reference; never a secret."""
+    value = value_at(tree.data, path)
+    if path in tree.references:
+        return f"the value of {tree.references[path]!r}"
+    if value is None or value is MISSING:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    kind = "text" if isinstance(value, str) else "number"
+    return f"a {kind} (hidden)" if _hides(path, tree) else f"the {kind} {value!r}"
+
+
+def _hides(path: Path, tree: Tree) -> bool:
+    return path in tree.references or is_secret(
+        str(path[-1]) if path else "", str(value_at(tree.data, path))
+    )
+
+
+def _sentence(fault: Fault, tree: Tree) -> str:
+    """Return what is wrong and, after a line end, what to do."""
+    error, kind = fault.error, fault.kind
+    context = error.get("ctx", {})
+    found = found_words(fault.path, tree).removeprefix("the number ").removeprefix("the text ")
+    if kind in BOUNDS:
+        words, key = BOUNDS[kind]
+        return f"must be {words} {context[key]}, found {found}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("string_too_short", "too_short"):
+        return "must not be empty"
+    if kind == "string_pattern_mismatch":
+        name = error["loc"][-1] == "[key]"
+        what = "a name" if name else found
+        rule = (
+            "begins with a letter, and holds letters, digits, '_' and '-' only"
+            if name
+            else f"must match {context['pattern']!r}"
+        )
+        return f"{what} {rule}"
+    return error["msg"][:1].lower() + error["msg"][1:]
