@@ -101,7 +101,9 @@ class StateBlock(Options):
     """Where checkpoints and our own state are kept."""
 
     path: Text = Field(
-        ".icestream", description="A local folder, or a Hadoop path (s3a, abfs, gs)."
+        ".icestream",
+        description="A local folder, or a Hadoop path (s3a, abfs, gs).",
+        json_schema_extra={"path": True},
     )
 
 

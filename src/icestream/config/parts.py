@@ -14,6 +14,7 @@ from icestream.config import connectors
 from icestream.config.model import Config, FileBlock, Part
 from icestream.config.placement import model_at, unknown_key
 from icestream.config.problems import Fault, faults_of, found_words, problem_of, value_at
+from icestream.contracts.options import yaml_key
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -113,23 +114,26 @@ class _Reader:
                 continue
             model = model_at(path[:-1], self.tree)
             fields = model.model_fields if model else {}
-            descriptions = {name: field.description or "" for name, field in fields.items()}
+            descriptions = {
+                yaml_key(name, field): field.description or "" for name, field in fields.items()
+            }
             self.tree.problems.append(problem_of(same, self.tree, descriptions))
 
     def _no_confused_booleans(self, model: BaseModel, base: Path) -> bool:
         """Refuse `batch_size: true`: pydantic, like Python, takes a boolean for a number."""
         good = True
-        for name in type(model).model_fields:
-            value, given = getattr(model, name), value_at(self.tree.data, (*base, name))
+        for name, field in type(model).model_fields.items():
+            path = (*base, yaml_key(name, field))
+            value, given = getattr(model, name), value_at(self.tree.data, path)
             if isinstance(value, BaseModel):
-                good &= self._no_confused_booleans(value, (*base, name))
+                good &= self._no_confused_booleans(value, path)
             elif isinstance(given, bool | int) and isinstance(value, bool | int | float):
                 if isinstance(given, bool) == isinstance(value, bool):
                     continue
                 good = False
                 expected = "true or false" if isinstance(value, bool) else "a number"
-                found = found_words((*base, name), self.tree)
-                self._problem((*base, name), f"expected {expected}, found {found}")
+                found = found_words(path, self.tree)
+                self._problem(path, f"expected {expected}, found {found}")
         return good
 
     def connected(self, section: str, name: str) -> Part | None:

@@ -10,6 +10,7 @@ from icestream.config import connectors
 from icestream.config.model import FileBlock
 from icestream.config.problems import MISSING, value_at
 from icestream.config.yaml_tree import dotted
+from icestream.contracts.options import yaml_key
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _section_for(path: Path, tree: Tree) -> str:
 
 def _fields_at(path: Path, tree: Tree) -> list[str]:
     model = model_at(path, tree)
-    return list(model.model_fields) if model else []
+    return [yaml_key(name, field) for name, field in model.model_fields.items()] if model else []
 
 
 def model_at(path: Path, tree: Tree) -> type[BaseModel] | None:
@@ -77,9 +78,10 @@ def model_at(path: Path, tree: Tree) -> type[BaseModel] | None:
         if special is not None:
             model, annotation = special, None
         elif model is not None:
-            if part not in model.model_fields:
+            fields = {yaml_key(name, field): field for name, field in model.model_fields.items()}
+            if part not in fields:
                 return None
-            annotation = model.model_fields[str(part)].annotation
+            annotation = fields[str(part)].annotation
             model = None if _is_map(annotation) else _model_in(annotation)
         else:
             model = _model_in(annotation)

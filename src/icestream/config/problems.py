@@ -177,7 +177,7 @@ def _sentence(fault: Fault, tree: Tree) -> str:
     found = found_words(fault.path, tree).removeprefix("the number ").removeprefix("the text ")
     if kind in BOUNDS:
         words, key = BOUNDS[kind]
-        return f"must be {words} {context[key]}, found {found}"
+        return f"must be {words} {context[key]:g}, found {found}"
     if kind == "value_error":
         return str(context["error"])
     if kind in ("string_too_short", "too_short"):

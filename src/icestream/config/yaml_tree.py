@@ -66,9 +66,15 @@ class Tree:
     references: dict[Path, str] = field(default_factory=dict)
     problems: list[IcestreamError] = field(default_factory=list)
 
-    def where(self, path: Path, *, key: bool = False) -> str:
-        """Return `FILE:LINE:COL dotted.path`, by the nearest place that the file has."""
-        mark = self._mark(path, key=key)
+    def where(self, path: Path, *, key: bool = False, at: Path | None = None) -> str:
+        """Return `FILE:LINE:COL dotted.path`, by the nearest place that the file has.
+
+        Args:
+            path: what is spoken of.
+            key: point at its key instead of its value.
+            at: point at another place, for a path that the file does not have.
+        """
+        mark = self._mark(path if at is None else at, key=key)
         return f"{self.name}:{mark.line}:{mark.column} {dotted(path)}".rstrip()
 
     def _mark(self, path: Path, *, key: bool) -> Mark:

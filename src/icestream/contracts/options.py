@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, mod
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
+    from pydantic.fields import FieldInfo
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
@@ -39,6 +40,11 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def yaml_key(name: str, field: FieldInfo) -> str:
+    """Return how a field is called in the file: by its alias, if it has one."""
+    return field.alias or name
 
 
 class ShorthandOptions(Options):

@@ -67,6 +67,9 @@ class Plan:
         spark_conf: Spark's settings, secrets included; print `visible_conf()` instead.
         secret_keys: the settings among them whose value must not be shown.
         planned: what the file names and this version does not have; `run` refuses these.
+        shown_secrets: what is shown for each secret setting, such as `${PG_PASSWORD}`.
+        sources: every source built, by name in the file.
+        sinks: every sink built, by name in the file.
     """
 
     path: Path
@@ -80,10 +83,13 @@ class Plan:
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 9108
     planned: tuple[PlannedFeature, ...] = ()
+    shown_secrets: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Source[Any]] = field(default_factory=dict)
+    sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
 
     def visible_conf(self) -> dict[str, str]:
-        """Return Spark's settings with each secret hidden."""
+        """Return Spark's settings with each secret hidden, or shown as its reference."""
         return {
-            key: "(hidden)" if key in self.secret_keys else value
+            key: self.shown_secrets.get(key, "(hidden)") if key in self.secret_keys else value
             for key, value in self.spark_conf.items()
         }

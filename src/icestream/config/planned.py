@@ -1,0 +1,95 @@
+"""Finds what a file names and this version does not have: accepted, shown, never ignored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel
+
+from icestream.config.connectors import is_built
+from icestream.contracts.options import yaml_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pydantic.fields import FieldInfo
+
+    from icestream.config.model import Config, Part
+    from icestream.config.yaml_tree import Path
+
+SUPPORTED = ("file", "sqlite", "postgres", "postgresql")
+
+
+class Planned(NamedTuple):
+    """Something that the file names and this version does not have."""
+
+    path: Path
+    name: str
+
+
+def planned_in(config: Config) -> list[Planned]:
+    """Return everything in the file that is not available yet."""
+    found = [
+        *_in_parts("catalogs", config.catalogs.values()),
+        *_in_parts("sources", config.sources.values()),
+        *_in_parts("sinks", config.sinks.values()),
+        *_in_transforms(config),
+        *_in_options(config.block, ()),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _in_parts(role: str, parts: Iterable[Part]) -> Iterator[Planned]:
+    for part in parts:
+        if not is_built(role, part.connector):
+            kind = (*part.path, "type") if role == "catalogs" else (*part.path[:-1], "connector")
+            yield Planned(kind, part.connector)
+        yield from _in_options(part.options, part.path)
+        if part.catalog is not None and not isinstance(part.catalog, str):
+            yield from _in_parts("catalogs", [part.catalog])
+
+
+def _in_transforms(config: Config) -> Iterator[Planned]:
+    for parts in config.transforms.values():
+        for part in parts:
+            if not is_built("transforms", part.connector):
+                yield Planned(part.path, part.connector)
+
+
+def _in_options(options: BaseModel, base: Path) -> Iterator[Planned]:
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        path = (*base, yaml_key(name, field))
+        mark = _extra(field).get("planned")
+        if mark is True:
+            if name in options.model_fields_set and value != field.get_default(
+                call_default_factory=True
+            ):
+                yield Planned(path, name)
+            continue
+        if isinstance(mark, list) and value in mark:
+            yield Planned(path, str(value))
+        if _extra(field).get("path") is True and isinstance(value, str) and _unsupported(value):
+            yield Planned(path, _unsupported(value))
+        yield from _nested(value, path)
+
+
+def _nested(value: Any, path: Path) -> Iterator[Planned]:
+    if isinstance(value, BaseModel):
+        yield from _in_options(value, path)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _nested(item, (*path, key))
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    extra = field.json_schema_extra
+    return extra if isinstance(extra, dict) else {}
+
+
+def _unsupported(address: str) -> str:
+    """Return the scheme of an address that this version cannot use, such as `s3a`."""
+    scheme, colon, _ = address.removeprefix("jdbc:").partition(":")
+    scheme = scheme.partition("+")[0].lower()
+    # One letter is a drive of Windows, not a scheme.
+    return "" if not colon or len(scheme) == 1 or scheme in SUPPORTED else scheme

@@ -1,0 +1,206 @@
+"""Cross-checks: what is well-formed, but does not fit together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import IcestreamError, PlanError
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.partition import parse_term, parse_terms
+from icestream.sinks.iceberg.sort import parse_sort_term
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from icestream.config import Config, Part
+
+LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
+CHANGE_CONNECTORS = ("postgres-cdc",)
+CHANGE_FORMATS = ("debezium-json", "debezium-avro")
+
+
+def cross_check(config: Config) -> list[IcestreamError]:
+    """Return every problem between parts that are each well-formed."""
+    problems: list[IcestreamError] = []
+    for part in config.sinks.values():
+        if isinstance(part.options, IcebergOptions):
+            problems += _SinkCheck(config, part, part.options).problems()
+    for name, view in config.block.views.items():
+        if (view.sql is None) == (not view.aggregates):
+            problems.append(
+                PlanError(
+                    "a view needs either `sql` or `aggregates`",
+                    where=config.tree.where(("views", name), key=True),
+                    todo="Add e.g. `aggregates: {orders: count(*)}`.",
+                )
+            )
+    return problems
+
+
+def reads_changes(part: Part) -> bool:
+    """Tell whether a source gives changes, with tables and keys of their own."""
+    return (
+        part.connector in CHANGE_CONNECTORS
+        or getattr(part.options, "format", None) in CHANGE_FORMATS
+    )
+
+
+class _SinkCheck:
+    """The checks of one Iceberg sink."""
+
+    def __init__(self, config: Config, part: Part, options: IcebergOptions) -> None:
+        self.config = config
+        self.part = part
+        self.options = options
+        users = [
+            pipeline.source for pipeline in config.pipelines.values() if pipeline.sink == part.name
+        ]
+        # A sink that no pipeline uses yet is held to the rules of plain events.
+        self.for_changes = bool(users) and all(reads_changes(config.sources[u]) for u in users)
+
+    def problems(self) -> list[IcestreamError]:
+        return [
+            *self._names(),
+            *self._partitioning(),
+            *self._compression(),
+            *self._commit_mode(),
+            *self._errors(),
+            *self._batching(),
+        ]
+
+    def _problem(self, field: str, what: str, todo: str, *, at: str = "") -> PlanError:
+        """Write a problem at a field's value or, if the field is absent, at another's key."""
+        path, given = (*self.part.path, field), field in self.options.model_fields_set
+        if given or not at:
+            return PlanError(what, where=self.config.tree.where(path, key=not given), todo=todo)
+        place = (*self.part.path, at)
+        where = self.config.tree.where(path, key=True, at=place)
+        return PlanError(what, where=where, todo=todo)
+
+    def _names(self) -> Iterator[PlanError]:
+        if self.for_changes or self.options.route_by is not None:
+            return
+        for field, example in (("namespace", "analytics"), ("table", "events")):
+            if not getattr(self.options, field):
+                yield self._problem(
+                    field,
+                    f"{field!r} is required, and not given",
+                    f"Add e.g. `{field}: {example}`.",
+                )
+
+    def _partitioning(self) -> Iterator[IcestreamError]:
+        options = self.options
+        if isinstance(options.partitioning, str):
+            if options.partitioning in ("none", "table_default"):
+                if options.partition_fields:
+                    yield self._problem(
+                        "partition_fields",
+                        f"partitioning {options.partitioning!r} uses no fields, and some are given",
+                        "Add e.g. `partitioning: identity`, or take `partition_fields` out.",
+                    )
+            elif not options.partition_fields and not self.for_changes:
+                yield from self._attempt(
+                    lambda _: parse_terms(options), None, "partition_fields", at="partitioning"
+                )
+        else:
+            for number, text in enumerate(options.partitioning):
+                yield from self._attempt(parse_term, text, "partitioning", number)
+        for number, text in enumerate(options.sort_order):
+            yield from self._attempt(parse_sort_term, text, "sort_order", number)
+
+    def _attempt(
+        self, read: Callable[[Any], Any], text: Any, field: str, *number: int, at: str = ""
+    ) -> Iterator[IcestreamError]:
+        try:
+            read(text)
+        except PlanError as exc:
+            path = (*self.part.path, field, *number)
+            place = (
+                (*self.part.path, at) if at and field not in self.options.model_fields_set else None
+            )
+            yield exc.at(self.config.tree.where(path, key=place is not None, at=place))
+
+    def _compression(self) -> Iterator[PlanError]:
+        codec, level = self.options.compression, self.options.compression_level
+        if codec == "brotli":
+            yield self._problem(
+                "compression",
+                "'brotli' cannot be used: Spark's Parquet reader has no class for this codec, so "
+                "the table could be neither compacted nor read by Spark",
+                "Use `compression: zstd`, which is as small.",
+            )
+        elif level is not None and codec not in LEVELS:
+            yield self._problem(
+                "compression_level",
+                f"compression {codec!r} has no levels, and level {level} is given",
+                "Take `compression_level` out, or use `compression: zstd`.",
+            )
+        elif level is not None:
+            low, high = LEVELS[codec]
+            if not low <= level <= high:
+                yield self._problem(
+                    "compression_level",
+                    f"must be from {low} to {high} for {codec!r}, found {level}",
+                    "",
+                )
+
+    def _commit_mode(self) -> Iterator[PlanError]:
+        options = self.options
+        if options.commit_mode == "upsert" and not options.key_fields and not self.for_changes:
+            yield self._problem(
+                "key_fields",
+                "commit_mode 'upsert' needs at least one key field, and none is given",
+                "Add e.g. `key_fields: [order_id]`, or use `commit_mode: append`.",
+                at="commit_mode",
+            )
+        replaces = options.commit_mode == "overwrite_partitions"
+        if replaces and not options.overwrite_partitions:
+            yield self._problem(
+                "overwrite_partitions",
+                f"commit_mode {options.commit_mode!r} needs at least one partition, and none is "
+                "given",
+                'Add e.g. `overwrite_partitions: ["year=2024/month=10"]`.',
+                at="commit_mode",
+            )
+        if options.overwrite_partitions and not replaces:
+            yield self._problem(
+                "overwrite_partitions",
+                f"commit_mode {options.commit_mode!r} replaces no named partitions, and some are "
+                "given",
+                "Use `commit_mode: overwrite_partitions`, or take them out.",
+            )
+
+    def _errors(self) -> Iterator[PlanError]:
+        options = self.options
+        wanted = options.on_error == "dead_letter" or any(
+            item.on_fail == "dead_letter" for item in options.expect
+        )
+        if wanted and options.dead_letter is None:
+            yield self._problem(
+                "dead_letter",
+                "on_error 'dead_letter' needs a table for the bad rows, and none is named",
+                f"Add e.g. `dead_letter: {'.'.join(options.namespace) or 'analytics'}.bad_rows`.",
+                at="on_error" if "on_error" in options.model_fields_set else "expect",
+            )
+        if options.dead_letter is not None and not wanted:
+            yield self._problem(
+                "dead_letter",
+                f"a table for bad rows is named, and on_error {options.on_error!r} never uses it",
+                "Add `on_error: dead_letter`, or take `dead_letter` out.",
+            )
+        name = options.dead_letter_name()
+        if name is not None and (name == (options.namespace, options.table) or not all(name[0])):
+            yield self._problem(
+                "dead_letter",
+                f"{options.dead_letter!r} does not name a table of its own",
+                "Write `namespace.table`, another one than the sink's.",
+            )
+
+    def _batching(self) -> Iterator[PlanError]:
+        most, size = self.options.max_batch_rows, self.options.batch_size
+        if most is not None and most < size:
+            yield self._problem(
+                "max_batch_rows",
+                f"the most rows of a batch, {most}, are fewer than batch_size {size}",
+                "Raise `max_batch_rows`, or lower `batch_size`.",
+            )

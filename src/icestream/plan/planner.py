@@ -1,0 +1,182 @@
+"""From a configuration to a plan: every part built, none of them connected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icestream.config.connectors import did_you_mean, is_built
+from icestream.config.planned import planned_in
+from icestream.contracts import registry
+from icestream.errors import ConfigError, PlanError, UnavailableError
+from icestream.plan.catalogs import CatalogChooser
+from icestream.plan.checks import cross_check
+from icestream.plan.memory import most_rows
+from icestream.plan.paths import absolute, resolve
+from icestream.plan.plan import Batching, PipelinePlan, Plan, PlannedFeature, Restart
+from icestream.plan.spark_settings import jars_for, settings_for
+from icestream.plan.unbuilt import UnbuiltSource, UnbuiltTransform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icestream.config import Config, Part
+    from icestream.contracts.sink import Sink
+    from icestream.contracts.source import Source
+    from icestream.contracts.transform import Transform
+
+
+def build(config: Config, *, only: Sequence[str] = ()) -> Plan:
+    """Return what a run of the file would do. Touches no network and starts no Spark.
+
+    Args:
+        config: the file.
+        only: names of the pipelines to run; every enabled one if empty.
+
+    Raises:
+        ConfigError: parts of the file do not fit together; it holds every problem found.
+        PlanError: `only` names a pipeline that there is not, or that is switched off.
+    """
+    problems = cross_check(config)
+    if problems:
+        raise ConfigError(problems)
+    return _Planner(config).plan(_chosen(config, only), everything=not only)
+
+
+def refuse_planned(plan: Plan) -> None:
+    """Refuse a plan that names anything which this version does not have.
+
+    Raises:
+        UnavailableError: it does; each of them is named.
+    """
+    if plan.planned:
+        lines = [
+            f"{item.where}: {item.name!r} is not available in this version" for item in plan.planned
+        ]
+        raise UnavailableError("\n".join(lines))
+
+
+def _chosen(config: Config, only: Sequence[str]) -> list[str]:
+    for name in only:
+        if name not in config.pipelines:
+            names = list(config.pipelines)
+            raise PlanError(
+                f"no pipeline is named {name!r}",
+                where=str(config.path),
+                todo=f"{did_you_mean(name, names)}There are: {', '.join(names) or 'none'}.",
+            )
+        if not config.pipelines[name].enabled:
+            raise PlanError(
+                f"the pipeline {name!r} is switched off",
+                where=config.tree.where(("pipelines", name, "enabled")),
+                todo="Set `enabled: true`, or leave the key out.",
+            )
+    return [
+        name
+        for name, block in config.pipelines.items()
+        if block.enabled and (not only or name in only)
+    ]
+
+
+class _Planner:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.chooser = CatalogChooser(config)
+        self.default_rows = most_rows(config.block.spark.conf)
+        self.sources: dict[str, Source[Any]] = {}
+        self.sinks: dict[str, Sink[Any]] = {}
+
+    def plan(self, names: list[str], *, everything: bool) -> Plan:
+        config = self.config
+        pipelines = tuple(self._pipeline(name) for name in names)
+        if everything:
+            for name, part in config.sources.items():
+                self.sources.get(name) or self._source(part)
+            for name, part in config.sinks.items():
+                self.sinks.get(name) or self._sink(part)
+            self.chooser.add_named(config.catalogs)
+        catalogs = self.chooser.catalogs
+        settings = settings_for(config, catalogs)
+        return Plan(
+            path=config.path,
+            state=Path(absolute(config.block.state.path, config.folder)),
+            pipelines=pipelines,
+            catalogs=catalogs,
+            jars=jars_for(config, catalogs.values()),
+            master=config.block.spark.master,
+            spark_conf=settings.conf,
+            secret_keys=frozenset(settings.shown),
+            metrics_host=config.block.metrics.host,
+            metrics_port=config.block.metrics.port,
+            planned=self._planned(),
+            shown_secrets=settings.shown,
+            sources=self.sources,
+            sinks=self.sinks,
+        )
+
+    def _planned(self) -> tuple[PlannedFeature, ...]:
+        tree = self.config.tree
+        return tuple(
+            PlannedFeature(tree.where(item.path), item.name) for item in planned_in(self.config)
+        )
+
+    def _pipeline(self, name: str) -> PipelinePlan:
+        block = self.config.pipelines[name]
+        sink_part = self.config.sinks[block.sink]
+        sink = self._sink(sink_part)
+        options: Any = sink_part.options
+        steps = self.config.transforms.get(name, ())
+        return PipelinePlan(
+            name=name,
+            source_name=block.source,
+            source=self._source(self.config.sources[block.source]),
+            sink_name=block.sink,
+            sink=sink,
+            batching=Batching(
+                batch_size=options.batch_size,
+                flush_interval_secs=options.flush_interval_secs,
+                max_batch_rows=options.max_batch_rows or max(self.default_rows, options.batch_size),
+            ),
+            restart=Restart(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
+            on_error=options.on_error,
+            dead_letter=self._dead_letter(sink_part),
+            transforms=tuple(_transform(part) for part in steps),
+        )
+
+    def _source(self, part: Part) -> Source[Any]:
+        """Build a source. Each pipeline has one of its own, since it may keep a connection."""
+        options = resolve(part.options, self.config.folder)
+        built: Source[Any] = (
+            registry.find("sources", part.connector)(options)
+            if is_built("sources", part.connector)
+            else UnbuiltSource(part.connector, options)
+        )
+        self.sources.setdefault(part.name, built)
+        return built
+
+    def _sink(self, part: Part) -> Sink[Any]:
+        """Build a sink. Each pipeline has one of its own, since it keeps the pipeline's mark."""
+        catalog = self.chooser.catalog_of(part)
+        options = resolve(part.options, self.config.folder)
+        built: Sink[Any] = registry.find("sinks", part.connector)(options, catalog, part.name)
+        self.sinks.setdefault(part.name, built)
+        return built
+
+    def _dead_letter(self, part: Part) -> Sink[Any] | None:
+        options: Any = part.options
+        if options.on_error != "dead_letter":
+            return None
+        namespace, table = options.dead_letter_name()
+        kind = type(options)
+        bad_rows = kind(namespace=namespace, table=table, format_version=options.format_version)
+        built: Sink[Any] = registry.find("sinks", part.connector)(
+            bad_rows, self.chooser.catalog_of(part), f"{part.name}.dead_letter"
+        )
+        return built
+
+
+def _transform(part: Part) -> Transform[Any]:
+    if not is_built("transforms", part.connector):
+        return UnbuiltTransform(part.connector, part.options)
+    built: Transform[Any] = registry.find("transforms", part.connector)(part.options)
+    return built
