@@ -98,6 +98,14 @@ class Sink(ABC, Generic[OptionsT]):
             SchemaMismatchError: the rows do not fit and the options forbid changing the table.
         """
 
+    def adds_columns(self) -> bool:
+        """Tell whether the table may grow a column that the stream shows."""
+        return True
+
+    def sort_columns(self) -> list[Any]:
+        """Return the order of rows within a file, as Spark's columns; empty for none."""
+        return []
+
     @abstractmethod
     def writer(self) -> TaskWriter:
         """Return a writer for the table as it is now."""

@@ -1,0 +1,79 @@
+"""Finds out where a pipeline begins or goes on, and tells Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icestream.engine.checkpoint import read_checkpoint
+from icestream.engine.reconcile import reconcile, refuse_rename, renamed_from
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from icestream.contracts.position import Position
+    from icestream.engine.checkpoint import Checkpoint
+    from icestream.engine.reconcile import Choice
+    from icestream.engine.state import PipelineState
+    from icestream.plan.plan import PipelinePlan
+
+
+def begin(
+    plan: PipelinePlan, state: PipelineState, choice: Choice, known: Collection[str]
+) -> tuple[Position, Position | None]:
+    """Return where the pipeline stands, and the end of the batch that Spark will replay, if any.
+
+    Args:
+        plan: the pipeline, its sink opened.
+        state: what we remember of it.
+        choice: what to do when checkpoint and table disagree.
+        known: the names of every pipeline in the file.
+
+    Raises:
+        CheckpointLostError: they disagree, and a person has to choose.
+    """
+    checkpoint = read_checkpoint(state.checkpoint)
+    status = state.status() or {}
+    mark = plan.sink.last_mark()
+    table = plan.sink.identity()
+    beginning = reconcile(
+        pipeline=plan.name,
+        table=table,
+        checkpoint=checkpoint,
+        mark=mark,
+        accepted=state.accepted(),
+        committed=bool(status.get("committed")) and status.get("table") == table,
+        choice=choice,
+    )
+    if not beginning.anew:
+        return _go_on(state, checkpoint)
+    remembered = state.start() if choice == "ask" else None
+    position = beginning.position or remembered
+    if position is None and choice != "start-over":
+        position = _end_of_renamed(plan, choice, known)
+    state.forget()
+    current = position or plan.source.first()
+    state.accept(mark.to_json() if mark is not None else None)
+    state.remember_start(current)
+    state.publish(current)
+    return current, None
+
+
+def _go_on(state: PipelineState, checkpoint: Checkpoint) -> tuple[Position, Position | None]:
+    start = state.start() or {}
+    planned = checkpoint.end_of(checkpoint.planned) if checkpoint.planned >= 0 else start
+    state.publish(planned)
+    if checkpoint.planned <= checkpoint.done:
+        return planned, None
+    # Spark will replay the batch that it planned and never saw finished.
+    done = checkpoint.end_of(checkpoint.done) if checkpoint.done >= 0 else start
+    return done, planned
+
+
+def _end_of_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) -> Position | None:
+    """Return where a pipeline ended that this one seems to be under a new name."""
+    old = renamed_from(source=plan.source.identity(), others=plan.sink.foreign_marks(), known=known)
+    if old is None:
+        return None
+    if choice == "ask":
+        raise refuse_rename(plan.name, plan.sink.identity(), old)
+    return old.end

@@ -1,0 +1,70 @@
+"""Reads Spark's checkpoint: which query it belongs to, what was planned and what was done."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from icestream.errors import CorruptStateError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icestream.contracts.position import Position
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint folder as it was when read.
+
+    Attributes:
+        query_id: id of the query, None if there is no checkpoint.
+        planned: number of the newest batch whose end Spark logged, -1 if none.
+        done: number of the newest batch that Spark saw finished, -1 if none.
+    """
+
+    folder: Path
+    query_id: str | None
+    planned: int
+    done: int
+
+    @property
+    def exists(self) -> bool:
+        return self.query_id is not None
+
+    def end_of(self, batch: int) -> Position:
+        """Return the position where a planned batch ends."""
+        path = self.folder / "offsets" / str(batch)
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            position: Position = json.loads(lines[2])
+        except (OSError, ValueError, IndexError) as exc:
+            raise _corrupt(path, exc) from exc
+        return position
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint; a folder that does not exist is one that was never begun."""
+    metadata = folder / "metadata"
+    query_id = None
+    if metadata.exists():
+        try:
+            query_id = str(json.loads(metadata.read_text(encoding="utf-8"))["id"])
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise _corrupt(metadata, exc) from exc
+    return Checkpoint(folder, query_id, _newest(folder / "offsets"), _newest(folder / "commits"))
+
+
+def _newest(folder: Path) -> int:
+    if not folder.is_dir():
+        return -1
+    return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=-1)
+
+
+def _corrupt(path: Path, exc: Exception) -> CorruptStateError:
+    return CorruptStateError(
+        f"the file {path} of the checkpoint can't be read: {exc}",
+        todo="Restore it from a backup, or remove the pipeline's checkpoint folder and let "
+        "`icestream run` offer to go on from the table's mark.",
+    )

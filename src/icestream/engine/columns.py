@@ -1,0 +1,117 @@
+"""Decides the columns of a pipeline's rows, and lets them grow."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.records import Records
+from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icestream.contracts.source import Split
+    from icestream.engine.state import PipelineState
+    from icestream.plan.plan import PipelinePlan
+
+SAMPLE = 10_000
+
+
+class Columns:
+    """The columns of a row as the source gives it, before transforms.
+
+    Given by the source's options; else the table's own, where no transform stands between; else
+    those remembered; else told by a registry or inferred from the first rows, and remembered with
+    the checkpoint, so that a replay decodes alike.
+    """
+
+    def __init__(self, plan: PipelinePlan, state: PipelineState) -> None:
+        self._plan = plan
+        self._state = state
+        self._given = plan.source.schema()
+        self._columns: pa.Schema | None = None
+
+    @property
+    def evolving(self) -> bool:
+        """Whether fields that appear in the data become columns."""
+        return self._given is None
+
+    def of(self, splits: Sequence[Split]) -> pa.Schema:
+        """Return the columns to read, looking into `splits` if nothing else tells."""
+        if self._columns is None:
+            self._columns = self._known() or self._inferred(splits)
+        return self._columns
+
+    def add(self, fields: Mapping[str, pa.DataType]) -> None:
+        """Take up fields that a batch showed for the first time.
+
+        Raises:
+            SchemaMismatchError: the sink's schema is strict.
+        """
+        assert self._columns is not None  # noqa: S101 - a batch was read with them
+        if not self._plan.sink.adds_columns():
+            named = ", ".join(f"{name!r} {kind}" for name, kind in sorted(fields.items()))
+            raise SchemaMismatchError(
+                f"the stream has columns that the table lacks: {named}",
+                where=f"pipeline {self._plan.name!r}, table {self._plan.sink.identity()}",
+                todo="Use `schema_evolution: add_columns`, or alter the table.",
+            )
+        for name, kind in fields.items():
+            self._columns = self._columns.append(pa.field(name, kind))
+        self._remember()
+
+    def _known(self) -> pa.Schema | None:
+        if self._given is not None:
+            return self._given
+        if not self._plan.transforms:
+            table = self._plan.sink.columns()
+            if table is not None:
+                return table
+        return self._remembered()
+
+    def _inferred(self, splits: Sequence[Split]) -> pa.Schema:
+        decoder = self._plan.source.decoder()
+        if decoder is None:
+            raise IcestreamError(f"source {self._plan.source_name!r} does not tell its columns")
+        decoded = decoder.infer(self._sample(splits))
+        if not decoded.names:
+            raise SchemaMismatchError(
+                "no columns can be told from the first records",
+                where=f"pipeline {self._plan.name!r}, source {self._plan.source_name!r}",
+                todo="Give the columns with `schema`, or look whether `format` is right.",
+            )
+        extra = self._plan.source.extra_columns()
+        self._columns = pa.schema([*decoded, *(extra or [])])
+        self._remember()
+        return self._columns
+
+    def _sample(self, splits: Sequence[Split]) -> list[bytes | None]:
+        sample: list[bytes | None] = []
+        for split in splits:
+            for block in self._plan.source.read(split):
+                if isinstance(block, Records):
+                    sample += block.values.slice(0, SAMPLE // len(splits)).to_pylist()
+                break
+        return sample
+
+    def _remember(self) -> None:
+        assert self._columns is not None  # noqa: S101 - just set
+        encoded = base64.b64encode(self._columns.serialize().to_pybytes()).decode()
+        shown = {column.name: str(column.type) for column in self._columns}
+        self._state.remember_schema({"columns": shown, "arrow": encoded})
+
+    def _remembered(self) -> pa.Schema | None:
+        kept: dict[str, Any] | None = self._state.schema()
+        if kept is None:
+            return None
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept["arrow"])))
+        except (KeyError, ValueError, pa.ArrowInvalid) as exc:
+            raise CorruptStateError(
+                f"the file {self._state.folder / 'schema.json'} can't be read: {exc}",
+                where=f"pipeline {self._plan.name!r}",
+                todo="Remove it to infer the columns again, or restore it from a backup.",
+            ) from exc

@@ -1,0 +1,27 @@
+"""Places where a test can end the process, as a power cut would.
+
+`ICESTREAM_CRASH_AT=before-commit:3` ends the process the third time it gets there. Without the
+variable nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+POINTS = ("before-write", "before-commit", "after-commit", "after-batch")
+VARIABLE = "ICESTREAM_CRASH_AT"
+
+_reached: Counter[str] = Counter()
+
+
+def reach(point: str) -> None:
+    """End the process with SIGKILL if this is the place and the time that was asked for."""
+    wanted = os.environ.get(VARIABLE)
+    if not wanted:
+        return
+    name, _, times = wanted.partition(":")
+    _reached[point] += 1
+    if name == point and _reached[point] == int(times or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,126 @@
+"""How a pipeline is doing: for the live view, the log and the status file."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import IcestreamError
+
+if TYPE_CHECKING:
+    from icestream.engine.batch import BatchResult
+
+RATE_WINDOW_SECS = 30.0
+
+
+class Progress:
+    """The state of one pipeline, safe to read while it changes.
+
+    Attributes:
+        state: `starting`, `running`, `waiting` (for a restart), `stopped`, `finished`, `failed`.
+    """
+
+    def __init__(self, pipeline: str, table: str) -> None:
+        self.pipeline = pipeline
+        self.table = table
+        self.state = "starting"
+        self.rows = 0
+        self.bad = 0
+        self.batches = 0
+        self.epoch: int | None = None
+        self.lag_rows = 0
+        self.lag_secs = 0.0
+        self.last_commit: float | None = None
+        self.snapshot_id: int | None = None
+        self.error: BaseException | None = None
+        self.committed = False
+        self._recent: deque[tuple[float, int]] = deque()
+        self._lock = threading.Lock()
+
+    def recall(self, status: dict[str, Any] | None) -> None:
+        """Take up what an earlier run left: whether the table should hold rows of ours."""
+        if status is not None and status.get("table") == self.table:
+            self.committed = bool(status.get("committed"))
+
+    def settle(self, state: str) -> None:
+        """Enter a state in which nothing is wrong."""
+        with self._lock:
+            self.state, self.error = state, None
+
+    def wait(self, error: BaseException) -> None:
+        """Wait for a restart because of a fault."""
+        with self._lock:
+            self.state, self.error = "waiting", error
+
+    def fail(self, error: BaseException) -> None:
+        """End because of a fault."""
+        with self._lock:
+            self.state, self.error = "failed", error
+
+    def measure(self, rows: int, seconds: float) -> None:
+        """Note how far the pipeline is behind."""
+        with self._lock:
+            self.lag_rows, self.lag_secs = rows, seconds
+
+    def add(self, epoch: int, result: BatchResult) -> None:
+        """Note a batch that was written."""
+        with self._lock:
+            self.epoch = epoch
+            self.batches += 1
+            self.bad += result.bad
+            if result.commit is not None:
+                now = time.time()
+                self.committed = True
+                self.rows += result.commit.rows
+                self.last_commit = now
+                self.snapshot_id = result.commit.snapshot_id
+                self._recent.append((now, result.commit.rows))
+
+    def rows_per_second(self) -> float:
+        """Return the rate over the last half minute."""
+        with self._lock:
+            now = time.time()
+            while self._recent and now - self._recent[0][0] > RATE_WINDOW_SECS:
+                self._recent.popleft()
+            if not self._recent:
+                return 0.0
+            span = max(now - self._recent[0][0], 1.0)
+            return sum(rows for _, rows in self._recent) / span
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the status file holds."""
+        with self._lock:
+            return {
+                "pipeline": self.pipeline,
+                "table": self.table,
+                "state": self.state,
+                "pid": os.getpid(),
+                "rows": self.rows,
+                "committed": self.committed,
+                "bad": self.bad,
+                "batches": self.batches,
+                "epoch": self.epoch,
+                "lag_rows": self.lag_rows,
+                "lag_secs": round(self.lag_secs, 3),
+                "last_commit_at": _iso(self.last_commit),
+                "snapshot_id": self.snapshot_id,
+                "error": _error_json(self.error),
+                "updated_at": _iso(time.time()),
+            }
+
+
+def _iso(moment: float | None) -> str | None:
+    if moment is None:
+        return None
+    return datetime.fromtimestamp(moment, tz=timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _error_json(error: BaseException | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    needs_person = isinstance(error, IcestreamError) and error.exit_code == 5
+    return {"type": type(error).__name__, "message": str(error), "needs_person": needs_person}

@@ -1,0 +1,23 @@
+"""Which faults pass by themselves, and how long to wait for that."""
+
+from __future__ import annotations
+
+from icestream.errors import CommitUnknownError, IcestreamError, TransientError
+
+LONGEST_PAUSE_SECS = 60.0
+
+
+def passes(error: BaseException) -> bool:
+    """Tell whether a restart of the pipeline may help.
+
+    What we raise on purpose says so by its class. Anything else comes from Spark or the network:
+    a lost executor or a broken connection looks like that, and the batch is replayed safely.
+    """
+    if isinstance(error, IcestreamError):
+        return isinstance(error, TransientError | CommitUnknownError)
+    return True
+
+
+def pause_secs(attempt: int, backoff_secs: float) -> float:
+    """Return how long to wait before restart number `attempt`, the first being 1."""
+    return min(backoff_secs * 2.0 ** (attempt - 1), LONGEST_PAUSE_SECS)

@@ -1,0 +1,123 @@
+"""Runs a plan: one Spark session, one thread and one streaming query a pipeline."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from icestream.engine.runner import PipelineRunner, RunChoices
+from icestream.errors import IcestreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from pyspark.sql import SparkSession
+
+    from icestream.plan.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """Every pipeline of a plan, side by side; one that fails does not stop the others.
+
+    Args:
+        plan: what to run.
+        choices: what the person who starts it chose.
+        emit: takes every event, from several threads.
+    """
+
+    def __init__(
+        self, plan: Plan, choices: RunChoices, emit: Callable[[object], None] = lambda _: None
+    ) -> None:
+        self.plan = plan
+        self.runners: list[PipelineRunner] = []
+        self._choices = choices
+        self._emit = emit
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Start Spark and every pipeline; returns once they run."""
+        spark = open_plan_session(self.plan)
+        known = [pipeline.name for pipeline in self.plan.pipelines]
+        for pipeline in self.plan.pipelines:
+            runner = PipelineRunner(
+                pipeline,
+                spark=spark,
+                state_root=self.plan.state,
+                emit=self._emit,
+                choices=self._choices,
+                known=known,
+            )
+            thread = _inheriting_thread(runner)
+            self.runners.append(runner)
+            self._threads.append(thread)
+            thread.start()
+        if self._stopping.is_set():
+            self.stop()
+
+    def stop(self) -> None:
+        """Ask every pipeline to finish the batch in hand and end."""
+        self._stopping.set()
+        for runner in self.runners:
+            runner.stop()
+
+    def wait(self, tick: Callable[[], None] = lambda: None, every_secs: float = 0.5) -> None:
+        """Block until every pipeline has ended, calling `tick` now and then."""
+        while any(thread.is_alive() for thread in self._threads):
+            tick()
+            for thread in self._threads:
+                if thread.is_alive():
+                    thread.join(every_secs)
+                    break
+        tick()
+
+    def stop_on_signals(self) -> None:
+        """Let SIGTERM and Ctrl-C end the run cleanly; a second one ends it at once."""
+
+        def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+            if self._stopping.is_set():
+                raise KeyboardInterrupt
+            logger.info("finishing the batch in hand; once more to end at once")
+            self.stop()
+
+        signal.signal(signal.SIGTERM, on_signal)
+        signal.signal(signal.SIGINT, on_signal)
+
+    def exit_code(self) -> int:
+        """Return 0 if no pipeline failed, else the code of the gravest failure."""
+        codes = [
+            error.exit_code if isinstance(error, IcestreamError) else 1
+            for runner in self.runners
+            if (error := runner.error) is not None
+        ]
+        return max(codes, default=0)
+
+
+def open_plan_session(plan: Plan) -> SparkSession:
+    """Start Spark with the jars and settings of a plan."""
+    from icestream.engine import jars
+    from icestream.engine.session import open_session
+
+    conf = dict(plan.spark_conf)
+    rest = jars.unlocked(plan.jars)
+    if rest:
+        given = conf.get("spark.jars.packages")
+        conf["spark.jars.packages"] = ",".join([*rest, *([given] if given else [])])
+    log = plan.state / "spark.log"
+    return open_session(plan.master, conf, jars.resolve(plan.jars), log)
+
+
+def _inheriting_thread(runner: PipelineRunner) -> threading.Thread:
+    def body() -> None:
+        try:
+            runner.run()
+        except BaseException as exc:
+            if not isinstance(exc, IcestreamError):
+                logger.debug("pipeline %s", runner.plan.name, exc_info=exc)
+
+    return threading.Thread(target=body, name=f"pipeline {runner.plan.name}", daemon=True)

@@ -1,0 +1,291 @@
+"""Runs one pipeline: admits batches, writes them, restarts after passing faults, stops cleanly."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.mark import BatchMark
+from icestream.engine.admission import Admission
+from icestream.engine.batch import write_once
+from icestream.engine.beginning import begin
+from icestream.engine.checkpoint import read_checkpoint
+from icestream.engine.columns import Columns
+from icestream.engine.crash_points import reach
+from icestream.engine.progress import Progress
+from icestream.engine.retry import passes, pause_secs
+from icestream.engine.state import PipelineState
+from icestream.errors import IcestreamError
+from icestream.metrics.events import (
+    BatchSkipped,
+    BatchWritten,
+    CommitFailed,
+    LagMeasured,
+    PipelineRestarted,
+    RecordsFailed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from icestream.contracts.position import Position
+    from icestream.engine.batch import BatchResult
+    from icestream.engine.reconcile import Choice
+    from icestream.plan.plan import PipelinePlan
+
+logger = logging.getLogger(__name__)
+
+POLL_SECS = 0.2
+TRIGGER = "100 milliseconds"
+
+
+@dataclass(frozen=True)
+class RunChoices:
+    """What the person who starts a run chose.
+
+    Attributes:
+        once: go up to where the source ends now, then stop.
+        take_over: go on although another process holds the pipeline.
+        beginning: what to do when checkpoint and table disagree.
+    """
+
+    once: bool = False
+    take_over: bool = False
+    beginning: Choice = "ask"
+
+
+class PipelineRunner:
+    """One pipeline from start to stop. `run` blocks; `stop` may be called from any thread."""
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        *,
+        spark: SparkSession,
+        state_root: Path,
+        emit: Callable[[object], None],
+        choices: RunChoices,
+        known: Collection[str] = (),
+    ) -> None:
+        self.plan = plan
+        self.state = PipelineState(state_root, plan.name)
+        self.progress = Progress(plan.name, plan.sink.identity())
+        self.error: BaseException | None = None
+        self._spark = spark
+        self._emit = emit
+        self._choices = choices
+        self._known = known
+        self._instance = uuid.uuid4().hex
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._fault: BaseException | None = None
+        self._attempt = 0
+        self._columns: Columns | None = None
+        self._current: Position = {}
+        self._admitted: Position | None = None
+        self._target: Position | None = None
+
+    def stop(self) -> None:
+        """Ask the pipeline to finish the batch in hand and end."""
+        self._stopping.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Run until the source ends, `stop` is called, or a fault does not pass.
+
+        Raises:
+            IcestreamError: a fault that a restart does not mend, or that outlived every restart.
+        """
+        self.state.make()
+        try:
+            with self.state.locked(take_over=self._choices.take_over):
+                self.progress.recall(self.state.status())
+                self._run_with_restarts()
+            self.progress.settle("stopped" if self._stopping.is_set() else "finished")
+        except BaseException as exc:
+            self.error = exc
+            self.progress.fail(exc)
+            raise
+        finally:
+            self.state.report(self.progress.to_json())
+            self.plan.source.close()
+
+    def _run_with_restarts(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._run_until_fault()
+            except Exception as exc:  # noqa: PERF203 - a restart, not a hot loop
+                self._attempt += 1
+                if not passes(exc) or self._attempt > self.plan.restart.max:
+                    raise
+                pause = pause_secs(self._attempt, self.plan.restart.backoff_secs)
+                reason = str(exc).splitlines()[0]
+                logger.warning(
+                    "pipeline %s: restart %d of %d in %.1f s: %s",
+                    self.plan.name,
+                    self._attempt,
+                    self.plan.restart.max,
+                    pause,
+                    reason,
+                )
+                self._emit(PipelineRestarted(self.plan.name, self._attempt, reason))
+                self.progress.wait(exc)
+                self.state.report(self.progress.to_json())
+                self._stopping.wait(pause)
+            else:
+                return
+
+    def _run_until_fault(self) -> None:
+        self._fault = None
+        self.plan.sink.open(self._spark, self.plan.name)
+        if self.plan.dead_letter is not None:
+            self.plan.dead_letter.open(self._spark, self.plan.name)
+        # A choice is made once; a restart goes on with what it led to.
+        choice = self._choices.beginning if self._attempt == 0 else "ask"
+        self._current, self._admitted = begin(self.plan, self.state, choice, self._known)
+        self._columns = Columns(self.plan, self.state)
+        if self._choices.once and self._target is None:
+            self._target = self.plan.source.newest(self._current)
+        admission = Admission(self.plan.source, self.plan.batching, target=self._target)
+        self.progress.settle("running")
+        query: StreamingQuery | None = None
+        try:
+            if self._admitted is not None:
+                query = self._start_query()
+            while not self._is_over():
+                query = self._step(admission, query)
+            self._await_commit()
+            if not self._stopping.is_set():
+                self.progress.measure(0, 0.0)
+        finally:
+            if query is not None:
+                query.stop()
+
+    def _start_query(self) -> StreamingQuery:
+        from icestream.engine.ticker import TickerSource
+
+        self._spark.dataSource.register(TickerSource)
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.plan.name)
+        return (
+            self._spark.readStream.format(TickerSource.name())
+            .option("folder", str(self.state.folder))
+            .load()
+            .writeStream.queryName(self.plan.name)
+            .foreachBatch(self._on_batch)
+            .option("checkpointLocation", str(self.state.checkpoint))
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
+    def _step(self, admission: Admission, query: StreamingQuery | None) -> StreamingQuery | None:
+        self._wake.clear()
+        if self._admitted is None and not self._stopping.is_set():
+            end = admission.next_end(self._current)
+            self.progress.measure(admission.lag.rows, admission.lag.seconds)
+            self._emit(LagMeasured(self.plan.name, admission.lag.rows, admission.lag.seconds))
+            if end is not None:
+                self._admitted = end
+                self.state.publish(end)
+                return query or self._start_query()
+        self._wake.wait(POLL_SECS)
+        self._look_for_fault(query)
+        return query
+
+    def _look_for_fault(self, query: StreamingQuery | None) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if query is not None and not query.isActive:
+            problem = query.exception()
+            if self._fault is not None:
+                raise self._fault
+            raise problem or IcestreamError("the streaming query ended by itself")
+
+    def _is_over(self) -> bool:
+        if self._fault is not None or self._admitted is not None:
+            return False
+        if self._stopping.is_set() or self._current == self._target:
+            return True
+        return self.plan.source.ends(self._current)
+
+    def _await_commit(self) -> None:
+        """Let Spark log the batch as done, so that the next start has nothing to replay."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            checkpoint = read_checkpoint(self.state.checkpoint)
+            if checkpoint.done >= checkpoint.planned:
+                return
+            time.sleep(0.02)
+
+    def _on_batch(self, rows: DataFrame, epoch: int) -> None:
+        try:
+            self._write(rows.sparkSession, epoch)
+        except BaseException as exc:
+            self._fault = exc
+            self._wake.set()
+            raise
+
+    def _write(self, spark: SparkSession, epoch: int) -> None:
+        checkpoint = read_checkpoint(self.state.checkpoint)
+        end = checkpoint.end_of(epoch)
+        start = checkpoint.end_of(epoch - 1) if epoch > 0 else self.state.start() or {}
+        if start != end:
+            mark = BatchMark(
+                pipeline=self.plan.name,
+                query_id=checkpoint.query_id or "",
+                epoch=epoch,
+                source=self.plan.source.identity(),
+                start=start,
+                end=end,
+                instance=self._instance,
+            )
+            assert self._columns is not None  # noqa: S101 - set before the query starts
+            try:
+                result = write_once(spark, self.plan, self._columns, mark)
+            except IcestreamError as exc:
+                self._emit(CommitFailed(self.plan.name, self.plan.sink.identity(), 0, exc.what))
+                raise
+            self._note(mark, result)
+            self._attempt = 0
+        self._current = end
+        if self._admitted == end:
+            self._admitted = None
+        reach("after-batch")
+        self._wake.set()
+
+    def _note(self, mark: BatchMark, result: BatchResult | None) -> None:
+        name, table = self.plan.name, self.plan.sink.identity()
+        if result is None:
+            self._emit(BatchSkipped(name, table, mark.epoch))
+            return
+        if result.bad:
+            self._emit(RecordsFailed(name, table, result.bad, result.dead_letters))
+        self.progress.add(mark.epoch, result)
+        self.state.report(self.progress.to_json())
+        if result.commit is not None:
+            self._emit(_written(name, table, mark, result))
+
+
+def _written(pipeline: str, table: str, mark: BatchMark, result: BatchResult) -> Any:
+    commit = result.commit
+    assert commit is not None  # noqa: S101 - asked for only then
+    return BatchWritten(
+        pipeline=pipeline,
+        table=table,
+        epoch=mark.epoch,
+        rows=commit.rows,
+        bytes=commit.bytes,
+        files=commit.files,
+        write_secs=result.write_secs,
+        commit_secs=commit.seconds,
+        retries=commit.retries,
+        snapshot_id=commit.snapshot_id,
+        newest_row_at=time.time() - commit.seconds - result.write_secs,
+    )

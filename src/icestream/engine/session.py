@@ -1,0 +1,137 @@
+"""The one Spark session of a process: quiet, on loopback, with no secret where others can look."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from icestream.engine.java import require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+# Spark's own pattern misses access-key ids, Authorization headers, SAS and connection strings,
+# and passwords inside URLs; a value that matches is hidden as well as a key.
+REDACTION = (
+    r"(?i)secret|password|passwd|token|credential|authorization|access[._-]?key|account[._-]?key"
+    r"|private[._-]?key|api[._-]?key|sas|connection[._-]?string|sasl[._-]?jaas"
+    r"|://[^/\s:@]+:[^/\s@]+@"
+)
+CATALOG_PREFIX = "spark.sql.catalog."
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+DEFAULTS = {
+    "spark.app.name": "icestream",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.streaming.stopTimeout": "60s",
+}
+
+
+def launch_settings(master: str, conf: Mapping[str, str], jars: Sequence[Path]) -> dict[str, str]:
+    """Return every setting that Spark is launched with; the user's win over ours."""
+    settings = {**DEFAULTS, "spark.master": master}
+    if master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    settings |= {key: value for key, value in conf.items() if not key.startswith(CATALOG_PREFIX)}
+    theirs = conf.get("spark.redaction.regex")
+    settings["spark.redaction.regex"] = f"{REDACTION}|{theirs}" if theirs else REDACTION
+    if jars:
+        given = conf.get("spark.jars")
+        settings["spark.jars"] = ",".join([*map(str, jars), *([given] if given else [])])
+    logging = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    options = conf.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = f"{logging} {options}".strip()
+    return settings
+
+
+def open_session(
+    master: str,
+    conf: Mapping[str, str],
+    jars: Sequence[Path] = (),
+    log: Path | None = None,
+) -> SparkSession:
+    """Start Spark, or return the session that runs already, with our catalogs set.
+
+    Args:
+        master: where Spark runs, e.g. `local[*]` or `spark://host:7077`.
+        conf: Spark's settings, secrets included.
+        jars: the jars that the session needs.
+        log: where the JVM's own output goes; to our standard error if None.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if conf.get("spark.ui.enabled") == "true":
+            # Spark's pages listen where its workers do: on loopback, unless told otherwise.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        with _launched_with(launch_settings(master, conf, jars)), _stderr_to(log):
+            SparkContext._ensure_initialized()
+        spark = SparkSession.builder.getOrCreate()
+    # Catalogs are read from the session, not from the launch: their secrets reach neither
+    # process arguments nor Spark's environment page.
+    for key, value in conf.items():
+        if key.startswith(CATALOG_PREFIX):
+            spark.conf.set(key, value)
+    return spark
+
+
+@contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    """Let a process that is started meanwhile write its standard error to a file."""
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    ours = os.dup(2)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+        os.close(log)
+
+
+@contextmanager
+def _launched_with(settings: Mapping[str, str]) -> Iterator[None]:
+    """Hand settings to the JVM in a file that only we can read, not on its command line."""
+    handle, name = tempfile.mkstemp(prefix="icestream-", suffix=".conf")
+    path = Path(name)
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(f"{key}={_escaped(value)}\n" for key, value in settings.items())
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {name} pyspark-shell"
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        if before is None:
+            os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _escaped(value: str) -> str:
+    """Write a value as Java's properties format reads it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,0 +1,156 @@
+"""What icestream itself remembers of a pipeline, in files that are replaced as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import CorruptStateError, SupersededError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from icestream.contracts.position import Position
+
+
+@dataclass(frozen=True)
+class PipelineState:
+    """The state folder of one pipeline.
+
+    Attributes:
+        root: the folder of `state.path`.
+        pipeline: the pipeline's name.
+    """
+
+    root: Path
+    pipeline: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "pipelines" / self.pipeline
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoints" / self.pipeline
+
+    def make(self) -> None:
+        """Create the folders, for our eyes only."""
+        for folder in (self.root, self.folder, self.checkpoint.parent):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def start(self) -> Position | None:
+        """Return where the pipeline began, if it ever did."""
+        return self._read("start.json")
+
+    def remember_start(self, position: Position) -> None:
+        self._write("start.json", position)
+
+    def publish(self, position: Position) -> None:
+        """Tell Spark where the next batch ends."""
+        self._write("next.json", position)
+
+    def schema(self) -> dict[str, Any] | None:
+        """Return the columns that were inferred, if any were."""
+        return self._read("schema.json")
+
+    def remember_schema(self, columns: dict[str, Any]) -> None:
+        self._write("schema.json", columns)
+
+    def accepted(self) -> str | None:
+        """Return the mark that a person chose to begin anew over, if one ever did."""
+        kept = self._read("accepted.json")
+        return None if kept is None else kept["mark"]
+
+    def accept(self, mark: str | None) -> None:
+        self._write("accepted.json", {"mark": mark})
+
+    def status(self) -> dict[str, Any] | None:
+        """Return what the pipeline last said of itself."""
+        return self._read("status.json")
+
+    def report(self, status: dict[str, Any]) -> None:
+        self._write("status.json", status)
+
+    def forget(self) -> None:
+        """Set the checkpoint and our files aside, so that the pipeline begins anew."""
+        import shutil
+
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        for name in ("start.json", "next.json"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def is_running(self) -> bool:
+        """Tell whether a process holds the pipeline's lock."""
+        path = self.folder / "lock"
+        if not path.exists():
+            return False
+        with path.open("r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    @contextmanager
+    def locked(self, *, take_over: bool = False) -> Iterator[None]:
+        """Hold the pipeline for this process; the lock goes with it, however it ends.
+
+        Args:
+            take_over: go on although another process holds the lock, e.g. because it hangs. The
+                fence in the table's commit keeps the two apart.
+        """
+        path = self.folder / "lock"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as exc:
+                if not take_over:
+                    raise self._already_running(path) from exc
+            else:
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+            yield
+        finally:
+            os.close(handle)
+
+    def _already_running(self, path: Path) -> SupersededError:
+        owner, _, host = path.read_text(encoding="utf-8").partition(" ")
+        return SupersededError(
+            f"the pipeline is run by process {owner} on {host} already",
+            where=f"pipeline {self.pipeline!r}",
+            todo="Stop that process first. If it hangs and can't be stopped, "
+            "`icestream run --take-over` goes on in its place.",
+        )
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / name
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            content = json.loads(text)
+        except ValueError as exc:
+            raise CorruptStateError(
+                f"the file {path} can't be read: {exc}",
+                where=f"pipeline {self.pipeline!r}",
+                todo="Restore it from a backup, or remove the pipeline's state and start over "
+                "with `icestream run --start-over`.",
+            ) from exc
+        return dict(content)
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        path = self.folder / name
+        fresh = path.with_name(f"{name}.{os.getpid()}.new")
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)

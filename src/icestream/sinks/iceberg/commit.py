@@ -1,0 +1,123 @@
+"""One commit: the files and the mark, both or neither, and never twice."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from icestream.contracts.sink import Commit, WrittenFile
+from icestream.errors import (
+    CheckpointLostError,
+    CommitConflictError,
+    CommitUnknownError,
+    IcestreamError,
+    SupersededError,
+)
+from icestream.sinks.iceberg import ledger
+from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.contracts.mark import BatchMark
+    from icestream.sinks.iceberg.java import Fence, JavaTable
+
+logger = logging.getLogger(__name__)
+
+
+def append_once(
+    table: JavaTable,
+    files: list[WrittenFile],
+    mark: BatchMark,
+    *,
+    seen: str | None,
+    properties: Mapping[str, str],
+    where: str,
+) -> Commit:
+    """Append files under a mark.
+
+    Args:
+        table: the table.
+        files: what the tasks wrote.
+        mark: the batch.
+        seen: the pipeline's mark that we last saw in the table; any other one fences us off.
+        properties: further lines for the snapshot's summary.
+        where: the batch's place, for messages.
+    """
+    started = time.monotonic()
+    key, text = ledger.property_key(mark.pipeline), mark.to_json()
+    fence = table.fence(key, seen)
+    summary = {**properties, **ledger.summary_of(mark)}
+    snapshot_id: int | None = None
+    try:
+        snapshot_id = table.append([file.what for file in files], summary, {key: text}, fence)
+    except java_errors() as exc:
+        _settle(exc, table, fence, key=key, text=text, seen=seen, where=where)
+    return Commit(
+        snapshot_id=snapshot_id,
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.bytes for file in files),
+        files=len(files),
+        # Asked once when the append is built, then once for each time it had to be built again.
+        retries=max(fence.attempts - 1, 0),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _settle(
+    exc: Exception,
+    table: JavaTable,
+    fence: Fence,
+    *,
+    key: str,
+    text: str,
+    seen: str | None,
+    where: str,
+) -> None:
+    """Find out what became of a commit that raised; return only if the table holds it."""
+    if fence.refused:
+        raise _superseded(fence.found, key, where) from exc
+    try:
+        found = table.read_property(key)
+    except java_errors() as lost:
+        raise CommitUnknownError(
+            f"no answer to the commit, and the table can't be asked: {java_message(lost)}",
+            where=where,
+            todo="Its files are kept. The batch is looked up and, if it is not there, "
+            "replayed at the next start.",
+        ) from exc
+    if found == text:
+        logger.warning("%s: the answer to the commit was lost, but the table holds it", where)
+        return
+    if found != seen:
+        raise _superseded(found, key, where) from exc
+    if java_class(exc) == COMMIT_FAILED:
+        raise CommitConflictError(
+            f"commit refused {fence.attempts} times, other writers moved the table",
+            where=where,
+            todo="Nothing was written; the batch is replayed at the next start. Use one "
+            "writer a table, or partition so that writers don't meet.",
+        ) from exc
+    raise CommitUnknownError(
+        f"the commit broke off: {java_message(exc)}",
+        where=where,
+        todo="The table does not hold the batch; it is replayed at the next start.",
+    ) from exc
+
+
+def _superseded(found: str | None, key: str, where: str) -> IcestreamError:
+    if found is None:
+        return CheckpointLostError(
+            "the table no longer holds the mark of this pipeline: it was dropped and made "
+            "anew, or its properties were changed",
+            where=where,
+            todo="Nothing was written. Restore the table, or start over on purpose with "
+            "`icestream run --start-over`.",
+        )
+    other = ledger.parse_mark(found, key)
+    return SupersededError(
+        f"another instance of this pipeline has taken over and wrote batch {other.epoch}",
+        where=where,
+        todo="Nothing was written by this one. Run one instance of a pipeline at a time.",
+    )

@@ -1,0 +1,103 @@
+"""Partition specs and sort orders, as PyIceberg has them, from the terms of the file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+
+from icestream.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
+
+    from icestream.sinks.iceberg.partition import Term
+    from icestream.sinks.iceberg.sort import SortTerm
+
+AnyTransform: TypeAlias = Transform[Any, Any]
+FIRST_PARTITION_ID = 1000
+PLAIN_TRANSFORMS: dict[str, Callable[[], AnyTransform]] = {
+    "year": YearTransform,
+    "month": MonthTransform,
+    "day": DayTransform,
+    "hour": HourTransform,
+    "identity": IdentityTransform,
+    "void": VoidTransform,
+}
+
+
+def partition_spec(schema: Schema, terms: Sequence[Term]) -> PartitionSpec:
+    """Return the spec that partitions `schema` by `terms`."""
+    fields = []
+    for index, term in enumerate(terms):
+        column = _column(schema, term.column, "partitioning")
+        transform = _transform(term)
+        if not transform.can_transform(column.field_type):
+            raise SchemaMismatchError(
+                f"partitioning: column {term.column!r} is a {column.field_type}, "
+                f"which {term.transform!r} can't take",
+                todo="Use another transform, or another column.",
+            )
+        fields.append(
+            PartitionField(
+                source_id=column.field_id,
+                field_id=FIRST_PARTITION_ID + index,
+                transform=transform,
+                name=_partition_name(term),
+            )
+        )
+    return PartitionSpec(*fields)
+
+
+def sort_order(schema: Schema, terms: Sequence[SortTerm]) -> SortOrder:
+    """Return the order that sorts `schema` by `terms`; the unsorted order for none."""
+    fields = [
+        SortField(
+            source_id=_column(schema, term.column, "sort_order").field_id,
+            transform=IdentityTransform(),
+            direction=SortDirection.DESC if term.descending else SortDirection.ASC,
+            null_order=NullOrder.NULLS_FIRST if term.nulls_first else NullOrder.NULLS_LAST,
+        )
+        for term in terms
+    ]
+    return SortOrder(*fields, order_id=1) if fields else SortOrder(order_id=0)
+
+
+def _column(schema: Schema, name: str, option: str) -> NestedField:
+    try:
+        return schema.find_field(name)
+    except ValueError as exc:
+        raise SchemaMismatchError(
+            f"{option}: the rows have no column {name!r}",
+            todo=f"Their columns: {', '.join(schema.column_names)}.",
+        ) from exc
+
+
+def _transform(term: Term) -> AnyTransform:
+    if term.transform in PLAIN_TRANSFORMS:
+        return PLAIN_TRANSFORMS[term.transform]()
+    width = term.width or 1
+    return BucketTransform(width) if term.transform == "bucket" else TruncateTransform(width)
+
+
+def _partition_name(term: Term) -> str:
+    column = term.column.replace(".", "_")
+    if term.transform == "identity":
+        return column
+    suffix = {"truncate": "trunc"}.get(term.transform, term.transform)
+    return f"{column}_{suffix}"

@@ -1,0 +1,73 @@
+"""The marks of a table: which batch of which pipeline it holds.
+
+The newest mark of each pipeline is a table property, written in the same commit as the rows. A
+snapshot can be expired by anyone's tool and takes its summary along; properties stay. The same
+facts are in each snapshot's summary, for people and for history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icestream.contracts.mark import BatchMark
+from icestream.errors import CorruptStateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "icestream.mark."
+
+
+def property_key(pipeline: str) -> str:
+    """Return the table property that holds a pipeline's newest mark."""
+    return PREFIX + pipeline
+
+
+def read_mark(properties: Mapping[str, str], pipeline: str) -> BatchMark | None:
+    """Return a pipeline's newest mark, or None if it never wrote to the table."""
+    text = properties.get(property_key(pipeline))
+    return None if text is None else parse_mark(text, property_key(pipeline))
+
+
+def read_marks(properties: Mapping[str, str]) -> dict[str, BatchMark]:
+    """Return the newest mark of every pipeline that wrote to the table."""
+    return {
+        key.removeprefix(PREFIX): parse_mark(text, key)
+        for key, text in sorted(properties.items())
+        if key.startswith(PREFIX)
+    }
+
+
+def parse_mark(text: str, key: str) -> BatchMark:
+    """Read a mark; one that can't be read is never passed over."""
+    try:
+        return BatchMark.from_json(text)
+    except (ValueError, TypeError) as exc:
+        raise CorruptStateError(
+            f"table property {key!r} is not a mark of icestream: {text!r}",
+            todo="Restore the property from an older metadata file of the table, or unset it to "
+            "start the pipeline over.",
+        ) from exc
+
+
+def summary_of(mark: BatchMark) -> dict[str, str]:
+    """Return the mark as it stands in the snapshot's summary."""
+    import json
+
+    return {
+        "icestream.pipeline": mark.pipeline,
+        "icestream.query-id": mark.query_id,
+        "icestream.epoch": str(mark.epoch),
+        "icestream.source": mark.source,
+        "icestream.start": json.dumps(mark.start, sort_keys=True, separators=(",", ":")),
+        "icestream.end": json.dumps(mark.end, sort_keys=True, separators=(",", ":")),
+        "icestream.rows": str(mark.rows),
+        "icestream.instance": mark.instance,
+    }
+
+
+def covers(held: BatchMark | None, mark: BatchMark) -> bool:
+    """Tell whether a table whose newest mark is `held` has the batch of `mark` already."""
+    # A wiped checkpoint restarts epochs at 0 under a new query id, so an epoch left by another
+    # query tells nothing about this batch.
+    return held is not None and held.query_id == mark.query_id and mark.epoch <= held.epoch

@@ -1,0 +1,65 @@
+"""Table properties and write settings that follow from the sink's options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.writer import WriteSettings
+
+MB = 1 << 20
+# Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader knows.
+ICEBERG_CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
+
+
+# Retried by Iceberg after 100, 200 and 400 ms, with up to 10 % jitter.
+RETRIES = {
+    "commit.retry.num-retries": "3",
+    "commit.retry.min-wait-ms": "100",
+    "commit.retry.max-wait-ms": "400",
+}
+
+
+def table_properties(options: IcebergOptions) -> dict[str, str]:
+    """Return the properties that a new table gets."""
+    properties = {
+        "format-version": str(options.format_version),
+        "write.parquet.compression-codec": ICEBERG_CODECS.get(
+            options.compression, options.compression
+        ),
+        "write.target-file-size-bytes": str(options.target_file_size_mb * MB),
+        **RETRIES,
+        "write.merge.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.delete.mode": "merge-on-read",
+        "write.merge.isolation-level": "snapshot",
+    }
+    # A number is no level to Java's gzip: the table's other writers would fail on it.
+    if options.compression_level is not None and options.compression != "gzip":
+        properties["write.parquet.compression-level"] = str(options.compression_level)
+    return {**properties, **options.table_properties}
+
+
+def properties_to_set(options: IcebergOptions, found: Mapping[str, str]) -> dict[str, str]:
+    """Return what a table that was there already lacks of what the file asks for."""
+    # A retry policy that the table's owner chose stays.
+    wanted = {key: value for key, value in RETRIES.items() if key not in found}
+    wanted |= options.table_properties
+    return {key: value for key, value in wanted.items() if found.get(key) != value}
+
+
+def write_settings(options: IcebergOptions, properties: Mapping[str, str]) -> WriteSettings:
+    """Return how tasks write files: by the sink's options, on any table."""
+    from icestream.sinks.iceberg.writer import WriteSettings
+
+    target = int(
+        properties.get("write.target-file-size-bytes", options.target_file_size_mb * MB)
+        if "target_file_size_mb" not in options.model_fields_set
+        else options.target_file_size_mb * MB
+    )
+    return WriteSettings(
+        codec=options.compression, level=options.compression_level, target_bytes=target
+    )

@@ -1,0 +1,287 @@
+"""Turns Arrow batches into Iceberg data files, inside a task."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.schema import Schema, sanitize_column_names
+
+from icestream.contracts.sink import TaskWriter, WrittenFile
+from icestream.sinks.iceberg.partition_value import partition_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyiceberg.io import FileIO, OutputStream
+    from pyiceberg.table.locations import LocationProvider
+
+ROW_GROUP_BYTES = 64 << 20
+# With many partitions open at once the buffers, not the files, are what fills memory.
+BUFFERED_BYTES = 256 << 20
+OPEN_FILES = 64
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class WriteSettings:
+    """How files look."""
+
+    codec: str
+    level: int | None
+    target_bytes: int
+
+
+class IcebergWriter(TaskWriter):
+    """Writes rows into Parquet files with Iceberg's field ids, one set of files a partition.
+
+    Args:
+        schema: the table's schema as JSON.
+        spec: the table's partition spec as JSON.
+        location: the table's location.
+        properties: the table's properties.
+        io_properties: how PyIceberg reaches the store, secrets included.
+        sort_order_id: order that the rows come in, 0 if none.
+        settings: codec and sizes.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema: str,
+        spec: str,
+        location: str,
+        properties: Mapping[str, str],
+        io_properties: Mapping[str, str],
+        sort_order_id: int,
+        settings: WriteSettings,
+    ) -> None:
+        self._schema_json = schema
+        self._spec_json = spec
+        self._location = location
+        self._properties = dict(properties)
+        self._io_properties = dict(io_properties)
+        self._sort_order_id = sort_order_id
+        self._settings = settings
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        return _Writing(
+            schema=Schema.model_validate_json(self._schema_json),
+            spec=PartitionSpec.model_validate_json(self._spec_json),
+            location=self._location,
+            properties=self._properties,
+            io_properties=self._io_properties,
+            sort_order_id=self._sort_order_id,
+            settings=self._settings,
+        ).run(batches)
+
+
+@dataclass
+class _OpenFile:
+    path: str
+    stream: OutputStream
+    parquet: pq.ParquetWriter
+    partition: dict[str, Any]
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_bytes: int = 0
+    rows: int = 0
+
+
+@dataclass
+class _Writing:
+    """One task's writing: open files, buffers, and what was closed so far."""
+
+    schema: Schema
+    spec: PartitionSpec
+    location: str
+    properties: Mapping[str, str]
+    io_properties: Mapping[str, str]
+    sort_order_id: int
+    settings: WriteSettings
+    open_files: dict[Key, _OpenFile] = field(default_factory=dict)
+    closed: list[WrittenFile] = field(default_factory=list)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        try:
+            for batch in batches:
+                for key, part in self._by_partition(self._conform(batch)):
+                    self._add(key, part)
+            for key in list(self.open_files):
+                self._close(key)
+        except BaseException:
+            self._discard()
+            raise
+        return self.closed
+
+    @cached_property
+    def _file_schema(self) -> Schema:
+        return sanitize_column_names(self.schema)
+
+    @cached_property
+    def _arrow_schema(self) -> pa.Schema:
+        arrow: pa.Schema = schema_to_pyarrow(self._file_schema, include_field_ids=True)
+        return arrow
+
+    @cached_property
+    def _io(self) -> FileIO:
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(dict(self.io_properties), self.location)
+
+    @cached_property
+    def _locations(self) -> LocationProvider:
+        from pyiceberg.table.locations import load_location_provider
+
+        return load_location_provider(self.location, dict(self.properties))
+
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for name, target in zip(self.schema.column_names, self._arrow_schema, strict=True):
+            position = batch.schema.get_field_index(name)
+            if position < 0:
+                columns.append(pa.nulls(batch.num_rows, target.type))
+                continue
+            column = batch.column(position)
+            columns.append(column if column.type == target.type else column.cast(target.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._arrow_schema)
+
+    def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
+        if not self.spec.fields or batch.num_rows == 0:
+            yield (), batch
+            return
+        keys = pa.table(
+            [
+                item.transform.pyarrow_transform(self.schema.find_type(item.source_id))(
+                    self._source_column(batch, item.source_id)
+                )
+                for item in self.spec.fields
+            ],
+            names=[str(item.field_id) for item in self.spec.fields],
+        )
+        rows = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+        groups = rows.group_by(keys.column_names).aggregate([("row", "list")])
+        for group in groups.to_batches():
+            values = [column.to_pylist() for column in group.columns[: len(keys.column_names)]]
+            for index, members in enumerate(group.column("row_list")):
+                yield tuple(column[index] for column in values), batch.take(members.values)
+
+    def _source_column(self, batch: pa.RecordBatch, source_id: int) -> pa.Array:
+        name = self.schema.find_column_name(source_id) or ""
+        top, *rest = name.split(".") if name not in self.schema.column_names else [name]
+        column = batch.column(self.schema.column_names.index(top))
+        for part in rest:
+            column = pc.struct_field(column, part)
+        return column
+
+    def _add(self, key: Key, batch: pa.RecordBatch) -> None:
+        file = self.open_files.get(key)
+        if file is None:
+            if len(self.open_files) >= OPEN_FILES:
+                self._close(next(iter(self.open_files)))
+            file = self.open_files[key] = self._open(key)
+        file.waiting.append(batch)
+        file.waiting_bytes += batch.nbytes
+        if file.waiting_bytes >= min(ROW_GROUP_BYTES, self.settings.target_bytes):
+            self._flush(key)
+        elif sum(each.waiting_bytes for each in self.open_files.values()) > BUFFERED_BYTES:
+            self._flush(max(self.open_files, key=lambda k: self.open_files[k].waiting_bytes))
+
+    def _open(self, key: Key) -> _OpenFile:
+        partition = None
+        if self.spec.fields:
+            values = [
+                PartitionFieldValue(field=item, value=value)
+                for item, value in zip(self.spec.fields, key, strict=True)
+            ]
+            partition = PartitionKey(values, self.spec, self.schema)
+        path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", partition)
+        stream = self._io.new_output(path).create()
+        parquet = pq.ParquetWriter(
+            stream,
+            self._arrow_schema,
+            compression=self.settings.codec,
+            compression_level=self.settings.level,
+            store_decimal_as_integer=True,
+        )
+        return _OpenFile(path, stream, parquet, partition_json(self.spec, self.schema, key))
+
+    def _flush(self, key: Key) -> None:
+        file = self.open_files[key]
+        if file.waiting:
+            table = pa.Table.from_batches(file.waiting)
+            file.parquet.write_table(table, row_group_size=max(table.num_rows, 1))
+            file.rows += table.num_rows
+            file.waiting, file.waiting_bytes = [], 0
+        if file.stream.tell() >= self.settings.target_bytes:
+            self._close(key)
+
+    def _close(self, key: Key) -> None:
+        file = self.open_files[key]
+        if file.waiting:
+            table = pa.Table.from_batches(file.waiting)
+            file.parquet.write_table(table, row_group_size=max(table.num_rows, 1))
+            file.rows += table.num_rows
+        del self.open_files[key]
+        file.parquet.close()
+        size = file.stream.tell()
+        file.stream.close()
+        if file.rows == 0:
+            self._io.delete(file.path)
+            return
+        self.closed.append(WrittenFile(file.rows, size, self._describe(file, size)))
+
+    def _describe(self, file: _OpenFile, size: int) -> dict[str, Any]:
+        """Return the file in the JSON form of Iceberg's REST specification."""
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=file.parquet.writer.metadata,
+            stats_columns=compute_statistics_plan(self._file_schema, dict(self.properties)),
+            parquet_column_mapping=parquet_path_to_id_mapping(self._file_schema),
+        ).to_serialized_dict()
+        described = {
+            "spec-id": self.spec.spec_id,
+            "content": "data",
+            "file-path": file.path,
+            "file-format": "parquet",
+            "partition": file.partition,
+            "file-size-in-bytes": size,
+            "record-count": file.rows,
+            "column-sizes": _by_field(statistics["column_sizes"]),
+            "value-counts": _by_field(statistics["value_counts"]),
+            "null-value-counts": _by_field(statistics["null_value_counts"]),
+            "nan-value-counts": _by_field(statistics["nan_value_counts"]),
+            "lower-bounds": _by_field(statistics["lower_bounds"]),
+            "upper-bounds": _by_field(statistics["upper_bounds"]),
+            "split-offsets": statistics["split_offsets"],
+        }
+        if self.sort_order_id:
+            described["sort-order-id"] = self.sort_order_id
+        return described
+
+    def _discard(self) -> None:
+        """Remove what this attempt wrote: nobody will ever commit it."""
+        paths = [file.path for file in self.open_files.values()]
+        for file in self.open_files.values():
+            file.stream.close()
+        paths += [file.what["file-path"] for file in self.closed]
+        for path in paths:
+            self._io.delete(path)
+
+
+def _by_field(values: Mapping[int, Any]) -> dict[str, list[Any]]:
+    return {
+        "keys": list(values),
+        "values": [v.hex() if isinstance(v, bytes) else v for v in values.values()],
+    }
