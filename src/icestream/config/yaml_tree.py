@@ -77,6 +77,20 @@ class Tree:
         mark = self._mark(path if at is None else at, key=key)
         return f"{self.name}:{mark.line}:{mark.column} {dotted(path)}".rstrip()
 
+    def shown(self, path: Path) -> Any:
+        """Return what stands at a path that exists, with references not filled in."""
+        value = self.data
+        for part in path:
+            value = value[part]
+        return self._shown(value, path)
+
+    def _shown(self, value: Any, path: Path) -> Any:
+        if isinstance(value, dict):
+            return {key: self._shown(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._shown(item, (*path, n)) for n, item in enumerate(value)]
+        return self.references.get(path, value)
+
     def _mark(self, path: Path, *, key: bool) -> Mark:
         for end in range(len(path), 0, -1):
             known = path[:end]

@@ -42,7 +42,10 @@ class PlannedFeature:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """One pipeline with its parts built, none of them connected."""
+    """One pipeline with its parts built, none of them connected.
+
+    `steps` are the transforms in the words of the file.
+    """
 
     name: str
     source_name: str
@@ -54,6 +57,7 @@ class PipelinePlan:
     on_error: str
     dead_letter: Sink[Any] | None = None
     transforms: tuple[Transform[Any], ...] = ()
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

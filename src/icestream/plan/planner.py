@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,13 @@ class _Planner:
             on_error=options.on_error,
             dead_letter=self._dead_letter(sink_part),
             transforms=tuple(_transform(part) for part in steps),
+            steps=tuple(self._step(part) for part in steps),
         )
+
+    def _step(self, part: Part) -> str:
+        value = self.config.tree.shown(part.path)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return f"{part.name}: {text}"
 
     def _source(self, part: Part) -> Source[Any]:
         """Build a source. Each pipeline has one of its own, since it may keep a connection."""

@@ -1,0 +1,97 @@
+"""Writes a described plan as text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icestream.plan.describe import MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNAVAILABLE = "not available in this version"
+ACTIONS = {
+    "create": "would be created",
+    "change": "would be changed",
+    "none": "exists",
+    "missing": "does not exist, and `create` is false",
+    "unknown": "unknown",
+}
+
+
+def render_text(description: dict[str, Any]) -> str:
+    """Return a plan as text; `+` marks what would be created and `~` what would be changed."""
+    return "\n".join(_lines(description))
+
+
+def _lines(plan: dict[str, Any]) -> Iterator[str]:
+    yield f"{plan['file']}, state in {plan['state']}"
+    for pipeline in plan["pipelines"]:
+        yield ""
+        yield from _pipeline(pipeline)
+    yield ""
+    yield from _section("Catalogs", plan["catalogs"])
+    yield "Jars"
+    yield from (f"    {jar}" for jar in plan["jars"])
+    yield from _section("Spark", {"spark.master": plan["spark"]["master"], **plan["spark"]["conf"]})
+    metrics = plan["metrics"]
+    port = metrics["port"]
+    yield f"Metrics {metrics['host']}:{port}" if port else "Metrics off"
+    if plan["planned"]:
+        yield f"Named in the file, {UNAVAILABLE}"
+        yield from (f"  ! {item['where']}: {item['name']!r}" for item in plan["planned"])
+    yield ""
+    yield _closing(plan["counts"], len(plan["pipelines"]))
+
+
+def _section(title: str, values: dict[str, Any]) -> Iterator[str]:
+    if values:
+        yield title
+        width = max(map(len, values))
+        yield from (f"    {key.ljust(width)}  {value}" for key, value in values.items())
+
+
+def _pipeline(pipeline: dict[str, Any]) -> Iterator[str]:
+    yield f"Pipeline {pipeline['name']}"
+    source = pipeline["source"]
+    yield f"    source     {source['name']}: {source['reads']}"
+    for step in pipeline["transforms"]:
+        yield f"    transform  {step}"
+    yield from _table("table", pipeline["table"])
+    batching = pipeline["batching"]
+    yield (
+        f"    commit     after {batching['batch_size']} rows or "
+        f"{batching['flush_interval_secs']:g} s, at most {batching['max_batch_rows']} rows"
+    )
+    yield f"    bad rows   {pipeline['on_error']}"
+    if pipeline["dead_letter"]:
+        yield from _table("bad rows", pipeline["dead_letter"])
+
+
+def _table(label: str, table: dict[str, Any]) -> Iterator[str]:
+    action = table["action"]
+    reason = f": {table['reason']}" if "reason" in table else ""
+    yield f"  {MARKS[action]} {label.ljust(9)}  {table['name']} {ACTIONS[action]}{reason}"
+    if action == "create" and label == "table":
+        yield f"  +   partitioned by {', '.join(table['partitioning']) or 'nothing'}"
+        if table["sort_order"]:
+            yield f"  +   sorted by {', '.join(table['sort_order'])}"
+        yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())
+    for change in table.get("changes", ()):
+        yield f"  ~   {change['property']} = {change['from']} -> {change['to']}"
+
+
+def _closing(counts: dict[str, int], pipelines: int) -> str:
+    parts = [
+        f"{pipelines} pipeline{'' if pipelines == 1 else 's'}",
+        f"{counts['create']} to create",
+        f"{counts['change']} to change",
+        f"{counts['none']} unchanged",
+    ]
+    if counts["missing"]:
+        parts.append(f"{counts['missing']} missing")
+    if counts["unknown"]:
+        parts.append(f"{counts['unknown']} unknown")
+    if counts["planned"]:
+        parts.append(f"{counts['planned']} {UNAVAILABLE}")
+    return f"Plan: {', '.join(parts)}."
