@@ -61,3 +61,6 @@ class Catalog(ABC, Generic[OptionsT]):
     def check(self) -> Iterator[CheckStep]:
         """Look whether the catalog can be used, step by step."""
         yield from ()
+
+    def close(self) -> None:
+        """Let go of the client's connections. May be called more than once."""

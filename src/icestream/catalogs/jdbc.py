@@ -1,0 +1,138 @@
+"""Catalog in a SQL database: a SQLite file, which needs no server, or PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+
+from icestream.catalogs.sql_catalog import SqlStoredCatalog
+from icestream.catalogs.sql_store import PostgresqlStore, SqliteStore, SqlStore
+from icestream.contracts.options import Options
+from icestream.errors import PlanError, UnavailableError
+
+POSTGRESQL_PORT = 5432
+SECRET_PARAMETERS = {"user", "password", "sslpassword"}
+
+
+class JdbcConnection(Options):
+    """The database, and who asks."""
+
+    uri: str = Field(
+        description="Address of the database: `jdbc:sqlite:PATH`, "
+        "`jdbc:postgresql://HOST:PORT/DATABASE`; `jdbc:` may be left out.",
+        json_schema_extra={"path": True},
+    )
+    user: str | None = Field(None, description="User of the database.")
+    password: SecretStr | None = Field(None, description="The user's password.")
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, uri: str) -> str:
+        kind, rest = _kind_and_rest(uri)
+        if kind == "sqlite":
+            if not _sqlite_path(uri) or ":memory:" in rest:
+                raise ValueError("names no file; for a catalog without one use `type: memory`")
+        elif kind in {"postgresql", "mysql"}:
+            _check_server(f"{kind}:{rest}")
+        else:
+            raise ValueError("begins with none of sqlite:, postgresql:, mysql:")
+        return uri
+
+
+class JdbcCatalogOptions(Options):
+    """Tables by name in a SQL database."""
+
+    type: Literal["jdbc"] = Field("jdbc", description="The kind of catalog.")
+    jdbc: JdbcConnection = Field(description="The database.")
+    warehouse: str | None = Field(
+        None,
+        description="Folder or URI below which tables are made; "
+        "with SQLite, the folder of its file where absent.",
+        json_schema_extra={"path": True},
+    )
+
+
+class JdbcCatalog(SqlStoredCatalog[JdbcCatalogOptions]):
+    """Iceberg's JDBC catalog for Spark, PyIceberg's SQL catalog for everything else."""
+
+    options_type = JdbcCatalogOptions
+
+    def __init__(self, name: str, options: JdbcCatalogOptions) -> None:
+        store = _store(name, options.jdbc)
+        warehouse = options.warehouse
+        if warehouse is None and isinstance(store, SqliteStore):
+            warehouse = str(store.path.absolute().parent)
+        if warehouse is None:
+            raise PlanError(
+                "no warehouse is given",
+                where=f"catalog {name!r} ({store.describe()})",
+                todo="Add e.g. `warehouse: /data/lake`, the folder or URI below which tables "
+                "are made.",
+            )
+        super().__init__(name, options, store, warehouse)
+
+    def identity(self) -> str:
+        return f"jdbc {self.store.describe()}"
+
+
+def embedded(folder: Path, name: str = "lake") -> JdbcCatalog:
+    """Return the catalog of a file that names none: a SQLite file in the warehouse's folder."""
+    uri = f"jdbc:sqlite:{folder.absolute() / 'catalog.db'}"
+    options = {"jdbc": {"uri": uri}, "warehouse": str(folder)}
+    return JdbcCatalog(name, JdbcCatalogOptions.model_validate(options))
+
+
+def _kind_and_rest(uri: str) -> tuple[str, str]:
+    scheme, _, rest = uri.removeprefix("jdbc:").partition(":")
+    kind = scheme.lower().partition("+")[0]
+    return ("postgresql" if kind == "postgres" else kind), rest
+
+
+def _sqlite_path(uri: str) -> str:
+    """Return the path in a URI of SQLite.
+
+    After `jdbc:sqlite:` it stands as it is. Without `jdbc:` it is SQLAlchemy's form, where three
+    slashes begin a relative path and four an absolute one.
+    """
+    rest = _kind_and_rest(uri)[1].partition("?")[0].removeprefix("file:")
+    if not uri.startswith("jdbc:") and rest.startswith("///"):
+        return rest[3:]
+    return rest
+
+
+def _check_server(uri: str) -> None:
+    parts = urlsplit(uri)
+    if parts.username or parts.password or SECRET_PARAMETERS & dict(parse_qsl(parts.query)).keys():
+        raise ValueError("holds a user or password; give them as `user` and `password`")
+    try:
+        parts.port  # noqa: B018 - raises when it is not a number
+    except ValueError:
+        raise ValueError("names a port that is not a number") from None
+    if not parts.hostname or not parts.path.strip("/"):
+        raise ValueError("names no host or no database; write postgresql://HOST:PORT/DATABASE")
+
+
+def _store(name: str, connection: JdbcConnection) -> SqlStore:
+    kind, rest = _kind_and_rest(connection.uri)
+    if kind == "sqlite":
+        path = Path(_sqlite_path(connection.uri)).expanduser()
+        return SqliteStore(path, connection.uri.partition("?")[2])
+    if kind == "mysql":
+        raise UnavailableError(
+            "a jdbc catalog in MySQL is not available in this version",
+            where=f"catalog {name!r}",
+            todo="Use SQLite or PostgreSQL.",
+        )
+    parts = urlsplit(f"{kind}:{rest}")
+    password = None if connection.password is None else connection.password.get_secret_value()
+    return PostgresqlStore(
+        host=parts.hostname or "",
+        port=parts.port or POSTGRESQL_PORT,
+        database=parts.path.strip("/"),
+        user=connection.user,
+        password=password,
+        parameters=parts.query,
+    )

@@ -1,0 +1,53 @@
+"""Catalog that lives as long as the process: for tests and for trying things out."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from icestream.catalogs.sql_catalog import SqlStoredCatalog
+from icestream.catalogs.sql_store import SqliteStore
+from icestream.contracts.options import Options
+
+
+class MemoryCatalogOptions(Options):
+    """Tables that are forgotten when the process ends."""
+
+    type: Literal["memory"] = Field("memory", description="The kind of catalog.")
+    warehouse: str | None = Field(
+        None,
+        description="Folder or URI below which tables are made; it is kept. Without one, a "
+        "temporary folder that is removed at the end.",
+        json_schema_extra={"path": True},
+    )
+
+
+class MemoryCatalog(SqlStoredCatalog[MemoryCatalogOptions]):
+    """A temporary SQLite file.
+
+    Spark's sessions and PyIceberg each have an in-memory catalog of their own that no other sees;
+    a file is seen by all of them.
+    """
+
+    options_type = MemoryCatalogOptions
+
+    def __init__(self, name: str, options: MemoryCatalogOptions) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="icestream-memory-"))
+        warehouse = options.warehouse or str(folder / "warehouse")
+        super().__init__(name, options, SqliteStore(folder / "catalog.db"), warehouse)
+        atexit.register(self._forget, folder, os.getpid())
+
+    def identity(self) -> str:
+        return "memory"
+
+    def _forget(self, folder: Path, owner: int) -> None:
+        # A forked child inherits the registration, but not the right to remove the folder.
+        if os.getpid() == owner:
+            self.close()
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,168 @@
+"""What must hold for every catalog, as a pytest class to subclass.
+
+```python
+class TestJdbcCatalog(CatalogSuite):
+    @pytest.fixture
+    def catalog(self, tmp_path: Path) -> Catalog[Any]:
+        return embedded(tmp_path / "lake")
+```
+"""
+
+# ruff: noqa: S101 - this is a test suite that happens to be shipped
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from icestream.contracts.catalog import Catalog
+
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+ROWS = pa.table({"id": [1, 2], "name": ["a", None]}, schema=COLUMNS)
+
+
+class CatalogSuite:
+    """Proves that a catalog keeps its contract.
+
+    A subclass gives the fixture `catalog`: one that can be reached and written to. It need not be
+    empty, since every test uses names of its own.
+    """
+
+    @pytest.fixture
+    def catalog(self) -> Catalog[Any]:
+        """Return the catalog under test."""
+        raise NotImplementedError("give the fixture `catalog`")
+
+    @pytest.fixture
+    def namespace(self, catalog: Catalog[Any]) -> str:
+        """Make a namespace for one test, and return its name."""
+        name = f"n{uuid.uuid4().hex[:12]}"
+        catalog.client().create_namespace(name)
+        return name
+
+    def test_namespace_exists_from_create_to_drop(self, catalog: Catalog[Any]) -> None:
+        client, name = catalog.client(), f"n{uuid.uuid4().hex[:12]}"
+        assert not client.namespace_exists(name)
+
+        client.create_namespace(name)
+
+        assert client.namespace_exists(name)
+        assert (name,) in client.list_namespaces()
+        client.drop_namespace(name)
+        assert not client.namespace_exists(name)
+
+    def test_table_exists_from_create_to_drop(self, catalog: Catalog[Any], namespace: str) -> None:
+        client, name = catalog.client(), (namespace, "orders")
+        assert not client.table_exists(name)
+        assert client.list_tables(namespace) == []
+
+        client.create_table(name, schema=COLUMNS)
+
+        assert client.table_exists(name)
+        assert client.list_tables(namespace) == [name]
+        assert client.load_table(name).schema().column_names == ["id", "name"]
+        client.drop_table(name)
+        assert not client.table_exists(name)
+
+    def test_rows_written_are_read_back(self, catalog: Catalog[Any], namespace: str) -> None:
+        _fill(catalog, (namespace, "orders"))
+
+        assert _rows(catalog.client().load_table((namespace, "orders"))) == ROWS.to_pylist()
+
+    def test_namespace_may_be_nested(self, catalog: Catalog[Any], namespace: str) -> None:
+        client = catalog.client()
+        client.create_namespace((namespace, "eu", "west"))
+
+        _fill(catalog, (namespace, "eu", "west", "orders"))
+
+        assert client.namespace_exists((namespace, "eu", "west"))
+        assert client.list_tables((namespace, "eu", "west")) == [
+            (namespace, "eu", "west", "orders")
+        ]
+        assert client.list_tables(namespace) == []
+
+    @pytest.mark.parametrize("table", ["order items", "select", "Größe-2", "it's"])
+    def test_name_that_sql_would_quote_is_kept(
+        self, catalog: Catalog[Any], namespace: str, table: str
+    ) -> None:
+        _fill(catalog, (namespace, table))
+
+        assert catalog.client().list_tables(namespace) == [(namespace, table)]
+        assert _rows(catalog.client().load_table((namespace, table))) == ROWS.to_pylist()
+
+    def test_missing_table_is_a_clean_error(self, catalog: Catalog[Any], namespace: str) -> None:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with pytest.raises(NoSuchTableError, match="nothing_here"):
+            catalog.client().load_table((namespace, "nothing_here"))
+
+    def test_missing_namespace_is_a_clean_error(self, catalog: Catalog[Any]) -> None:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        with pytest.raises(NoSuchNamespaceError, match="nowhere"):
+            catalog.client().create_table(("nowhere", "orders"), schema=COLUMNS)
+
+    def test_table_made_twice_is_a_clean_error(self, catalog: Catalog[Any], namespace: str) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        _fill(catalog, (namespace, "orders"))
+
+        with pytest.raises(TableAlreadyExistsError, match="orders"):
+            catalog.client().create_table((namespace, "orders"), schema=COLUMNS)
+        assert _rows(catalog.client().load_table((namespace, "orders"))) == ROWS.to_pylist()
+
+    def test_one_client_is_reused_until_closed(self, catalog: Catalog[Any]) -> None:
+        client = catalog.client()
+        assert catalog.client() is client
+
+        catalog.close()
+        catalog.close()
+
+        assert catalog.client().list_namespaces() is not None
+
+    def test_copy_in_another_process_finds_the_same_tables(
+        self, catalog: Catalog[Any], namespace: str
+    ) -> None:
+        _fill(catalog, (namespace, "orders"))
+
+        copy: Catalog[Any] = pickle.loads(pickle.dumps(catalog))  # noqa: S301 - our own bytes
+
+        assert _rows(copy.client().load_table((namespace, "orders"))) == ROWS.to_pylist()
+        copy.close()
+
+    def test_spark_and_pyiceberg_are_told_of_the_same_catalog(self, catalog: Catalog[Any]) -> None:
+        spark, pyiceberg = catalog.spark_settings(), catalog.pyiceberg_properties()
+
+        assert catalog.client().name == catalog.name
+        assert spark.get("warehouse") == pyiceberg.get("warehouse")
+        assert spark["cache-enabled"] == "false", "sessions would not see each other's commits"
+        assert all(type(value) is str for value in (*spark.values(), *pyiceberg.values()))
+
+    def test_jars_are_pinned(self, catalog: Catalog[Any]) -> None:
+        assert all(len(jar.split(":")) == 3 for jar in catalog.jars())
+
+    def test_identity_is_stable_and_one_line(self, catalog: Catalog[Any]) -> None:
+        assert catalog.identity() == catalog.identity()
+        assert len(catalog.identity().splitlines()) == 1
+
+    def test_every_step_of_check_passes(self, catalog: Catalog[Any]) -> None:
+        details = {step.name: step.run() for step in catalog.check()}
+
+        assert details, "a catalog has something to check"
+        assert all(details.values())
+
+
+def _fill(catalog: Catalog[Any], name: tuple[str, ...]) -> None:
+    catalog.client().create_table(name, schema=COLUMNS).append(ROWS)
+
+
+def _rows(table: Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.scan().to_arrow().sort_by("id").to_pylist()
+    return rows

@@ -1,0 +1,135 @@
+"""The jdbc catalog in PostgreSQL, and both of its databases shared with Spark."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.fixtures.ports import free_port
+
+from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
+from icestream.errors import RefusedError, UnreachableError
+from icestream.testing.catalog_suite import CatalogSuite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from tests.fixtures.postgres import Postgres
+
+    from icestream.contracts.catalog import Catalog
+
+
+def in_postgres(server: Postgres, folder: Path, **changed: Any) -> JdbcCatalog:
+    told: dict[str, Any] = {
+        "port": server.port,
+        "database": "postgres",
+        "user": server.user,
+        "password": server.password,
+        **changed,
+    }
+    uri = f"jdbc:postgresql://127.0.0.1:{told['port']}/{told['database']}"
+    jdbc = {"uri": uri, "user": told["user"], "password": told["password"]}
+    options = {"jdbc": jdbc, "warehouse": str(folder / "warehouse")}
+    return JdbcCatalog(unique("lake"), JdbcCatalogOptions.model_validate(options))
+
+
+def in_sqlite(folder: Path) -> JdbcCatalog:
+    options = {"jdbc": {"uri": f"jdbc:sqlite:{folder / 'a b' / 'catalog.db'}"}}
+    return JdbcCatalog(unique("lake"), JdbcCatalogOptions.model_validate(options))
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def postgres_catalog(postgres: Postgres, tmp_path: Path) -> Iterator[JdbcCatalog]:
+    catalog = in_postgres(postgres, tmp_path, database=postgres.new_database())
+    yield catalog
+    catalog.close()
+
+
+class TestPostgresCatalog(CatalogSuite):
+    @pytest.fixture
+    def catalog(self, postgres_catalog: JdbcCatalog) -> Catalog[Any]:
+        return postgres_catalog
+
+
+def test_wrong_password_is_refused_without_showing_it(postgres: Postgres, tmp_path: Path) -> None:
+    catalog = in_postgres(postgres, tmp_path, password="not-the-password")  # noqa: S106
+
+    with pytest.raises(RefusedError) as caught:
+        catalog.client()
+
+    assert str(caught.value) == (
+        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{postgres.port}/postgres): the server "
+        "refused user 'icestream': password authentication failed for user \"icestream\"\n"
+        "  Look at `user` and `password`, at the server's pg_hba.conf, and whether the user may "
+        "create tables in the database."
+    )
+    assert caught.value.__cause__ is None
+
+
+def test_missing_database_is_named(postgres: Postgres, tmp_path: Path) -> None:
+    catalog = in_postgres(postgres, tmp_path, database="nowhere")
+
+    with pytest.raises(RefusedError) as caught:
+        catalog.client()
+
+    assert str(caught.value) == (
+        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{postgres.port}/nowhere): the server does "
+        'not know it: database "nowhere" does not exist\n'
+        "  Create the database 'nowhere', or correct `uri`."
+    )
+
+
+def test_server_that_is_down_is_unreachable(postgres: Postgres, tmp_path: Path) -> None:
+    port = free_port()
+    catalog = in_postgres(postgres, tmp_path, port=port)
+
+    with pytest.raises(UnreachableError) as caught:
+        catalog.client()
+
+    assert str(caught.value) == (
+        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{port}/postgres): no connection: "
+        "Connection refused\n"
+        "  Is the server running? Are address and port right? Is a firewall in between?"
+    )
+
+
+def shared_both_ways(catalog: JdbcCatalog, spark: SparkSession) -> None:
+    client, prefix = catalog.client(), f"spark.sql.catalog.{catalog.name}"
+    spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in catalog.spark_settings().items():
+        spark.conf.set(f"{prefix}.{key}", value)
+
+    spark.sql(f"CREATE NAMESPACE {catalog.name}.`from spark`")
+    theirs = f"{catalog.name}.`from spark`.`order items`"
+    spark.range(1, 2).writeTo(theirs).create()
+    client.load_table(("from spark", "order items")).append(pa.table({"id": [2]}))
+
+    client.create_namespace(("py", "eu"))
+    ours = client.create_table(("py", "eu", "t"), schema=pa.schema([("id", pa.int64())]))
+    ours.append(pa.table({"id": [3]}))
+    spark.range(4, 5).writeTo(f"{catalog.name}.py.eu.t").append()
+
+    assert sorted(row.id for row in spark.table(theirs).collect()) == [1, 2]
+    assert sorted(ours.refresh().scan().to_arrow()["id"].to_pylist()) == [3, 4]
+
+
+def test_sqlite_catalog_is_shared_with_spark(tmp_path: Path, spark: SparkSession) -> None:
+    catalog = in_sqlite(tmp_path)
+
+    shared_both_ways(catalog, spark)
+
+    catalog.close()
+
+
+def test_postgres_catalog_is_shared_with_spark(
+    postgres_catalog: JdbcCatalog, spark: SparkSession
+) -> None:
+    shared_both_ways(postgres_catalog, spark)

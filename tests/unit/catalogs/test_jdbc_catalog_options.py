@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions, embedded
+from icestream.contracts.jars import POSTGRESQL, SQLITE
+from icestream.errors import PlanError, UnavailableError
+
+PASSWORD = "p@ss/w:rd"  # noqa: S105
+
+
+def build(uri: str, **options: Any) -> JdbcCatalog:
+    jdbc: dict[str, Any] = {key: options.pop(key) for key in ("user", "password") if key in options}
+    jdbc["uri"] = uri
+    block = {"type": "jdbc", "jdbc": jdbc, **options}
+    return JdbcCatalog("lake", JdbcCatalogOptions.model_validate(block))
+
+
+@pytest.mark.parametrize(
+    "uri", ["jdbc:sqlite:/data/lake/catalog.db", "sqlite:/data/lake/catalog.db"]
+)
+def test_sqlite_is_told_to_spark_and_to_pyiceberg(uri: str) -> None:
+    catalog = build(uri)
+
+    assert catalog.spark_settings() == {
+        "type": "jdbc",
+        "uri": "jdbc:sqlite:/data/lake/catalog.db?journal_mode=WAL&busy_timeout=30000",
+        "jdbc.schema-version": "V1",
+        "warehouse": "file:///data/lake",
+        "cache-enabled": "false",
+    }
+    assert catalog.pyiceberg_properties() == {
+        "type": "sql",
+        "uri": "sqlite:////data/lake/catalog.db?timeout=30",
+        "warehouse": "file:///data/lake",
+        "schema_version": "v1",
+        "pool_pre_ping": "true",
+    }
+    assert catalog.jars() == (SQLITE,)
+    assert catalog.identity() == "jdbc sqlite /data/lake/catalog.db"
+
+
+@pytest.mark.parametrize("prefix", ["jdbc:", ""])
+def test_postgresql_is_told_to_spark_and_to_pyiceberg(prefix: str) -> None:
+    uri = f"{prefix}postgresql://db.example:6432/meta?sslmode=require&currentSchema=lake"
+    catalog = build(uri, user="me@work", password=PASSWORD, warehouse="s3://bucket/lake/")
+
+    assert catalog.spark_settings() == {
+        "type": "jdbc",
+        "uri": "jdbc:postgresql://db.example:6432/meta"
+        "?connectTimeout=10&sslmode=require&currentSchema=lake",
+        "jdbc.schema-version": "V1",
+        "jdbc.user": "me@work",
+        "jdbc.password": PASSWORD,
+        "warehouse": "s3://bucket/lake",
+        "cache-enabled": "false",
+    }
+    assert catalog.pyiceberg_properties()["uri"] == (
+        "postgresql+psycopg://me%40work:p%40ss%2Fw%3Ard@db.example:6432/meta"
+        "?sslmode=require&connect_timeout=10&options=-csearch_path%3Dlake"
+    )
+    assert catalog.jars() == (POSTGRESQL,)
+    assert catalog.identity() == "jdbc postgresql db.example:6432/meta"
+
+
+def test_port_of_postgresql_may_be_left_out() -> None:
+    assert (
+        build("postgresql://db/meta", warehouse="/w").identity() == "jdbc postgresql db:5432/meta"
+    )
+
+
+def test_password_is_in_no_text_of_the_catalog() -> None:
+    catalog = build("postgresql://db/meta", user="me", password=PASSWORD, warehouse="/w")
+
+    shown = f"{catalog.options!r} {catalog.options} {catalog.store!r} {catalog.identity()}"
+
+    assert PASSWORD not in shown
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("sqlite:///lake.db", "lake.db"),
+        ("sqlite:////data/lake.db", "/data/lake.db"),
+        ("jdbc:sqlite:///data/lake.db", "/data/lake.db"),
+        ("jdbc:sqlite:file:lake.db?cache=shared", "lake.db"),
+    ],
+)
+def test_slashes_of_sqlite_mean_what_each_dialect_says(uri: str, path: str) -> None:
+    assert build(uri).identity() == f"jdbc sqlite {Path(path)}"
+
+
+def test_path_with_odd_letters_reaches_both_sides() -> None:
+    catalog = build("jdbc:sqlite:/data/a b%20c/catalog.db")
+
+    assert catalog.spark_settings()["uri"].startswith("jdbc:sqlite:/data/a b%20c/catalog.db?")
+    assert catalog.pyiceberg_properties()["uri"].startswith("sqlite:////data/a%20b%2520c/")
+    assert catalog.spark_settings()["warehouse"] == "file:///data/a b%20c"
+
+
+@pytest.mark.parametrize("warehouse", ["/data/w", "/data/w/", "file:/data/w", "file:///data/w"])
+def test_warehouse_is_spelt_one_way(warehouse: str) -> None:
+    catalog = build("jdbc:sqlite:/data/catalog.db", warehouse=warehouse)
+
+    assert catalog.spark_settings()["warehouse"] == "file:///data/w"
+
+
+def test_embedded_catalog_is_a_file_in_its_warehouse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    catalog = embedded(Path("lake"))
+
+    assert catalog.name == "lake"
+    assert catalog.identity() == "jdbc sqlite lake/catalog.db"
+    assert catalog.spark_settings()["warehouse"] == f"file://{tmp_path}/lake"
+    assert list(tmp_path.iterdir()) == [], "building a catalog touches nothing"
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("oracle:thin:@db", "begins with none of sqlite:, postgresql:, mysql:"),
+        ("jdbc:sqlite:", "names no file; for a catalog without one use `type: memory`"),
+        ("jdbc:sqlite::memory:", "names no file; for a catalog without one use `type: memory`"),
+        (
+            "postgresql://me:secret@db/meta",
+            "holds a user or password; give them as `user` and `password`",
+        ),
+        (
+            "jdbc:postgresql://db/meta?password=secret",
+            "holds a user or password; give them as `user` and `password`",
+        ),
+        ("jdbc:postgresql://db:port/meta", "names a port that is not a number"),
+        (
+            "jdbc:postgresql://db",
+            "names no host or no database; write postgresql://HOST:PORT/DATABASE",
+        ),
+    ],
+)
+def test_unusable_uri_is_refused_without_showing_it(uri: str, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        build(uri, warehouse="/w")
+
+    (error,) = caught.value.errors()
+    assert error["loc"] == ("jdbc", "uri")
+    assert error["msg"] == f"Value error, {message}"
+    assert "secret" not in str(caught.value)
+
+
+def test_postgresql_without_warehouse_is_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        build("postgresql://db/meta")
+
+    assert str(caught.value) == (
+        "catalog 'lake' (postgresql db:5432/meta): no warehouse is given\n"
+        "  Add e.g. `warehouse: /data/lake`, the folder or URI below which tables are made."
+    )
+
+
+def test_mysql_is_named_as_not_available() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        build("jdbc:mysql://db/meta", warehouse="/w")
+
+    assert str(caught.value) == (
+        "catalog 'lake': a jdbc catalog in MySQL is not available in this version\n"
+        "  Use SQLite or PostgreSQL."
+    )

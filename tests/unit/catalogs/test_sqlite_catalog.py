@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from icestream.catalogs.jdbc import JdbcCatalog, embedded
+from icestream.errors import CorruptStateError, RefusedError
+from icestream.testing.catalog_suite import CatalogSuite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icestream.contracts.catalog import Catalog
+
+NOBODY = 65534
+TODO = "\n  Let this user write to the file and to its folder, where SQLite keeps a journal."
+
+
+class TestSqliteCatalog(CatalogSuite):
+    @pytest.fixture
+    def catalog(self, tmp_path: Path) -> Iterator[Catalog[Any]]:
+        catalog = embedded(tmp_path / "la ke%20" / "nested")
+        yield catalog
+        catalog.close()
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that another user may look into, unlike `tmp_path`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        monkeypatch.chdir(folder)
+        yield folder
+
+
+@contextmanager
+def as_plain_user() -> Iterator[None]:
+    """Be somebody whom file modes stop, also in a container that runs everything as root."""
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(me)
+
+
+def refusal(catalog: JdbcCatalog) -> str:
+    with as_plain_user(), pytest.raises(RefusedError) as caught:
+        catalog.client()
+    return str(caught.value)
+
+
+def test_file_that_is_not_writable_is_refused(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    (folder / "lake").chmod(0o777)
+    (folder / "lake" / "catalog.db").touch(mode=0o444)
+
+    assert refusal(embedded(folder / "lake")) == (
+        f"catalog 'lake' (sqlite lake/catalog.db): the file is not writable{TODO}"
+    )
+
+
+def test_folder_that_is_not_writable_is_refused(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    (folder / "lake").chmod(0o555)
+
+    assert refusal(embedded(folder / "lake")) == (
+        f"catalog 'lake' (sqlite lake/catalog.db): its folder '{folder}/lake' is not writable{TODO}"
+    )
+
+
+def test_folder_that_cannot_be_made_is_refused(folder: Path) -> None:
+    folder.chmod(0o555)
+
+    assert refusal(embedded(folder / "lake")) == (
+        "catalog 'lake' (sqlite lake/catalog.db): "
+        f"its folder '{folder}/lake' cannot be made (Permission denied)\n"
+        "  Choose another place, or make the folder and let this user write to it."
+    )
+
+
+def test_folder_in_place_of_the_file_is_refused(folder: Path) -> None:
+    (folder / "lake" / "catalog.db").mkdir(parents=True)
+
+    with pytest.raises(RefusedError) as caught:
+        embedded(folder / "lake").client()
+
+    assert str(caught.value) == (
+        f"catalog 'lake' (sqlite lake/catalog.db): it is a folder, not a file{TODO}"
+    )
+
+
+def test_file_that_is_no_database_is_named(folder: Path) -> None:
+    (folder / "catalog.db").write_bytes(b"something else entirely" * 100)
+
+    with pytest.raises(CorruptStateError) as caught:
+        embedded(folder).client()
+
+    assert str(caught.value) == (
+        "catalog 'lake' (sqlite catalog.db): the file cannot be read as an SQLite database "
+        "(file is not a database)\n"
+        "  Restore it from a copy, or move it away to begin with an empty catalog."
+    )
+
+
+def test_warehouse_that_is_not_writable_is_found_by_check(folder: Path) -> None:
+    catalog = embedded(folder / "lake")
+    (folder / "lake").mkdir()
+    steps = {step.name: step.run for step in catalog.check()}
+    (folder / "lake").chmod(0o555)
+
+    with as_plain_user(), pytest.raises(RefusedError) as caught:
+        steps["write to warehouse"]()
+
+    assert str(caught.value) == (
+        "catalog 'lake' (sqlite lake/catalog.db): "
+        f"the warehouse '{folder}/lake' is not writable (Permission denied)\n"
+        "  Let this user write to the folder, or name another one as `warehouse`."
+    )
+
+
+def test_check_tells_what_it_found(folder: Path) -> None:
+    catalog = embedded(folder / "lake")
+    catalog.client().create_namespace("shop")
+
+    assert [(step.name, step.run()) for step in catalog.check()] == [
+        ("reach catalog", "sqlite lake/catalog.db, 1 namespace"),
+        ("write to warehouse", str(folder / "lake")),
+    ]
+    catalog.close()
+
+
+def test_file_of_the_first_schema_version_is_brought_up(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "catalog.db")) as old:
+        old.execute(
+            "CREATE TABLE iceberg_tables (catalog_name TEXT, table_namespace TEXT, table_name TEXT,"
+            " metadata_location TEXT, previous_metadata_location TEXT)"
+        )
+        old.execute(
+            "CREATE TABLE iceberg_namespace_properties (catalog_name TEXT, namespace TEXT,"
+            " property_key TEXT, property_value TEXT)"
+        )
+        old.commit()
+
+    catalog = embedded(folder)
+    catalog.client()
+    catalog.close()
+
+    with closing(sqlite3.connect(folder / "catalog.db")) as new:
+        columns = [row[1] for row in new.execute("PRAGMA table_info(iceberg_tables)")]
+    assert columns[-1] == "iceberg_type"
