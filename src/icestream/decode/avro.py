@@ -1,0 +1,192 @@
+"""Avro records: bare, or in Confluent's wire format with a schema's id in front."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+
+from icestream.contracts.decoder import Decoder
+from icestream.contracts.records import Decoded
+from icestream.decode.avro_types import AvroFields
+from icestream.decode.blocks import NO_VALUE, BadValueError, empty_rows
+from icestream.decode.inference import merge_fields, unknown_fields
+from icestream.decode.values import MisfitError, type_name
+from icestream.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icestream.decode.registry import Registry
+
+_HEADER = struct.Struct(">bI")
+# What fastavro raises for bytes that are not of the schema: it checks nothing itself.
+_READ_FAULTS = (
+    EOFError, ValueError, IndexError, KeyError, TypeError, StopIteration,
+    OverflowError, struct.error, MemoryError, AttributeError,
+)  # fmt: skip
+_CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+
+
+class _Writer:
+    """A schema that records were written with, ready for use."""
+
+    def __init__(self, schema: Any, named: dict[str, Any]) -> None:
+        known: dict[str, Any] = {}
+        for reference in named.values():
+            fastavro.parse_schema(reference, named_schemas=known)
+        self.parsed = fastavro.parse_schema(schema, named_schemas=known)
+        fields = AvroFields(schema, named)
+        self.columns, self.adapt = fields.columns, fields.adapt
+
+
+class AvroDecoder(Decoder):
+    """Decodes Avro records.
+
+    Args:
+        schema: the schema of every record, as parsed JSON; not needed with a registry.
+        registry: where schemas are fetched by the id that each record begins with.
+        subjects: subjects of the registry whose newest schemas tell the columns.
+    """
+
+    def __init__(
+        self,
+        schema: Any = None,
+        registry: Registry | None = None,
+        subjects: tuple[str, ...] = (),
+    ) -> None:
+        self.schema, self.registry, self.subjects = schema, registry, subjects
+        self._writers: dict[int, _Writer | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_writers": {}}
+
+    def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
+        """Return the columns of the schema given, of the subjects, or of the sample's ids."""
+        if self.registry is None:
+            return self._writer(0).columns
+        found: dict[str, pa.DataType] = {}
+        for subject in self.subjects:
+            latest = self.registry.latest(subject)
+            if latest is not None:
+                found = merge_fields(found, _types(_Writer(*latest).columns))
+        if not found:
+            for value in sample:
+                try:
+                    writer, _ = self._split(value or b"")
+                    found = merge_fields(found, _types(writer.columns))
+                except BadValueError:  # noqa: PERF203 - decode reports it
+                    continue
+        return pa.schema(list(found.items()))
+
+    def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
+        """Decode each value with the schema it was written with."""
+        records: list[tuple[int, dict[str, Any]]] = []
+        bad: list[tuple[int, str]] = []
+        writers: set[_Writer] = set()
+        for place, value in enumerate(values.to_pylist()):
+            if value is None:
+                bad.append((place, NO_VALUE))
+                continue
+            try:
+                writer, record = self._read(value)
+            except BadValueError as exc:
+                bad.append((place, str(exc)))
+            else:
+                writers.add(writer)
+                records.append((place, record))
+        rows, kept, misfits = _columns(records, columns)
+        bad = sorted(bad + misfits)
+        new_fields: dict[str, pa.DataType] = {}
+        for writer in writers:
+            unknown = unknown_fields(columns, _types(writer.columns))
+            new_fields = merge_fields(new_fields, unknown)
+        return Decoded(rows, pa.array(kept, pa.int64()) if bad else None, tuple(bad), new_fields)
+
+    def _read(self, value: bytes) -> tuple[_Writer, dict[str, Any]]:
+        writer, offset = self._split(value)
+        stream = io.BytesIO(value)
+        stream.seek(offset)
+        try:
+            record: Any = fastavro.schemaless_reader(stream, writer.parsed, None)
+            for name, adapt in writer.adapt.items():
+                record[name] = adapt(record[name])
+        except _READ_FAULTS as exc:
+            raise BadValueError(f"not Avro of the schema: {_short(exc)}") from None
+        left = len(value) - stream.tell()
+        if left:
+            raise BadValueError(f"not Avro of the schema: {left} bytes are left over")
+        return writer, record
+
+    def _split(self, value: bytes) -> tuple[_Writer, int]:
+        if self.registry is None:
+            return self._writer(0), 0
+        if len(value) < _HEADER.size or value[0] != 0:
+            raise BadValueError("not Avro of a registry: it does not begin with a schema's id")
+        schema_id = _HEADER.unpack_from(value)[1]
+        writer = self._writer(schema_id)
+        return writer, _HEADER.size
+
+    def _writer(self, schema_id: int) -> _Writer:
+        if schema_id not in self._writers:
+            if self.registry is None:
+                found: tuple[Any, dict[str, Any]] | None = (self.schema, {})
+            else:
+                found = self.registry.by_id(schema_id)
+            self._writers[schema_id] = None if found is None else _Writer(*found)
+        writer = self._writers[schema_id]
+        if writer is None:
+            raise BadValueError(f"schema id {schema_id} is not in the registry")
+        return writer
+
+
+def _types(columns: pa.Schema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in columns}
+
+
+def _short(exc: BaseException) -> str:
+    return (str(exc) or type(exc).__name__)[:80]
+
+
+def _columns(
+    records: list[tuple[int, dict[str, Any]]], columns: pa.Schema
+) -> tuple[pa.RecordBatch, list[int], list[tuple[int, str]]]:
+    """Return records as columns; those with a value that does not fit are named apart."""
+    try:
+        arrays = [
+            pa.array([record.get(field.name) for _, record in records], field.type)
+            for field in columns
+        ]
+        if all(f.nullable or not a.null_count for f, a in zip(columns, arrays, strict=True)):
+            rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
+            return rows, [place for place, _ in records], []
+    except _CAST_FAULTS:
+        pass
+    if len(records) == 1:
+        place, record = records[0]
+        return empty_rows(columns), [], [(place, _misfit(record, columns))]
+    halves = (records[: len(records) // 2], records[len(records) // 2 :])
+    results = [_columns(half, columns) for half in halves]
+    table = pa.Table.from_batches([rows for rows, _, _ in results], schema=columns)
+    batches = table.combine_chunks().to_batches()
+    return (
+        batches[0] if batches else empty_rows(columns),
+        [place for _, kept, _ in results for place in kept],
+        [fault for _, _, bad in results for fault in bad],
+    )
+
+
+def _misfit(record: dict[str, Any], columns: pa.Schema) -> str:
+    for field in columns:
+        value = record.get(field.name)
+        if value is None and not field.nullable:
+            return f"column {field.name!r}: no value, and it is required"
+        try:
+            pa.array([value], field.type)
+        except _CAST_FAULTS:
+            shown = value if isinstance(value, (int, float, str)) else str(value)
+            return MisfitError(shown, type_name(field.type)).reason(field.name)
+    raise ConnectorError(f"a record fits its columns alone, not with others: {columns.names}")

@@ -1,0 +1,167 @@
+"""Avro schemas as Arrow types, and what turns a decoded Avro value into an Arrow one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Adapt = Callable[[Any], Any] | None
+
+_PLAIN = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time64("us"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+
+
+class AvroFields:
+    """The fields of one Avro record schema.
+
+    Attributes:
+        columns: the fields as Arrow columns, in order.
+        adapt: for some fields, what turns fastavro's value into one that Arrow takes.
+    """
+
+    def __init__(self, schema: Any, named: dict[str, Any] | None = None) -> None:
+        self._named = dict(named or {})
+        if not isinstance(schema, dict) or schema.get("type") != "record":
+            raise PlanError(
+                "schema: the Avro schema is not a record",
+                todo='Its outermost part must be `{"type": "record", "fields": [...]}`.',
+            )
+        self._collect(schema, "")
+        fields, self.adapt = [], {}
+        for field in schema["fields"]:
+            kind, adapt = self._resolve(field["type"], ())
+            doc = field.get("doc")
+            metadata = {b"doc": doc.encode()} if isinstance(doc, str) else None
+            fields.append(pa.field(field["name"], kind, metadata=metadata))
+            if adapt is not None:
+                self.adapt[field["name"]] = adapt
+        self.columns = pa.schema(fields)
+
+    def _collect(self, schema: Any, namespace: str) -> None:
+        """Remember every named type, by its short and its full name."""
+        if isinstance(schema, list):
+            for branch in schema:
+                self._collect(branch, namespace)
+        if not isinstance(schema, dict):
+            return
+        name = schema.get("name")
+        if name and schema.get("type") in ("record", "enum", "fixed"):
+            namespace = schema.get("namespace") or name.rpartition(".")[0] or namespace
+            self._named[name] = schema
+            self._named[f"{namespace}.{name.rpartition('.')[2]}"] = schema
+        for field in schema.get("fields", ()):
+            self._collect(field["type"], namespace)
+        for key in ("items", "values", "type"):
+            if isinstance(schema.get(key), (dict, list)):
+                self._collect(schema[key], namespace)
+
+    def _resolve(self, schema: Any, inside: tuple[int, ...]) -> tuple[pa.DataType, Adapt]:
+        if isinstance(schema, list):
+            return self._union(schema, inside)
+        if isinstance(schema, str):
+            if schema in _PLAIN:
+                return _PLAIN[schema], None
+            if schema not in self._named:
+                raise PlanError(f"schema: the Avro type {schema!r} is not known")
+            return self._resolve(self._named[schema], inside)
+        if id(schema) in inside:  # a type that holds itself has no Arrow type
+            return pa.string(), _as_json
+        return self._complex(schema, (*inside, id(schema)))
+
+    def _union(self, branches: list[Any], inside: tuple[int, ...]) -> tuple[pa.DataType, Adapt]:
+        left = [branch for branch in branches if branch != "null"]
+        if len(left) == 1:
+            return self._resolve(left[0], inside)
+        return (pa.string(), _as_json) if left else (pa.null(), None)
+
+    def _complex(
+        self, schema: dict[str, Any], inside: tuple[int, ...]
+    ) -> tuple[pa.DataType, Adapt]:
+        kind, logical = schema["type"], schema.get("logicalType")
+        if kind in ("record", "array", "map"):
+            return self._nested(schema, inside)
+        if kind == "enum":
+            return pa.string(), None
+        if logical == "uuid":
+            return pa.string(), _as_text
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            return pa.decimal128(schema["precision"], schema.get("scale", 0)), None
+        if kind == "fixed":
+            return pa.binary(), None
+        known = _LOGICAL.get((kind, str(logical))) if isinstance(kind, str) else None
+        return (known, None) if known is not None else self._resolve(kind, inside)
+
+    def _nested(self, schema: dict[str, Any], inside: tuple[int, ...]) -> tuple[pa.DataType, Adapt]:
+        if schema["type"] == "array":
+            kind, adapt = self._resolve(schema["items"], inside)
+            return pa.list_(kind), _each(adapt)
+        if schema["type"] == "map":
+            kind, adapt = self._resolve(schema["values"], inside)
+            return pa.map_(pa.string(), kind), _entries(adapt)
+        members, adapts = [], {}
+        for field in schema["fields"]:
+            kind, adapt = self._resolve(field["type"], inside)
+            members.append((field["name"], kind))
+            if adapt is not None:
+                adapts[field["name"]] = adapt
+        return pa.struct(members), _members(adapts)
+
+
+def _as_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _as_json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, default=_json_default, ensure_ascii=False)
+
+
+def _json_default(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _each(adapt: Adapt) -> Adapt:
+    if adapt is None:
+        return None
+    return lambda value: None if value is None else [adapt(item) for item in value]
+
+
+def _entries(adapt: Adapt) -> Adapt:
+    if adapt is None:
+        return lambda value: None if value is None else list(value.items())
+    return lambda value: None if value is None else [(k, adapt(item)) for k, item in value.items()]
+
+
+def _members(adapts: dict[str, Callable[[Any], Any]]) -> Adapt:
+    if not adapts:
+        return None
+
+    def adapt(value: Any) -> Any:
+        if value is None:
+            return None
+        return {**value, **{name: change(value[name]) for name, change in adapts.items()}}
+
+    return adapt

@@ -1,0 +1,178 @@
+"""Decoding by whole blocks, and record by record only where a block holds a bad one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.contracts.decoder import Decoder
+from icestream.contracts.records import Decoded
+from icestream.decode.inference import merge_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+NO_VALUE = "no value"
+
+_BLOCK_BYTES = 16 << 20
+# A block that fails is cut in eight, again and again, down to pieces this small: one bad record
+# then costs about one more reading of its block, and its neighbours stay on the fast road.
+_PIECES = 8
+_SMALL = 256
+# Where most values need the slow road anyway, trying the fast one first only adds to the cost.
+_ENOUGH_SLOW = 2000
+
+
+class BadValueError(ValueError):
+    """One value cannot be decoded; the text is the reason, as the dead letter shows it."""
+
+
+class Outcome:
+    """What has been decoded so far, block by block and in any order."""
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self.columns = columns
+        self.bad: list[tuple[int, str]] = []
+        self.new_fields: dict[str, pa.DataType] = {}
+        self.fast = 0
+        self.slow = 0
+        self._rows: list[pa.RecordBatch] = []
+        self._index: list[np.ndarray[Any, Any]] = []
+
+    def add(
+        self,
+        index: np.ndarray[Any, Any],
+        rows: pa.RecordBatch,
+        new_fields: Mapping[str, pa.DataType],
+    ) -> None:
+        """Keep good rows; `index` tells which value each came from."""
+        self._index.append(index)
+        self._rows.append(rows)
+        if new_fields:
+            self.new_fields = merge_fields(self.new_fields, new_fields)
+
+    def decoded(self) -> Decoded:
+        """Return it all as the contract wants it, rows in the order of their values."""
+        rows = self._joined_rows()
+        bad = tuple(sorted(self.bad))
+        index = np.concatenate(self._index) if self._index else np.empty(0, np.int64)
+        if (np.diff(index) < 0).any():
+            order = np.argsort(index, kind="stable")
+            rows, index = rows.take(pa.array(order)), index[order]
+        return Decoded(rows, pa.array(index) if bad else None, bad, self.new_fields)
+
+    def _joined_rows(self) -> pa.RecordBatch:
+        if len(self._rows) == 1:
+            return self._rows[0]
+        table = pa.Table.from_batches(self._rows, schema=self.columns).combine_chunks()
+        batches = table.to_batches()
+        return batches[0] if batches else empty_rows(self.columns)
+
+
+class BlockDecoder(Decoder):
+    """A decoder with a fast road for blocks and a slow one for single values."""
+
+    @abstractmethod
+    def plain(self, values: pa.Array) -> np.ndarray[Any, Any]:
+        """Tell which values may take the fast road; null and empty ones never do."""
+
+    @abstractmethod
+    def read_block(
+        self, values: pa.Array, columns: pa.Schema
+    ) -> tuple[pa.RecordBatch, dict[str, pa.DataType]] | None:
+        """Return the rows and new fields of a block of plain values; None if any is at fault."""
+
+    @abstractmethod
+    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
+        """Decode values one by one; report each row, bad value and new field to `outcome`."""
+
+    def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
+        """Decode by blocks of bounded size."""
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if values.type != pa.binary():
+            values = values.cast(pa.binary())
+        outcome = Outcome(columns)
+        for first, block in _blocks(values):
+            self._decode_block(block, first, outcome)
+        return outcome.decoded()
+
+    def _decode_block(self, block: pa.Array, first: int, outcome: Outcome) -> None:
+        index = np.arange(first, first + len(block))
+        is_plain = self.plain(block)
+        if is_plain.all():
+            self._divide(block, index, outcome)
+            return
+        self._divide(block.filter(pa.array(is_plain)), index[is_plain], outcome)
+        self._read_slowly(block.filter(pa.array(~is_plain)), index[~is_plain], outcome)
+
+    def _divide(self, block: pa.Array, index: np.ndarray[Any, Any], outcome: Outcome) -> None:
+        if not len(block):
+            return
+        is_hopeless = outcome.slow > max(_ENOUGH_SLOW, outcome.fast)
+        read = None if is_hopeless else self.read_block(block, outcome.columns)
+        if read is not None:
+            outcome.fast += len(block)
+            outcome.add(index, *read)
+        elif is_hopeless or len(block) <= _SMALL:
+            outcome.slow += len(block)
+            self._read_slowly(block, index, outcome)
+        else:
+            step = -(-len(block) // _PIECES)
+            for begin in range(0, len(block), step):
+                self._divide(block[begin : begin + step], index[begin : begin + step], outcome)
+
+    def _read_slowly(self, block: pa.Array, index: np.ndarray[Any, Any], outcome: Outcome) -> None:
+        values, places = [], []
+        for place, value in zip(index.tolist(), block.to_pylist(), strict=True):
+            if value is None:
+                outcome.bad.append((place, NO_VALUE))
+            else:
+                values.append(value)
+                places.append(place)
+        slow = SlowOutcome()
+        self.read_values(values, outcome.columns, slow)
+        outcome.bad.extend((places[at], reason) for at, reason in slow.bad)
+        if slow.rows is not None:
+            kept = np.array([places[at] for at in slow.kept], np.int64)
+            outcome.add(kept, slow.rows, slow.new_fields)
+
+
+class SlowOutcome:
+    """What the slow road found: rows, the place of each, and the values it could not read."""
+
+    def __init__(self) -> None:
+        self.rows: pa.RecordBatch | None = None
+        self.kept: list[int] = []
+        self.bad: list[tuple[int, str]] = []
+        self.new_fields: dict[str, pa.DataType] = {}
+
+
+def empty_rows(columns: pa.Schema) -> pa.RecordBatch:
+    """Return no rows of these columns."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array([], field.type) for field in columns], schema=columns
+    )
+
+
+def ends_of(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return where values begin in their buffer (one more than there are), and the buffer."""
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    return ends, np.frombuffer(data if data is not None else b"", np.uint8)
+
+
+def _blocks(values: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    """Cut values into runs of at most `_BLOCK_BYTES`, or of one value that is longer."""
+    if not len(values):
+        return
+    ends, _ = ends_of(values)
+    begin = 0
+    while begin < len(values):
+        stop = int(np.searchsorted(ends, ends[begin] + _BLOCK_BYTES, side="right")) - 1
+        stop = min(max(stop, begin + 1), len(values))
+        yield begin, values[begin:stop]
+        begin = stop

@@ -1,0 +1,128 @@
+"""Chooses a decoder by the name of its format, and reads the `schema` option."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from icestream.decode.ddl import parse_ddl
+from icestream.errors import PlanError, UnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icestream.contracts.decoder import Decoder
+    from icestream.decode.registry import RegistryOptions
+
+Format: TypeAlias = Literal[
+    "json", "avro", "debezium-json", "debezium-avro", "csv", "string", "bytes"
+]
+
+
+@dataclass(frozen=True)
+class GivenSchema:
+    """What the `schema` option says.
+
+    Attributes:
+        columns: the columns, in order.
+        avro: the Avro schema as parsed JSON, if it was written as one.
+    """
+
+    columns: pa.Schema
+    avro: Any = None
+
+
+def read_schema(text: str) -> GivenSchema:
+    """Read a schema: DDL, an Avro schema as JSON, or the path of a file with either.
+
+    A path ends in `.ddl`, `.sql`, `.avsc` or `.json`.
+
+    Raises:
+        PlanError: there is no such file, or it holds no schema.
+    """
+    if text.strip().endswith((".ddl", ".sql", ".avsc", ".json")):
+        path = Path(text.strip())
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            why = exc.strerror.lower() if isinstance(exc, OSError) and exc.strerror else "not text"
+            raise PlanError(f"schema: file {str(path)!r} can't be read: {why}") from exc
+    if not text.lstrip().startswith("{"):
+        return GivenSchema(parse_ddl(text))
+    try:
+        avro = json.loads(text)
+    except ValueError as exc:
+        raise PlanError(f"schema: the Avro schema is not JSON: {exc}") from exc
+    return GivenSchema(_avro_columns(avro), avro)
+
+
+def _avro_columns(schema: Any) -> pa.Schema:
+    from icestream.decode.avro_types import AvroFields
+
+    try:
+        return AvroFields(schema).columns
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise PlanError(f"schema: the Avro schema lacks a part: {exc}") from exc
+
+
+def make_decoder(
+    name: str,
+    *,
+    schema: GivenSchema | None = None,
+    registry: RegistryOptions | None = None,
+    subjects: tuple[str, ...] = (),
+) -> Decoder:
+    """Return the decoder of a format. Touches no network.
+
+    Args:
+        name: one of `Format`.
+        schema: the `schema` option, read.
+        registry: a schema registry, for Avro.
+        subjects: the registry's subjects that tell the columns, such as `orders-value`.
+
+    Raises:
+        PlanError: the format needs a schema and none is given.
+        UnavailableError: the format is planned, not built.
+    """
+    if name == "json":
+        from icestream.decode.json import JsonDecoder
+
+        return JsonDecoder()
+    if name in ("string", "bytes"):
+        from icestream.decode.text import BytesDecoder, StringDecoder
+
+        return StringDecoder() if name == "string" else BytesDecoder()
+    if name == "csv":
+        return _csv(schema)
+    if name == "avro":
+        return _avro(schema, registry, subjects)
+    raise UnavailableError(f"format {name!r} is not available in this version")
+
+
+def _csv(schema: GivenSchema | None) -> Decoder:
+    from icestream.decode.csv import CsvDecoder
+
+    if schema is None:
+        raise PlanError(
+            "format 'csv' needs a schema, and none is given",
+            todo="Add e.g. `schema: id bigint, name string`: a line alone has no names.",
+        )
+    return CsvDecoder(schema.columns)
+
+
+def _avro(
+    schema: GivenSchema | None, registry: RegistryOptions | None, subjects: tuple[str, ...]
+) -> Decoder:
+    from icestream.decode.avro import AvroDecoder
+    from icestream.decode.registry import Registry
+
+    if registry is not None:
+        return AvroDecoder(None, Registry(registry), subjects)
+    if schema is None or schema.avro is None:
+        raise PlanError(
+            "format 'avro' needs an Avro schema or a schema registry, and neither is given",
+            todo="Add e.g. `schema: orders.avsc`, or `schema_registry: {url: ...}`.",
+        )
+    return AvroDecoder(schema.avro)

@@ -1,0 +1,152 @@
+"""Types found in parsed JSON values, and what two of them become together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.decode.moments import TIMESTAMP, micros_since_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_BIGINT_LIMIT = 1 << 63
+_DEEPEST = 50
+
+NULL, TEXT, DAY = pa.null(), pa.string(), pa.date32()
+ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_MOMENTS = {DAY: 0, LOCAL: 1, ZONED: 2}
+_NUMBERS = {pa.int64(): 0, pa.float64(): 1}
+
+
+def infer_type(value: Any, depth: int = 0) -> pa.DataType:
+    """Return the type that holds one parsed JSON value; null if the value does not tell."""
+    if isinstance(value, (dict, list)):
+        return TEXT if depth >= _DEEPEST else _nested_type(value, depth + 1)
+    if isinstance(value, str):
+        return _text_type(value)
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        return pa.int64() if -_BIGINT_LIMIT <= value < _BIGINT_LIMIT else pa.float64()
+    return NULL if value is None else pa.float64()
+
+
+def _nested_type(value: dict[str, Any] | list[Any], depth: int) -> pa.DataType:
+    if isinstance(value, dict):
+        return pa.struct([(name, infer_type(item, depth)) for name, item in value.items()])
+    inner = NULL
+    for item in value:
+        inner = merge(inner, infer_type(item, depth))
+    return pa.list_(inner)
+
+
+def _text_type(text: str) -> pa.DataType:
+    # Most texts are no dates: ask the cheap question first.
+    if len(text) < 10 or text[4] != "-":
+        return TEXT
+    found = TIMESTAMP.fullmatch(text)
+    if found is None:
+        return TEXT
+    try:
+        micros_since_epoch(text)
+    except ValueError:
+        return TEXT
+    if found[2] is None:
+        return DAY
+    return LOCAL if found[4] is None else ZONED
+
+
+def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type that holds the values of both; text where nothing narrower does."""
+    if other in (one, NULL):
+        return one
+    if one == NULL:
+        return other
+    for widths in (_NUMBERS, _MOMENTS):
+        if one in widths and other in widths:
+            return max(one, other, key=widths.__getitem__)
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return pa.struct(list(merge_fields(_members(one), _members(other)).items()))
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(merge(one.value_type, other.value_type))
+    return TEXT
+
+
+def merge_fields(
+    one: Mapping[str, pa.DataType], other: Mapping[str, pa.DataType]
+) -> dict[str, pa.DataType]:
+    """Return the fields of both; those of `one` first, in their order."""
+    merged = dict(one)
+    for name, kind in other.items():
+        known = merged.get(name)
+        merged[name] = kind if known is None else merge(known, kind)
+    return merged
+
+
+def infer_fields(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
+    """Return the fields of all rows together, those left out whose type no value tells."""
+    found: dict[str, pa.DataType] = {}
+    for row in rows:
+        for name, value in row.items():
+            kind = infer_type(value)
+            known = found.get(name, NULL)
+            if known is not kind:
+                found[name] = merge(known, kind)
+    told = {name: known_part(kind) for name, kind in found.items()}
+    return {name: kind for name, kind in told.items() if kind is not None}
+
+
+def known_part(kind: pa.DataType) -> pa.DataType | None:
+    """Return a type without its members of unknown type; None if nothing is left."""
+    if kind == NULL:
+        return None
+    if pa.types.is_list(kind):
+        inner = known_part(kind.value_type)
+        return None if inner is None else pa.list_(inner)
+    if pa.types.is_struct(kind):
+        told = {name: known_part(member) for name, member in _members(kind).items()}
+        left = [(name, member) for name, member in told.items() if member is not None]
+        return pa.struct(left) if left else None
+    return kind
+
+
+def unknown_fields(
+    columns: Iterable[pa.Field], found: Mapping[str, pa.DataType]
+) -> dict[str, pa.DataType]:
+    """Return what `found` has beyond `columns`.
+
+    A struct column that has gained members appears under its own name with all members, the known
+    ones first, so that the result can be joined to a table's schema by name.
+    """
+    by_name = {field.name: field.type for field in columns}
+    unknown: dict[str, pa.DataType] = {}
+    for name, kind in found.items():
+        known = by_name.get(name)
+        widened = kind if known is None else _widened(known, kind)
+        if widened != known:
+            unknown[name] = widened
+    return unknown
+
+
+def _widened(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(known) and pa.types.is_struct(found):
+        members = [known.field(index) for index in range(known.num_fields)]
+        gained = unknown_fields(members, _members(found))
+        kept = [
+            member.with_type(gained.pop(member.name)) if member.name in gained else member
+            for member in members
+        ]
+        return pa.struct([*kept, *(pa.field(name, kind) for name, kind in gained.items())])
+    if pa.types.is_list(known) and pa.types.is_list(found):
+        inner = _widened(known.value_type, found.value_type)
+        return pa.list_(known.value_field.with_type(inner))
+    return known
+
+
+def _members(kind: pa.DataType) -> dict[str, pa.DataType]:
+    return {
+        member.name: member.type
+        for member in (kind.field(index) for index in range(kind.num_fields))
+    }

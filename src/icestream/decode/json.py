@@ -1,0 +1,273 @@
+"""JSON records, one object a value."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
+from icestream.decode.inference import infer_fields, unknown_fields
+from icestream.decode.values import MisfitError, converter, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_OPEN, _CLOSE = ord("{"), ord("}")
+# Arrow's parser recurses, and a value nested 30,000 deep ends the process: a long value with this
+# many brackets is left to Python, which counts.
+_MOST_BRACKETS = 2000
+_MOST_SHAPES = 100
+_DECODER = json.JSONDecoder(parse_float=Decimal)
+_ENDLESS = "not JSON: a number of thousands of digits, or as many brackets"
+
+
+class JsonDecoder(BlockDecoder):
+    """Decodes JSON objects; fields are found by their exact name."""
+
+    def __init__(self) -> None:
+        self._shape: _Shape | None = None
+        self._inferred: dict[str, dict[str, pa.DataType]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_shape": None, "_inferred": {}}
+
+    def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
+        """Return the fields of the sample; a field that is null everywhere is left out."""
+        return pa.schema(list(_infer(sample).items()))
+
+    def plain(self, values: pa.Array) -> np.ndarray[Any, Any]:
+        """Tell which values look like an object from `{` to `}`.
+
+        Arrow's parser sees one long text in which it finds objects, however the values were cut.
+        With values that begin and end like this and newlines between them, an object can't span two
+        values without being a fault, so as many rows as values means one of each. A bare `null`
+        would even end the process (pyarrow 26).
+        """
+        ends, data = ends_of(values)
+        begin, stop = ends[:-1], ends[1:]
+        is_plain = stop > begin + 1
+        if values.null_count:
+            is_plain &= values.is_valid().to_numpy(zero_copy_only=False)
+        if is_plain.any():
+            inside = np.where(is_plain, begin, begin[is_plain][0])
+            last = np.where(is_plain, stop, stop[is_plain][0]) - 1
+            is_plain &= (data[inside] == _OPEN) & (data[last] == _CLOSE)
+        for place in np.flatnonzero(is_plain & (stop - begin > _MOST_BRACKETS)).tolist():
+            text = data[begin[place] : stop[place]].tobytes()
+            is_plain[place] = text.count(b"{") + text.count(b"[") <= _MOST_BRACKETS
+        return is_plain
+
+    def read_block(
+        self, values: pa.Array, columns: pa.Schema
+    ) -> tuple[pa.RecordBatch, dict[str, pa.DataType]] | None:
+        """Read a block with Arrow."""
+        shape = self._shape_of(columns)
+        if shape.readable is None:
+            return None
+        try:
+            # Arrow's reader takes any bytes for text; the cast refuses what is not UTF-8.
+            text = _joined(values.cast(pa.string()))
+            table = shape.read(text)
+            if table.num_rows != len(values):
+                return None
+            rows = shape.fit(table)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        if rows is None:
+            return None
+        return rows, self._new_fields(table, values, columns)
+
+    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
+        """Read values with Python's parser."""
+        shape = self._shape_of(columns)
+        good: list[list[Any]] = []
+        unknown: list[dict[str, Any]] = []
+        for place, value in enumerate(values):
+            try:
+                record = _parse(value)
+                good.append(shape.row(record))
+            except BadValueError as exc:  # noqa: PERF203 - each value has its own fault
+                outcome.bad.append((place, str(exc)))
+            except RecursionError:
+                outcome.bad.append((place, _ENDLESS))
+            else:
+                outcome.kept.append(place)
+                if not shape.settled.issuperset(record):
+                    unknown.append(record)
+        if good:
+            outcome.rows = shape.rows(good)
+            outcome.new_fields = unknown_fields(columns, infer_fields(unknown))
+
+    def _shape_of(self, columns: pa.Schema) -> _Shape:
+        if self._shape is None or not self._shape.columns.equals(columns, check_metadata=True):
+            self._shape = _Shape(columns)
+            self._inferred = {}
+        return self._shape
+
+    def _new_fields(
+        self, table: pa.Table, values: pa.Array, columns: pa.Schema
+    ) -> dict[str, pa.DataType]:
+        """Return the fields that `columns` lacks, by the same rules as `infer`.
+
+        Arrow reads them too, but by other rules (it drops the zone of a timestamp), so the first
+        block with such fields is looked at in Python; later ones like it are not.
+        """
+        found = unknown_fields(columns, {field.name: field.type for field in table.schema})
+        if not found:
+            return {}
+        seen = str(found)
+        if seen not in self._inferred:
+            if len(self._inferred) >= _MOST_SHAPES:
+                self._inferred.clear()
+            self._inferred[seen] = unknown_fields(columns, _infer(values.to_pylist()))
+        return self._inferred[seen]
+
+
+class _Shape:
+    """Columns asked for, and how to get there from what Arrow or Python reads."""
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self.columns = columns
+        readable = [_readable(field.type) for field in columns]
+        self.readable: pa.Schema | None = None
+        if None not in readable:
+            self.readable = pa.schema(
+                [field.with_type(kind) for field, kind in zip(columns, readable, strict=True)]
+            )
+        self.settled = {field.name for field in columns if not pa.types.is_nested(field.type)}
+        self._convert: list[tuple[pa.Field, Callable[[Any], Any]]] = [
+            (field, converter(field.type)) for field in columns
+        ]
+
+    def read(self, text: pa.Buffer) -> pa.Table:
+        """Read a block of text as columns that are castable to those asked for."""
+        try:
+            return _read(text, self.readable)
+        except pa.ArrowInvalid as exc:
+            if "to timestamp[us" not in str(exc) or self.readable is None:
+                raise
+        # Fractions of 7 to 9 digits (Go, Rust, .NET write them) can only be read as nanoseconds;
+        # a source that writes them goes on doing so.
+        finer = pa.schema([field.with_type(_in_nanos(field.type)) for field in self.readable])
+        table = _read(text, finer)
+        self.readable = finer
+        return table
+
+    def fit(self, table: pa.Table) -> pa.RecordBatch | None:
+        """Return a block as the columns asked for; None if a column lacks a required value."""
+        arrays = []
+        for field in self.columns:
+            column = table.column(field.name).combine_chunks()
+            if column.type != field.type:
+                column = column.cast(field.type, safe=False)
+            if not field.nullable and column.null_count:
+                return None
+            arrays.append(column)
+        if not arrays:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * table.num_rows, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.columns)
+
+    def row(self, record: dict[str, Any]) -> list[Any]:
+        """Return the values of one parsed record, in the order of the columns."""
+        row = []
+        for field, convert in self._convert:
+            try:
+                value = convert(record.get(field.name))
+            except MisfitError as exc:
+                raise BadValueError(exc.reason(field.name)) from None
+            if value is None and not field.nullable:
+                raise BadValueError(f"column {field.name!r}: no value, and it is required")
+            row.append(value)
+        return row
+
+    def rows(self, good: list[list[Any]]) -> pa.RecordBatch:
+        """Return converted rows as columns."""
+        if not self._convert:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(good), pa.struct([])))
+        columns = zip(*good, strict=True)
+        arrays = [
+            pa.array(list(column), field.type)
+            for column, field in zip(columns, self.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.columns)
+
+
+def _readable(kind: pa.DataType) -> pa.DataType | None:
+    """Return a type that Arrow's JSON reader knows and that casts to `kind`; None for none."""
+    if pa.types.is_date(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        members = [kind.field(index) for index in range(kind.num_fields)]
+        inner = [_readable(member.type) for member in members]
+        if None in inner:
+            return None
+        return pa.struct([m.with_type(k) for m, k in zip(members, inner, strict=True)])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        element = _readable(kind.value_type)
+        return None if element is None else pa.list_(kind.value_field.with_type(element))
+    is_unknown = (
+        pa.types.is_map(kind)
+        or pa.types.is_time(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+    return None if is_unknown else kind
+
+
+def _in_nanos(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns", kind.tz)
+    if pa.types.is_struct(kind):
+        members = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([member.with_type(_in_nanos(member.type)) for member in members])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_nanos(kind.value_type)))
+    return kind
+
+
+def _joined(texts: pa.Array) -> pa.Buffer:
+    whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    return pc.binary_join(whole, "\n")[0].as_buffer()
+
+
+def _read(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
+    return arrow_json.read_json(
+        pa.BufferReader(text),
+        read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
+        parse_options=arrow_json.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="infer", newlines_in_values=False
+        ),
+    )
+
+
+def _parse(value: bytes) -> dict[str, Any]:
+    """Return one record, or say why it is none."""
+    try:
+        record = _DECODER.decode(value.decode("utf-8-sig"))
+    except UnicodeDecodeError as exc:
+        raise BadValueError(f"not JSON: byte {exc.start} is not UTF-8") from None
+    except json.JSONDecodeError as exc:
+        where = "" if value else ", the value is empty"
+        raise BadValueError(f"not JSON: {exc.msg.lower()} at character {exc.pos}{where}") from None
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        raise BadValueError(_ENDLESS) from None
+    if not isinstance(record, dict):
+        raise BadValueError(f"not a JSON object: {show(record)}")
+    return record
+
+
+def _infer(sample: Sequence[bytes | None]) -> dict[str, pa.DataType]:
+    records = []
+    for value in sample:
+        try:
+            records.append(_parse(value or b""))
+        except BadValueError:  # noqa: PERF203 - decode reports it
+            continue
+    return infer_fields(records)

@@ -1,0 +1,60 @@
+"""Values kept as they are, in one column `value`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from icestream.contracts.decoder import Decoder
+from icestream.contracts.records import Decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COLUMN = "value"
+
+
+class BytesDecoder(Decoder):
+    """Keeps each value as bytes; a record without a value is a null."""
+
+    kind: pa.DataType = pa.binary()
+
+    def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:  # noqa: ARG002 - it is always one
+        """Return the one column."""
+        return pa.schema([(COLUMN, self.kind)])
+
+    def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
+        """Return the values themselves; a column of another name is null."""
+        return Decoded(_rows(values, columns))
+
+
+class StringDecoder(BytesDecoder):
+    """Keeps each value as text; a value that is not UTF-8 is bad."""
+
+    kind = pa.string()
+
+    def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
+        """Return the values as text."""
+        try:
+            return Decoded(_rows(values.cast(pa.string()), columns))
+        except pa.ArrowInvalid:
+            pass
+        kept, bad = [], []
+        for place, value in enumerate(values.to_pylist()):
+            try:
+                (value or b"").decode()
+                kept.append(place)
+            except UnicodeDecodeError as exc:  # noqa: PERF203 - each value has its own fault
+                bad.append((place, f"not text: byte {exc.start} is not UTF-8"))
+        places = pa.array(kept, pa.int64())
+        text = values.take(places).cast(pa.string())
+        return Decoded(_rows(text, columns), places, tuple(bad))
+
+
+def _rows(values: pa.Array, columns: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        values.cast(field.type) if field.name == COLUMN else pa.nulls(len(values), field.type)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

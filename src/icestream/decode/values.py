@@ -1,0 +1,291 @@
+"""Single JSON values made fit for an Arrow type, or refused with a reason.
+
+This is the slow road for the few records that Arrow's own reader does not take, so it agrees with
+that reader on what each type means, and is more lenient only where nothing is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from decimal import Decimal, InvalidOperation, localcontext
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.decode.moments import micros_since_epoch, parse_date, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Convert = Callable[[Any], Any]
+
+_SHOWN = 60
+
+
+class MisfitError(ValueError):
+    """A value does not fit the type of its column; `path` leads to it from the column."""
+
+    def __init__(self, value: Any, kind: str, path: str = "") -> None:
+        super().__init__(kind)
+        self.value, self.kind, self.path = value, kind, path
+
+    def reason(self, column: str) -> str:
+        """Say what is wrong in a form that is the same for the same fault."""
+        article = "an" if self.kind[0] in "ai" else "a"
+        return f"column {column + self.path!r}: {show(self.value)} is not {article} {self.kind}"
+
+
+def show(value: Any) -> str:
+    """Return a value as text short enough for a message."""
+    try:
+        text = repr(value) if isinstance(value, str) else json_text(value)
+    except RecursionError:
+        text = "[[..."
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def json_text(value: Any) -> str:
+    """Return a parsed JSON value as text again; numbers keep their digits."""
+    if isinstance(value, Decimal):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=float)
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return the SQL name of an Arrow type, as messages show it."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    for is_kind, name in _NAMES:
+        if is_kind(kind):
+            return name
+    return str(kind)
+
+
+_NAMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_integer, "int"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_floating, "float"),
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_date, "date"),
+    (pa.types.is_time, "time"),
+    (pa.types.is_struct, "struct"),
+    (pa.types.is_map, "map"),
+    (pa.types.is_list, "array"),
+    (pa.types.is_large_list, "array"),
+    (pa.types.is_string, "string"),
+    (pa.types.is_large_string, "string"),
+    (pa.types.is_binary, "binary in base64"),
+    (pa.types.is_large_binary, "binary in base64"),
+    (pa.types.is_fixed_size_binary, "binary in base64"),
+)
+
+
+def converter(kind: pa.DataType) -> Convert:
+    """Return a function that makes a parsed JSON value fit `kind` or raises `MisfitError`."""
+    for is_kind, build in _BUILDERS:
+        if is_kind(kind):
+            convert = build(kind)
+            return lambda value: None if value is None else convert(value)
+    raise TypeError(f"no JSON value becomes {kind}")
+
+
+def _integer(kind: pa.DataType) -> Convert:
+    name, bits = type_name(kind), kind.bit_width
+    lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def convert(value: Any) -> int:
+        number = value
+        if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < 20:
+            number = int(value) if value == value.to_integral_value() else value
+        if type(number) is not int or not lowest <= number <= highest:
+            raise MisfitError(value, name)
+        return number
+
+    return convert
+
+
+def _floating(kind: pa.DataType) -> Convert:
+    name = type_name(kind)
+
+    def convert(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+            raise MisfitError(value, name)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise MisfitError(value, name) from None
+        if math.isinf(number) and not isinstance(value, float):
+            raise MisfitError(value, name)
+        return number
+
+    return convert
+
+
+def _decimal(kind: pa.DataType) -> Convert:
+    name, unit = type_name(kind), Decimal(1).scaleb(-kind.scale)
+
+    def convert(value: Any) -> Decimal:
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, str, Decimal)):
+                raise MisfitError(value, name)
+            with localcontext() as context:
+                context.prec = 60
+                number = Decimal(value).quantize(unit)
+                if number != Decimal(value) or len(number.as_tuple().digits) > kind.precision:
+                    raise MisfitError(value, name)
+        except InvalidOperation:
+            raise MisfitError(value, name) from None
+        return number
+
+    return convert
+
+
+def _boolean(kind: pa.DataType) -> Convert:
+    name = type_name(kind)
+
+    def convert(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise MisfitError(value, name)
+        return value
+
+    return convert
+
+
+def _text(kind: pa.DataType) -> Convert:
+    name = type_name(kind)
+
+    def convert(value: Any) -> str:
+        # A producer that turns a string field into a number loses us nothing.
+        text = value if isinstance(value, str) else json_text(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON's escapes can write
+            raise MisfitError(ascii(text), name) from None
+        return text
+
+    return convert
+
+
+def _binary(kind: pa.DataType) -> Convert:
+    name = type_name(kind)
+    width = kind.byte_width if pa.types.is_fixed_size_binary(kind) else None
+
+    def convert(value: Any) -> bytes:
+        try:
+            raw = base64.b64decode(value, validate=True) if isinstance(value, str) else None
+        except (binascii.Error, ValueError):
+            raw = None
+        if raw is None or (width is not None and len(raw) != width):
+            raise MisfitError(value, name)
+        return raw
+
+    return convert
+
+
+def _timestamp(kind: pa.DataType) -> Convert:
+    # Arrow's converter takes whole numbers of the type's own unit for timestamps.
+    times, parts = {"ns": (1000, 1), "us": (1, 1), "ms": (1, 1000), "s": (1, 10**6)}[kind.unit]
+    return _from_text(kind, lambda text: micros_since_epoch(text) * times // parts)
+
+
+def _day(kind: pa.DataType) -> Convert:
+    return _from_text(kind, parse_date)
+
+
+def _clock(kind: pa.DataType) -> Convert:
+    return _from_text(kind, parse_time)
+
+
+def _from_text(kind: pa.DataType, parse: Callable[[str], Any]) -> Convert:
+    name = type_name(kind)
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise MisfitError(value, name)
+        try:
+            return parse(value)
+        except ValueError:
+            raise MisfitError(value, name) from None
+
+    return convert
+
+
+def _list(kind: pa.DataType) -> Convert:
+    name, inner = type_name(kind), converter(kind.value_type)
+
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise MisfitError(value, name)
+        try:
+            return [inner(item) for item in value]
+        except MisfitError as exc:
+            raise MisfitError(exc.value, exc.kind, "[]" + exc.path) from None
+
+    return convert
+
+
+def _map(kind: pa.DataType) -> Convert:
+    name, key, inner = type_name(kind), map_key(kind.key_type), converter(kind.item_type)
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, dict):
+            raise MisfitError(value, name)
+        try:
+            return [(key(name), inner(item)) for name, item in value.items()]
+        except MisfitError as exc:
+            raise MisfitError(exc.value, exc.kind, "{}" + exc.path) from None
+
+    return convert
+
+
+def map_key(kind: pa.DataType) -> Convert:
+    """Return what makes a map's key, always text in JSON, fit `kind`."""
+    convert = converter(kind)
+    if not pa.types.is_integer(kind):
+        return convert
+    return lambda text: convert(int(text) if re.fullmatch(r"-?\d{1,19}", text) else text)
+
+
+def _struct(kind: pa.DataType) -> Convert:
+    name, members = type_name(kind), [kind.field(index) for index in range(kind.num_fields)]
+    inner = [(member.name, converter(member.type)) for member in members]
+
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise MisfitError(value, name)
+        row = {}
+        for member, convert_member in inner:
+            try:
+                row[member] = convert_member(value.get(member))
+            except MisfitError as exc:  # noqa: PERF203 - the slow road, and the path is worth it
+                raise MisfitError(exc.value, exc.kind, f".{member}{exc.path}") from None
+        return row
+
+    return convert
+
+
+_BUILDERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Convert]], ...] = (
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _floating),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_string, _text),
+    (pa.types.is_large_string, _text),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_date, _day),
+    (pa.types.is_time, _clock),
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+    (pa.types.is_list, _list),
+    (pa.types.is_large_list, _list),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_large_binary, _binary),
+    (pa.types.is_fixed_size_binary, _binary),
+)

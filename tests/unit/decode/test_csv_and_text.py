@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from icestream.decode.csv import CsvDecoder
+from icestream.decode.ddl import parse_ddl
+from icestream.decode.formats import make_decoder, read_schema
+from icestream.decode.text import BytesDecoder, StringDecoder
+from icestream.errors import PlanError, UnavailableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYOUT = parse_ddl("id bigint, name string, on date")
+
+
+def binary(*values: bytes | None) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
+def test_csv_cells_become_columns_in_the_order_asked_for() -> None:
+    asked = pa.schema([LAYOUT.field("on"), LAYOUT.field("id"), pa.field("other", pa.int64())])
+
+    decoded = CsvDecoder(LAYOUT).decode(binary(b'1,"a,b",2024-01-02', b"2,,"), asked)
+
+    assert decoded.rows.to_pylist() == [
+        {"on": date(2024, 1, 2), "id": 1, "other": None},
+        {"on": None, "id": 2, "other": None},
+    ]
+    assert decoded.bad == ()
+
+
+def test_bad_csv_lines_are_reported_and_spoil_no_neighbour() -> None:
+    values = binary(
+        b"1,a,", b"x,a,", b"2,b", b"", None, b'3,"c', b"4,d,\n5,e,", b'6,"f\ng",', b"7,\xff,"
+    )
+
+    decoded = CsvDecoder(LAYOUT).decode(values, LAYOUT)
+
+    assert decoded.rows.column("id").to_pylist() == [1, 6]
+    assert decoded.rows.column("name").to_pylist() == ["a", "f\ng"]
+    assert decoded.bad == (
+        (1, "column 'id': 'x' is not a bigint"),
+        (2, "not CSV: 2 cells, not 3"),
+        (3, "not CSV: 0 cells, not 3"),
+        (4, "no value"),
+        (5, "not CSV: a quote without its end, or a second line"),
+        (
+            6,
+            "not CSV: a quote without its end, or a second line",
+        ),
+        (8, "not CSV: byte 2 is not UTF-8"),
+    )
+
+
+def test_empty_cell_of_a_required_column_is_bad() -> None:
+    layout = parse_ddl("id bigint NOT NULL, name string")
+
+    decoded = CsvDecoder(layout).decode(binary(b"1,a", b",b"), layout)
+
+    assert decoded.rows.to_pylist() == [{"id": 1, "name": "a"}]
+    assert decoded.bad == ((1, "column 'id': no value, and it is required"),)
+
+
+def test_text_is_kept_and_other_bytes_are_bad() -> None:
+    decoder = StringDecoder()
+
+    decoded = decoder.decode(binary(b"a", b"\xff", None, b""), decoder.infer([]))
+
+    assert decoded.rows.to_pydict() == {"value": ["a", None, ""]}
+    assert decoded.bad == ((1, "not text: byte 0 is not UTF-8"),)
+    assert decoded.kept is not None
+    assert decoded.kept.to_pylist() == [0, 2, 3]
+
+
+def test_bytes_are_kept_as_they_are() -> None:
+    decoder = BytesDecoder()
+
+    decoded = decoder.decode(binary(b"a", b"\xff", None), decoder.infer([]))
+
+    assert decoded.rows.to_pydict() == {"value": [b"a", b"\xff", None]}
+    assert decoded.bad == ()
+
+
+@pytest.mark.parametrize("ending", ["ddl", "avsc"])
+def test_schema_is_read_from_a_file(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"orders.{ending}"
+    avro = '{"type": "record", "name": "o", "fields": [{"name": "id", "type": "long"}]}'
+    file.write_text("id bigint" if ending == "ddl" else avro)
+
+    assert read_schema(str(file)).columns == parse_ddl("id bigint")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no/such.avsc", "schema: file 'no/such.avsc' can't be read: no such file or directory"),
+        (
+            '{"type": "enum"}',
+            "schema: the Avro schema is not a record\n  Its outermost part must be "
+            '`{"type": "record", "fields": [...]}`.',
+        ),
+        ('{"type": "record"}', "schema: the Avro schema lacks a part: 'fields'"),
+    ],
+)
+def test_schema_that_cannot_be_read_is_named(text: str, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        read_schema(text)
+    assert str(caught.value) == message
+
+
+def test_format_that_lacks_its_schema_is_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        make_decoder("csv")
+    assert str(caught.value) == (
+        "format 'csv' needs a schema, and none is given\n"
+        "  Add e.g. `schema: id bigint, name string`: a line alone has no names."
+    )
+    with pytest.raises(PlanError) as caught:
+        make_decoder("avro", schema=read_schema("id bigint"))
+    assert str(caught.value) == (
+        "format 'avro' needs an Avro schema or a schema registry, and neither is given\n"
+        "  Add e.g. `schema: orders.avsc`, or `schema_registry: {url: ...}`."
+    )
+
+
+def test_planned_format_is_refused_by_name() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        make_decoder("debezium-json")
+    assert str(caught.value) == "format 'debezium-json' is not available in this version"
