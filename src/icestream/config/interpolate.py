@@ -102,4 +102,5 @@ class _Filler:
         return ""
 
     def _report(self, path: Path, what: str, todo: str) -> None:
+        self.tree.unfilled.add(path)
         self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))

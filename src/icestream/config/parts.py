@@ -12,7 +12,12 @@ from pydantic import BaseModel, ValidationError
 
 from icestream.config import connectors
 from icestream.config.model import Config, FileBlock, Part
-from icestream.config.placement import model_at, unknown_key
+from icestream.config.placement import (
+    misplaced_section,
+    model_at,
+    too_far_right,
+    unknown_key,
+)
 from icestream.config.problems import Fault, faults_of, found_words, problem_of, value_at
 from icestream.contracts.options import yaml_key
 from icestream.errors import IcestreamError
@@ -106,6 +111,15 @@ class _Reader:
         return model if self._no_confused_booleans(model, base) else None
 
     def _report(self, faults: list[Fault]) -> None:
+        for section in dict.fromkeys(misplaced_section(fault.path, self.tree) for fault in faults):
+            if section is not None:
+                self.tree.problems.append(too_far_right(section, self.tree))
+        faults = [
+            fault
+            for fault in faults
+            if misplaced_section(fault.path, self.tree) is None
+            and fault.path not in self.tree.unfilled
+        ]
         ordered = sorted(faults, key=lambda fault: [str(part) for part in fault.path])
         for path, group in groupby(ordered, key=lambda fault: fault.path):
             same = list(group)
@@ -141,7 +155,7 @@ class _Reader:
         path = (section, name)
         block = value_at(self.tree.data, path)
         connector = block.get("connector") if isinstance(block, dict) else None
-        if not isinstance(connector, str) or not connector:
+        if not isinstance(connector, str) or (*path, "connector") in self.tree.unfilled:
             return None
         kind = self._options_type(section, connector, (*path, "connector"))
         data = block.get("config", {})
@@ -163,6 +177,8 @@ class _Reader:
         if not isinstance(data, dict):
             return None
         connector = data.get("type")
+        if (*path, "type") in self.tree.unfilled:
+            return None
         if not isinstance(connector, str):
             found = "not given" if connector is None else found_words((*path, "type"), self.tree)
             self._problem(
@@ -209,7 +225,7 @@ class _Reader:
     def _look_up(self, path: Path, section: str, role: str) -> None:
         name = value_at(self.tree.data, path)
         names = _names(self.tree, section)
-        if not isinstance(name, str) or name in names:
+        if not isinstance(name, str) or name in names or path in self.tree.unfilled:
             return
         rest = f"Named under `{section}`: {', '.join(names)}." if names else ""
         add = "" if names else f"Add it under `{section}`."

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from icestream.config.yaml_tree import Path, Tree
 
 CONNECTED = ("sources", "sinks")
+SECTIONS = (*CONNECTED, "catalogs", "pipelines", "views")
+PART_KEYS = {"connector", "type", "source", "sink", "target"}
 
 
 def unknown_key(path: Path, tree: Tree) -> IcestreamError:
@@ -32,6 +34,24 @@ def unknown_key(path: Path, tree: Tree) -> IcestreamError:
         todo = f"Known here: {', '.join(sorted(here))}."
     return IcestreamError(
         f"no key is called {key!r} here", where=tree.where(path, key=True), todo=todo
+    )
+
+
+def misplaced_section(path: Path, tree: Tree) -> Path | None:
+    """Return the path of a section such as `pipelines` that stands inside another one."""
+    if len(path) < 2 or path[0] not in SECTIONS or path[1] not in FileBlock.model_fields:
+        return None
+    block = value_at(tree.data, path[:2])
+    is_part = isinstance(block, dict) and not PART_KEYS.isdisjoint(block)
+    return None if is_part else path[:2]
+
+
+def too_far_right(path: Path, tree: Tree) -> IcestreamError:
+    """Write the problem of a section that stands inside another one."""
+    return IcestreamError(
+        f"{path[1]!r} is a key of the file itself, and stands inside `{path[0]}`",
+        where=tree.where(path, key=True),
+        todo=f"Move it further left: `{path[1]}`.",
     )
 
 
@@ -57,8 +77,7 @@ def _section_for(path: Path, tree: Tree) -> str:
             section = "pipelines"
         elif "connector" in value:
             is_sink = value["connector"] in connectors.known("sinks")
-            is_source = value["connector"] in connectors.known("sources")
-            section = "sinks" if is_sink and not is_source else "sources"
+            section = "sinks" if is_sink else "sources"
         elif value.get("type") in connectors.known("catalogs"):
             section = "catalogs"
     return f"It belongs one level further right: `{section}.{path[-1]}`." if section else ""

@@ -56,6 +56,7 @@ class Tree:
         keys: where the key of a path stands; items of a list have none.
         values: where its value stands.
         references: the text of each value that held `${...}`, before it was filled in.
+        unfilled: where a reference could not be filled in.
         problems: what is wrong with the YAML itself, beside its syntax.
     """
 
@@ -64,6 +65,7 @@ class Tree:
     keys: dict[Path, Mark] = field(default_factory=dict)
     values: dict[Path, Mark] = field(default_factory=dict)
     references: dict[Path, str] = field(default_factory=dict)
+    unfilled: set[Path] = field(default_factory=set)
     problems: list[IcestreamError] = field(default_factory=list)
 
     def where(self, path: Path, *, key: bool = False, at: Path | None = None) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -25,6 +32,25 @@ PropertyText: TypeAlias = Annotated[
     WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
 """Value of a property that is passed on to another system; numbers and booleans become text."""
+
+
+def _as_levels(value: Any) -> Any:
+    return tuple(value.split(".")) if isinstance(value, str) else value
+
+
+Namespace: TypeAlias = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1)], ...],
+    BeforeValidator(_as_levels),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string", "minLength": 1}},
+            ]
+        }
+    ),
+]
+"""Levels of a namespace, written as a name (`a.b`) or as a list (`[a, b]`)."""
 
 
 class Options(BaseModel):

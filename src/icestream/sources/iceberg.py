@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import Namespace, Options
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 
@@ -20,7 +20,7 @@ class IcebergSourceOptions(Options):
         description="Name of a catalog under `catalogs`, or a catalog block; the embedded catalog "
         "if absent.",
     )
-    namespace: tuple[Name, ...] = Field(
+    namespace: Namespace = Field(
         min_length=1, description="Namespace of the table: a name (`a.b`) or a list."
     )
     table: Name = Field(description="Name of the table.")
@@ -46,9 +46,3 @@ class IcebergSourceOptions(Options):
     )
     columns: tuple[Name, ...] = Field((), description="Columns to read; all if empty.")
     batch_size: int = Field(10_000, ge=1, description="Rows a micro-batch.")
-
-    @field_validator("namespace", mode="before")
-    @classmethod
-    def _split_namespace(cls, value: Any) -> Any:
-        """Read `a.b` as the list `[a, b]`."""
-        return tuple(value.split(".")) if isinstance(value, str) else value

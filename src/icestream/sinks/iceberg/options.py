@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, model_validator
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
-from icestream.contracts.options import Options, PropertyText
+from icestream.contracts.options import Namespace, Options, PropertyText
 from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
 from icestream.storage.azure import AzureOptions
 from icestream.storage.gcs import GcsOptions
@@ -48,7 +48,7 @@ class IcebergOptions(Options):
         description="Name of a catalog under `catalogs`, or a catalog block; the embedded catalog "
         "if absent.",
     )
-    namespace: tuple[Name, ...] = Field(
+    namespace: Namespace = Field(
         (),
         description="Namespace of the table: a name (`analytics`, `a.b`) or a list; made when "
         "missing. Required, except for change sources, which bring their own.",
@@ -207,12 +207,6 @@ class IcebergOptions(Options):
         profile = given.get("profile")
         defaults = PROFILES.get(profile, {}) if isinstance(profile, str) else {}
         return {**defaults, **given}
-
-    @field_validator("namespace", mode="before")
-    @classmethod
-    def _split_namespace(cls, value: Any) -> Any:
-        """Read `a.b` as the list `[a, b]`."""
-        return tuple(value.split(".")) if isinstance(value, str) else value
 
     def dead_letter_name(self) -> tuple[tuple[str, ...], str] | None:
         """Return namespace and table for bad rows, or None if none is named."""
