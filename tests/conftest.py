@@ -5,5 +5,8 @@ from __future__ import annotations
 pytest_plugins = [
     "tests.fixtures.kafka",
     "tests.fixtures.postgres",
+    "tests.fixtures.schema_registry",
     "tests.fixtures.service_run",
+    "tests.fixtures.spark_cluster",
+    "tests.fixtures.spark",
 ]
