@@ -1,0 +1,69 @@
+"""One way of reading for each format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from icestream.errors import IcestreamError
+from icestream.sources.files.avro import avro_schema, read_avro
+from icestream.sources.files.csv import header_of, refuse_other_header
+from icestream.sources.files.lines import first_line, read_lines
+from icestream.sources.files.parquet import parquet_schema, read_parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from icestream.contracts.records import Records
+    from icestream.sources.files.opened import FilePart
+    from icestream.sources.files.options import FilesOptions
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What the driver knows of a batch, beside its files.
+
+    Attributes:
+        schema: the columns to give, for formats that have columns.
+        is_strict: whether a file with further columns is an error.
+        header: the columns of the first file's header, for CSV with headers.
+    """
+
+    schema: pa.Schema | None
+    is_strict: bool
+    header: tuple[str, ...] = ()
+
+
+def schema_of(file: IO[bytes], name: str, kind: str) -> pa.Schema:
+    """Return the columns of a Parquet or Avro file."""
+    return parquet_schema(file, name) if kind == "parquet" else avro_schema(file, name)
+
+
+def read_part(
+    file: IO[bytes], part: FilePart, name: str, options: FilesOptions, plan: ReadPlan
+) -> Iterator[Records | pa.RecordBatch]:
+    """Yield the rows of a file, or of some of its row groups."""
+    if options.format == "json":
+        yield from read_lines(file, name)
+    elif options.format == "csv":
+        yield from _read_csv(file, name, options, plan)
+    elif plan.schema is None:
+        raise IcestreamError(f"the columns of {name!r} are not known")
+    elif options.format == "parquet":
+        yield from read_parquet(file, part, name, plan.schema, strict=plan.is_strict)
+    else:
+        yield from read_avro(file, name, plan.schema, strict=plan.is_strict)
+
+
+def _read_csv(
+    file: IO[bytes], name: str, options: FilesOptions, plan: ReadPlan
+) -> Iterator[Records]:
+    if not options.options.header:
+        yield from read_lines(file, name)
+        return
+    line = first_line(file)
+    if line:
+        refuse_other_header(header_of(line, name, options.options.delimiter), plan.header, name)
+    yield from read_lines(file, name, before=1)

@@ -1,0 +1,69 @@
+"""Options of the `files` source."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from icestream.contracts.options import Options
+
+
+class FileOptions(Options):
+    """How the files of a format are written."""
+
+    delimiter: str = Field(
+        default=",", min_length=1, max_length=1, description="What separates fields, for `csv`."
+    )
+    header: bool = Field(
+        default=True,
+        description="Whether the first line of each file names the columns, for `csv`.",
+    )
+
+
+class FilesOptions(Options):
+    """Options of the `files` source."""
+
+    path: str = Field(
+        min_length=1,
+        description="The folder that files arrive in.",
+        json_schema_extra={"path": True},
+    )
+    format: Literal["json", "csv", "parquet", "avro"] = Field(
+        default="json",
+        description="What the files hold. `json` is one object a line. Files of `json` and `csv` "
+        "may be compressed with gzip, and are then called `*.gz`.",
+    )
+    glob: str = Field(
+        default="*",
+        min_length=1,
+        description="Which files to read, by their path below the folder; `**/` stands for any "
+        "number of folders.",
+    )
+    schema_text: str | None = Field(
+        default=None,
+        alias="schema",
+        description="The columns, as DDL: `id bigint, name string`. Without it they come from "
+        "the table or from the first files.",
+    )
+    max_files_per_batch: int | None = Field(
+        default=None, ge=1, description="Most files in one batch. Without it only rows count."
+    )
+    options: FileOptions = Field(
+        default_factory=FileOptions, description="How the files are written."
+    )
+
+    @field_validator("glob")
+    @classmethod
+    def _stays_below_the_folder(cls, glob: str) -> str:
+        if glob.startswith("/") or ".." in glob.split("/"):
+            raise ValueError(f"glob {glob!r} leads out of the folder")
+        return glob
+
+    @model_validator(mode="after")
+    def _columns_have_names(self) -> FilesOptions:
+        if self.format == "csv" and not self.options.header and self.schema_text is None:
+            raise ValueError(
+                "csv files without a header need `schema`: nothing names their columns"
+            )
+        return self

@@ -1,0 +1,348 @@
+"""Files that arrive in a folder are read once each, whatever happens to the process."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from icestream.contracts.registry import find
+from icestream.errors import (
+    BadRecordError,
+    SchemaMismatchError,
+)
+from icestream.sources.files import FilesOptions, FilesSource
+from icestream.testing.source_suite import SourceSuite, rows_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icestream.contracts.records import Decoded, Records
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}],
+}
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+class QuickFiles(FilesSource):
+    """Takes files at once: a test does not wait for them to settle."""
+
+    settle_secs = 0.0
+
+
+def quick(folder: Path, **options: Any) -> QuickFiles:
+    return QuickFiles(FilesOptions(path=str(folder), **options))
+
+
+def write(path: Path, rows: list[dict[str, Any]], kind: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "json":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "csv":
+        lines = ["id,name", *(f"{row['id']},{row['name']}" for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows, schema=COLUMNS), path, row_group_size=4)
+    else:
+        with path.open("wb") as file:
+            fastavro.writer(file, AVRO, rows)
+
+
+class Inbox:
+    """A folder that gets a new file of every ten rows."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._folder = folder
+        self._kind = kind
+        self._rows = 0
+
+    def source(self) -> QuickFiles:
+        return quick(self._folder, format=self._kind)
+
+    def add(self, rows: int) -> None:
+        for low in range(self._rows, self._rows + rows, 10):
+            numbers = range(low, min(low + 10, self._rows + rows))
+            made = [{"id": number, "name": f"n{number}"} for number in numbers]
+            write(self._folder / f"{low:06}.{self._kind}", made, self._kind)
+        self._rows += rows
+
+
+GUESSED = "how many lines a file has is guessed from its size"
+
+
+class TestJsonFiles(SourceSuite):
+    not_held = {"exact_counts": GUESSED}
+
+    @pytest.fixture
+    def system(self, tmp_path: Path) -> Inbox:
+        return Inbox(tmp_path, "json")
+
+
+class TestCsvFiles(SourceSuite):
+    not_held = {"exact_counts": GUESSED}
+
+    @pytest.fixture
+    def system(self, tmp_path: Path) -> Inbox:
+        return Inbox(tmp_path, "csv")
+
+
+class TestAvroFiles(SourceSuite):
+    not_held = {"exact_counts": GUESSED}
+
+    @pytest.fixture
+    def system(self, tmp_path: Path) -> Inbox:
+        return Inbox(tmp_path, "avro")
+
+
+class TestParquetFiles(SourceSuite):
+    @pytest.fixture
+    def system(self, tmp_path: Path) -> Inbox:
+        return Inbox(tmp_path, "parquet")
+
+
+def everything(source: FilesSource) -> list[Any]:
+    start = source.first()
+    return rows_of(source, start, source.newest(start))
+
+
+def decoded(source: FilesSource, columns: pa.Schema) -> list[Decoded]:
+    decoder = source.decoder()
+    assert decoder is not None
+    start = source.first()
+    blocks: list[Records | pa.RecordBatch] = [
+        block
+        for split in source.splits(start, source.newest(start), 1)
+        for block in source.read(split)
+    ]
+    return [decoder.decode(block.values, columns) for block in blocks]
+
+
+def test_files_is_found_by_name() -> None:
+    assert find("sources", "files") is FilesSource
+
+
+def test_line_knows_its_file_and_number(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf{"id": 1}\r\n\n\r\n{"id": 2}\n{"id"')
+
+    assert everything(quick(tmp_path)) == [
+        (b'{"id": 1}', f"{tmp_path}/a.json:1"),
+        (b'{"id": 2}', f"{tmp_path}/a.json:4"),
+        (b'{"id"', f"{tmp_path}/a.json:5"),
+    ]
+
+
+def test_line_longer_than_a_block_is_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.lines.BLOCK_BYTES", 8)
+    (tmp_path / "a.json").write_bytes(b"1\n" + b"2" * 30 + b"\n3\n")
+
+    rows = everything(quick(tmp_path))
+
+    assert [value for value, _ in rows] == [b"1", b"2" * 30, b"3"]
+    assert [place.rpartition(":")[2] for _, place in rows] == ["1", "2", "3"]
+
+
+def test_gzip_is_unpacked(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.json.gz", "wb") as file:
+        file.write(b'{"id": 1}\n{"id": 2}\n')
+
+    assert [value for value, _ in everything(quick(tmp_path))] == [b'{"id": 1}', b'{"id": 2}']
+
+
+def test_broken_gzip_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.json.gz").write_bytes(b"no gzip")
+
+    with pytest.raises(BadRecordError) as caught:
+        everything(quick(tmp_path))
+
+    assert str(caught.value) == (
+        f"file '{tmp_path}/a.json.gz' cannot be read as gzip: Not a gzipped file (b'no')\n"
+        "  Mend the file, or move it out of the folder and start over from the mark."
+    )
+
+
+def test_batch_holds_at_most_the_files_asked_for(tmp_path: Path) -> None:
+    source = quick(tmp_path, max_files_per_batch=2)
+    for number in range(5):
+        (tmp_path / f"{number}.json").write_text("1\n")
+    start = source.first()
+    end = source.newest(start)
+
+    capped = source.cap(start, end, 1_000_000)
+
+    assert len(rows_of(source, start, capped)) == 2
+    assert len(rows_of(source, capped, end)) == 3
+
+
+def test_csv_columns_come_from_the_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id;name\n1;"a;b"\nx;c\n3;\n')
+    source = quick(tmp_path, format="csv", options={"delimiter": ";"})
+
+    [found] = decoded(source, COLUMNS)
+
+    assert found.rows.to_pylist() == [{"id": 1, "name": "a;b"}, {"id": 3, "name": ""}]
+    assert [place for place, _ in found.bad] == [1]
+    assert [place for _, place in everything(source)] == [
+        f"{tmp_path}/a.csv:{n}" for n in (2, 3, 4)
+    ]
+
+
+def test_csv_types_are_inferred(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,price,at,name,none\n1,2.5,2024-01-01T10:00:00Z,a,\n")
+    decoder = quick(tmp_path, format="csv").decoder()
+    assert decoder is not None
+
+    columns = decoder.infer([b"1,2.5,2024-01-01T10:00:00Z,a,", None, b"too,few"])
+
+    assert columns == pa.schema(
+        [
+            ("id", pa.int64()),
+            ("price", pa.float64()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("name", pa.string()),
+            ("none", pa.string()),
+        ]
+    )
+
+
+def test_csv_without_a_header_follows_the_schema(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,a\n2,b\n")
+    options = {"header": False}
+    source = quick(tmp_path, format="csv", options=options, schema="id bigint, name string")
+
+    [found] = decoded(source, COLUMNS)
+
+    assert found.rows.to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    with pytest.raises(ValidationError, match="csv files without a header need `schema`"):
+        quick(tmp_path, format="csv", options=options)
+
+
+def test_csv_file_with_another_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,name\n1,a\n")
+    (tmp_path / "b.csv").write_text("name,id\nb,2\n")
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        everything(quick(tmp_path, format="csv"))
+
+    assert str(caught.value) == (
+        f"file '{tmp_path}/b.csv' has the columns name, id, and the first file has id, name\n"
+        "  Give every file the same header, or put the others into a folder of their own."
+    )
+
+
+def test_csv_file_that_begins_with_no_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,,\n1,a,b\n")
+
+    with pytest.raises(BadRecordError) as caught:
+        everything(quick(tmp_path, format="csv"))
+
+    assert str(caught.value) == (
+        f"file '{tmp_path}/a.csv' begins with b'id,,', which does not name its columns\n"
+        "  Each column needs a name of its own in the first line. If the files have no such line,\n"
+        "  set `options: {header: false}` and give `schema`."
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "avro"])
+def test_rows_fit_the_schema_given(tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "a", [{"id": 1, "name": "a"}], kind)
+    source = quick(tmp_path, format=kind, schema="more date, id int")
+
+    assert everything(source) == [{"more": None, "id": 1}]
+
+
+def test_parquet_column_that_appears_later_is_told_and_taken_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    source = quick(tmp_path, format="parquet")
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    start = source.first()
+    assert rows_of(source, start, source.newest(start)) == [{"id": 1}]
+    pq.write_table(pa.table({"id": [2], "name": ["b"]}), tmp_path / "b.parquet")
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        rows_of(source, start, source.newest(start))
+
+    assert str(caught.value) == (
+        f"file '{tmp_path}/b.parquet' has columns that the first files lack: name\n"
+        "  Start the pipeline again to take them in, or list the columns to read under `schema`."
+    )
+    assert everything(quick(tmp_path, format="parquet")) == [
+        {"id": 1, "name": None},
+        {"id": 2, "name": "b"},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "avro"])
+def test_broken_file_is_named(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a").write_bytes(b"this is something else altogether")
+
+    with pytest.raises(BadRecordError) as caught:
+        everything(quick(tmp_path, format=kind, schema="id bigint"))
+
+    assert caught.value.what.startswith(f"file '{tmp_path}/a' cannot be read as {kind}: ")
+
+
+def test_large_parquet_file_is_shared_among_tasks(tmp_path: Path) -> None:
+    table = pa.table({"id": list(range(40_000))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10_000)
+    source = quick(tmp_path, format="parquet")
+    start = source.first()
+
+    splits = source.splits(start, source.newest(start), 2)
+
+    assert [split.rows for split in splits] == [20_000, 20_000]
+
+
+def test_parquet_types_become_those_of_a_table(tmp_path: Path) -> None:
+    times = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", tz="Europe/Berlin"))
+    odd = {
+        "small": pa.array([1], pa.uint16()),
+        "at": times,
+        "kind": pa.array(["a"]).dictionary_encode(),
+        "text": pa.array(["b"], pa.large_string()),
+        "deep": pa.array([[{"n": 1}]], pa.large_list(pa.struct([("n", pa.int8())]))),
+    }
+    pq.write_table(pa.table(odd), tmp_path / "a.parquet")
+    source = quick(tmp_path, format="parquet")
+
+    assert source.schema() == pa.schema(
+        [
+            ("small", pa.int32()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("kind", pa.string()),
+            ("text", pa.string()),
+            ("deep", pa.list_(pa.struct([("n", pa.int32())]))),
+        ]
+    )
+    [row] = everything(source)
+    assert row["at"].isoformat() == "2023-11-14T22:13:20.123456+00:00"
+    assert (row["small"], row["kind"], row["text"], row["deep"]) == (1, "a", "b", [{"n": 1}])
+
+
+def test_parquet_column_that_does_not_fit_the_schema_is_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["x"]}), tmp_path / "a.parquet")
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        everything(quick(tmp_path, format="parquet", schema="id bigint"))
+
+    assert str(caught.value) == (
+        f"file '{tmp_path}/a.parquet': column 'id' is string and does not fit int64: "
+        "Failed to parse string: 'x' as a scalar of type int64\n"
+        "  Give the column's type under `schema`."
+    )
+
+
+def test_columns_are_unknown_before_the_folder_is_there(tmp_path: Path) -> None:
+    assert quick(tmp_path / "in", format="parquet").schema() is None
+    assert quick(tmp_path, format="parquet").schema() is None

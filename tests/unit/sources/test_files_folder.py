@@ -1,0 +1,125 @@
+"""Which files of a folder are taken, and what is said of a folder that cannot be read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from icestream.errors import ConnectorError, RefusedError, UnavailableError
+from icestream.sources.files import FilesOptions, FilesSource
+from icestream.testing.source_suite import rows_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class QuickFiles(FilesSource):
+    settle_secs = 0.0
+
+
+def quick(folder: Path, **options: Any) -> QuickFiles:
+    return QuickFiles(FilesOptions(path=str(folder), **options))
+
+
+def everything(source: FilesSource) -> list[Any]:
+    start = source.first()
+    return rows_of(source, start, source.newest(start))
+
+
+def test_unfinished_and_hidden_files_are_passed_over(tmp_path: Path) -> None:
+    for name in (".a.json", "_SUCCESS", "b.json.tmp", "c.json._COPYING_"):
+        (tmp_path / name).write_text('{"id": 1}\n')
+
+    source = quick(tmp_path)
+
+    assert source.newest(source.first()) == source.first()
+
+
+def test_file_is_taken_once_it_was_left_alone_for_a_while(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"id": 1}\n')
+    patient = FilesSource(FilesOptions(path=str(tmp_path)))
+
+    assert patient.newest(patient.first()) == patient.first()
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("*", ["a.json", "b.txt"]),
+        ("*.json", ["a.json"]),
+        ("?.[jt]*", ["a.json", "b.txt"]),
+        ("[!a].txt", ["b.txt"]),
+        ("**/*.json", ["a.json", "deep/d.json", "deep/er/e.json"]),
+        ("deep/*", ["deep/d.json"]),
+        ("*/*/*", ["deep/er/e.json"]),
+    ],
+)
+def test_glob_chooses_files(tmp_path: Path, glob: str, names: list[str]) -> None:
+    for name in ("a.json", "b.txt", "deep/d.json", "deep/er/e.json", "_no/f.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+
+    places = [
+        place.removeprefix(f"{tmp_path}/") for _, place in everything(quick(tmp_path, glob=glob))
+    ]
+
+    assert sorted(places) == [f"{name}:1" for name in names]
+
+
+def test_object_store_is_not_available_yet() -> None:
+    source = FilesSource(FilesOptions(path="s3a://bucket/in"))
+
+    with pytest.raises(UnavailableError) as caught:
+        source.newest(source.first())
+
+    assert str(caught.value) == (
+        "source 'files' cannot read 's3a://bucket/in' yet: "
+        "object stores are not available in this version\n"
+        "  Give a folder of this machine, or one that is mounted."
+    )
+
+
+def test_check_names_a_missing_folder(tmp_path: Path) -> None:
+    steps = list(quick(tmp_path / "in").check())
+
+    assert [step.name for step in steps] == ["find folder", "list files"]
+    with pytest.raises(ConnectorError) as caught:
+        steps[0].run()
+    assert str(caught.value) == (
+        f"no folder is called '{tmp_path}/in'\n"
+        "  Create it, or set `path` to the folder that files arrive in."
+    )
+
+
+def test_check_names_a_path_that_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("")
+
+    with pytest.raises(ConnectorError) as caught:
+        next(quick(tmp_path / "in").check()).run()
+
+    assert str(caught.value) == (
+        f"'{tmp_path}/in' is not a folder\n"
+        "  Set `path` to the folder that files arrive in, and `glob` to the files' names."
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_check_names_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0)
+
+    with pytest.raises(RefusedError, match="may not be read"):
+        next(quick(tmp_path).check()).run()
+
+
+def test_check_counts_the_files(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("1\n")
+
+    assert [step.run() for step in quick(tmp_path).check()] == [str(tmp_path), "1 file matches"]
+
+
+def test_glob_stays_below_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match=r"glob '\.\./\*' leads out of the folder"):
+        quick(tmp_path, glob="../*")
