@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +14,8 @@ from tests.fixtures.waiting import wait_until
 if TYPE_CHECKING:
     from tests.fixtures.kafka import KafkaBroker
     from tests.fixtures.postgres import Postgres
+    from tests.fixtures.schema_registry import SchemaRegistry
+    from tests.fixtures.spark_cluster import SparkCluster
 
 
 def _consume(bootstrap: str, topic: str, partition: int, count: int) -> list[Any]:
@@ -83,3 +89,43 @@ def test_postgres_refuses_a_wrong_password(postgres: Postgres) -> None:
 
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(postgres.dsn, password="wrong")  # noqa: S106
+
+
+def test_schema_registry_gives_back_a_schema_to_confluents_client(
+    schema_registry: SchemaRegistry,
+) -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    schema = '{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
+    number = schema_registry.register("services-value", schema)
+
+    with SchemaRegistryClient({"url": schema_registry.url}) as client:
+        found = client.get_schema(number)
+
+    assert found.schema_type == "AVRO"
+    assert json.loads(found.schema_str) == json.loads(schema)
+
+
+def test_spark_cluster_runs_python_on_both_workers(spark_cluster: SparkCluster) -> None:
+    # A process of its own: this one may hold a local session already.
+    script = f"""
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master({spark_cluster.master!r})
+    .config("spark.ui.enabled", "false")
+    .config("spark.executor.memory", "512m")
+    .config("spark.scheduler.minRegisteredResourcesRatio", "1")
+    .getOrCreate()
+)
+numbers = spark.sparkContext.parallelize(range(8), 8)
+print("sum", numbers.map(lambda number: number + 1).sum())
+print("executors", spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
+spark.stop()
+"""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False
+    )
+
+    assert done.stdout.split() == ["sum", "36", "executors", "2"], done.stderr[-3000:]
