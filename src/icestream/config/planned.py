@@ -21,14 +21,18 @@ SUPPORTED = ("file", "sqlite", "postgres", "postgresql")
 
 
 class Planned(NamedTuple):
-    """Something that the file names and this version does not have."""
+    """Something that the file names and this version does not have.
+
+    `whole` if the key itself is meant, whatever its value.
+    """
 
     path: Path
     name: str
+    whole: bool = False
 
 
 def planned_in(config: Config) -> list[Planned]:
-    """Return everything in the file that is not available yet."""
+    """Return everything in the file that is not available yet, in the order of the file."""
     found = [
         *_in_parts("catalogs", config.catalogs.values()),
         *_in_parts("sources", config.sources.values()),
@@ -36,7 +40,7 @@ def planned_in(config: Config) -> list[Planned]:
         *_in_transforms(config),
         *_in_options(config.block, ()),
     ]
-    return list(dict.fromkeys(found))
+    return sorted(dict.fromkeys(found), key=lambda item: config.tree.place(item.path))
 
 
 def _in_parts(role: str, parts: Iterable[Part]) -> Iterator[Planned]:
@@ -53,7 +57,7 @@ def _in_transforms(config: Config) -> Iterator[Planned]:
     for parts in config.transforms.values():
         for part in parts:
             if not is_built("transforms", part.connector):
-                yield Planned(part.path, part.connector)
+                yield Planned(part.path, part.connector, whole=True)
 
 
 def _in_options(options: BaseModel, base: Path) -> Iterator[Planned]:
@@ -65,7 +69,7 @@ def _in_options(options: BaseModel, base: Path) -> Iterator[Planned]:
             if name in options.model_fields_set and value != field.get_default(
                 call_default_factory=True
             ):
-                yield Planned(path, name)
+                yield Planned(path, name, whole=True)
             continue
         if isinstance(mark, list) and value in mark:
             yield Planned(path, str(value))

@@ -79,6 +79,11 @@ class Tree:
         mark = self._mark(path if at is None else at, key=key)
         return f"{self.name}:{mark.line}:{mark.column} {dotted(path)}".rstrip()
 
+    def place(self, path: Path) -> tuple[int, int]:
+        """Return line and column of the nearest place that the file has."""
+        mark = self._mark(path, key=True)
+        return mark.line, mark.column
+
     def shown(self, path: Path) -> Any:
         """Return what stands at a path that exists, with references not filled in."""
         value = self.data

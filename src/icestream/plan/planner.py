@@ -118,7 +118,8 @@ class _Planner:
     def _planned(self) -> tuple[PlannedFeature, ...]:
         tree = self.config.tree
         return tuple(
-            PlannedFeature(tree.where(item.path), item.name) for item in planned_in(self.config)
+            PlannedFeature(tree.where(item.path, key=item.whole), item.name)
+            for item in planned_in(self.config)
         )
 
     def _pipeline(self, name: str) -> PipelinePlan:

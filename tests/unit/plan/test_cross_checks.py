@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+
+from icestream.config import parse
+from icestream.errors import ConfigError
+from icestream.plan import build
+
+HEAD = """\
+sinks:
+  lake:
+    connector: iceberg
+    config:
+      namespace: sales
+      table: orders
+"""
+
+
+def message(*lines: str, head: str = HEAD) -> str:
+    text = head + "".join(f"      {line}\n" for line in lines)
+    with pytest.raises(ConfigError) as caught:
+        build(parse(text, "orders.yaml"))
+    return str(caught.value)
+
+
+def accepts(*lines: str) -> None:
+    text = HEAD + "".join(f"      {line}\n" for line in lines)
+    build(parse(text, "orders.yaml"))
+
+
+def test_upsert_needs_key_fields() -> None:
+    assert message("", "commit_mode: upsert") == (
+        "orders.yaml:8:7 sinks.lake.config.key_fields: commit_mode 'upsert' needs at least one "
+        "key field, and none is given\n"
+        "  Add e.g. `key_fields: [order_id]`, or use `commit_mode: append`."
+    )
+
+
+def test_upsert_from_a_change_source_brings_its_own_keys() -> None:
+    text = (
+        "sources: {pg: {connector: postgres-cdc, config: {host: h, database: d, user: u}}}\n"
+        "sinks: {lake: {connector: iceberg, config: {commit_mode: upsert}}}\n"
+        "pipelines: {p: {source: pg, sink: lake}}\n"
+    )
+    assert build(parse(text, "orders.yaml")).pipelines[0].name == "p"
+
+
+def test_table_and_namespace_are_required() -> None:
+    head = "sinks:\n  lake:\n    connector: iceberg\n    config:\n"
+    assert message("create: true", head=head) == (
+        "orders.yaml:4:5 sinks.lake.config.namespace: 'namespace' is required, and not given\n"
+        "  Add e.g. `namespace: analytics`.\n"
+        "orders.yaml:4:5 sinks.lake.config.table: 'table' is required, and not given\n"
+        "  Add e.g. `table: events`."
+    )
+
+
+@pytest.mark.parametrize("mode", ["identity", "bucket", "time"])
+def test_partitioning_needs_fields(mode: str) -> None:
+    assert message(f"partitioning: {mode}") == (
+        f"orders.yaml:7:7 sinks.lake.config.partition_fields: partitioning {mode!r} needs at "
+        "least one field, and none is given\n"
+        "  Add e.g. `partition_fields: [country]`, or use `partitioning: none`."
+    )
+
+
+def test_partition_fields_that_nothing_uses_are_refused() -> None:
+    assert message("partition_fields: [a]") == (
+        "orders.yaml:7:25 sinks.lake.config.partition_fields: partitioning 'none' uses no "
+        "fields, and some are given\n"
+        "  Add e.g. `partitioning: identity`, or take `partition_fields` out."
+    )
+
+
+def test_partition_terms_are_read() -> None:
+    assert message('partitioning: ["days(ts)", "bucket(id)", "weeks(ts)"]') == (
+        "orders.yaml:7:34 sinks.lake.config.partitioning[1]: 'bucket(id)' needs a whole number "
+        "above 0 before the column\n"
+        "  Write e.g. `bucket(16, id)`.\n"
+        "orders.yaml:7:48 sinks.lake.config.partitioning[2]: no partition transform is called "
+        "'weeks'\n"
+        "  There are: bucket, days, hours, identity, months, truncate, years."
+    )
+
+
+def test_sort_terms_are_read() -> None:
+    assert message("sort_order: [id, ts downwards]") == (
+        "orders.yaml:7:24 sinks.lake.config.sort_order[1]: 'ts downwards' is not a sort term\n"
+        "  Write a column, then `asc` or `desc`, then `nulls first` or `nulls last`."
+    )
+
+
+def test_brotli_is_refused_with_the_reason() -> None:
+    assert message("compression: brotli") == (
+        "orders.yaml:7:20 sinks.lake.config.compression: 'brotli' cannot be used: Spark's Parquet "
+        "reader has no class for this codec, so the table could be neither compacted nor read by "
+        "Spark\n"
+        "  Use `compression: zstd`, which is as small."
+    )
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "lz4", "zstd"])
+def test_every_other_codec_is_accepted(codec: str) -> None:
+    accepts(f"compression: {codec}")
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", 1, 22)])
+def test_level_outside_its_range_is_refused(codec: str, low: int, high: int) -> None:
+    accepts(f"compression: {codec}", f"compression_level: {high}")
+    assert message(f"compression: {codec}", f"compression_level: {high + 1}") == (
+        f"orders.yaml:8:26 sinks.lake.config.compression_level: must be from {low} to {high} for "
+        f"{codec!r}, found {high + 1}"
+    )
+
+
+def test_level_of_a_codec_without_levels_is_refused() -> None:
+    assert message("compression_level: 3") == (
+        "orders.yaml:7:26 sinks.lake.config.compression_level: compression 'snappy' has no "
+        "levels, and level 3 is given\n"
+        "  Take `compression_level` out, or use `compression: zstd`."
+    )
+
+
+def test_dead_letter_mode_needs_a_table() -> None:
+    assert message("on_error: dead_letter") == (
+        "orders.yaml:7:7 sinks.lake.config.dead_letter: on_error 'dead_letter' needs a table for "
+        "the bad rows, and none is named\n"
+        "  Add e.g. `dead_letter: sales.bad_rows`."
+    )
+
+
+def test_dead_letter_table_that_nothing_uses_is_refused() -> None:
+    assert message("dead_letter: sales.bad") == (
+        "orders.yaml:7:20 sinks.lake.config.dead_letter: a table for bad rows is named, and "
+        "on_error 'fail' never uses it\n"
+        "  Add `on_error: dead_letter`, or take `dead_letter` out."
+    )
+
+
+def test_dead_letters_cannot_go_to_the_table_itself() -> None:
+    assert message("on_error: dead_letter", "dead_letter: sales.orders") == (
+        "orders.yaml:8:20 sinks.lake.config.dead_letter: 'sales.orders' does not name a table of "
+        "its own\n"
+        "  Write `namespace.table`, another one than the sink's."
+    )
+
+
+def test_most_rows_cannot_be_fewer_than_a_batch() -> None:
+    assert message("max_batch_rows: 5") == (
+        "orders.yaml:7:23 sinks.lake.config.max_batch_rows: the most rows of a batch, 5, are "
+        "fewer than batch_size 10000\n"
+        "  Raise `max_batch_rows`, or lower `batch_size`."
+    )
+
+
+def test_overwrite_partitions_names_them() -> None:
+    assert message("commit_mode: overwrite_partitions") == (
+        "orders.yaml:7:7 sinks.lake.config.overwrite_partitions: commit_mode "
+        "'overwrite_partitions' needs at least one partition, and none is given\n"
+        '  Add e.g. `overwrite_partitions: ["year=2024/month=10"]`.'
+    )
+
+
+def test_view_needs_a_query_or_aggregates() -> None:
+    assert message(head="views:\n  v: {source: a.b, target: a.c}\n") == (
+        "orders.yaml:2:3 views.v: a view needs either `sql` or `aggregates`\n"
+        "  Add e.g. `aggregates: {orders: count(*)}`."
+    )

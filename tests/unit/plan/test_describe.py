@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from icestream.catalogs.jdbc import embedded
+from icestream.config import parse
+from icestream.plan import build, describe, render_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = """\
+sources: {shop: {connector: datagen, config: {rows: 10}}}
+sinks:
+  lake:
+    connector: iceberg
+    config:
+      namespace: sales
+      table: orders
+      partitioning: ["days(ts)", "bucket(16, id)"]
+      sort_order: [id, "ts desc"]
+      table_properties: {owner: shop}
+pipelines:
+  orders: {source: shop, sink: lake, transforms: [{filter: "amount > 0"}]}
+"""
+
+
+def description(text: str, folder: Path, *, ask: bool = True) -> dict[str, Any]:
+    return describe(build(parse(text, folder / "a.yaml")), ask=ask)
+
+
+def make_table(folder: Path, **properties: str) -> None:
+    catalog = embedded(folder / "lake")
+    client = catalog.client()
+    client.create_namespace("sales")
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+    client.create_table("sales.orders", schema, properties=properties)
+    catalog.close()
+
+
+def test_missing_table_would_be_created_and_asking_makes_nothing(tmp_path: Path) -> None:
+    found = description(FILE, tmp_path)
+    assert found["pipelines"][0]["table"]["action"] == "create"
+    assert found["counts"]["create"] == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_table_that_may_not_be_made_is_marked(tmp_path: Path) -> None:
+    found = description(
+        FILE.replace("table: orders", "table: orders\n      create: false"), tmp_path
+    )
+    assert found["pipelines"][0]["table"]["action"] == "missing"
+    assert "  ! table      lake.sales.orders does not exist, and `create` is false" in render_text(
+        found
+    )
+
+
+def test_table_that_fits_is_left_alone(tmp_path: Path) -> None:
+    make_table(tmp_path, owner="shop")
+    found = description(FILE, tmp_path)
+    assert found["pipelines"][0]["table"]["action"] == "none"
+    assert render_text(found).endswith("Plan: 1 pipeline, 0 to create, 0 to change, 1 unchanged.")
+
+
+def test_property_that_differs_is_a_change(tmp_path: Path) -> None:
+    make_table(tmp_path, owner="someone")
+    found = description(FILE, tmp_path)
+    assert found["pipelines"][0]["table"]["changes"] == [
+        {"property": "owner", "from": "someone", "to": "shop"}
+    ]
+    assert "  ~   owner = someone -> shop" in render_text(found).splitlines()
+
+
+def test_catalog_that_cannot_be_asked_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake/catalog.db").write_text("this is no database" * 100)
+    table = description(FILE, tmp_path)["pipelines"][0]["table"]
+    assert table["action"] == "unknown"
+    assert table["reason"].startswith("the file cannot be read as an SQLite database")
+
+
+def test_catalog_is_not_asked_offline(tmp_path: Path) -> None:
+    table = description(FILE, tmp_path, ask=False)["pipelines"][0]["table"]
+    assert (table["action"], table["reason"]) == ("unknown", "not asked")
+
+
+def test_text_shows_what_would_be_done(tmp_path: Path) -> None:
+    lines = render_text(description(FILE, tmp_path)).splitlines()
+    assert lines[:8] == [
+        f"{tmp_path}/a.yaml, state in {tmp_path}/.icestream",
+        "",
+        "Pipeline orders",
+        "    source     shop: datagen shop_events seed 42",
+        "    transform  filter: amount > 0",
+        "  + table      lake.sales.orders would be created",
+        "  +   partitioned by day(ts), bucket(16, id)",
+        "  +   sorted by id asc nulls first, ts desc nulls last",
+    ]
+    assert "  +   owner = shop" in lines
+    assert lines[-1] == "Plan: 1 pipeline, 1 to create, 0 to change, 0 unchanged."
+
+
+def test_planned_parts_are_marked(tmp_path: Path) -> None:
+    text = FILE.replace("table: orders", "table: orders\n      branch: dev")
+    lines = render_text(description(text, tmp_path)).splitlines()
+    at = lines.index("Named in the file, not available in this version")
+    assert lines[at + 1] == f"  ! {tmp_path}/a.yaml:8:7 sinks.lake.config.branch: 'branch'"
+    assert lines[-1] == (
+        "Plan: 1 pipeline, 1 to create, 0 to change, 0 unchanged, 1 not available in this version."
+    )
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_secrets_are_in_no_description(kind: str, tmp_path: Path) -> None:
+    text = FILE.replace("owner: shop", "owner-token: hunter2").replace(
+        "sources:",
+        "catalogs: {x: {type: jdbc, warehouse: w, jdbc: {uri: 'postgresql://h/d', user: u, "
+        "password: hunter2}}}\nsources:",
+    )
+    found = description(text, tmp_path)
+    assert "hunter2" not in (render_text(found) if kind == "text" else json.dumps(found))
+
+
+def test_description_has_a_format_version(tmp_path: Path) -> None:
+    assert description(FILE, tmp_path)["format_version"] == 1

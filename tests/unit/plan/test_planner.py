@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.config import parse
+from icestream.errors import ConfigError, PlanError, UnavailableError
+from icestream.plan import Batching, Plan, Restart, build, refuse_planned
+from icestream.transforms.filter import FilterTransform
+from icestream.transforms.select import SelectTransform
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = """\
+sources:
+  shop: {connector: datagen, config: {rows: 10}}
+sinks:
+  lake:
+    connector: iceberg
+    config: {namespace: sales, table: orders}
+  other:
+    connector: iceberg
+    config: {namespace: sales, table: other}
+pipelines:
+  orders:
+    source: shop
+    sink: lake
+    transforms:
+      - filter: "amount > 0"
+      - select: [id, "amount * 2 AS twice"]
+  more: {source: shop, sink: other, restart: {max: 1}}
+  never: {source: shop, sink: lake, enabled: false}
+"""
+
+
+def plan_of(text: str, folder: Path, *, only: tuple[str, ...] = (), **environment: str) -> Plan:
+    return build(parse(text, folder / "a.yaml", environment=environment), only=only)
+
+
+def catalog_block(uri: str) -> str:
+    return f"{{type: jdbc, jdbc: {{uri: '{uri}'}}, warehouse: wh}}"
+
+
+def test_pipeline_is_built_from_its_parts(tmp_path: Path) -> None:
+    plan = plan_of(FILE, tmp_path)
+    orders, more = plan.pipelines
+    assert orders.name == "orders"
+    assert orders.source.identity().startswith("datagen")
+    assert orders.sink.identity() == "lake.sales.orders"
+    assert [type(step) for step in orders.transforms] == [FilterTransform, SelectTransform]
+    assert orders.steps == ("filter: amount > 0", 'select: ["id", "amount * 2 AS twice"]')
+    assert more.restart == Restart(max=1, backoff_secs=1)
+    assert plan.state == tmp_path / ".icestream"
+    assert set(plan.sinks) == {"lake", "other"}
+    assert not plan.planned
+
+
+def test_pipelines_have_sources_of_their_own(tmp_path: Path) -> None:
+    orders, more = plan_of(FILE, tmp_path).pipelines
+    assert orders.source is not more.source
+
+
+def test_disabled_pipeline_is_left_out(tmp_path: Path) -> None:
+    assert [each.name for each in plan_of(FILE, tmp_path).pipelines] == ["orders", "more"]
+
+
+def test_only_the_pipelines_asked_for_are_planned(tmp_path: Path) -> None:
+    plan = plan_of(FILE, tmp_path, only=("more",))
+    assert [each.name for each in plan.pipelines] == ["more"]
+    assert set(plan.sinks) == {"other"}
+
+
+def test_unknown_pipeline_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(FILE, tmp_path, only=("order",))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.yaml: no pipeline is named 'order'\n"
+        "  Did you mean 'orders'? There are: orders, more, never."
+    )
+
+
+def test_disabled_pipeline_asked_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(FILE, tmp_path, only=("never",))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.yaml:18:46 pipelines.never.enabled: the pipeline 'never' is switched off\n"
+        "  Set `enabled: true`, or leave the key out."
+    )
+
+
+def test_file_with_sinks_alone_is_planned(tmp_path: Path) -> None:
+    plan = plan_of("sinks: {a: {connector: iceberg, config: {namespace: n, table: t}}}", tmp_path)
+    assert not plan.pipelines
+    assert plan.sinks["a"].identity() == "lake.n.t"
+
+
+def test_embedded_catalog_lies_beside_the_state(tmp_path: Path) -> None:
+    plan = plan_of("state: {path: s/state}\n" + FILE, tmp_path)
+    assert list(plan.catalogs) == ["lake"]
+    assert plan.spark_conf["spark.sql.catalog.lake.warehouse"] == f"file://{tmp_path}/s/lake"
+    assert f"{tmp_path}/s/lake/catalog.db" in plan.spark_conf["spark.sql.catalog.lake.uri"]
+    assert not (tmp_path / "s").exists()
+
+
+def test_named_catalog_goes_by_its_name(tmp_path: Path) -> None:
+    text = f"catalogs: {{prod: {catalog_block('sqlite:///c.db')}}}\n" + FILE.replace(
+        "table: orders", "table: orders, catalog: prod"
+    )
+    plan = plan_of(text, tmp_path)
+    assert set(plan.catalogs) == {"prod", "lake"}
+    assert plan.pipelines[0].sink.identity() == "prod.sales.orders"
+    assert f"{tmp_path}/c.db" in plan.spark_conf["spark.sql.catalog.prod.uri"]
+    assert plan.spark_conf["spark.sql.catalog.prod.warehouse"] == f"file://{tmp_path}/wh"
+
+
+def test_only_inline_catalog_is_called_lake(tmp_path: Path) -> None:
+    block = catalog_block("jdbc:sqlite:c.db")
+    text = FILE.replace("namespace: sales,", f"namespace: sales, catalog: {block},")
+    assert set(plan_of(text, tmp_path).catalogs) == {"lake"}
+
+
+def test_further_inline_catalogs_go_by_their_sinks(tmp_path: Path) -> None:
+    text = FILE.replace(
+        "table: orders", f"table: orders, catalog: {catalog_block('sqlite:///a.db')}"
+    ).replace("table: other", f"table: other, catalog: {catalog_block('sqlite:///b.db')}")
+    orders, more = plan_of(text, tmp_path).pipelines
+    assert orders.sink.identity() == "lake.sales.orders"
+    assert more.sink.identity() == "other.sales.other"
+
+
+def test_inline_catalog_beside_the_embedded_one_goes_by_its_sink(tmp_path: Path) -> None:
+    block = catalog_block("sqlite:///b.db")
+    text = FILE.replace("table: other", f"table: other, catalog: {block}")
+    assert set(plan_of(text, tmp_path).catalogs) == {"lake", "other"}
+
+
+def test_dead_letters_are_a_table_of_the_same_catalog(tmp_path: Path) -> None:
+    text = FILE.replace("table: orders", "table: orders, on_error: dead_letter, dead_letter: bad.x")
+    orders = plan_of(text, tmp_path).pipelines[0]
+    assert orders.on_error == "dead_letter"
+    assert orders.dead_letter is not None
+    assert orders.dead_letter.identity() == "lake.bad.x"
+
+
+def test_dead_letters_with_a_bare_name_are_in_the_namespace_of_the_sink(tmp_path: Path) -> None:
+    text = FILE.replace("table: orders", "table: orders, on_error: dead_letter, dead_letter: bad")
+    orders = plan_of(text, tmp_path).pipelines[0]
+    assert orders.dead_letter is not None
+    assert orders.dead_letter.identity() == "lake.sales.bad"
+
+
+@pytest.mark.parametrize(
+    ("memory", "rows"), [("512m", 500_000), ("1g", 1_000_000), ("900g", 5_000_000)]
+)
+def test_most_rows_of_a_batch_follow_memory(
+    memory: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    plan = plan_of(f"spark: {{conf: {{spark.driver.memory: {memory}}}}}\n" + FILE, tmp_path)
+    assert plan.pipelines[0].batching == Batching(10_000, 60, rows)
+
+
+def test_jars_are_those_that_the_file_needs(tmp_path: Path) -> None:
+    plan = plan_of("spark: {packages: ['a:b:1']}\n" + FILE, tmp_path)
+    runtime, sqlite, mine = plan.jars
+    assert runtime.startswith("org.apache.iceberg:iceberg-spark-runtime-4.")
+    assert sqlite.startswith("org.xerial:sqlite-jdbc:")
+    assert mine == "a:b:1"
+
+
+def test_extensions_of_the_user_are_kept(tmp_path: Path) -> None:
+    plan = plan_of("spark: {conf: {spark.sql.extensions: my.Own}}", tmp_path)
+    assert plan.spark_conf["spark.sql.extensions"] == (
+        "my.Own,org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    )
+
+
+def test_secrets_are_shown_as_their_reference_or_hidden(tmp_path: Path) -> None:
+    text = """\
+catalogs:
+  a: {type: jdbc, warehouse: wh, jdbc: {uri: "postgresql://h/d", user: u, password: "${PW}"}}
+  b: {type: jdbc, warehouse: wh, jdbc: {uri: "postgresql://h/d", user: u, password: literal-pw}}
+spark:
+  conf:
+    spark.hadoop.fs.s3a.access.key: AKIA-literal
+    spark.hadoop.fs.s3a.secret.key: ${PW}
+    spark.mine: https://user:literal-pw@host
+"""
+    plan = plan_of(text, tmp_path, PW="from-env")
+    shown = plan.visible_conf()
+    assert "from-env" not in str(plan) + str(shown)
+    assert "literal" not in str(plan) + str(shown)
+    assert shown["spark.sql.catalog.a.jdbc.password"] == "${PW}"
+    assert shown["spark.sql.catalog.b.jdbc.password"] == "(hidden)"
+    assert shown["spark.hadoop.fs.s3a.secret.key"] == "${PW}"
+    assert shown["spark.hadoop.fs.s3a.access.key"] == "(hidden)"
+    assert shown["spark.mine"] == "(hidden)"
+    assert plan.spark_conf["spark.sql.catalog.a.jdbc.password"] == "from-env"
+
+
+def test_catalog_that_lacks_a_warehouse_has_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of("catalogs:\n  a: {type: jdbc, jdbc: {uri: postgresql://h/d}}\n", tmp_path)
+    assert str(caught.value).startswith(
+        f"{tmp_path}/a.yaml:2:3 catalogs.a: no warehouse is given\n  "
+    )
+
+
+def test_paths_of_sources_start_from_the_file(tmp_path: Path) -> None:
+    plan = plan_of("sources: {f: {connector: files, config: {path: in/x}}}", tmp_path)
+    assert plan.sources["f"].options.path == str(tmp_path / "in/x")
+
+
+def test_planned_parts_are_listed_and_refused_by_name(tmp_path: Path) -> None:
+    text = """\
+state: {path: "s3a://bucket/state"}
+catalogs:
+  nes: {type: nessie, nessie: {uri: x}}
+  my: {type: jdbc, jdbc: {uri: "mysql://h/d"}, warehouse: wh}
+sources:
+  hook: {connector: webhook, config: {port: 1}}
+sinks:
+  lake:
+    connector: iceberg
+    config:
+      namespace: a
+      table: b
+      commit_mode: upsert
+      key_fields: [id]
+      branch: main
+      schema_evolution: full
+      maintenance: {manifests: true}
+      s3: {region: x}
+pipelines:
+  p: {source: hook, sink: lake, transforms: [{flatten: [a]}]}
+views:
+  v: {source: a.b, target: a.c, sql: select 1}
+"""
+    plan = plan_of(text, tmp_path)
+    with pytest.raises(UnavailableError) as caught:
+        refuse_planned(plan)
+    file = tmp_path / "a.yaml"
+    assert str(caught.value).splitlines() == [
+        f"{file}:{place}: {name!r} is not available in this version"
+        for place, name in [
+            ("1:15 state.path", "s3a"),
+            ("3:15 catalogs.nes.type", "nessie"),
+            ("4:32 catalogs.my.jdbc.uri", "mysql"),
+            ("6:21 sources.hook.connector", "webhook"),
+            ("13:20 sinks.lake.config.commit_mode", "upsert"),
+            ("14:7 sinks.lake.config.key_fields", "key_fields"),
+            ("16:25 sinks.lake.config.schema_evolution", "full"),
+            ("17:7 sinks.lake.config.maintenance", "maintenance"),
+            ("18:7 sinks.lake.config.s3", "s3"),
+            ("20:47 pipelines.p.transforms[0].flatten", "flatten"),
+            ("21:1 views", "views"),
+        ]
+    ]
+
+
+def test_built_parts_are_not_refused(tmp_path: Path) -> None:
+    refuse_planned(plan_of(FILE, tmp_path))
+
+
+def test_planning_loads_neither_spark_nor_a_client_library(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(FILE)
+    code = (
+        "import sys; from icestream.config import load; from icestream.plan import build; "
+        f"build(load({str(file)!r})); "
+        "print([m for m in ('pyspark', 'pyiceberg', 'sqlalchemy', 'confluent_kafka', 'pandas') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
