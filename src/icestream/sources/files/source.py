@@ -72,6 +72,8 @@ class FilesSource(Source[FilesOptions]):
         return max(1, sum(self._rows_in(entry) for entry in self._between(start, end)))
 
     def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+        if start == end:
+            return end
         files = self._between(start, end)
         most = min(len(files), self.options.max_files_per_batch or len(files))
         rows = self._rows_in(files[0])
