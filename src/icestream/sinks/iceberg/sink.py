@@ -58,6 +58,8 @@ class IcebergSink(Sink[IcebergOptions]):
         from icestream.sinks.iceberg.java import JavaCatalog
 
         self._pipeline = pipeline
+        # Makes the catalog's own store where it is missing, and puts its faults into our words.
+        self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
         self._handle = self._state = self._seen = self._fitting = None
         self._adopted = False

@@ -1,0 +1,195 @@
+"""`icestream check`: is everything that the file names there, and may we use it?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icestream.cli import render
+from icestream.cli.screen import Screen, error_document, with_config
+from icestream.errors import IcestreamError, PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from icestream.contracts.check import CheckStep
+    from icestream.plan.plan import Plan
+
+UNREACHABLE = 3
+NAME_WIDTH = 20
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What became of a step; `good` is None for one that was not asked."""
+
+    name: str
+    good: bool | None
+    seconds: float = 0.0
+    detail: str = ""
+    error: IcestreamError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as JSON shows it."""
+        states = {True: "ok", False: "failed", None: "not asked"}
+        return {
+            "name": self.name,
+            "state": states[self.good],
+            "seconds": round(self.seconds, 3),
+            "detail": self.detail,
+            "error": None if self.error is None else error_document(self.error),
+        }
+
+
+@dataclass
+class PartReport:
+    """The steps of a source or a sink."""
+
+    name: str
+    steps: list[StepReport] = field(default_factory=list)
+
+    def errors(self) -> list[IcestreamError]:
+        """Return what went wrong."""
+        return [step.error for step in self.steps if step.error is not None]
+
+
+@click.command("check", short_help="Look whether everything that the file names can be used.")
+@click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Only this sink; repeatable.")
+@click.option(
+    "--source", "sources", multiple=True, metavar="NAME", help="Only this source; repeatable."
+)
+@click.option("--offline", is_flag=True, help="Look at the file alone; connect to nothing.")
+@with_config
+def command(
+    screen: Screen,
+    path: Path,
+    sinks: tuple[str, ...],
+    sources: tuple[str, ...],
+    *,
+    offline: bool,
+) -> int:
+    """Look whether everything that the file names can be used.
+
+    First the file itself, then each source and each sink, step by step: a tick with a detail, or
+    the reason and what to do. No Spark is started and no row is read or written.
+    """
+    from icestream.config import load
+    from icestream.plan.planner import build, refuse_planned
+
+    started = time.perf_counter()
+    plan = build(load(path))
+    chosen = _chosen(plan, sources, sinks)
+    refuse_planned(plan)
+    head = StepReport("configuration", True, time.perf_counter() - started, _contents(plan))
+    screen.say(str(path))
+    screen.say(_step_text(head))
+    reports = [] if offline else [_ask(part, steps, screen) for part, steps in chosen.items()]
+    errors = [error for report in reports for error in report.errors()]
+    screen.show(_document(path, head, reports, errors), _closing(reports, errors, offline=offline))
+    return _exit_code(errors)
+
+
+def _chosen(
+    plan: Plan, sources: tuple[str, ...], sinks: tuple[str, ...]
+) -> dict[str, Callable[[], Iterator[CheckStep]]]:
+    """Return the parts to ask, by what they are called on the screen."""
+    everything = not sources and not sinks
+    parts: dict[str, Callable[[], Iterator[CheckStep]]] = {}
+    for name in plan.sources if everything else sources:
+        source = _named("source", name, plan.sources)
+        parts[f"source {name!r} ({source.identity()})"] = source.check
+    for name in plan.sinks if everything else sinks:
+        sink = _named("sink", name, plan.sinks)
+        parts[f"sink {name!r} ({sink.identity()})"] = sink.check
+    return parts
+
+
+def _named(role: str, name: str, known: Mapping[str, Any]) -> Any:
+    from difflib import get_close_matches
+
+    if name in known:
+        return known[name]
+    close = get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    raise PlanError(
+        f"no {role} is named {name!r}", todo=f"{hint}There are: {', '.join(known) or 'none'}."
+    )
+
+
+def _ask(part: str, steps: Callable[[], Iterator[CheckStep]], screen: Screen) -> PartReport:
+    report = PartReport(part)
+    screen.say(part)
+    failed = False
+    for step in steps():
+        done = StepReport(step.name, None) if failed else _run(step)
+        failed = failed or done.good is False
+        report.steps.append(done)
+        screen.say(_step_text(done))
+    return report
+
+
+def _run(step: CheckStep) -> StepReport:
+    started = time.perf_counter()
+    try:
+        detail = step.run()
+    except IcestreamError as exc:
+        return StepReport(step.name, False, time.perf_counter() - started, error=exc)
+    return StepReport(step.name, True, time.perf_counter() - started, detail)
+
+
+def _step_text(step: StepReport) -> str:
+    sign = render.tick(good=step.good)
+    if step.good is None:
+        return f"  {sign} {step.name:{NAME_WIDTH}} not asked"
+    line = f"  {sign} {step.name:{NAME_WIDTH}} {step.seconds:5.2f} s  {step.detail}".rstrip()
+    if step.error is None:
+        return line
+    return "\n".join([line, *(f"      {text}" for text in str(step.error).splitlines())])
+
+
+def _contents(plan: Plan) -> str:
+    return ", ".join(
+        render.count(len(parts), noun)
+        for parts, noun in (
+            (plan.sources, "source"),
+            (plan.sinks, "sink"),
+            (plan.pipelines, "pipeline"),
+        )
+    )
+
+
+def _closing(reports: list[PartReport], errors: list[IcestreamError], *, offline: bool) -> str:
+    if offline:
+        return "The file is good. Nothing was connected to."
+    if not errors:
+        return "All is well." if reports else "The file is good, and names nothing to connect to."
+    broken = sum(bool(report.errors()) for report in reports)
+    return f"{broken} of {render.count(len(reports), 'part')} can't be used."
+
+
+def _document(
+    path: Path, head: StepReport, reports: list[PartReport], errors: list[IcestreamError]
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "config": str(path),
+        "ok": not errors,
+        "configuration": head.to_json(),
+        "parts": [
+            {"name": report.name, "steps": [step.to_json() for step in report.steps]}
+            for report in reports
+        ],
+    }
+    if errors:
+        code = _exit_code(errors)
+        worst = next(error for error in errors if error.exit_code == code)
+        document["error"] = error_document(worst)
+    return document
+
+
+def _exit_code(errors: list[IcestreamError]) -> int:
+    codes = [error.exit_code for error in errors]
+    return UNREACHABLE if UNREACHABLE in codes else max(codes, default=0)

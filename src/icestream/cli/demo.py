@@ -1,0 +1,219 @@
+"""`icestream demo`: made-up events stream into an Iceberg table, and are read back."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icestream.cli.screen import Screen, with_screen
+from icestream.errors import PlanError
+
+if TYPE_CHECKING:
+    from icestream.engine.run import Run
+    from icestream.plan.plan import Plan
+    from icestream.tables.query import Answer
+
+DEMO_FILE = """\
+# What `icestream demo` ran; `icestream run` goes on with it.
+version: "1.0"
+sources:
+  shop:
+    connector: datagen
+    config: {template: shop_events, rows_per_second: 2000}
+sinks:
+  lake:
+    connector: iceberg
+    config:
+      namespace: demo
+      table: shop_events
+      batch_size: 2000
+      flush_interval_secs: 1
+pipelines:
+  shop: {source: shop, sink: lake}
+metrics: {port: 0}
+"""
+QUESTION = """\
+SELECT product,
+       count(*) AS purchases,
+       sum(quantity * price) AS revenue
+FROM demo.shop_events
+WHERE event_type = 'purchase'
+GROUP BY product
+ORDER BY revenue DESC
+LIMIT 5"""
+
+
+@click.command("demo", short_help="Stream made-up events into an Iceberg table: needs nothing.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=10,
+    show_default=True,
+    help="How long rows stream in.",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where everything is kept; a new temporary folder by default.",
+)
+@with_screen
+def command(screen: Screen, seconds: float, folder: Path | None) -> int:
+    """Stream made-up shop events into an Iceberg table, with no server and no cloud.
+
+    Rows stream in for some seconds while a live view shows the commits. Then the table is
+    queried, and shown how to read it from DuckDB, Polars and Spark. The folder is kept.
+    """
+    from icestream.cli.running import run_plan, show_outcome
+    from icestream.config import load
+    from icestream.engine.runner import RunChoices
+    from icestream.plan.planner import build
+    from icestream.tables.query import query
+
+    file = _write_file(folder)
+    screen.note(f"A shop's events, 2,000 a second, into an Iceberg table in {file.parent}")
+    plan = build(load(file))
+    run = run_plan(
+        plan, RunChoices(), screen, hint="The demo ends by itself.", tick=_Timer(seconds).tick
+    )
+    if run.exit_code() != 0:
+        show_outcome(run, screen)
+        return run.exit_code()
+    answer = query(QUESTION, plan.catalogs)
+    _show(screen, file, run, answer, _write_readers(plan, file.parent))
+    return 0
+
+
+class _Timer:
+    """Stops a run some seconds after its first commit: Spark's start doesn't count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends_at: float | None = None
+
+    def tick(self, run: Run) -> None:
+        if self._ends_at is None:
+            if any(one.progress.batches for one in run.runners):
+                self._ends_at = time.monotonic() + self._seconds
+        elif time.monotonic() > self._ends_at:
+            run.stop()
+
+
+def _write_file(folder: Path | None) -> Path:
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="icestream-demo-"))
+    file = folder.absolute() / "icestream.yaml"
+    if file.exists():
+        raise PlanError(
+            "the folder holds an icestream.yaml already",
+            where=str(folder),
+            todo=f"Name another folder, or go on with `icestream run --config {file}`.",
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(DEMO_FILE, encoding="utf-8")
+    except OSError as exc:
+        raise PlanError(
+            f"the file can't be written: {exc.strerror}",
+            where=str(file),
+            todo="Look at the folder's permissions, or name another one with `--dir`.",
+        ) from exc
+    return file
+
+
+def _write_readers(plan: Plan, folder: Path) -> dict[str, Path]:
+    """Write a script for each engine that reads the table, with the paths of this demo."""
+    scripts = {"DuckDB": _duckdb(plan), "Polars": _polars(plan), "Spark": _spark(plan)}
+    paths = {name: folder / f"read_with_{name.lower()}.py" for name in scripts}
+    for name, text in scripts.items():
+        paths[name].write_text(text, encoding="utf-8")
+    return paths
+
+
+def _load_table(plan: Plan) -> list[str]:
+    (name, catalog), *_ = plan.catalogs.items()
+    properties = catalog.pyiceberg_properties()
+    return [
+        "lake = load_catalog(",
+        f"    {name!r},",
+        *(f"    {key}={properties[key]!r}," for key in ("type", "uri", "warehouse")),
+        ")",
+        "table = lake.load_table('demo.shop_events')",
+    ]
+
+
+def _duckdb(plan: Plan) -> str:
+    lines = [
+        "import duckdb",
+        "from pyiceberg.catalog import load_catalog",
+        "",
+        *_load_table(plan),
+        "events = table.scan().to_arrow()",
+        "print(duckdb.sql('SELECT event_type, count(*) FROM events GROUP BY ALL'))",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _polars(plan: Plan) -> str:
+    lines = [
+        "import polars as pl  # pip install polars",
+        "from pyiceberg.catalog import load_catalog",
+        "",
+        *_load_table(plan),
+        "print(pl.scan_iceberg(table).group_by('event_type').len().collect())",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _spark(plan: Plan) -> str:
+    from icestream.engine.jars import resolve
+
+    jars = ",".join(map(str, resolve(plan.jars)))
+    settings = {"spark.jars": jars} | {
+        key: value
+        for key, value in plan.visible_conf().items()
+        if key.startswith("spark.sql.catalog.")
+    }
+    lines = "".join(f"    .config({key!r}, {value!r})\n" for key, value in settings.items())
+    return (
+        "from pyspark.sql import SparkSession\n\n"
+        f"spark = (\n    SparkSession.builder.master('local[1]')\n{lines}    .getOrCreate()\n)\n"
+        "spark.table('lake.demo.shop_events').groupBy('event_type').count().show()\n"
+    )
+
+
+def _show(screen: Screen, file: Path, run: Run, answer: Answer, readers: dict[str, Path]) -> None:
+    from icestream.cli.query import document_of, text_of
+    from icestream.cli.running import summary_line
+
+    scripts = {name: path.read_text(encoding="utf-8") for name, path in readers.items()}
+    document: dict[str, Any] = {
+        "folder": str(file.parent),
+        "config": str(file),
+        "pipelines": [runner.progress.to_json() for runner in run.runners],
+        "query": {"sql": QUESTION, **document_of(answer)},
+        "readers": {name.lower(): text for name, text in scripts.items()},
+    }
+    parts = [
+        "\n".join(summary_line(runner) for runner in run.runners),
+        click.style("What sold best", bold=True),
+        _indented(QUESTION),
+        text_of(answer),
+    ]
+    for name, text in scripts.items():
+        parts += [click.style(f"Read it with {name}", bold=True) + f": python {readers[name]}"]
+        parts += [_indented(text.rstrip())]
+    parts.append(
+        f"Everything is kept in {file.parent}\n"
+        f"  icestream snapshots --config {file}\n"
+        f"  icestream run --config {file}"
+    )
+    screen.show(document, "\n\n".join(parts))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())

@@ -1,0 +1,155 @@
+"""Where a command's result goes, and the options that every command has."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from icestream.errors import ConfigError, IcestreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TextIO
+
+FORMAT_VERSION = 1
+CommandT = TypeVar("CommandT", bound="Callable[..., Any]")
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Shows the result of a command on stdout, as text or as JSON.
+
+    Attributes:
+        output: `text` or `json`.
+        color: `auto`, `always` or `never`.
+        verbose: whether details and tracebacks are wanted.
+    """
+
+    output: str = "text"
+    color: str = "auto"
+    verbose: bool = False
+
+    @classmethod
+    def guess(cls, arguments: Sequence[str]) -> Screen:
+        """Read the options from arguments that may hold errors, to report those rightly."""
+        pairs = [*zip(arguments, [*arguments[1:], ""], strict=False)]
+        wants_json = "--output=json" in arguments or ("--output", "json") in pairs
+        color = next((b for a, b in pairs if a == "--color"), "auto")
+        color = next((a.partition("=")[2] for a in arguments if a.startswith("--color=")), color)
+        return cls(
+            output="json" if wants_json else "text",
+            color=color if color in ("always", "never") else "auto",
+            verbose="--verbose" in arguments or "-v" in arguments,
+        )
+
+    @property
+    def is_json(self) -> bool:
+        return self.output == "json"
+
+    def colors(self, stream: TextIO) -> bool:
+        """Tell whether colours are wanted on a stream."""
+        if self.color != "auto":
+            return self.color == "always"
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR"):
+            return True
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    def show(self, document: Mapping[str, Any], text: str) -> None:
+        """Show a result; the document is what `--output json` prints."""
+        if self.is_json:
+            self._json(document)
+        else:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Show a part of a result that is text only."""
+        if text and not self.is_json:
+            click.echo(text, color=self.colors(sys.stdout))
+
+    def note(self, text: str) -> None:
+        """Tell something that is not the result."""
+        click.echo(text, err=True, color=self.colors(sys.stderr))
+
+    def fail(self, error: Mapping[str, Any], text: str) -> None:
+        """Show an error that ends the command."""
+        if self.is_json:
+            self._json({"error": error})
+        else:
+            self.note(click.style("error: ", fg="red", bold=True) + text)
+
+    def _json(self, document: Mapping[str, Any]) -> None:
+        whole = {"format_version": FORMAT_VERSION, **document}
+        click.echo(json.dumps(whole, indent=2, default=str, ensure_ascii=False))
+
+
+def error_document(error: BaseException) -> dict[str, Any]:
+    """Return an error as JSON shows it."""
+    if not isinstance(error, IcestreamError):
+        return {
+            "type": type(error).__name__,
+            "where": "",
+            "message": str(error),
+            "todo": "",
+            "exit_code": 1,
+        }
+    document: dict[str, Any] = {
+        "type": type(error).__name__,
+        "where": error.where,
+        "message": error.what,
+        "todo": error.todo,
+        "exit_code": error.exit_code,
+    }
+    if isinstance(error, ConfigError):
+        document["problems"] = [
+            {"where": problem.where, "message": problem.what, "todo": problem.todo}
+            for problem in error.problems
+        ]
+    return document
+
+
+def with_screen(function: CommandT) -> CommandT:
+    """Add `--output`, `--color` and `--verbose`; the function gets them as `screen`."""
+
+    @click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How the result is printed.",
+    )
+    @click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
+        help="Colours; auto: on a terminal, unless NO_COLOR is set.",
+    )
+    @click.option("-v", "--verbose", is_flag=True, help="Log details, and tracebacks of errors.")
+    @wraps(function)
+    def command(output: str, color: str, *args: Any, verbose: bool, **kwargs: Any) -> Any:
+        return function(Screen(output, color, verbose), *args, **kwargs)
+
+    return command  # type: ignore[return-value]
+
+
+def with_config(function: CommandT) -> CommandT:
+    """Add `--config` and the options of `with_screen`."""
+    option = click.option(
+        "-c",
+        "--config",
+        "path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default="icestream.yaml",
+        show_default=True,
+        help="The configuration file.",
+    )
+    return option(with_screen(function))

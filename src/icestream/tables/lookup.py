@@ -1,0 +1,115 @@
+"""Finds a table by the name that a person typed, through the catalogs of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
+    from pyiceberg.table import Table
+
+    from icestream.contracts.catalog import Catalog
+
+SHOWN_NAMES = 10
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table and its full name, the catalog's first."""
+
+    catalog: str
+    identifier: tuple[str, ...]
+    table: Table
+
+    @property
+    def name(self) -> str:
+        return ".".join((self.catalog, *self.identifier))
+
+
+def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> FoundTable:
+    """Return the table that `parts` name: namespace and table, or catalog, namespace and table.
+
+    Raises:
+        ConnectorError: no catalog has such a table, or several have one.
+    """
+    found = [
+        FoundTable(catalog, identifier, table)
+        for catalog, identifier in _readings(tuple(parts), catalogs)
+        if (table := _load(catalogs[catalog].client(), identifier)) is not None
+    ]
+    if len(found) == 1:
+        return found[0]
+    name = ".".join(parts)
+    if not found:
+        raise ConnectorError(f"no table is called {name!r}", todo=_suggest(name, catalogs))
+    names = ", ".join(each.name for each in found)
+    raise ConnectorError(
+        f"{len(found)} catalogs have a table called {name!r}",
+        todo=f"Write the catalog's name too: {names}.",
+    )
+
+
+def load_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Table | None:
+    """Return the table of a full name, the catalog's first; None if there is none."""
+    return _load(catalogs[parts[0]].client(), tuple(parts[1:]))
+
+
+def table_names(catalogs: Mapping[str, Catalog[Any]]) -> list[str]:
+    """Return the full name of every table of the catalogs, sorted."""
+    return sorted(
+        ".".join((name, *identifier))
+        for name, catalog in catalogs.items()
+        for identifier in _tables(catalog.client())
+    )
+
+
+def _readings(
+    parts: tuple[str, ...], catalogs: Mapping[str, Catalog[Any]]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if len(parts) > 2 and parts[0] in catalogs:
+        yield parts[0], parts[1:]
+    if len(parts) > 1:
+        for catalog in catalogs:
+            yield catalog, parts
+
+
+def _load(client: PyIcebergCatalog, identifier: tuple[str, ...]) -> Table | None:
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return client.load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def _tables(client: PyIcebergCatalog) -> Iterator[tuple[str, ...]]:
+    waiting = list(client.list_namespaces())
+    seen = set(waiting)
+    while waiting:
+        namespace = waiting.pop()
+        yield from client.list_tables(namespace)
+        for inner in client.list_namespaces(namespace):
+            # Some catalogs name inner namespaces in full, some by their last part.
+            full = inner if inner[: len(namespace)] == namespace else (*namespace, *inner)
+            if full not in seen:
+                seen.add(full)
+                waiting.append(full)
+
+
+def _suggest(name: str, catalogs: Mapping[str, Catalog[Any]]) -> str:
+    known = table_names(catalogs)
+    if not known:
+        return "There are no tables yet. `icestream run` makes those that the file names."
+    # With the catalog, without it, and by the last part alone.
+    by_name = {full.partition(".")[2]: full.partition(".")[2] for full in known}
+    by_name |= {full: full for full in known} | {each.rpartition(".")[2]: each for each in by_name}
+    close = get_close_matches(name, by_name, n=1)
+    hint = f"Did you mean {by_name[close[0]]!r}? " if close else ""
+    more = f", and {len(known) - SHOWN_NAMES} more" if len(known) > SHOWN_NAMES else ""
+    return f"{hint}There are: {', '.join(known[:SHOWN_NAMES])}{more}."

@@ -1,0 +1,215 @@
+"""SQL over the tables of a file: read by PyIceberg, answered by DuckDB. Needs no JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import IcestreamError
+from icestream.tables.lookup import FoundTable, find_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import duckdb
+    import pyarrow as pa
+    from sqlglot.expressions import Expr
+
+    from icestream.contracts.catalog import Catalog
+
+
+ROWS_A_BLOCK = 10_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows that a query gave.
+
+    Attributes:
+        columns: names of the columns.
+        rows: the rows, in the query's order.
+        is_cut: whether there were more rows than asked for.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    is_cut: bool = False
+
+
+def query(sql: str, catalogs: Mapping[str, Catalog[Any]], *, limit: int | None = None) -> Answer:
+    """Answer one SQL query, in DuckDB's dialect.
+
+    Tables are named `namespace.table` or `catalog.namespace.table`. Only the columns that the
+    query names are read.
+
+    Args:
+        sql: the query.
+        catalogs: where tables are looked up.
+        limit: the most rows to return; None for all.
+
+    Raises:
+        ConnectorError: a table does not exist.
+        IcestreamError: the SQL is wrong.
+    """
+    import duckdb
+
+    # DuckDB would also look for tables among the variables of this very process.
+    with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        _refuse_other_statements(connection, sql)
+        tree = _parse(sql)
+        for parts in _table_names(tree):
+            found = find_table(parts, catalogs)
+            _copy_in(
+                connection, parts, found, _columns_read(tree, found), _rows_needed(tree, limit)
+            )
+        try:
+            columns, rows = _fetch(connection.execute(sql), limit)
+        except duckdb.Error as exc:
+            raise _sql_error(exc) from exc
+    is_cut = limit is not None and len(rows) > limit
+    return Answer(columns, rows[:limit] if is_cut else rows, is_cut)
+
+
+def _fetch(
+    result: duckdb.DuckDBPyConnection, limit: int | None
+) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Return columns and rows, one row more than the limit if there are more."""
+    # By way of Arrow, since DuckDB's own rows need another package for times with a zone.
+    reader: pa.RecordBatchReader = result.to_arrow_reader(ROWS_A_BLOCK)
+    rows: list[tuple[Any, ...]] = []
+    for block in reader:
+        rows += zip(*(column.to_pylist() for column in block.columns), strict=True)
+        if limit is not None and len(rows) > limit:
+            break
+    return tuple(reader.schema.names), rows[: None if limit is None else limit + 1]
+
+
+def _refuse_other_statements(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Let one query through: what else DuckDB can do would not touch the tables."""
+    import duckdb
+
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as exc:
+        raise _sql_error(exc) from exc
+    if len(statements) != 1:
+        raise IcestreamError(
+            f"expected one query, found {len(statements)}", where="query", todo="Ask one at a time."
+        )
+    kind = statements[0].type.name
+    if kind not in ("SELECT", "EXPLAIN"):
+        raise IcestreamError(
+            f"expected a query, found a statement of kind {kind}",
+            where="query",
+            todo="Begin with SELECT or WITH; tables are changed by pipelines.",
+        )
+
+
+def _parse(sql: str) -> Expr:
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return sqlglot.parse_one(sql, dialect="duckdb")
+    except SqlglotError as exc:
+        raise IcestreamError(
+            f"the tables of the query can't be told: {str(exc).splitlines()[0]}",
+            where="query",
+            todo="Write it in plainer SQL.",
+        ) from exc
+
+
+def _table_names(tree: Expr) -> list[tuple[str, ...]]:
+    """Return the tables that a query names, each once; not those that it makes up itself."""
+    from sqlglot import expressions as exp
+
+    made_up = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    names: list[tuple[str, ...]] = []
+    for table in tree.find_all(exp.Table):
+        is_name = isinstance(table.this, exp.Identifier | exp.Dot)
+        # DuckDB reads `FROM 'rows.csv'` from a file.
+        is_file = len(table.parts) == 1 and not table.name.replace("_", "").isalnum()
+        is_made_up = len(table.parts) == 1 and table.name.lower() in made_up
+        if is_name and not is_file and not is_made_up:
+            names.append(tuple(part.name for part in table.parts))
+    return list(dict.fromkeys(names))
+
+
+def _columns_read(tree: Expr, found: FoundTable) -> tuple[str, ...] | None:
+    """Return the columns of a table that a query may need; None for all.
+
+    Every word of the query that could be a column counts, whichever table it belongs to: too
+    many columns cost time, too few would give wrong answers.
+    """
+    from sqlglot import expressions as exp
+
+    takes_all = any(
+        not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)
+    ) or any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
+    if takes_all or not isinstance(tree, exp.Query) or tree.find(exp.Columns):
+        return None
+    words = {word.name.lower() for word in tree.find_all(exp.Identifier)}
+    columns = [field.name for field in found.table.schema().fields]
+    named = tuple(name for name in columns if name.lower() in words)
+    # A table's own name used as a column stands for the whole row.
+    whole_row = {column.name.lower() for column in tree.find_all(exp.Column)} & {
+        table.alias_or_name.lower() for table in tree.find_all(exp.Table)
+    }
+    if whole_row - {name.lower() for name in columns}:
+        return None
+    return named or tuple(columns[:1])
+
+
+def _rows_needed(tree: Expr, limit: int | None) -> int | None:
+    """Return how many rows of its one table a plain `SELECT ... FROM t` needs; None for all."""
+    from sqlglot import expressions as exp
+
+    if limit is None or not isinstance(tree, exp.Select):
+        return None
+    tables = list(tree.find_all(exp.Table))
+    plain = {"kind", "expressions", "from", "from_", "limit"}
+    has_more = any(value for key, value in tree.args.items() if key not in plain)
+    if has_more or len(tables) != 1 or tree.find(exp.AggFunc, exp.Window, exp.Subquery, exp.Unnest):
+        return None
+    return limit + 1
+
+
+def _copy_in(
+    connection: duckdb.DuckDBPyConnection,
+    parts: tuple[str, ...],
+    found: FoundTable,
+    columns: tuple[str, ...] | None,
+    rows: int | None,
+) -> None:
+    """Copy a table's rows to where the query looks for them, block by block."""
+    scan = found.table.scan(selected_fields=columns or ("*",), limit=rows)
+    place = _make_place(connection, parts)
+    connection.register("icestream_rows", scan.to_arrow_batch_reader())
+    connection.execute(f"CREATE TABLE {place} AS SELECT * FROM icestream_rows")  # noqa: S608
+    connection.unregister("icestream_rows")
+
+
+def _make_place(connection: duckdb.DuckDBPyConnection, parts: tuple[str, ...]) -> str:
+    """Make the database and the schema that a table's name speaks of; return it quoted."""
+    if len(parts) > 3:
+        raise IcestreamError(
+            f"{'.'.join(parts)!r} has {len(parts)} parts, and SQL knows three at most",
+            where="query",
+            todo="Leave the catalog out. A table in a namespace inside a namespace can't be "
+            "queried by this command; read it from Python or Spark.",
+        )
+    if len(parts) == 3:
+        connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_quoted(parts[:1])}")
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(parts[:-1])}")
+    return _quoted(parts)
+
+
+def _quoted(parts: Iterable[str]) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def _sql_error(exc: Exception) -> IcestreamError:
+    first, *rest = str(exc).strip().splitlines()
+    todo = "\n".join(line for line in rest if line.strip())
+    return IcestreamError(first, where="query", todo=todo)

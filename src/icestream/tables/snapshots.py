@@ -1,0 +1,104 @@
+"""The history of a table, with the marks of the batches that made it. Needs no JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot as PyIcebergSnapshot
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """One snapshot of a table.
+
+    Attributes:
+        snapshot_id: its id.
+        parent_snapshot_id: the id of the one before; None for the first.
+        timestamp_ms: when it was made, in milliseconds since 1970.
+        manifest_list: the file that lists its manifests.
+        summary: what its commit said of itself, `operation` and the mark included.
+        is_current: whether readers see it now.
+    """
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    timestamp_ms: int
+    manifest_list: str
+    summary: Mapping[str, str]
+    is_current: bool = False
+
+    @property
+    def operation(self) -> str:
+        return self.summary.get("operation", "")
+
+    @property
+    def rows_added(self) -> int:
+        return int(self.summary.get("added-records", 0))
+
+    @property
+    def rows_total(self) -> int | None:
+        total = self.summary.get("total-records")
+        return None if total is None else int(total)
+
+    @property
+    def pipeline(self) -> str | None:
+        """The pipeline that made it; None if it was another tool."""
+        return self.summary.get("icestream.pipeline")
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the batch that it holds; None if another tool made it."""
+        epoch = self.summary.get("icestream.epoch")
+        return None if epoch is None else int(epoch)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the snapshot as `icestream snapshots --output json` shows it."""
+        return {
+            "snapshot_id": self.snapshot_id,
+            "parent_snapshot_id": self.parent_snapshot_id,
+            "timestamp_ms": self.timestamp_ms,
+            "manifest_list": self.manifest_list,
+            "summary": dict(self.summary),
+            "is_current": self.is_current,
+            "pipeline": self.pipeline,
+            "epoch": self.epoch,
+        }
+
+
+def list_snapshots(table: Table, *, limit: int | None = None) -> list[SnapshotInfo]:
+    """Return the snapshots that the table still has, the newest first."""
+    current = table.current_snapshot()
+    current_id = None if current is None else current.snapshot_id
+    # Two commits may fall into one millisecond; the sequence number still tells them apart.
+    newest_first = sorted(
+        table.snapshots(),
+        key=lambda one: (one.sequence_number or 0, one.timestamp_ms),
+        reverse=True,
+    )
+    return [_info(one, current_id) for one in newest_first[:limit]]
+
+
+def current_snapshot(table: Table) -> SnapshotInfo | None:
+    """Return the snapshot that readers see now; None for a table without one."""
+    current = table.current_snapshot()
+    return None if current is None else _info(current, current.snapshot_id)
+
+
+def _info(snapshot: PyIcebergSnapshot, current_id: int | None) -> SnapshotInfo:
+    summary: dict[str, str] = {}
+    if snapshot.summary is not None:
+        operation = {"operation": snapshot.summary.operation.value}
+        summary = {**operation, **snapshot.summary.additional_properties}
+    return SnapshotInfo(
+        snapshot_id=snapshot.snapshot_id,
+        parent_snapshot_id=snapshot.parent_snapshot_id,
+        timestamp_ms=snapshot.timestamp_ms,
+        manifest_list=snapshot.manifest_list,
+        summary=summary,
+        is_current=snapshot.snapshot_id == current_id,
+    )
