@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from icestream.contracts import registry
+from icestream.errors import SchemaMismatchError
+from icestream.transforms.columns import require_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Rows:
+    """Stands for a DataFrame where only the names of its columns are asked for."""
+
+    columns = ("id", "Amount")
+
+
+@pytest.mark.parametrize(
+    ("kind", "short", "long"),
+    [
+        ("filter", "a > 0", {"expr": "a > 0"}),
+        ("select", ["a", "b"], {"columns": ("a", "b")}),
+        ("drop", ["a"], {"columns": ("a",)}),
+        ("rename", {"a": "b"}, {"columns": {"a": "b"}}),
+        ("rename", {"columns": "b"}, {"columns": {"columns": "b"}}),
+        ("cast", {"a": "int"}, {"columns": {"a": "int"}}),
+        ("cast", {"columns": "int"}, {"columns": {"columns": "int"}}),
+    ],
+)
+def test_bare_value_and_spelt_out_options_are_the_same(kind: str, short: Any, long: Any) -> None:
+    options_type = registry.find("transforms", kind).options_type
+    assert options_type.model_validate(short).model_dump() == long
+    assert options_type.model_validate(long).model_dump() == long
+    assert options_type(**long).model_dump() == long
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("filter", ""),
+        ("filter", 5),
+        ("filter", {"where": "x"}),
+        ("select", []),
+        ("select", "a"),
+        ("drop", []),
+        ("rename", {}),
+        ("rename", ["a"]),
+        ("cast", {"a": 5}),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(kind: str, value: Any) -> None:
+    with pytest.raises(ValidationError):
+        registry.find("transforms", kind).options_type.model_validate(value)
+
+
+def test_columns_are_found_whatever_their_case() -> None:
+    rows: DataFrame = Rows()  # type: ignore[assignment]
+    require_columns(rows, ["ID", "amount"], "drop")
+
+
+def test_missing_column_is_named() -> None:
+    rows: DataFrame = Rows()  # type: ignore[assignment]
+    with pytest.raises(SchemaMismatchError) as caught:
+        require_columns(rows, ["id", "price"], "drop")
+    assert str(caught.value) == (
+        "transform 'drop': the rows have no column 'price'\n  They have: id, Amount."
+    )
