@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from icestream.metrics.events import Event
     from icestream.plan.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Run:
     """
 
     def __init__(
-        self, plan: Plan, choices: RunChoices, emit: Callable[[object], None] = lambda _: None
+        self, plan: Plan, choices: RunChoices, emit: Callable[[Event], None] = lambda _: None
     ) -> None:
         self.plan = plan
         self.runners: list[PipelineRunner] = []

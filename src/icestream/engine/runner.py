@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from icestream.contracts.position import Position
     from icestream.engine.batch import BatchResult
     from icestream.engine.reconcile import Choice
+    from icestream.metrics.events import Event
     from icestream.plan.plan import PipelinePlan
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class PipelineRunner:
         *,
         spark: SparkSession,
         state_root: Path,
-        emit: Callable[[object], None],
+        emit: Callable[[Event], None],
         choices: RunChoices,
         known: Collection[str] = (),
     ) -> None:
@@ -149,7 +150,7 @@ class PipelineRunner:
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
         # A choice is made once; a restart goes on with what it led to.
-        choice = self._choices.beginning if self._attempt == 0 else "ask"
+        choice: Choice = self._choices.beginning if self._attempt == 0 else "ask"
         self._current, self._admitted = begin(self.plan, self.state, choice, self._known)
         self._columns = Columns(self.plan, self.state)
         if self._choices.once and self._target is None:

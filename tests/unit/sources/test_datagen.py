@@ -163,7 +163,6 @@ def test_template_and_schema_exclude_each_other() -> None:
 
 
 def test_schema_given_as_ddl_is_the_rows_schema() -> None:
-    pytest.importorskip("icestream.decode.ddl")
     source = DatagenSource(
         DatagenOptions(
             rows=1_000,

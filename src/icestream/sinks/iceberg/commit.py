@@ -54,15 +54,38 @@ def append_once(
         snapshot_id = table.append([file.what for file in files], summary, {key: text}, fence)
     except java_errors() as exc:
         _settle(exc, table, fence, key=key, text=text, seen=seen, where=where)
+    # Asked once when the append is built, then once for each time it had to be built again.
+    return _done(files, snapshot_id, retries=max(fence.attempts - 1, 0), started=started)
+
+
+def _done(
+    files: list[WrittenFile], snapshot_id: int | None, *, retries: int, started: float
+) -> Commit:
     return Commit(
         snapshot_id=snapshot_id,
         rows=sum(file.rows for file in files),
         bytes=sum(file.bytes for file in files),
         files=len(files),
-        # Asked once when the append is built, then once for each time it had to be built again.
-        retries=max(fence.attempts - 1, 0),
+        retries=retries,
         seconds=time.monotonic() - started,
     )
+
+
+def append_unmarked(
+    table: JavaTable, files: list[WrittenFile], *, properties: Mapping[str, str], where: str
+) -> Commit:
+    """Append files that belong to no batch; whoever wrote them knows what was written."""
+    started = time.monotonic()
+    try:
+        snapshot_id = table.append([file.what for file in files], properties, {}, None)
+    except java_errors() as exc:
+        kind = CommitConflictError if java_class(exc) == COMMIT_FAILED else CommitUnknownError
+        raise kind(
+            f"the commit broke off: {java_message(exc)}",
+            where=where,
+            todo="Look at the table's newest snapshot before writing the rows again.",
+        ) from exc
+    return _done(files, snapshot_id, retries=0, started=started)
 
 
 def _settle(

@@ -109,7 +109,7 @@ class JavaTable:
         files: Sequence[Mapping[str, Any]],
         summary: Mapping[str, str],
         properties: Mapping[str, str],
-        fence: Fence,
+        fence: Fence | None,
     ) -> int:
         """Add files, the snapshot's summary and table properties in one commit.
 
@@ -125,12 +125,14 @@ class JavaTable:
             append.appendFile(parser.fromJson(mapper.readTree(json.dumps(file)), specs))
         for key, value in summary.items():
             append.set(key, value)
-        append.validateWith(fence)
+        if fence is not None:
+            append.validateWith(fence)
         append.commit()
-        update = transaction.updateProperties()
-        for key, value in properties.items():
-            update.set(key, value)
-        update.commit()
+        if properties:
+            update = transaction.updateProperties()
+            for key, value in properties.items():
+                update.set(key, value)
+            update.commit()
         transaction.commitTransaction()
         return int(self._table.currentSnapshot().snapshotId())
 

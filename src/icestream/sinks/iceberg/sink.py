@@ -144,6 +144,17 @@ class IcebergSink(Sink[IcebergOptions]):
         self._seen = mark.to_json()
         return commit
 
+    def commit_unmarked(self, files: list[WrittenFile]) -> Commit:
+        """Append files that no pipeline wrote, such as rows fed by hand."""
+        from icestream.sinks.iceberg.commit import append_unmarked
+
+        return append_unmarked(
+            self._required_handle(),
+            files,
+            properties=self.options.snapshot_properties,
+            where=f"table {self.identity()}",
+        )
+
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()
         yield CheckStep("find table", self._describe_table)

@@ -1,0 +1,1 @@
+"""The same parts without YAML."""

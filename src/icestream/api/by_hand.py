@@ -1,0 +1,120 @@
+"""An Iceberg sink for Python: given to a pipeline, or fed by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from icestream.api.settings import Settings, catalog_of, plan_of
+from icestream.metrics.counters import SinkMetrics
+from icestream.sinks.iceberg.sink import IcebergSink as TableSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.sink import Commit
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+
+class IcebergSink(TableSink):
+    """One Iceberg table.
+
+    Rows that are fed by hand carry no mark: whoever feeds them knows what was fed.
+
+    Args:
+        options: as in the `config` block of a sink in the file.
+        settings: where state is kept and how Spark runs.
+        catalog: the table's catalog, if not the one that the options name.
+    """
+
+    def __init__(
+        self,
+        options: IcebergOptions,
+        settings: Settings | None = None,
+        *,
+        catalog: Catalog[Any] | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        super().__init__(options, catalog or catalog_of(options, self.settings), "python")
+        self._waiting: list[pa.Table | DataFrame] = []
+        self._metrics = SinkMetrics()
+        self._spark: SparkSession | None = None
+
+    def write(self, rows: pa.Table | DataFrame) -> None:
+        """Take rows, from an Arrow table or a Spark DataFrame. `flush` puts them into the table."""
+        self._waiting.append(rows)
+
+    def flush(self) -> int | None:
+        """Commit every row that was written since the last flush, in one snapshot.
+
+        Returns:
+            The snapshot's id, or None if there was nothing to commit. If this raises, the rows
+            still wait.
+        """
+        if not self._waiting:
+            return None
+        started = time.monotonic()
+        spark = self._session()
+        files = []
+        for rows in self._waiting:
+            files += self._write_files(spark, rows)
+        write_secs = time.monotonic() - started
+        commit = self.commit_unmarked(files)
+        self._waiting = []
+        self._count(commit, write_secs)
+        return commit.snapshot_id
+
+    def metrics(self) -> SinkMetrics:
+        """Return the counters of what was fed by hand."""
+        return self._metrics
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            from icestream.engine.run import open_plan_session
+
+            self._spark = open_plan_session(plan_of(self.settings, self.catalog))
+            self.open(self._spark, "")
+        return self._spark
+
+    def _write_files(self, spark: SparkSession, rows: pa.Table | DataFrame) -> list[Any]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from icestream.engine.tasks import WriteOnly, read_reports
+
+        if isinstance(rows, pa.Table):
+            if not self.sort_columns():
+                self.prepare(rows.schema)
+                return self.writer().write(rows.to_batches())
+            rows = spark.createDataFrame(rows)
+        self.prepare(to_arrow_schema(rows.schema))
+        if self.sort_columns():
+            rows = rows.sortWithinPartitions(*self.sort_columns())
+        task = WriteOnly(self.writer())
+        reports = read_reports(rows.mapInArrow(task, "report binary").collect())
+        for report in reports:
+            if report.error is not None:
+                raise report.error
+        return [file for report in reports for file in report.files]
+
+    def _count(self, commit: Commit, write_secs: float) -> None:
+        self._metrics.record_batch(
+            rows=commit.rows, size=commit.bytes, files=commit.files, write_secs=write_secs
+        )
+        self._metrics.record_commit(commit_secs=commit.seconds, retries=commit.retries)
+
+    def for_pipeline(self) -> TableSink:
+        """Return a sink of its own for a pipeline, which keeps the pipeline's mark."""
+        return TableSink(self.options, self.catalog, self.name)
+
+    def dead_letters(self) -> TableSink | None:
+        """Return the sink for records that can't be written, if the options name one."""
+        named = self.options.dead_letter_name()
+        if self.options.on_error != "dead_letter" or named is None:
+            return None
+        namespace, table = named
+        kind = type(self.options)
+        options = kind(namespace=namespace, table=table, format_version=self.options.format_version)
+        return TableSink(options, self.catalog, f"{self.name}.dead_letter")

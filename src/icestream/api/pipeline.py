@@ -1,0 +1,157 @@
+"""A pipeline put together in Python, run by the same engine as one from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from icestream.api.settings import Settings, plan_of
+from icestream.contracts import registry
+from icestream.errors import PlanError
+
+if TYPE_CHECKING:
+    from icestream.api.by_hand import IcebergSink
+    from icestream.contracts.source import Source
+    from icestream.contracts.transform import Transform
+    from icestream.engine.run import Run
+    from icestream.metrics.counters import SinkMetrics
+    from icestream.metrics.registry import PipelineMetrics
+    from icestream.plan.plan import PipelinePlan
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A source, transforms and a sink.
+
+    Each step gives a new pipeline; nothing happens before `run` or `start`.
+
+    Example:
+        Pipeline.from_source(source).filter("amount > 0").to_sink(sink).run("orders")
+    """
+
+    source: Source[Any]
+    sink: IcebergSink | None = None
+    transforms: tuple[Transform[Any], ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    _live: _Live | None = None
+
+    @classmethod
+    def from_source(cls, source: Source[Any]) -> Pipeline:
+        """Begin a pipeline."""
+        return cls(source)
+
+    def filter(self, expr: str) -> Pipeline:
+        """Keep the rows for which a SQL condition holds."""
+        return self._with("filter", expr)
+
+    def select(self, *columns: str) -> Pipeline:
+        """Keep columns, or SQL expressions such as `price * quantity AS total`."""
+        return self._with("select", columns)
+
+    def rename(self, columns: dict[str, str]) -> Pipeline:
+        """Rename columns, old name to new."""
+        return self._with("rename", columns)
+
+    def drop(self, *columns: str) -> Pipeline:
+        """Leave columns out."""
+        return self._with("drop", columns)
+
+    def cast(self, columns: dict[str, str]) -> Pipeline:
+        """Convert columns, name to SQL type."""
+        return self._with("cast", columns)
+
+    def to_sink(self, sink: IcebergSink) -> Pipeline:
+        """End the pipeline in a table."""
+        return replace(self, sink=sink, settings=sink.settings)
+
+    def run(self, name: str, *, once: bool = True) -> Pipeline:
+        """Run and block: up to where the source ends now, or for ever with `once=False`.
+
+        Raises:
+            IcestreamError: the pipeline failed.
+        """
+        running = self._launch(name, once=once)
+        running.wait()
+        return running
+
+    def start(self, name: str) -> Pipeline:
+        """Run in the background until `stop`; use the pipeline that this returns."""
+        return self._launch(name, once=False)
+
+    def wait(self) -> None:
+        """Block until a started pipeline ends.
+
+        Raises:
+            IcestreamError: the pipeline failed.
+        """
+        run = self._started().run
+        run.wait()
+        for runner in run.runners:
+            if runner.error is not None:
+                raise runner.error
+
+    def stop(self) -> None:
+        """Finish the batch in hand, and block until the pipeline has ended."""
+        self._started().run.stop()
+        self.wait()
+
+    def status(self) -> dict[str, Any]:
+        """Return the state, rows, lag and last commit of a started pipeline."""
+        return self._started().run.runners[0].progress.to_json()
+
+    def metrics(self) -> SinkMetrics:
+        """Return the counters of a started pipeline."""
+        live = self._started()
+        runner = live.run.runners[0]
+        return live.metrics.sink(runner.plan.name, runner.plan.sink.identity())
+
+    def _with(self, name: str, value: object) -> Pipeline:
+        kind = registry.find("transforms", name)
+        built: Transform[Any] = kind(kind.options_type.model_validate(value))
+        return replace(self, transforms=(*self.transforms, built))
+
+    def _started(self) -> _Live:
+        if self._live is None:
+            raise PlanError("the pipeline was not started", todo="Call `run` or `start` first.")
+        return self._live
+
+    def _launch(self, name: str, *, once: bool) -> Pipeline:
+        from icestream.engine.run import Run
+        from icestream.engine.runner import RunChoices
+        from icestream.metrics.registry import PipelineMetrics
+
+        if self.sink is None:
+            raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
+        metrics = PipelineMetrics()
+        plan = plan_of(self.settings, self.sink.catalog, self._plan(name, self.sink))
+        run = Run(plan, RunChoices(once=once), metrics.observe)
+        run.start()
+        return replace(self, _live=_Live(run, metrics))
+
+    def _plan(self, name: str, sink: IcebergSink) -> PipelinePlan:
+        from icestream.plan.memory import most_rows
+        from icestream.plan.plan import Batching, PipelinePlan, Restart
+
+        options = sink.options
+        return PipelinePlan(
+            name=name,
+            source_name=type(self.source).__name__,
+            source=self.source,
+            sink_name=sink.name,
+            sink=sink.for_pipeline(),
+            batching=Batching(
+                batch_size=options.batch_size,
+                flush_interval_secs=options.flush_interval_secs,
+                max_batch_rows=options.max_batch_rows or most_rows(self.settings.conf),
+            ),
+            restart=Restart(),
+            on_error=options.on_error,
+            dead_letter=sink.dead_letters(),
+            transforms=self.transforms,
+        )
+
+
+@dataclass(frozen=True)
+class _Live:
+    run: Run
+    metrics: PipelineMetrics

@@ -1,0 +1,74 @@
+"""What a YAML file would say beside its parts, with the same defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts import registry
+from icestream.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.plan.plan import PipelinePlan, Plan
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where state is kept and how Spark runs.
+
+    Attributes:
+        state: folder of checkpoints and of our own state; the embedded catalog is beside it.
+        master: where Spark runs.
+        conf: further settings of Spark.
+    """
+
+    state: Path = field(default_factory=lambda: Path(".icestream"))
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def catalog_of(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
+    """Return the catalog that a sink's options name; the embedded one if they name none.
+
+    Raises:
+        PlanError: they name a catalog of a file, and there is no file.
+    """
+    block = options.catalog
+    if block is None:
+        from icestream.catalogs.jdbc import embedded
+
+        return embedded(settings.state.absolute().parent / "lake")
+    if isinstance(block, str):
+        raise PlanError(
+            f"no catalog is called {block!r} here",
+            where="IcebergOptions.catalog",
+            todo="Give the catalog's block itself, e.g. {'type': 'jdbc', 'jdbc': {...}}.",
+        )
+    kind = registry.find("catalogs", str(block.get("type")))
+    built: Catalog[Any] = kind("lake", kind.options_type.model_validate(block))
+    return built
+
+
+def plan_of(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan) -> Plan:
+    """Return a plan for pipelines that were put together in Python."""
+    from icestream.config import parse
+    from icestream.plan.plan import Plan
+    from icestream.plan.spark_settings import jars_for, settings_for
+
+    nothing = parse("", settings.state.absolute().parent / "python")
+    catalogs = {catalog.name: catalog}
+    return Plan(
+        path=nothing.path,
+        state=settings.state.absolute(),
+        pipelines=pipelines,
+        catalogs=catalogs,
+        jars=jars_for(nothing, catalogs.values()),
+        master=settings.master,
+        spark_conf={**settings_for(nothing, catalogs).conf, **settings.conf},
+        metrics_port=0,
+    )
