@@ -44,6 +44,7 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
         "file": str(plan.path),
         "state": str(plan.state),
         "pipelines": pipelines,
+        "unused": {"sources": _unused_sources(plan), "sinks": _unused_sinks(plan)},
         "catalogs": {name: catalog.identity() for name, catalog in plan.catalogs.items()},
         "jars": list(plan.jars),
         "spark": {"master": plan.master, "conf": plan.visible_conf()},
@@ -54,6 +55,16 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
             "planned": len(plan.planned),
         },
     }
+
+
+def _unused_sources(plan: Plan) -> dict[str, str]:
+    used = {pipeline.source_name for pipeline in plan.pipelines}
+    return {name: part.identity() for name, part in plan.sources.items() if name not in used}
+
+
+def _unused_sinks(plan: Plan) -> dict[str, str]:
+    used = {pipeline.sink_name for pipeline in plan.pipelines}
+    return {name: part.identity() for name, part in plan.sinks.items() if name not in used}
 
 
 def _pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:

@@ -154,11 +154,15 @@ class _Planner:
     def _source(self, part: Part) -> Source[Any]:
         """Build a source. Each pipeline has one of its own, since it may keep a connection."""
         options = resolve(part.options, self.config.folder)
-        built: Source[Any] = (
-            registry.find("sources", part.connector)(options)
-            if is_built("sources", part.connector)
-            else UnbuiltSource(part.connector, options)
-        )
+        built: Source[Any] = UnbuiltSource(part.connector, options)
+        if is_built("sources", part.connector):
+            try:
+                built = registry.find("sources", part.connector)(options)
+            except UnavailableError:
+                pass  # listed among what is planned, by its own place in the file
+            except PlanError as exc:
+                where = self.config.tree.where(part.path, key=True)
+                raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
         self.sources.setdefault(part.name, built)
         return built
 

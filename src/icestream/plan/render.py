@@ -30,6 +30,8 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield from _pipeline(pipeline)
     yield ""
+    yield from _section("Sources that no pipeline runs", plan["unused"]["sources"])
+    yield from _section("Sinks that no pipeline runs", plan["unused"]["sinks"])
     yield from _section("Catalogs", plan["catalogs"])
     yield "Jars"
     yield from (f"    {jar}" for jar in plan["jars"])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
 
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
+SHORTEST_PART = 6
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
@@ -44,7 +45,7 @@ def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkS
         settings.conf |= {f"{prefix}.{key}": value for key, value in own.items()}
     for key, value in settings.conf.items():
         reference = config.tree.references.get(("spark", "conf", key))
-        secret = next((text for text in references if text and text in value), None)
+        secret = next((text for text in references if _holds(value, text)), None)
         if reference is not None:
             settings.shown[key] = reference
         elif secret is not None:
@@ -52,6 +53,11 @@ def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkS
         elif is_secret(key, value):
             settings.shown[key] = HIDDEN
     return settings
+
+
+def _holds(value: str, secret: str) -> bool:
+    # A short secret is found inside many an innocent value; there only the whole of it counts.
+    return value == secret or (len(secret) >= SHORTEST_PART and secret in value)
 
 
 def jars_for(config: Config, catalogs: Iterable[Catalog[Any]]) -> tuple[str, ...]:
@@ -84,7 +90,10 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
 def _secrets_in(config: Config, options: BaseModel, path: Path) -> Iterator[tuple[str, str]]:
     for name, field_info in type(options).model_fields.items():
         value, inner = getattr(options, name), (*path, yaml_key(name, field_info))
-        if isinstance(value, SecretStr):
-            yield value.get_secret_value(), config.tree.references.get(inner, HIDDEN)
-        elif isinstance(value, BaseModel):
+        if isinstance(value, BaseModel):
             yield from _secrets_in(config, value, inner)
+        items = value.items() if isinstance(value, dict) else ((None, value),)
+        for key, item in items:
+            if isinstance(item, SecretStr):
+                place = inner if key is None else (*inner, key)
+                yield item.get_secret_value(), config.tree.references.get(place, HIDDEN)

@@ -8,7 +8,7 @@ import pytest
 
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
-from icestream.plan import Batching, Plan, Restart, build, refuse_planned
+from icestream.plan import Batching, Plan, Restart, build, describe, refuse_planned
 from icestream.transforms.filter import FilterTransform
 from icestream.transforms.select import SelectTransform
 
@@ -277,3 +277,40 @@ def test_planning_loads_neither_spark_nor_a_client_library(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_debezium_formats_are_planned(tmp_path: Path) -> None:
+    text = (
+        "sources:\n  k:\n    connector: kafka\n    config:\n      brokers: [a:1]\n"
+        "      topics: [t]\n      format: debezium-json\n"
+    )
+    planned = plan_of(text, tmp_path).planned
+    assert [(item.where, item.name) for item in planned] == [
+        (f"{tmp_path}/a.yaml:7:15 sources.k.config.format", "debezium-json")
+    ]
+
+
+def test_schema_file_lies_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "orders.ddl").write_text("id bigint")
+    options = "{brokers: [a:1], topics: [t], schema: orders.ddl}"
+    text = f"sources: {{k: {{connector: kafka, config: {options}}}}}"
+    schema = plan_of(text, tmp_path).sources["k"].options.schema_
+    assert schema == str(tmp_path / "orders.ddl")
+
+
+def test_schema_file_that_is_missing_has_its_place(tmp_path: Path) -> None:
+    text = (
+        "sources:\n  k:\n    connector: kafka\n"
+        "    config: {brokers: [a:1], topics: [t], schema: no.ddl}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        plan_of(text, tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/a.yaml:4:5 sources.k.config: schema: file '{tmp_path}/no.ddl' can't be "
+        "read: no such file or directory"
+    )
+
+
+def test_sinks_without_a_pipeline_are_shown(tmp_path: Path) -> None:
+    text = "sinks: {a: {connector: iceberg, config: {namespace: n, table: t}}}"
+    assert describe(plan_of(text, tmp_path))["unused"]["sinks"] == {"a": "lake.n.t"}
