@@ -1,0 +1,52 @@
+"""The tree is the architecture: sizes, names, and what is loaded when."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+DUMPING_GROUNDS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+HEAVY = {"pyspark", "pyarrow", "pyiceberg", "pandas", "duckdb", "confluent_kafka", "sqlalchemy"}
+
+
+def longer_than(limit: int, files: list[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}: {length}"
+        for path in files
+        if (length := len(path.read_text(encoding="utf-8").splitlines())) > limit
+    ]
+
+
+def test_no_module_is_longer_than_300_lines() -> None:
+    assert longer_than(300, SOURCES) == []
+
+
+def test_no_test_module_is_longer_than_400_lines() -> None:
+    assert longer_than(400, TESTS) == []
+
+
+def test_no_name_is_a_dumping_ground() -> None:
+    parts = {
+        part: path.relative_to(ROOT)
+        for path in (*SOURCES, *TESTS)
+        for part in (path.parent.name, path.stem)
+    }
+
+    assert {part: path for part, path in parts.items() if part in DUMPING_GROUNDS} == {}
+
+
+@pytest.mark.parametrize("module", ["icestream.config.loader", "icestream.plan.plan"])
+def test_reading_a_file_loads_no_heavy_package(module: str) -> None:
+    script = f"import sys, {module}; print(*sorted({HEAVY!r} & sys.modules.keys()))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == []
