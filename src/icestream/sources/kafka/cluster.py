@@ -1,0 +1,191 @@
+"""The driver's connection to a cluster: which topics there are, and how far they go."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from concurrent.futures import wait
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka.admin
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from icestream.errors import ConnectorError, PlanError
+from icestream.sources.kafka.faults import (
+    is_missing,
+    is_passing,
+    is_refusal,
+    to_error,
+    unreachable,
+    where_is,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from concurrent.futures import Future
+
+    from confluent_kafka import KafkaError
+
+    from icestream.sources.kafka.options import KafkaOptions
+    from icestream.sources.kafka.positions import Partition
+
+# Re-exported by the package without saying so, and not typed.
+OffsetSpec: Any = confluent_kafka.admin.OffsetSpec  # type: ignore[attr-defined]
+
+_REQUEST_SECS = 10.0
+_POLL_SECS = 0.02
+_RETRY_SECS = 0.1
+
+# librdkafka writes each failed connection to stderr; what matters comes back as an error.
+quiet_logger = logging.getLogger("icestream.librdkafka")
+quiet_logger.addHandler(logging.NullHandler())
+quiet_logger.propagate = False
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as the cluster describes it; `id` changes when it is deleted and made anew."""
+
+    name: str
+    id: str
+    partitions: tuple[int, ...]
+
+
+def build_client(kind: Any, settings: dict[str, Any], brokers: tuple[str, ...]) -> Any:
+    """Build a client of librdkafka; it connects later, on its own.
+
+    Raises:
+        PlanError: a setting is not known or has a value that it cannot have.
+    """
+    try:
+        return kind(settings, logger=quiet_logger)
+    except (KafkaException, ValueError, TypeError) as exc:
+        # The value may be a secret, so only the setting's name is repeated.
+        named = re.search(r'property:? "?([\w.]+)"?', str(exc))
+        setting = f"option {named[1]!r}" if named else "one of the options"
+        raise PlanError(
+            f"the Kafka client does not take {setting}",
+            where=where_is(brokers),
+            todo="Check its name and value in librdkafka's list of configuration properties.",
+        ) from None
+
+
+class Cluster:
+    """A connection that is made on first use, for one thread."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._brokers = options.brokers
+        self._faults: list[KafkaError] = []
+        self._has_answered = False
+        settings = {**options.client_settings(), "error_cb": self._faults.append}
+        self._admin: AdminClient = build_client(AdminClient, settings, options.brokers)
+
+    def describe(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Return the topics of these names; one that does not exist is left out."""
+        wanted = list(names)
+        if not wanted:
+            return {}
+        asked = self._admin.describe_topics(TopicCollection(wanted), request_timeout=_REQUEST_SECS)
+        answers, faults = self._answers(asked)
+        for fault in faults:
+            raise to_error(fault, self._brokers)
+        return {
+            name: Topic(name, str(told.topic_id), tuple(p.id for p in told.partitions))
+            for name, told in answers.items()
+        }
+
+    def names(self) -> list[str]:
+        """Return the names of every topic that is not Kafka's own."""
+        # The admin call has no future, so first ask something that notices a dead cluster quickly.
+        _, faults = self._answers({"": self._admin.describe_cluster(request_timeout=_REQUEST_SECS)})
+        for fault in faults:
+            raise to_error(fault, self._brokers)
+        try:
+            found = self._admin.list_topics(timeout=_REQUEST_SECS).topics
+        except KafkaException as exc:
+            raise to_error(exc.args[0], self._brokers) from exc
+        return sorted(name for name in found if not name.startswith("__"))
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the lowest offset of each partition."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the end of each partition, where open transactions begin at the latest."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
+
+    def at_time(self, partitions: Iterable[Partition], millis: int) -> dict[Partition, int]:
+        """Return each partition's first offset of that time or later, else its end."""
+        wanted = list(partitions)
+        found = self._offsets(dict.fromkeys(wanted, OffsetSpec.for_timestamp(millis)))
+        later = self.latest(key for key in wanted if found.get(key, -1) < 0)
+        return {**found, **later}
+
+    def missing(self, name: str) -> ConnectorError:
+        """Return the error for a topic that the cluster does not have."""
+        close = get_close_matches(name, self.names(), n=3)
+        hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
+        return ConnectorError(
+            f"no topic is called {name!r}",
+            where=where_is(self._brokers),
+            todo=f"{hint}Create the topic, or correct `topics`.",
+        )
+
+    def _offsets(self, asked: Mapping[Partition, Any]) -> dict[Partition, int]:
+        """Ask for offsets; a partition whose leader is just being chosen is asked again."""
+        found: dict[Partition, int] = {}
+        deadline = time.monotonic() + _REQUEST_SECS
+        while len(found) < len(asked):
+            left = {TopicPartition(*key): spec for key, spec in asked.items() if key not in found}
+            answers, fault = self._ask_offsets(left)
+            found.update(answers)
+            if fault is None:
+                break
+            if time.monotonic() > deadline or not is_passing(fault):
+                raise to_error(fault, self._brokers)
+            time.sleep(_RETRY_SECS)
+        return found
+
+    def _ask_offsets(
+        self, asked: dict[TopicPartition, Any]
+    ) -> tuple[dict[Partition, int], KafkaError | None]:
+        futures = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_REQUEST_SECS
+        )
+        answers, faults = self._answers(futures)
+        found = {(key.topic, key.partition): told.offset for key, told in answers.items()}
+        # The worst one decides: waiting helps only if it would help for each.
+        lasting = [fault for fault in faults if not is_passing(fault)]
+        return found, next(iter(lasting or faults), None)
+
+    def _answers(self, asked: Mapping[Any, Future[Any]]) -> tuple[dict[Any, Any], list[KafkaError]]:
+        """Wait for answers; what does not exist is in neither part of the result."""
+        self._await(asked)
+        answers, faults = {}, []
+        for key, future in asked.items():
+            try:
+                answers[key] = future.result()
+            except KafkaException as exc:  # noqa: PERF203 - each has its own
+                if not is_missing(exc.args[0]):
+                    faults.append(exc.args[0])
+        self._has_answered = True
+        return answers, faults
+
+    def _await(self, asked: Mapping[Any, Future[Any]]) -> None:
+        deadline = time.monotonic() + _REQUEST_SECS + 1
+        self._faults.clear()
+        while not all(future.done() for future in asked.values()):
+            self._admin.poll(0)  # serves the callback for faults
+            wait(asked.values(), _POLL_SECS)
+            for fault in self._faults:
+                if is_refusal(fault):
+                    raise to_error(fault, self._brokers)
+                # Brokers that answered before may only be restarting: those get the whole time.
+                if fault.name() == "_ALL_BROKERS_DOWN" and not self._has_answered:
+                    raise unreachable(self._brokers)
+            if time.monotonic() > deadline:
+                raise unreachable(self._brokers)

@@ -1,0 +1,158 @@
+"""Options of the Kafka source, and what they become for librdkafka."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+
+from icestream.contracts.options import Options
+from icestream.decode.formats import Format
+from icestream.decode.registry import RegistryOptions
+
+_LOADS_CODE = re.compile(
+    r"plugin\.library\.paths|ssl\.engine\..*|ssl\.providers|sasl\.kerberos\.kinit\.cmd"
+    r"|.*_cb|.*callback.*|.*\.class|interceptor\..*|.*deserializer|.*serializer|opaque"
+    r"|sasl\.oauthbearer\.assertion\..*|default\.topic\.config|stats.*"
+)
+_OURS = frozenset(
+    {
+        "bootstrap.servers", "metadata.broker.list", "enable.auto.commit", "enable.partition.eof",
+        "enable.auto.offset.store", "auto.offset.reset", "isolation.level", "logger", "log_level",
+    }
+)  # fmt: skip
+_JAVA_HINTS = {
+    "sasl.jaas.config": "Use `sasl.username` and `sasl.password` instead.",
+    "ssl.truststore.location": "Use `ssl.ca.location`, a PEM file, instead.",
+    "ssl.truststore.password": "Use `ssl.ca.location`, a PEM file without a password, instead.",
+}
+
+
+def _split_commas(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _as_texts(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {str(name).removeprefix("kafka."): _as_text(text) for name, text in value.items()}
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+ClientOptions = Annotated[dict[str, SecretStr], BeforeValidator(_as_texts)]
+Extra = Literal["key", "headers", "timestamp", "topic", "partition", "offset"]
+
+
+class StartingPlace(Options):
+    """A place to begin at, by time or by offset."""
+
+    timestamp: int | datetime | None = Field(
+        None,
+        description="First moment to read: ISO text (without a zone: UTC) or milliseconds of 1970.",
+    )
+    offsets: dict[str, dict[int, Annotated[int, Field(ge=0)]]] | None = Field(
+        None, description="First offset to read, by topic and partition; others begin at earliest."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> StartingPlace:
+        if (self.timestamp is None) == (self.offsets is None):
+            raise ValueError("needs either `timestamp` or `offsets`")
+        return self
+
+    @property
+    def millis(self) -> int | None:
+        """The timestamp as Kafka counts it."""
+        if isinstance(self.timestamp, datetime):
+            zoned = self.timestamp
+            if zoned.tzinfo is None:
+                zoned = zoned.replace(tzinfo=timezone.utc)
+            return int(zoned.timestamp() * 1000)
+        return self.timestamp
+
+
+class KafkaOptions(Options):
+    """Options of `connector: kafka`."""
+
+    brokers: Names = Field(
+        min_length=1, description="`host:port` pairs to start from, as a list or with commas."
+    )
+    topics: Names = Field((), description="Topics to read.")
+    topic_pattern: str | None = Field(
+        None, description="Regular expression that a whole topic name matches, instead of `topics`."
+    )
+    format: Format = Field(
+        "json",
+        description="How values are encoded.",
+        json_schema_extra={"planned": ["debezium-json", "debezium-avro"]},
+    )
+    schema_: str | None = Field(
+        None,
+        alias="schema",
+        description="Columns: DDL such as `id bigint, at timestamp`, or the path of a .ddl, .avsc "
+        "or .json file. Without it: from the registry, the table, or the first records.",
+        json_schema_extra={"path": "if_file"},
+    )
+    schema_registry: RegistryOptions | None = Field(
+        None, description="Registry that knows the schemas of Avro records."
+    )
+    starting: Literal["earliest", "latest"] | StartingPlace = Field(
+        "earliest",
+        description="Where to begin when the pipeline has no checkpoint yet: `earliest`, `latest`, "
+        "`{timestamp: ...}` or `{offsets: {topic: {partition: offset}}}`.",
+    )
+    include: tuple[Extra, ...] = Field(
+        (), description="Facts of a record to add as columns `kafka_key`, `kafka_headers`, ..."
+    )
+    options: ClientOptions = Field(
+        default_factory=dict,
+        description="Settings of librdkafka, such as `security.protocol` or `sasl.username`.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> KafkaOptions:
+        if bool(self.topics) == (self.topic_pattern is not None):
+            raise ValueError("needs either `topics` or `topic_pattern`")
+        if self.topic_pattern is not None:
+            try:
+                re.compile(self.topic_pattern)
+            except re.error as exc:
+                raise ValueError(f"topic_pattern is not a regular expression: {exc}") from None
+        if self.format == "csv" and self.schema_ is None:
+            raise ValueError("format 'csv' needs `schema`, e.g. `id bigint, name string`")
+        if self.format == "avro" and self.schema_ is None and self.schema_registry is None:
+            raise ValueError("format 'avro' needs `schema` or `schema_registry`")
+        for name in self.options:
+            _refuse_setting(name)
+        return self
+
+    def client_settings(self) -> dict[str, Any]:
+        """Return librdkafka's settings, secrets in the clear: never log or show them."""
+        told = {name: value.get_secret_value() for name, value in self.options.items()}
+        return {
+            "client.id": "icestream",
+            # A dead address should be known as such while a person still waits.
+            "socket.connection.setup.timeout.ms": 5000,
+            **told,
+            "bootstrap.servers": ",".join(self.brokers),
+        }
+
+
+def _refuse_setting(name: str) -> None:
+    hint = _JAVA_HINTS.get(name)
+    if hint is not None:
+        raise ValueError(f"option {name!r} is for Java clients. {hint}")
+    if name in _OURS:
+        raise ValueError(f"option {name!r} is set by icestream itself")
+    if _LOADS_CODE.fullmatch(name):
+        raise ValueError(f"option {name!r} loads code or runs a command, and is not taken")

@@ -1,0 +1,137 @@
+"""Positions in topics, as plain arithmetic.
+
+A position is `{"topics": {"orders": {"id": ..., "partitions": {"0": 1234}}}}`: for each partition
+the offset of the next record. A partition met for the first time also has its lowest offset, under
+`begins`, since the position before knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from icestream.contracts.source import Split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.contracts.position import Position
+
+Partition: TypeAlias = tuple[str, int]
+# Below this a second task costs more than it saves.
+_WORTH_CUTTING = 10_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets of one partition, from `begin` up to but not including `end`."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """The number of offsets: an upper bound of the number of records."""
+        return self.end - self.begin
+
+
+def make(
+    ids: Mapping[str, str],
+    offsets: Mapping[Partition, int],
+    begins: Mapping[Partition, int] | None = None,
+) -> Position:
+    """Return the position with these offsets, in the one order that is stored and compared."""
+    topics: dict[str, dict[str, object]] = {}
+    for topic in sorted(ids):
+        topics[topic] = {"id": ids[topic], "partitions": _of_topic(offsets, topic)}
+        new = _of_topic(begins or {}, topic)
+        if new:
+            topics[topic]["begins"] = new
+    return {"topics": topics}
+
+
+def _of_topic(offsets: Mapping[Partition, int], topic: str) -> dict[str, int]:
+    numbers = sorted(number for name, number in offsets if name == topic)
+    return {str(number): offsets[topic, number] for number in numbers}
+
+
+def ids_of(position: Position) -> dict[str, str]:
+    """Return the id of each topic."""
+    return {topic: told["id"] for topic, told in position["topics"].items()}
+
+
+def offsets_of(position: Position, key: str = "partitions") -> dict[Partition, int]:
+    """Return the offset of each partition."""
+    return {
+        (topic, int(number)): offset
+        for topic, told in position["topics"].items()
+        for number, offset in told.get(key, {}).items()
+    }
+
+
+def spans(start: Position, end: Position) -> list[Span]:
+    """Return what lies between two positions, partitions without anything new left out."""
+    before = {**offsets_of(end, "begins"), **offsets_of(start)}
+    found = [
+        Span(topic, number, before.get((topic, number), 0), offset)
+        for (topic, number), offset in sorted(offsets_of(end).items())
+    ]
+    return [span for span in found if span.rows > 0]
+
+
+def cap(start: Position, end: Position, max_rows: int) -> Position:
+    """Return a position about `max_rows` past `start`, every partition moved by its share."""
+    parts = spans(start, end)
+    total = sum(span.rows for span in parts)
+    if total <= max_rows:
+        return end
+    offsets, left = offsets_of(start), max(max_rows, 1)
+    new = offsets_of(end, "begins")
+    begins: dict[Partition, int] = {}
+    shares = [max_rows * span.rows // total for span in parts]
+    left -= sum(shares)
+    for place, span in enumerate(parts):
+        # Rounding down leaves less than a row a partition: the first ones get it.
+        share = shares[place] + (1 if place < left else 0)
+        key = (span.topic, span.partition)
+        if share:
+            offsets[key] = span.begin + min(share, span.rows)
+            if key in new and key not in offsets_of(start):
+                begins[key] = new[key]
+    met = {topic for topic, _ in offsets} | set(ids_of(start))
+    ids = {topic: name for topic, name in {**ids_of(end), **ids_of(start)}.items() if topic in met}
+    return make(ids, offsets, begins)
+
+
+def splits(start: Position, end: Position, slots: int) -> list[Split]:
+    """Cut a range for `slots` tasks at a time.
+
+    With more partitions than slots, several share a task, so that a batch of few rows does not
+    become many small files. With fewer, long ones are cut.
+    """
+    parts = spans(start, end)
+    if not parts:
+        return []
+    if len(parts) < slots:
+        total = sum(span.rows for span in parts)
+        cut = [piece for span in parts for piece in _cut(span, total, slots)]
+        return [Split((piece,), piece.rows) for piece in cut]
+    groups: list[list[Span]] = [[] for _ in range(slots)]
+    loads = [0] * slots
+    for span in sorted(parts, key=lambda span: -span.rows):
+        lightest = loads.index(min(loads))
+        groups[lightest].append(span)
+        loads[lightest] += span.rows
+    return [Split(tuple(group), load) for group, load in zip(groups, loads, strict=True) if group]
+
+
+def _cut(span: Span, total: int, slots: int) -> list[Span]:
+    pieces = min(round(slots * span.rows / total), span.rows // _WORTH_CUTTING)
+    pieces = max(pieces, 1)
+    edges = [span.begin + span.rows * number // pieces for number in range(pieces + 1)]
+    return [
+        Span(span.topic, span.partition, begin, end) for begin, end in itertools.pairwise(edges)
+    ]

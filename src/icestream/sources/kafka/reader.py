@@ -1,0 +1,211 @@
+"""Reads spans of offsets in a task. This is where the time goes: no work a record in Python."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from icestream.contracts.records import Records
+from icestream.errors import TransientError
+from icestream.sources.kafka.cluster import build_client
+from icestream.sources.kafka.faults import expired, is_out_of_range, to_error, where_is
+
+# librdkafka's message, whose own stub allows None for what an assigned consumer always has.
+Message: TypeAlias = Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from icestream.sources.kafka.options import KafkaOptions
+    from icestream.sources.kafka.positions import Span
+
+_MOST_RECORDS = 20_000
+_BYTES = 16 << 20
+_FIRST_GUESS = 1_000
+_WAIT_SECS = 0.25
+_SILENCE_SECS = 60.0
+
+_SETTINGS: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # Says when the end of a partition is reached, also past records that are never delivered.
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+}
+_TUNING: dict[str, Any] = {
+    "group.id": "icestream",
+    "fetch.wait.max.ms": 100,
+    "fetch.message.max.bytes": 4 << 20,
+    "queued.max.messages.kbytes": 32 << 10,
+    "queued.min.messages": 200_000,
+}
+
+EXTRA_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+}
+
+# Consumers that no task uses now. A worker process runs one task after another, and a connection
+# made anew for each would cost more than a small batch takes to read.
+_idle: dict[tuple[Any, ...], list[Consumer]] = {}
+
+
+def read_spans(options: KafkaOptions, spans: Sequence[Span]) -> Iterator[Records]:
+    """Yield the records of some spans, one span after the other."""
+    settings = {**_TUNING, **options.client_settings(), **_SETTINGS}
+    key = (os.getpid(), *sorted((name, str(value)) for name, value in settings.items()))
+    pool = _idle.setdefault(key, [])
+    try:
+        consumer = pool.pop()
+    except IndexError:
+        consumer = build_client(Consumer, settings, options.brokers)
+    try:
+        for span in spans:
+            yield from _SpanReader(options, consumer, span).read()
+        consumer.unassign()
+    except KafkaException as exc:
+        consumer.close()
+        raise to_error(exc.args[0], options.brokers) from exc
+    except BaseException:
+        # Its queue may hold anything now; the next task starts with a new one.
+        consumer.close()
+        raise
+    pool.append(consumer)
+
+
+class _SpanReader:
+    def __init__(self, options: KafkaOptions, consumer: Consumer, span: Span) -> None:
+        self._options, self._consumer, self._span = options, consumer, span
+        self._next = span.begin
+        self._want = _FIRST_GUESS
+
+    def read(self) -> Iterator[Records]:
+        """Yield the span's records; ends at its end, whatever offsets are missing before it."""
+        span = self._span
+        self._consumer.assign([TopicPartition(span.topic, span.partition, span.begin)])
+        heard, was = time.monotonic(), self._next
+        while self._next < span.end:
+            want = min(self._want, span.end - self._next)
+            batch = self._sort_out(self._consumer.consume(want, _WAIT_SECS))
+            if batch:
+                records = self._records(batch)
+                self._want = max(100, min(_MOST_RECORDS, _BYTES * len(batch) // _size(records)))
+                yield records
+            if self._next > was:
+                heard, was = time.monotonic(), self._next
+            elif time.monotonic() - heard > _SILENCE_SECS:
+                raise self._silence()
+
+    def _sort_out(self, messages: list[Message]) -> list[Message]:
+        """Return the records of the span and move on; faults are raised."""
+        faulty = [message for message in messages if message.error() is not None]
+        if not faulty:
+            return self._of_span(messages)
+        # What came before the end of a partition is taken before the end is.
+        batch = self._of_span([message for message in messages if message.error() is None])
+        for message in faulty:
+            self._meet(message)
+        return batch
+
+    def _of_span(self, messages: list[Message]) -> list[Message]:
+        if not messages:
+            return messages
+        span, first, last = self._span, messages[0], messages[-1]
+        is_dense = (
+            last.offset() - first.offset() == len(messages) - 1
+            and first.offset() >= self._next
+            and last.offset() < span.end
+            and first.partition() == last.partition() == span.partition
+            and first.topic() == last.topic() == span.topic
+        )
+        if is_dense:
+            self._next = last.offset() + 1
+            return messages
+        # Compacted, transactional, or left over from another span: look at each.
+        ours = [
+            message
+            for message in messages
+            if message.offset() >= self._next
+            and message.partition() == span.partition
+            and message.topic() == span.topic
+        ]
+        if ours:
+            # An offset past the end tells that nothing is left before it.
+            self._next = ours[-1].offset() + 1
+        return [message for message in ours if message.offset() < span.end]
+
+    def _meet(self, message: Message) -> None:
+        """Take the end of a partition for what it tells, and raise any other fault."""
+        error, span = message.error(), self._span
+        place = f"topic {span.topic!r}, partition {span.partition}"
+        if error.code() == KafkaError._PARTITION_EOF:
+            if message.partition() == span.partition and message.topic() == span.topic:
+                self._next = max(self._next, message.offset())
+        elif is_out_of_range(error):
+            lowest, _ = self._consumer.get_watermark_offsets(
+                TopicPartition(span.topic, span.partition), timeout=10
+            )
+            raise expired(place, self._next, lowest, self._options.brokers)
+        elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            # A lost connection is made again by librdkafka; if not, silence ends the wait.
+            raise to_error(error, self._options.brokers, place)
+
+    def _silence(self) -> TransientError:
+        span = self._span
+        return TransientError(
+            f"topic {span.topic!r}, partition {span.partition}: nothing came for "
+            f"{_SILENCE_SECS:.0f} s at offset {self._next}, with records up to {span.end} promised",
+            where=where_is(self._options.brokers),
+        )
+
+    def _records(self, batch: list[Message]) -> Records:
+        values = pa.array([message.value() for message in batch], pa.binary())
+        extra = {
+            f"kafka_{name}": pa.array(_EXTRAS[name](batch), EXTRA_TYPES[name])
+            for name in self._options.include
+        }
+        place = f"{self._span.topic}[{self._span.partition}]"
+        first = batch[0].offset()
+        if batch[-1].offset() - first == len(batch) - 1:
+            return Records(values, extra, lambda i: f"{place}@{first + i}")
+        offsets = [message.offset() for message in batch]
+        return Records(values, extra, lambda i: f"{place}@{offsets[i]}")
+
+
+def _size(records: Records) -> int:
+    return 1 + sum(int(column.nbytes) for column in (records.values, *records.extra.values()))
+
+
+def _headers(message: Message) -> list[dict[str, Any]] | None:
+    told = message.headers()
+    if told is None:
+        return None
+    return [{"key": name, "value": _bytes(value)} for name, value in told]
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _micros(message: Message) -> int | None:
+    kind, millis = message.timestamp()
+    return None if kind == 0 else millis * 1000
+
+
+_EXTRAS: dict[str, Callable[[list[Message]], list[Any]]] = {
+    "key": lambda batch: [_bytes(message.key()) for message in batch],
+    "headers": lambda batch: [_headers(message) for message in batch],
+    "timestamp": lambda batch: [_micros(message) for message in batch],
+    "topic": lambda batch: [message.topic() for message in batch],
+    "partition": lambda batch: [message.partition() for message in batch],
+    "offset": lambda batch: [message.offset() for message in batch],
+}

@@ -1,0 +1,238 @@
+"""The Kafka source: places in topics on the driver, records in tasks."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.check import CheckStep
+from icestream.contracts.source import Source, Split
+from icestream.contracts.traits import SourceTraits
+from icestream.decode.formats import make_decoder, read_schema
+from icestream.errors import ConnectorError, SourceChangedError, TransientError
+from icestream.sources.kafka import positions
+from icestream.sources.kafka.cluster import Cluster, Topic
+from icestream.sources.kafka.faults import expired, where_is
+from icestream.sources.kafka.options import KafkaOptions, StartingPlace
+from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icestream.contracts.decoder import Decoder
+    from icestream.contracts.position import Position
+    from icestream.contracts.records import Records
+    from icestream.sources.kafka.positions import Partition
+
+_log = logging.getLogger(__name__)
+
+# Topics, partitions and retention change seldom, and asking costs as much as asking for offsets.
+_DESCRIBE_SECS = 10.0
+
+
+class KafkaSource(Source[KafkaOptions]):
+    """Topics of a Kafka cluster, each record once, aborted transactions left out."""
+
+    options_type = KafkaOptions
+    traits = SourceTraits(replayable=True, ordered=True)
+
+    def __init__(self, options: KafkaOptions) -> None:
+        super().__init__(options)
+        self._given = None if options.schema_ is None else read_schema(options.schema_)
+        self._forget_connection()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "_given": self._given}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget_connection()
+
+    def _forget_connection(self) -> None:
+        self._cluster: Cluster | None = None
+        self._topics: dict[str, Topic] = {}
+        self._lost: set[str] = set()
+        self._described_at = float("-inf")
+
+    def identity(self) -> str:
+        """Name the topics; brokers may move."""
+        if self.options.topic_pattern is not None:
+            return f"kafka /{self.options.topic_pattern}/"
+        return f"kafka {','.join(sorted(self.options.topics))}"
+
+    def first(self) -> Position:
+        """Return where `starting` points to, for every partition that exists now."""
+        topics = self._describe()
+        partitions = _partitions(topics)
+        offsets = self._starting_offsets(partitions)
+        if len(offsets) < len(partitions):
+            # A partition left out would later begin at its earliest record, whatever was asked.
+            raise TransientError(
+                f"{_count(len(partitions) - len(offsets), 'partition')} can't be asked for yet",
+                where=where_is(self.options.brokers),
+            )
+        return positions.make({name: topic.id for name, topic in topics.items()}, offsets)
+
+    def _starting_offsets(self, partitions: list[Partition]) -> dict[Partition, int]:
+        starting, cluster = self.options.starting, self._connected()
+        if not isinstance(starting, StartingPlace):
+            return (
+                cluster.latest(partitions) if starting == "latest" else cluster.earliest(partitions)
+            )
+        if starting.millis is not None:
+            return cluster.at_time(partitions, starting.millis)
+        lowest = cluster.earliest(partitions)
+        for topic, told in (starting.offsets or {}).items():
+            for number, offset in told.items():
+                if (topic, number) not in lowest:
+                    raise ConnectorError(
+                        f"`starting` names topic {topic!r}, partition {number}, which is not read",
+                        where=where_is(self.options.brokers),
+                    )
+                if offset < lowest[topic, number]:
+                    place = f"topic {topic!r}, partition {number}"
+                    raise expired(place, offset, lowest[topic, number], self.options.brokers)
+                lowest[topic, number] = offset
+        return lowest
+
+    def newest(self, current: Position) -> Position:
+        """Return the end of every partition, or `current` if none has moved."""
+        before = positions.offsets_of(current)
+        is_due = time.monotonic() - self._described_at >= _DESCRIBE_SECS
+        topics = self._describe() if is_due else self._topics
+        if is_due:
+            self._refuse_changed(current, topics)
+        ends = self._connected().latest(_partitions(topics))
+        if is_due:
+            self._refuse_gone(before, ends)
+        moved = {key: end for key, end in ends.items() if end > before.get(key, -1)}
+        begins = self._connected().earliest(key for key in moved if key not in before)
+        # An empty partition that is new to us has no row yet, so it is no progress either.
+        moved = {key: end for key, end in moved.items() if end > begins.get(key, -1)}
+        begins = {key: begin for key, begin in begins.items() if key in moved}
+        if not moved:
+            return current
+        found = {name: topics[name].id for name, _ in moved}
+        ids = {**found, **positions.ids_of(current)}
+        return positions.make(ids, {**before, **moved}, begins)
+
+    def rows_between(self, start: Position, end: Position) -> int:
+        """Return the number of offsets: at most so many records, fewer after compaction."""
+        return sum(span.rows for span in positions.spans(start, end))
+
+    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+        """Return a position that every partition reaches at the same time."""
+        return positions.cap(start, end, max_rows)
+
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+        """Cut by partitions, and long partitions further when there are few."""
+        return positions.splits(start, end, slots)
+
+    def read(self, split: Split) -> Iterator[Records]:
+        """Yield the records of a split, offset by offset."""
+        return read_spans(self.options, split.what)
+
+    def decoder(self) -> Decoder:
+        """Return the decoder of `format`."""
+        return make_decoder(
+            self.options.format,
+            schema=self._given,
+            registry=self.options.schema_registry,
+            subjects=tuple(f"{topic}-value" for topic in self.options.topics),
+        )
+
+    def schema(self) -> pa.Schema | None:
+        """Return the columns that `schema` or the format tells, with the included ones."""
+        if self._given is not None:
+            columns = self._given.columns
+        elif self.options.format in ("string", "bytes"):
+            columns = self.decoder().infer([])
+        else:
+            return None
+        return pa.schema([*columns, *(self.extra_columns() or ())])
+
+    def extra_columns(self) -> pa.Schema | None:
+        """Return the columns that `include` names."""
+        wanted = self.options.include
+        return pa.schema([(f"kafka_{name}", EXTRA_TYPES[name]) for name in wanted]) or None
+
+    def check(self) -> Iterator[CheckStep]:
+        """Ask whether the brokers answer and have the topics."""
+        yield CheckStep("reach brokers", self._reach)
+        yield CheckStep("find topics", self._find)
+
+    def _reach(self) -> str:
+        count = len(self._connected().names())
+        return f"{','.join(self.options.brokers)}, {_count(count, 'topic')} in all"
+
+    def _find(self) -> str:
+        topics = self._describe()
+        partitions = len(_partitions(topics))
+        return f"{_count(len(topics), 'topic')}, {_count(partitions, 'partition')}"
+
+    def close(self) -> None:
+        """Drop the driver's connection."""
+        self._forget_connection()
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self.options)
+        return self._cluster
+
+    def _describe(self) -> dict[str, Topic]:
+        """Ask for the topics to read; each one that the file names must exist."""
+        cluster, names = self._connected(), list(self.options.topics)
+        pattern = self.options.topic_pattern
+        if pattern is not None:
+            names = [name for name in cluster.names() if re.fullmatch(pattern, name)]
+        topics = cluster.describe(names)
+        for name in self.options.topics:
+            if name not in topics:
+                raise cluster.missing(name)
+        self._topics, self._described_at = topics, time.monotonic()
+        return topics
+
+    def _refuse_changed(self, current: Position, topics: dict[str, Topic]) -> None:
+        for name, known in positions.ids_of(current).items():
+            found = topics.get(name)
+            if found is None:
+                if name not in self._lost:
+                    _log.warning("topic %r is no longer read: gone, or not asked for", name)
+                self._lost.add(name)
+            elif found.id != known:
+                self._described_at = float("-inf")
+                raise SourceChangedError(
+                    f"topic {name!r} was deleted and made anew since the checkpoint "
+                    f"(id {known!r}, now {found.id!r})",
+                    where=where_is(self.options.brokers),
+                    todo="Its offsets mean other records now. Restore the old topic, or read the "
+                    "new one from its beginning by `icestream run --start-over`.",
+                )
+
+    def _refuse_gone(self, before: dict[Partition, int], ends: dict[Partition, int]) -> None:
+        known = [key for key in before if key in ends]
+        for key, lowest in self._connected().earliest(known).items():
+            place = f"topic {key[0]!r}, partition {key[1]}"
+            if lowest > before[key]:
+                self._described_at = float("-inf")
+                raise expired(place, before[key], lowest, self.options.brokers)
+            if ends[key] < before[key]:
+                self._described_at = float("-inf")
+                raise SourceChangedError(
+                    f"{place}: read up to offset {before[key]}, and now it ends at {ends[key]}",
+                    where=where_is(self.options.brokers),
+                    todo="The partition lost records that were read. Check the cluster, then go on "
+                    "by `icestream run --start-over`.",
+                )
+
+
+def _partitions(topics: dict[str, Topic]) -> list[Partition]:
+    return [(name, number) for name, topic in topics.items() for number in topic.partitions]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

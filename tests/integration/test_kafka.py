@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import io
+import json
+import struct
+import uuid
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from tests.fixtures.waiting import wait_until
+
+from icestream.errors import ConnectorError, SourceChangedError
+from icestream.sources.kafka import KafkaOptions, KafkaSource
+from icestream.testing.source_suite import SourceSuite, System
+
+if TYPE_CHECKING:
+    from tests.fixtures.kafka import KafkaBroker
+    from tests.fixtures.schema_registry import SchemaRegistry
+
+    from icestream.contracts.position import Position
+
+
+def source_of(broker: KafkaBroker, *topics: str, **changes: Any) -> KafkaSource:
+    told = {"brokers": broker.bootstrap, "topics": topics, "format": "string", **changes}
+    return KafkaSource(KafkaOptions.model_validate(told))
+
+
+def values(source: KafkaSource, start: Position, end: Position, slots: int = 2) -> list[Any]:
+    return [
+        value
+        for split in source.splits(start, end, slots)
+        for records in source.read(split)
+        for value in records.values.to_pylist()
+    ]
+
+
+class KafkaTopic:
+    """A topic of three partitions, as the suite wants it."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.broker = broker
+        self.topic = broker.new_topic("suite", partitions=3)
+        self.written = 0
+
+    def source(self) -> KafkaSource:
+        return source_of(self.broker, self.topic, include=["key", "topic", "partition", "offset"])
+
+    def add(self, rows: int) -> None:
+        # Spread evenly, so that the share of each partition is known.
+        for partition in range(3):
+            mine = [str(self.written + i) for i in range(rows) if i % 3 == partition]
+            self.broker.produce(self.topic, mine, partition=partition)
+        self.written += rows
+
+
+class TestKafka(SourceSuite):
+    not_held = {"ordered": "order holds within a partition; partitions are read side by side"}
+
+    @pytest.fixture
+    def system(self, kafka_broker: KafkaBroker) -> System:
+        return KafkaTopic(kafka_broker)
+
+
+def test_missing_topic_is_named_with_similar_ones(kafka_broker: KafkaBroker) -> None:
+    name = f"orders{uuid.uuid4().hex}"
+    kafka_broker.create_topic(name)
+    wrong = name.replace("orders", "ordres")
+
+    with pytest.raises(ConnectorError) as caught:
+        source_of(kafka_broker, wrong).first()
+
+    assert str(caught.value) == (
+        f"source kafka {kafka_broker.bootstrap}: no topic is called {wrong!r}\n"
+        f"  Did you mean {name!r}? Create the topic, or correct `topics`."
+    )
+
+
+def test_check_tells_how_much_there_is(kafka_broker: KafkaBroker) -> None:
+    one, other = kafka_broker.new_topic(partitions=3), kafka_broker.new_topic(partitions=5)
+
+    steps = {step.name: step.run() for step in source_of(kafka_broker, one, other).check()}
+
+    assert list(steps) == ["reach brokers", "find topics"]
+    assert steps["find topics"] == "2 topics, 8 partitions"
+
+
+def test_starting_places_are_kept_to(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, ["a", "b", "c"], timestamps=[1000, 2000, 3000])
+
+    def read_from(starting: Any) -> list[Any]:
+        source = source_of(kafka_broker, topic, starting=starting)
+        start = source.first()
+        return values(source, start, source.newest(start))
+
+    assert read_from("earliest") == [b"a", b"b", b"c"]
+    assert read_from("latest") == []
+    assert read_from({"timestamp": 1500}) == [b"b", b"c"]
+    assert read_from({"timestamp": "1970-01-01T00:00:03Z"}) == [b"c"]
+    assert read_from({"timestamp": 9000}) == []
+    assert read_from({"offsets": {topic: {0: 2}}}) == [b"c"]
+
+
+def test_facts_of_a_record_become_columns(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(
+        topic,
+        ["a", None],
+        keys=[b"k", None],
+        headers=[[("h", b"1"), ("h", b"2")], None],
+        timestamps=[1000, 2500],
+    )
+    every = ["key", "headers", "timestamp", "topic", "partition", "offset"]
+    source = source_of(kafka_broker, topic, include=every)
+    start = source.first()
+
+    (split,) = source.splits(start, source.newest(start), 1)
+    (records,) = source.read(split)
+
+    assert records.values.to_pylist() == [b"a", None]
+    assert source.extra_columns() == pa.schema([(n, a.type) for n, a in records.extra.items()])
+    assert pa.table(dict(records.extra)).to_pylist() == [
+        {
+            "kafka_key": b"k",
+            "kafka_headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}],
+            "kafka_timestamp": datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc),
+            "kafka_topic": topic,
+            "kafka_partition": 0,
+            "kafka_offset": 0,
+        },
+        {
+            "kafka_key": None,
+            "kafka_headers": None,
+            "kafka_timestamp": datetime(1970, 1, 1, 0, 0, 2, 500_000, tzinfo=timezone.utc),
+            "kafka_topic": topic,
+            "kafka_partition": 0,
+            "kafka_offset": 1,
+        },
+    ]
+    assert records.position(1) == f"{topic}[0]@1"
+
+
+def test_pattern_takes_up_topics_and_partitions_made_later(kafka_broker: KafkaBroker) -> None:
+    prefix = uuid.uuid4().hex
+    kafka_broker.create_topic(f"{prefix}-a")
+    kafka_broker.produce(f"{prefix}-a", ["1"])
+    told = {"topics": (), "topic_pattern": f"{prefix}-.*"}
+    first = source_of(kafka_broker, **told)
+    end = first.newest(first.first())
+
+    kafka_broker.create_topic(f"{prefix}-b", partitions=2)
+    later = source_of(kafka_broker, **told)
+    assert later.newest(end) == end, "a topic without records is no progress"
+    kafka_broker.produce(f"{prefix}-b", ["2", "3"], partition=1)
+    newest = source_of(kafka_broker, **told).newest(end)
+
+    assert values(later, end, newest) == [b"2", b"3"]
+    assert newest["topics"][f"{prefix}-b"]["begins"] == {"1": 0}
+    assert later.newest(newest) == newest
+
+
+def test_topic_made_anew_is_noticed(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, ["a"])
+    source = source_of(kafka_broker, topic)
+    end = source.newest(source.first())
+    old = end["topics"][topic]["id"]
+    kafka_broker.delete_topic(topic)
+    wait_until(lambda: topic not in kafka_broker.topics(), "the topic to go")
+    kafka_broker.create_topic(topic)
+    kafka_broker.produce(topic, ["x", "y"])
+    anew = source_of(kafka_broker, topic)
+
+    with pytest.raises(SourceChangedError) as caught:
+        anew.newest(end)
+
+    new = anew.first()["topics"][topic]["id"]
+    assert new != old
+    assert str(caught.value) == (
+        f"source kafka {kafka_broker.bootstrap}: topic {topic!r} was deleted and made anew since "
+        f"the checkpoint (id {old!r}, now {new!r})\n"
+        "  Its offsets mean other records now. Restore the old topic, or read the new one from its "
+        "beginning by `icestream run --start-over`."
+    )
+
+
+def test_records_gone_by_retention_are_noticed(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, ["a", "b", "c", "d"])
+    source = source_of(kafka_broker, topic)
+    start = source.first()
+    end = source.newest(start)
+    _delete_records(kafka_broker, topic, before=3)
+    message = (
+        f"source kafka {kafka_broker.bootstrap}: topic {topic!r}, partition 0: offset 0 is gone, "
+        "the lowest one left is 3\n  The topic's retention removed records before they were read. "
+        "Restore them, or go on without them by `icestream run --start-over`; longer retention "
+        "avoids this."
+    )
+
+    with pytest.raises(SourceChangedError) as caught:
+        source_of(kafka_broker, topic).newest(start)
+    assert str(caught.value) == message
+    with pytest.raises(SourceChangedError) as caught:
+        values(source, start, end)
+    assert str(caught.value) == message
+
+
+def test_only_committed_records_are_read_and_none_twice(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic()
+    producer = Producer(
+        {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": uuid.uuid4().hex}
+    )
+    producer.init_transactions()
+    source = source_of(kafka_broker, topic)
+    start = source.first()
+
+    def write(*texts: str) -> None:
+        producer.begin_transaction()
+        for text in texts:
+            producer.produce(topic, text)
+        producer.flush()
+
+    write("a", "b")
+    producer.commit_transaction()
+    write("lost")
+    producer.abort_transaction()
+    # Two records, a marker, a lost record and a marker; the markers come a moment later.
+    committed = {"topics": {topic: {**start["topics"][topic], "partitions": {"0": 5}}}}
+    wait_until(lambda: source.newest(start) == committed, "the markers to be seen")
+    write("open")
+    assert source.newest(committed) == committed, "an open transaction is not readable"
+    assert values(source, start, committed) == [b"a", b"b"]
+    producer.commit_transaction()
+    wait_until(lambda: source.newest(committed) != committed, "the commit to be seen")
+    end = source.newest(committed)
+
+    assert values(source, committed, end) == [b"open"]
+    assert values(source, start, end) == [b"a", b"b", b"open"]
+
+
+def test_spans_in_any_order_by_one_consumer_are_read_exactly(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic(partitions=2)
+    for partition in (0, 1):
+        kafka_broker.produce(topic, [f"{partition}-{i}" for i in range(5000)], partition=partition)
+    source = source_of(kafka_broker, topic)
+    start = source.first()
+
+    def place(zero: int, one: int) -> Position:
+        told = {**start["topics"][topic], "partitions": {"0": zero, "1": one}}
+        return {"topics": {topic: told}}
+
+    for low, high in [(4000, 4999), (0, 10), (10, 4000), (5, 6), (4999, 5000), (0, 5000)]:
+        got = values(source, place(low, low), place(high, high), slots=1)
+        assert got == [f"{p}-{i}".encode() for p in (0, 1) for i in range(low, high)]
+
+
+def test_json_is_decoded_into_columns(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, [json.dumps({"id": i, "name": f"n{i}"}) for i in range(10)])
+    source = source_of(kafka_broker, topic, format="json", schema="id bigint, name string")
+    start, decoder = source.first(), source.decoder()
+    columns = source.schema()
+    assert columns is not None
+
+    (split,) = source.splits(start, source.newest(start), 1)
+    rows = [decoder.decode(records.values, columns).rows for records in source.read(split)]
+
+    assert pa.Table.from_batches(rows).to_pydict() == {
+        "id": list(range(10)),
+        "name": [f"n{i}" for i in range(10)],
+    }
+
+
+def test_avro_is_decoded_by_the_registry(
+    kafka_broker: KafkaBroker, schema_registry: SchemaRegistry
+) -> None:
+    topic = kafka_broker.new_topic()
+    old = {"type": "record", "name": "o", "fields": [{"name": "id", "type": "long"}]}
+    tag = {"name": "tag", "type": ["null", "string"], "default": None}
+    new = {**old, "fields": [*old["fields"], tag]}
+    ids = [schema_registry.register(f"{topic}-value", json.dumps(schema)) for schema in (old, new)]
+    kafka_broker.produce(
+        topic,
+        [
+            _encoded(ids[0], old, {"id": 1}),
+            _encoded(ids[1], new, {"id": 2, "tag": "x"}),
+            _encoded(987_654, old, {"id": 3}),
+        ],
+    )
+    source = source_of(
+        kafka_broker, topic, format="avro", schema_registry={"url": schema_registry.url}
+    )
+    start, decoder = source.first(), source.decoder()
+
+    columns = decoder.infer([])
+    (split,) = source.splits(start, source.newest(start), 1)
+    (records,) = source.read(split)
+    decoded = decoder.decode(records.values, columns)
+
+    assert columns == pa.schema([("id", pa.int64()), ("tag", pa.string())])
+    assert decoded.rows.to_pylist() == [{"id": 1, "tag": None}, {"id": 2, "tag": "x"}]
+    assert decoded.bad == ((2, "schema id 987654 is not in the registry"),)
+
+
+def _encoded(schema_id: int, schema: dict[str, Any], row: dict[str, Any]) -> bytes:
+    stream = io.BytesIO(struct.pack(">bI", 0, schema_id))
+    stream.seek(0, io.SEEK_END)
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), row)
+    return stream.getvalue()
+
+
+def _delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        future.result(30)

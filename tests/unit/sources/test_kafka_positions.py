@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import pickle
+import socket
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from icestream.errors import PlanError, UnreachableError
+from icestream.sources.kafka import KafkaOptions, KafkaSource, positions
+from icestream.sources.kafka.options import StartingPlace
+from icestream.sources.kafka.positions import Span
+
+
+def options(**changes: Any) -> KafkaOptions:
+    return KafkaOptions.model_validate({"brokers": "a:1", "topics": ["orders"], **changes})
+
+
+def problem(**changes: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        options(**changes)
+    (error,) = caught.value.errors()
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def at(*offsets: int | None, begins: dict[int, int] | None = None) -> dict[str, Any]:
+    told = {("orders", i): offset for i, offset in enumerate(offsets) if offset is not None}
+    new = {("orders", i): begin for i, begin in (begins or {}).items()}
+    return positions.make({"orders": "x1"}, told, new)
+
+
+def test_brokers_are_a_list_or_have_commas() -> None:
+    assert options(brokers="a:1, b:2").brokers == ("a:1", "b:2")
+    assert options(brokers=["a:1", "b:2"]).brokers == ("a:1", "b:2")
+
+
+def test_settings_are_passed_on_in_either_spelling() -> None:
+    told = options(options={"kafka.sasl.username": "me", "fetch.min.bytes": 5, "check.crcs": True})
+
+    settings = told.client_settings()
+
+    assert settings["sasl.username"] == "me"
+    assert settings["fetch.min.bytes"] == "5"
+    assert settings["check.crcs"] == "true"
+    assert settings["bootstrap.servers"] == "a:1"
+
+
+def test_no_setting_is_shown() -> None:
+    told = options(options={"sasl.password": "hunter2"})
+
+    assert "hunter2" not in repr(told)
+    assert "hunter2" not in told.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topics": []}, "needs either `topics` or `topic_pattern`"),
+        ({"topic_pattern": "x.*"}, "needs either `topics` or `topic_pattern`"),
+        (
+            {"topics": [], "topic_pattern": "("},
+            "topic_pattern is not a regular expression: "
+            "missing ), unterminated subpattern at position 0",
+        ),
+        ({"format": "csv"}, "format 'csv' needs `schema`, e.g. `id bigint, name string`"),
+        ({"format": "avro"}, "format 'avro' needs `schema` or `schema_registry`"),
+        (
+            {"options": {"auto.offset.reset": "x"}},
+            "option 'auto.offset.reset' is set by icestream itself",
+        ),
+        (
+            {"options": {"kafka.sasl.jaas.config": "x"}},
+            "option 'sasl.jaas.config' is for Java clients. "
+            "Use `sasl.username` and `sasl.password` instead.",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    assert problem(**changes) == message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plugin.library.paths",
+        "sasl.kerberos.kinit.cmd",
+        "ssl.engine.location",
+        "ssl.providers",
+        "error_cb",
+        "oauth_cb",
+        "sasl.login.callback.handler.class",
+        "interceptor.classes",
+        "value.deserializer",
+    ],
+)
+def test_setting_that_loads_code_is_refused(name: str) -> None:
+    message = f"option {name!r} loads code or runs a command, and is not taken"
+    assert problem(options={name: "x"}) == message
+
+
+@pytest.mark.parametrize("moment", ["2024-01-02T03:04:05Z", "2024-01-02T03:04:05", 1704164645000])
+def test_starting_time_is_text_or_milliseconds(moment: Any) -> None:
+    starting = options(starting={"timestamp": moment}).starting
+
+    assert isinstance(starting, StartingPlace)
+    assert starting.millis == 1704164645000
+    assert datetime.fromtimestamp(starting.millis / 1000, timezone.utc).year == 2024
+
+
+def test_starting_offsets_are_by_topic_and_partition() -> None:
+    starting = options(starting={"offsets": {"orders": {"0": 5, 1: 6}}}).starting
+
+    assert isinstance(starting, StartingPlace)
+    assert starting.offsets == {"orders": {0: 5, 1: 6}}
+
+
+def test_identity_names_the_topics() -> None:
+    assert KafkaSource(options(topics="b,a")).identity() == "kafka a,b"
+    assert KafkaSource(options(topics=[], topic_pattern="o.*")).identity() == "kafka /o.*/"
+
+
+def test_schema_is_told_by_the_option_with_the_included_columns() -> None:
+    source = KafkaSource(options(schema="id bigint", include=["key", "offset"]))
+
+    assert source.schema() == pa.schema(
+        [("id", pa.int64()), ("kafka_key", pa.binary()), ("kafka_offset", pa.int64())]
+    )
+    assert KafkaSource(options(format="string")).schema() == pa.schema([("value", pa.string())])
+    assert KafkaSource(options()).schema() is None
+    assert KafkaSource(options()).extra_columns() is None
+
+
+def test_schema_that_cannot_be_read_is_refused_when_the_source_is_built() -> None:
+    with pytest.raises(PlanError, match="schema: 'id foo' is not a column with a type"):
+        KafkaSource(options(schema="id foo"))
+
+
+def test_broker_that_refuses_is_named() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        source = KafkaSource(options(brokers=address))
+
+        with pytest.raises(UnreachableError) as caught:
+            source.first()
+
+    assert str(caught.value) == (
+        f"source kafka {address}: no broker answers\n"
+        "  Is Kafka running there? Check `brokers`, and `security.protocol` in `options`."
+    )
+    assert caught.value.exit_code == 3
+
+
+def test_unknown_setting_is_named_without_its_value() -> None:
+    source = KafkaSource(options(options={"sasl.pasword": "hunter2"}))
+
+    with pytest.raises(PlanError) as caught:
+        source.first()
+
+    assert str(caught.value) == (
+        "source kafka a:1: the Kafka client does not take option 'sasl.pasword'\n"
+        "  Check its name and value in librdkafka's list of configuration properties."
+    )
+
+
+def test_source_is_pickled_without_its_connection() -> None:
+    source = KafkaSource(options(schema="id bigint", options={"sasl.password": "x"}))
+
+    again = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
+
+    assert again.options == source.options
+    assert again.schema() == source.schema()
+
+
+def test_position_is_json_in_the_form_of_the_docs() -> None:
+    assert at(5, 7, begins={1: 3}) == {
+        "topics": {"orders": {"id": "x1", "partitions": {"0": 5, "1": 7}, "begins": {"1": 3}}}
+    }
+
+
+def test_partition_met_for_the_first_time_begins_at_its_lowest_offset() -> None:
+    assert positions.spans(at(5, None), at(6, 9, begins={1: 4})) == [
+        Span("orders", 0, 5, 6),
+        Span("orders", 1, 4, 9),
+    ]
+
+
+def test_capped_position_moves_partitions_by_their_share() -> None:
+    assert positions.cap(at(0, 100), at(800, 300), 100) == at(80, 120)
+
+
+def test_capped_position_leaves_out_a_new_partition_that_gets_no_rows() -> None:
+    start, end = at(0, None), at(1000, 101, begins={1: 100})
+
+    assert positions.cap(start, end, 10) == at(10)
+    assert positions.cap(at(999, None), end, 1) == at(1000)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    ends=st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    max_rows=st.integers(1, 100),
+)
+def test_capped_steps_reach_the_end_and_never_pass_it(ends: list[int], max_rows: int) -> None:
+    here, end = at(*([0] * len(ends))), at(*ends)
+    while here != end:
+        there = positions.cap(here, end, max_rows)
+        moved = sum(span.rows for span in positions.spans(here, there))
+        assert 0 < moved <= max_rows
+        assert all(span.rows >= 0 for span in positions.spans(there, end))
+        here = there
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    sizes=st.lists(st.integers(0, 100_000), min_size=1, max_size=8),
+    slots=st.integers(1, 12),
+)
+def test_splits_cover_each_offset_once(sizes: list[int], slots: int) -> None:
+    start, end = at(*([7] * len(sizes))), at(*(7 + size for size in sizes))
+
+    parts = positions.splits(start, end, slots)
+
+    spans = sorted((span.partition, span.begin, span.end) for split in parts for span in split.what)
+    for number, size in enumerate(sizes):
+        edge = 7
+        for _, begin, stop in [span for span in spans if span[0] == number]:
+            assert begin == edge < stop
+            edge = stop
+        assert edge == 7 + size
+    assert sum(split.rows for split in parts) == sum(sizes)
+    assert len(parts) <= max(slots, len(sizes)) + slots
+
+
+def test_long_partition_is_cut_when_there_are_fewer_than_slots() -> None:
+    parts = positions.splits(at(0, 0), at(90_000, 30_000), 4)
+
+    assert sorted(split.rows for split in parts) == [30_000] * 4
+
+
+def test_short_partition_is_not_cut() -> None:
+    assert len(positions.splits(at(0), at(15_000), 4)) == 1
