@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.fixtures.waiting import wait_until
 
-from icestream.errors import ConnectorError, SourceChangedError
+from icestream.errors import ConnectorError, RefusedError, SourceChangedError
 from icestream.sources.kafka import KafkaOptions, KafkaSource
 from icestream.testing.source_suite import SourceSuite, System
 
@@ -86,6 +86,24 @@ def test_check_tells_how_much_there_is(kafka_broker: KafkaBroker) -> None:
 
     assert list(steps) == ["reach brokers", "find topics"]
     assert steps["find topics"] == "2 topics, 8 partitions"
+
+
+def test_refused_credentials_are_told_apart_from_silence(kafka_broker: KafkaBroker) -> None:
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": "hunter2",
+    }
+
+    with pytest.raises(RefusedError) as caught:
+        source_of(kafka_broker, "orders", options=settings).first()
+
+    assert str(caught.value) == (
+        f"source kafka {kafka_broker.bootstrap}: access was refused (_AUTHENTICATION)\n"
+        "  Check `security.protocol`, the `sasl.` and the `ssl.` settings in `options`, and the "
+        "permissions of that user."
+    )
 
 
 def test_starting_places_are_kept_to(kafka_broker: KafkaBroker) -> None:

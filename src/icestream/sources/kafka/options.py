@@ -15,7 +15,7 @@ from icestream.decode.registry import RegistryOptions
 _LOADS_CODE = re.compile(
     r"plugin\.library\.paths|ssl\.engine\..*|ssl\.providers|sasl\.kerberos\.kinit\.cmd"
     r"|.*_cb|.*callback.*|.*\.class|interceptor\..*|.*deserializer|.*serializer|opaque"
-    r"|sasl\.oauthbearer\.assertion\..*|default\.topic\.config|stats.*"
+    r"|sasl\.oauthbearer\.assertion\..*|default\.topic\.config"
 )
 _OURS = frozenset(
     {
