@@ -115,7 +115,7 @@ class CommitConflictError(CommitError):
 
 
 class CommitUnknownError(CommitError):
-    """The answer to a commit was lost; it is looked up at the next start, never repeated blindly."""
+    """No answer to a commit: it is looked up at the next start, never repeated blindly."""
 
 
 class AttentionError(IcestreamError):

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from icestream.contracts.position import Position  # noqa: TC001 - dataclass field
+from icestream.errors import SupersededError
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,12 @@ class BatchMark:
     def from_json(cls, text: str) -> BatchMark:
         """Read what `to_json` wrote; ValueError or TypeError if it is something else."""
         return cls(**json.loads(text))
+
+
+def overtaken(by: BatchMark, where: str) -> SupersededError:
+    """Return the error of an instance that finds another one's mark in the table."""
+    return SupersededError(
+        f"another instance of this pipeline has taken over and wrote batch {by.epoch}",
+        where=where,
+        todo="Nothing was written by this one. Run one instance of a pipeline at a time.",
+    )

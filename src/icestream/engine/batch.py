@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.engine import tasks
 from icestream.engine.crash_points import reach
 from icestream.errors import BadRecordError, IcestreamError, SchemaMismatchError
+from icestream.metrics.events import BatchWritten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,26 @@ class BatchResult:
     write_secs: float
     commit: Commit | None
     dead_letters: int = 0
+
+
+def batch_written(pipeline: str, table: str, epoch: int, result: BatchResult) -> BatchWritten:
+    """Return the event of a batch that was committed."""
+    commit = result.commit
+    assert commit is not None  # noqa: S101 - asked for only then
+    return BatchWritten(
+        pipeline=pipeline,
+        table=table,
+        epoch=epoch,
+        rows=commit.rows,
+        bytes=commit.bytes,
+        files=commit.files,
+        write_secs=result.write_secs,
+        commit_secs=commit.seconds,
+        retries=commit.retries,
+        snapshot_id=commit.snapshot_id,
+        # Every row of the batch was there when it began to be read.
+        newest_row_at=time.time() - commit.seconds - result.write_secs,
+    )
 
 
 @dataclass

@@ -7,11 +7,11 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.mark import BatchMark, overtaken
 from icestream.engine.admission import Admission
-from icestream.engine.batch import write_once
+from icestream.engine.batch import batch_written, write_once
 from icestream.engine.beginning import begin
 from icestream.engine.checkpoint import read_checkpoint
 from icestream.engine.columns import Columns
@@ -22,7 +22,6 @@ from icestream.engine.state import PipelineState
 from icestream.errors import IcestreamError
 from icestream.metrics.events import (
     BatchSkipped,
-    BatchWritten,
     CommitFailed,
     LagMeasured,
     PipelineRestarted,
@@ -93,6 +92,7 @@ class PipelineRunner:
         self._current: Position = {}
         self._admitted: Position | None = None
         self._target: Position | None = None
+        self._last: BatchMark | None = None
 
     def stop(self) -> None:
         """Ask the pipeline to finish the batch in hand and end."""
@@ -149,6 +149,7 @@ class PipelineRunner:
         self.plan.sink.open(self._spark, self.plan.name)
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
+        self._refuse_if_overtaken()
         # A choice is made once; a restart goes on with what it led to.
         choice: Choice = self._choices.beginning if self._attempt == 0 else "ask"
         self._current, self._admitted = begin(self.plan, self.state, choice, self._known)
@@ -169,6 +170,14 @@ class PipelineRunner:
         finally:
             if query is not None:
                 query.stop()
+
+    def _refuse_if_overtaken(self) -> None:
+        """Stop a restart that would compete with an instance which took over meanwhile."""
+        mark = self.plan.sink.last_mark()
+        ours = mark is None or mark == self._last or mark.instance == self._instance
+        if self._attempt > 0 and mark is not None and not ours:
+            raise overtaken(mark, f"pipeline {self.plan.name!r}, table {self.progress.table}")
+        self._last = mark
 
     def _start_query(self) -> StreamingQuery:
         from icestream.engine.ticker import TickerSource
@@ -253,6 +262,7 @@ class PipelineRunner:
             except IcestreamError as exc:
                 self._emit(CommitFailed(self.plan.name, self.plan.sink.identity(), 0, exc.what))
                 raise
+            self._last = self.plan.sink.last_mark()
             self._note(mark, result)
             self._attempt = 0
         self._current = end
@@ -271,22 +281,4 @@ class PipelineRunner:
         self.progress.add(mark.epoch, result)
         self.state.report(self.progress.to_json())
         if result.commit is not None:
-            self._emit(_written(name, table, mark, result))
-
-
-def _written(pipeline: str, table: str, mark: BatchMark, result: BatchResult) -> Any:
-    commit = result.commit
-    assert commit is not None  # noqa: S101 - asked for only then
-    return BatchWritten(
-        pipeline=pipeline,
-        table=table,
-        epoch=mark.epoch,
-        rows=commit.rows,
-        bytes=commit.bytes,
-        files=commit.files,
-        write_secs=result.write_secs,
-        commit_secs=commit.seconds,
-        retries=commit.retries,
-        snapshot_id=commit.snapshot_id,
-        newest_row_at=time.time() - commit.seconds - result.write_secs,
-    )
+            self._emit(batch_written(name, table, mark.epoch, result))

@@ -6,13 +6,13 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from icestream.contracts.mark import BatchMark, overtaken
 from icestream.contracts.sink import Commit, WrittenFile
 from icestream.errors import (
     CheckpointLostError,
     CommitConflictError,
     CommitUnknownError,
     IcestreamError,
-    SupersededError,
 )
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
@@ -20,7 +20,6 @@ from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.contracts.mark import BatchMark
     from icestream.sinks.iceberg.java import Fence, JavaTable
 
 logger = logging.getLogger(__name__)
@@ -138,9 +137,4 @@ def _superseded(found: str | None, key: str, where: str) -> IcestreamError:
             todo="Nothing was written. Restore the table, or start over on purpose with "
             "`icestream run --start-over`.",
         )
-    other = ledger.parse_mark(found, key)
-    return SupersededError(
-        f"another instance of this pipeline has taken over and wrote batch {other.epoch}",
-        where=where,
-        todo="Nothing was written by this one. Run one instance of a pipeline at a time.",
-    )
+    return overtaken(ledger.parse_mark(found, key), where)
