@@ -60,7 +60,13 @@ class Columns:
                 todo="Use `schema_evolution: add_columns`, or alter the table.",
             )
         for name, kind in fields.items():
-            self._columns = self._columns.append(pa.field(name, kind))
+            index = self._columns.get_field_index(name)
+            if index < 0:
+                self._columns = self._columns.append(pa.field(name, kind))
+            else:
+                # A struct that has gained members comes under its own name.
+                grown = self._columns.field(index).with_type(kind)
+                self._columns = self._columns.set(index, grown)
         self._remember()
 
     def _known(self) -> pa.Schema | None:
@@ -69,7 +75,9 @@ class Columns:
         if not self._plan.transforms:
             table = self._plan.sink.columns()
             if table is not None:
-                return table
+                extra = self._plan.source.extra_columns() or []
+                asked_for_later = [column for column in extra if column.name not in table.names]
+                return pa.schema([*table, *asked_for_later])
         return self._remembered()
 
     def _inferred(self, splits: Sequence[Split]) -> pa.Schema:

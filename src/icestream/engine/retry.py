@@ -20,4 +20,5 @@ def passes(error: BaseException) -> bool:
 
 def pause_secs(attempt: int, backoff_secs: float) -> float:
     """Return how long to wait before restart number `attempt`, the first being 1."""
-    return min(backoff_secs * 2.0 ** (attempt - 1), LONGEST_PAUSE_SECS)
+    # The exponent has a limit of its own: a pipeline may be restarted for weeks.
+    return min(backoff_secs * 2.0 ** min(attempt - 1, 32), LONGEST_PAUSE_SECS)

@@ -41,7 +41,7 @@ class PipelineState:
 
     def make(self) -> None:
         """Create the folders, for our eyes only."""
-        for folder in (self.root, self.folder, self.checkpoint.parent):
+        for folder in (self.root, self.folder.parent, self.folder, self.checkpoint.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def start(self) -> Position | None:
@@ -65,7 +65,7 @@ class PipelineState:
     def accepted(self) -> str | None:
         """Return the mark that a person chose to begin anew over, if one ever did."""
         kept = self._read("accepted.json")
-        return None if kept is None else kept["mark"]
+        return None if kept is None else kept.get("mark")
 
     def accept(self, mark: str | None) -> None:
         self._write("accepted.json", {"mark": mark})
@@ -132,11 +132,11 @@ class PipelineState:
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
         try:
-            text = path.read_text(encoding="utf-8")
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict):
+                raise ValueError("it holds no JSON object")
         except FileNotFoundError:
             return None
-        try:
-            content = json.loads(text)
         except ValueError as exc:
             raise CorruptStateError(
                 f"the file {path} can't be read: {exc}",
@@ -144,7 +144,7 @@ class PipelineState:
                 todo="Restore it from a backup, or remove the pipeline's state and start over "
                 "with `icestream run --start-over`.",
             ) from exc
-        return dict(content)
+        return content
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         path = self.folder / name

@@ -1,0 +1,167 @@
+"""When a batch may begin, and where it ends."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.engine.admission import Admission, Lag
+from icestream.plan.plan import Batching
+from icestream.testing.scripted import ScriptedSource
+
+SCHEMA = pa.schema([("id", pa.int64())])
+START = {"row": 0}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Counted(ScriptedSource):
+    """A source of so many rows that none of them is made."""
+
+    def __init__(self, rows: int, *, has_end: bool = False) -> None:
+        super().__init__(schema=SCHEMA)
+        self.rows = rows
+        self.ended = has_end
+
+    def newest(self, current: dict[str, int]) -> dict[str, int]:
+        return {"row": max(current["row"], self.rows)}
+
+    def ends(self, position: dict[str, int]) -> bool:
+        return self.ended and position["row"] >= self.rows
+
+
+def admission(
+    source: Counted,
+    clock: Clock | None = None,
+    *,
+    size: int = 10_000,
+    flush: float = 60,
+    most: int = 5_000_000,
+    target: dict[str, int] | None = None,
+) -> Admission:
+    return Admission(source, Batching(size, flush, most), target=target, clock=clock or Clock())
+
+
+def test_backlog_goes_into_one_batch_however_small_the_batch_size() -> None:
+    assert admission(Counted(1_000_000)).next_end(START) == {"row": 1_000_000}
+
+
+def test_backlog_larger_than_max_batch_rows_is_taken_in_steps_of_that_size() -> None:
+    admitted = admission(Counted(1_000_000), most=400_000)
+
+    ends, here = [], START
+    while (end := admitted.next_end(here)) is not None:
+        ends.append(end["row"])
+        here = end
+
+    assert ends == [400_000, 800_000, 1_000_000]
+
+
+def test_max_batch_rows_below_batch_size_is_still_the_limit() -> None:
+    assert admission(Counted(50_000), most=500).next_end(START) == {"row": 500}
+
+
+def test_batch_size_rows_begin_a_batch_at_once() -> None:
+    clock = Clock()
+
+    assert admission(Counted(9_999), clock).next_end(START) is None
+    assert admission(Counted(10_000), clock).next_end(START) == {"row": 10_000}
+
+
+def test_few_rows_wait_for_the_flush_interval_counted_from_when_they_were_seen() -> None:
+    source, clock = Counted(0), Clock()
+    admitted = admission(source, clock)
+    assert admitted.next_end(START) is None
+    clock.now += 1_000
+    source.rows = 3
+    assert admitted.next_end(START) is None, "the clock starts with the first row that waits"
+    clock.now += 59.9
+    source.rows = 5
+    assert admitted.next_end(START) is None, "a later row does not start the clock again"
+    clock.now += 0.1
+
+    assert admitted.next_end(START) == {"row": 5}
+
+
+def test_clock_starts_again_after_a_batch_that_took_everything() -> None:
+    source, clock = Counted(3), Clock()
+    admitted = admission(source, clock)
+    admitted.next_end(START)
+    clock.now += 60
+    assert admitted.next_end(START) == {"row": 3}
+    source.rows = 4
+
+    assert admitted.next_end({"row": 3}) is None
+    clock.now += 59
+    assert admitted.next_end({"row": 3}) is None
+    clock.now += 1
+    assert admitted.next_end({"row": 3}) == {"row": 4}
+
+
+def test_rows_that_a_full_batch_left_behind_do_not_wait_anew() -> None:
+    source, clock = Counted(3), Clock()
+    admitted = admission(source, clock, most=2)
+    admitted.next_end(START)
+    clock.now += 60
+    assert admitted.next_end(START) == {"row": 2}
+
+    assert admitted.next_end({"row": 2}) == {"row": 3}
+
+
+def test_target_is_reached_without_waiting_and_never_passed() -> None:
+    source = Counted(7)
+    admitted = admission(source, target={"row": 7}, most=5)
+    source.rows = 1_000_000
+
+    assert admitted.next_end(START) == {"row": 5}
+    assert admitted.next_end({"row": 5}) == {"row": 7}, "two rows are few, but they are the last"
+    assert admitted.next_end({"row": 7}) is None
+
+
+def test_last_rows_of_a_source_that_ends_do_not_wait() -> None:
+    assert admission(Counted(3, has_end=True)).next_end(START) == {"row": 3}
+    assert admission(Counted(3, has_end=False)).next_end(START) is None
+
+
+def test_lag_is_what_waits_and_for_how_long() -> None:
+    source, clock = Counted(3), Clock()
+    admitted = admission(source, clock)
+    assert admitted.lag == Lag(0, 0.0)
+    admitted.next_end(START)
+    clock.now += 12.5
+    source.rows = 8
+    admitted.next_end(START)
+    assert admitted.lag == Lag(8, 12.5)
+
+    admitted.next_end({"row": 8})
+    assert admitted.lag == Lag(0, 0.0)
+
+
+@pytest.mark.parametrize("most", [1, 7, 10_000])
+@given(added=st.lists(st.integers(0, 50), max_size=20), size=st.integers(1, 100))
+def test_batches_follow_each_other_and_reach_the_target(
+    most: int, added: list[int], size: int
+) -> None:
+    """However rows arrive, batches have rows, keep within the limit and leave no gap."""
+    source, clock = Counted(0), Clock()
+    admitted, here = admission(source, clock, size=size, flush=10, most=most), START
+    for rows in added:
+        source.rows += rows
+        clock.now += 3
+        end = admitted.next_end(here)
+        if end is not None:
+            assert here["row"] < end["row"] <= min(here["row"] + most, source.rows)
+            here = end
+
+    rest = admission(source, clock, target={"row": source.rows}, most=most)
+    while (end := rest.next_end(here)) is not None:
+        here = end
+    assert here == {"row": source.rows}

@@ -1,0 +1,127 @@
+"""What Spark is launched with: quiet, on loopback, and no secret where others can look."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from icestream.engine.session import REDACTION, launch_settings
+
+# Spark hides a setting when its key or its value matches; each line is one that it must hide.
+PLANTED = [
+    ("spark.hadoop.fs.s3a.secret.key", "x"),
+    ("spark.hadoop.fs.s3a.access.key", "x"),
+    ("spark.hadoop.fs.s3a.session.token", "x"),
+    ("s3.access-key-id", "x"),
+    ("s3.secret-access-key", "x"),
+    ("client.access_key_id", "x"),
+    ("AWS_ACCESS_KEY_ID", "x"),
+    ("header.Authorization", "Basic x"),
+    ("spark.custom", "Authorization: Bearer x"),
+    ("spark.hadoop.fs.azure.account.key.acme.dfs.core.windows.net", "x"),
+    ("adls.account-key", "x"),
+    ("adls.sas-token.acme", "x"),
+    ("adls.connection-string", "x"),
+    ("spark.custom", "DefaultEndpointsProtocol=https;AccountName=acme;AccountKey=x"),
+    ("gcs.oauth2.token", "x"),
+    ("service_account_key", "x"),
+    ("kafka.sasl.jaas.config", "x"),
+    ("kafka.ssl.keystore.password", "x"),
+    ("ssl.private.key", "x"),
+    ("rest.credential", "id:x"),
+    ("schema.registry.api.key", "x"),
+    ("spark.custom", "jdbc:postgresql://shop:x@db:5432/lake"),
+    ("spark.custom", "jdbc:postgresql://db:5432/lake?user=shop&password=x"),
+    ("spark.custom", "https://shop:x@registry.example"),
+    ("spark.custom.Passwd", "x"),
+]
+PLAIN = [
+    ("spark.master", "local[*]"),
+    ("spark.driver.memory", "2g"),
+    ("spark.sql.catalog.lake.uri", "jdbc:sqlite:lake/catalog.db"),
+    ("spark.sql.catalog.lake.warehouse", "s3://bucket/path"),
+    ("spark.custom", "jdbc:postgresql://db:5432/lake"),
+    ("spark.jars", "file:///home/me/iceberg.jar"),
+]
+
+
+def settings(conf: dict[str, str] | None = None, master: str = "local[*]") -> dict[str, str]:
+    return launch_settings(master, conf or {}, [])
+
+
+@pytest.mark.parametrize(("key", "value"), PLANTED)
+def test_secret_is_redacted_by_its_key_or_value(key: str, value: str) -> None:
+    pattern = re.compile(settings()["spark.redaction.regex"])
+
+    assert pattern.search(key) or pattern.search(value)
+
+
+@pytest.mark.parametrize(("key", "value"), PLAIN)
+def test_plain_setting_is_shown(key: str, value: str) -> None:
+    pattern = re.compile(settings()["spark.redaction.regex"])
+
+    assert not pattern.search(key)
+    assert not pattern.search(value)
+
+
+def test_pattern_of_the_user_is_joined_with_ours() -> None:
+    joined = settings({"spark.redaction.regex": "pin|cvv"})["spark.redaction.regex"]
+
+    assert joined == f"{REDACTION}|pin|cvv"
+    assert re.search(joined, "card.pin")
+    assert re.search(joined, "s3.access-key-id")
+
+
+def test_catalogs_and_their_secrets_are_not_launched_with() -> None:
+    launched = settings(
+        {
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.jdbc.password": "hunter2",
+            "spark.sql.shuffle.partitions": "3",
+        }
+    )
+
+    assert not [key for key in launched if key.startswith("spark.sql.catalog.")]
+    assert "hunter2" not in str(launched)
+    assert launched["spark.sql.shuffle.partitions"] == "3", "the user's settings win over ours"
+
+
+def test_jars_of_the_user_are_loaded_beside_ours() -> None:
+    ours = [Path("/jars/a.jar"), Path("/jars/b.jar")]
+
+    assert "spark.jars" not in settings()
+    assert launch_settings("local[*]", {}, ours)["spark.jars"] == "/jars/a.jar,/jars/b.jar"
+    assert (
+        launch_settings("local[*]", {"spark.jars": "/mine.jar"}, ours)["spark.jars"]
+        == "/jars/a.jar,/jars/b.jar,/mine.jar"
+    )
+
+
+def test_pages_are_off_unless_asked_for() -> None:
+    assert settings()["spark.ui.enabled"] == "false"
+    assert settings({"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+    assert settings()["spark.ui.showConsoleProgress"] == "false"
+
+
+def test_local_spark_listens_on_loopback_and_a_cluster_does_not() -> None:
+    local, cluster = settings(), settings(master="spark://head:7077")
+
+    assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert not cluster.keys() & {"spark.driver.host", "spark.driver.bindAddress"}
+    assert cluster["spark.master"] == "spark://head:7077"
+
+
+def test_java_options_of_the_user_stand_beside_the_quiet_log() -> None:
+    options = settings({"spark.driver.extraJavaOptions": "-Dx=y"})["spark.driver.extraJavaOptions"]
+
+    logging, theirs = options.split(" ")
+    assert logging.startswith("-Dlog4j2.configurationFile=file:///")
+    assert logging.endswith("log4j2.properties")
+    assert theirs == "-Dx=y"
+
+
+def test_pipelines_share_the_session_fairly_and_in_utc() -> None:
+    assert settings()["spark.scheduler.mode"] == "FAIR"
+    assert settings()["spark.sql.session.timeZone"] == "UTC"

@@ -1,0 +1,155 @@
+"""Checkpoint and table tell one story, or a person decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from icestream.contracts.mark import BatchMark
+from icestream.engine.checkpoint import Checkpoint
+from icestream.engine.reconcile import (
+    Beginning,
+    Choice,
+    reconcile,
+    refuse_rename,
+    renamed_from,
+)
+from icestream.errors import CheckpointLostError
+
+NO_CHECKPOINT = Checkpoint(Path("nowhere"), None, -1, -1)
+RESUME = (
+    'To go on after the last row that the table holds, at {"row": 40}: '
+    "icestream run --pipeline orders --resume"
+)
+START_OVER = (
+    "To read the source from its beginning again, next to what the table holds: "
+    "icestream run --pipeline orders --start-over"
+)
+
+
+def mark(epoch: int = 3, *, query: str = "q1", pipeline: str = "orders") -> BatchMark:
+    return BatchMark(pipeline, query, epoch, "kafka orders", {"row": 30}, {"row": 40}, 10, "i1")
+
+
+def checkpoint(planned: int = 3, done: int = 3, *, query: str = "q1") -> Checkpoint:
+    return Checkpoint(Path("checkpoints/orders"), query, planned, done)
+
+
+def begin(
+    found: Checkpoint,
+    held: BatchMark | None,
+    *,
+    accepted: str | None = None,
+    committed: bool = False,
+    choice: Choice = "ask",
+) -> Beginning:
+    return reconcile(
+        pipeline="orders",
+        table="lake.db.orders",
+        checkpoint=found,
+        mark=held,
+        accepted=accepted,
+        committed=committed,
+        choice=choice,
+    )
+
+
+def test_first_start_begins_anew_at_the_source() -> None:
+    assert begin(NO_CHECKPOINT, None) == Beginning(anew=True, position=None)
+
+
+@pytest.mark.parametrize(
+    ("planned", "done", "epoch"), [(3, 3, 3), (3, 2, 3), (3, 2, 2), (9, 9, 3), (3, 3, 0)]
+)
+def test_mark_that_the_checkpoint_explains_lets_the_pipeline_go_on(
+    planned: int, done: int, epoch: int
+) -> None:
+    assert begin(checkpoint(planned, done), mark(epoch)) == Beginning(anew=False)
+
+
+def test_checkpoint_without_any_commit_goes_on() -> None:
+    assert begin(checkpoint(), None, committed=False) == Beginning(anew=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "held", "what"),
+    [
+        (
+            NO_CHECKPOINT,
+            mark(),
+            "the table holds this pipeline's rows up to batch 3, but there is no checkpoint",
+        ),
+        (
+            checkpoint(query="q2"),
+            mark(),
+            "the table holds this pipeline's rows up to batch 3 of query q1, but the checkpoint "
+            "is of q2",
+        ),
+        (
+            checkpoint(planned=2, done=2),
+            mark(),
+            "the table holds this pipeline's rows up to batch 3, but the checkpoint, an older "
+            "copy, ends at batch 2",
+        ),
+    ],
+)
+def test_mark_that_no_checkpoint_explains_stops_with_two_ways(
+    found: Checkpoint, held: BatchMark, what: str
+) -> None:
+    with pytest.raises(CheckpointLostError) as caught:
+        begin(found, held, committed=True)
+
+    assert str(caught.value) == (
+        f"pipeline 'orders', table lake.db.orders: {what}\n  {RESUME}\n  {START_OVER}"
+    )
+    assert caught.value.exit_code == 5
+    assert begin(found, held, choice="resume") == Beginning(anew=True, position={"row": 40})
+    assert begin(found, held, choice="start-over") == Beginning(anew=True, position=None)
+
+
+def test_table_that_lost_its_mark_can_only_be_started_over() -> None:
+    for choice in ("ask", "resume"):
+        with pytest.raises(CheckpointLostError) as caught:
+            begin(checkpoint(), None, committed=True, choice=choice)
+        assert str(caught.value) == (
+            "pipeline 'orders', table lake.db.orders: the pipeline has committed rows, and the "
+            "table holds no mark of it: it was dropped and made anew, or another table was put in "
+            f"its place\n  {START_OVER}"
+        )
+
+
+def test_mark_that_a_person_chose_to_begin_over_is_not_asked_about_again() -> None:
+    held = mark()
+
+    assert begin(checkpoint(query="q2"), held, accepted=held.to_json()) == Beginning(anew=False)
+    assert begin(NO_CHECKPOINT, held, accepted=held.to_json()) == Beginning(anew=True)
+    with pytest.raises(CheckpointLostError, match="of query q1"):
+        begin(checkpoint(query="q2"), mark(4), accepted=held.to_json())
+
+
+def test_choice_to_resume_changes_nothing_where_nothing_is_wrong() -> None:
+    assert begin(checkpoint(), mark(), choice="resume") == Beginning(anew=False)
+
+
+def test_long_position_is_cut_in_the_message() -> None:
+    long = BatchMark("orders", "q1", 3, "kafka", {}, {f"topic-{n}": n for n in range(500)})
+    with pytest.raises(CheckpointLostError) as caught:
+        begin(NO_CHECKPOINT, long)
+
+    line = str(caught.value).splitlines()[1]
+    assert len(line) < 400
+    assert "...: icestream run --pipeline orders --resume" in line
+
+
+def test_pipeline_of_the_same_source_that_left_the_file_was_renamed() -> None:
+    old = mark(pipeline="old")
+
+    assert renamed_from(source="kafka orders", others=[old], known=["orders"]) == old
+    assert renamed_from(source="kafka other", others=[old], known=["orders"]) is None
+    assert renamed_from(source="kafka orders", others=[old], known=["orders", "old"]) is None
+    assert str(refuse_rename("orders", "lake.db.orders", old)) == (
+        "pipeline 'orders', table lake.db.orders: the table holds rows of the same source by "
+        "pipeline 'old', which the file no longer has, up to batch 3\n"
+        f"  {RESUME}\n  {START_OVER}"
+    )

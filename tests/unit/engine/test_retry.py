@@ -1,0 +1,48 @@
+"""Which faults pass, and the pauses between restarts."""
+
+from __future__ import annotations
+
+import pytest
+
+from icestream import errors
+from icestream.engine.retry import passes, pause_secs
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.TransientError("a broker is away"),
+        errors.UnreachableError("nobody answers"),
+        errors.CommitUnknownError("no answer"),
+        ConnectionResetError(),
+        RuntimeError("an executor was lost"),
+    ],
+)
+def test_fault_that_may_pass_restarts_the_pipeline(error: BaseException) -> None:
+    assert passes(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.CommitConflictError("refused 4 times"),
+        errors.BadRecordError("not JSON"),
+        errors.CheckpointLostError("no checkpoint"),
+        errors.CorruptStateError("a file"),
+        errors.RefusedError("password"),
+        errors.SchemaMismatchError("a column"),
+        errors.SourceChangedError("another topic"),
+        errors.SupersededError("taken over"),
+        errors.ConnectorError("answered with an error"),
+        errors.PlanError("parts do not fit"),
+    ],
+)
+def test_fault_that_a_restart_does_not_mend_stops_the_pipeline(error: BaseException) -> None:
+    assert not passes(error)
+
+
+def test_pause_doubles_up_to_a_minute() -> None:
+    assert [pause_secs(attempt, 1.0) for attempt in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert pause_secs(1, 0.25) == 0.25
+    assert pause_secs(3, 0.0) == 0.0
+    assert pause_secs(10_000, 1.0) == 60, "a pipeline that fails for days goes on trying"
