@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    "tests.fixtures.command_line",
     "tests.fixtures.kafka",
     "tests.fixtures.postgres",
     "tests.fixtures.schema_registry",

@@ -94,10 +94,11 @@ def group() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and end the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_run(given))
+    sys.exit(run_command(given))
 
 
-def _run(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
+    """Run a command and return its exit code; errors are told, never raised."""
     screen = Screen.guess(arguments)
     _log_to_stderr(screen)
     try:

@@ -58,21 +58,25 @@ def query(sql: str, catalogs: Mapping[str, Catalog[Any]], *, limit: int | None =
         connection.execute("SET TimeZone = 'UTC'")
         _refuse_other_statements(connection, sql)
         tree = _parse(sql)
-        for parts in _table_names(tree):
-            found = find_table(parts, catalogs)
-            _copy_in(
-                connection, parts, found, _columns_read(tree, found), _rows_needed(tree, limit)
-            )
+        tables = {parts: find_table(parts, catalogs) for parts in _table_names(tree)}
         try:
-            columns, rows = _fetch(connection.execute(sql), limit)
+            # Against empty tables first: a misspelt column is told before anything is read.
+            for parts, found in tables.items():
+                _put(connection, parts, found.table.schema().as_arrow().empty_table())
+            connection.sql(sql)
+            for parts, found in tables.items():
+                columns = _columns_read(tree, found) or ("*",)
+                scan = found.table.scan(selected_fields=columns, limit=_rows_needed(tree, limit))
+                _put(connection, parts, scan.to_arrow_batch_reader())
+            names, rows = _fetch(connection.sql(sql), limit)
         except duckdb.Error as exc:
             raise _sql_error(exc) from exc
     is_cut = limit is not None and len(rows) > limit
-    return Answer(columns, rows[:limit] if is_cut else rows, is_cut)
+    return Answer(names, rows[:limit] if is_cut else rows, is_cut)
 
 
 def _fetch(
-    result: duckdb.DuckDBPyConnection, limit: int | None
+    result: duckdb.DuckDBPyRelation, limit: int | None
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Return columns and rows, one row more than the limit if there are more."""
     # By way of Arrow, since DuckDB's own rows need another package for times with a zone.
@@ -175,18 +179,15 @@ def _rows_needed(tree: Expr, limit: int | None) -> int | None:
     return limit + 1
 
 
-def _copy_in(
+def _put(
     connection: duckdb.DuckDBPyConnection,
     parts: tuple[str, ...],
-    found: FoundTable,
-    columns: tuple[str, ...] | None,
-    rows: int | None,
+    rows: pa.Table | pa.RecordBatchReader,
 ) -> None:
-    """Copy a table's rows to where the query looks for them, block by block."""
-    scan = found.table.scan(selected_fields=columns or ("*",), limit=rows)
+    """Copy rows to where the query looks for them, block by block."""
     place = _make_place(connection, parts)
-    connection.register("icestream_rows", scan.to_arrow_batch_reader())
-    connection.execute(f"CREATE TABLE {place} AS SELECT * FROM icestream_rows")  # noqa: S608
+    connection.register("icestream_rows", rows)
+    connection.execute(f"CREATE OR REPLACE TABLE {place} AS FROM icestream_rows")
     connection.unregister("icestream_rows")
 
 

@@ -1,0 +1,73 @@
+"""The log line of a batch, and the live view."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from icestream.cli.live import BatchLog, _lines
+from icestream.engine.progress import Progress
+from icestream.metrics.events import BatchSkipped, BatchWritten, LagMeasured, RecordsFailed
+
+if TYPE_CHECKING:
+    import pytest
+
+WRITTEN = BatchWritten(
+    pipeline="orders",
+    table="lake.sales.orders",
+    epoch=12,
+    rows=10_000,
+    bytes=1_200_000,
+    files=3,
+    write_secs=0.81,
+    commit_secs=0.19,
+)
+
+
+def test_each_batch_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = BatchLog()
+    with caplog.at_level(logging.INFO, logger="icestream.cli.live"):
+        log.observe(LagMeasured("orders", 10_500, 0.4))
+        log.observe(WRITTEN)
+    assert caplog.messages == [
+        "orders: batch 12, 10,000 rows in 3 files, 1.2 MB, write 0.8 s, commit 0.2 s, lag 500 rows"
+    ]
+
+
+def test_retries_skips_and_bad_records_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    log = BatchLog()
+    with caplog.at_level(logging.INFO, logger="icestream.cli.live"):
+        log.observe(BatchWritten("o", "t", 1, 1, 10, 1, 0.1, 0.5, retries=2))
+        log.observe(BatchSkipped("o", "t", 2))
+        log.observe(RecordsFailed("o", "t", 3, 3))
+    assert caplog.messages == [
+        "o: batch 1, 1 row in 1 file, 10 B, write 0.1 s, commit 0.5 s, 2 retries, lag 0 rows",
+        "o: batch 2 is in the table already, skipped",
+        "o: 3 records could not be used, 3 kept as dead letters",
+    ]
+
+
+def shown(progresses: list[Progress]) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as captured:
+        console.print(_lines(progresses, "Ctrl-C stops."))
+    return captured.get()
+
+
+def test_live_view_waits_for_spark() -> None:
+    assert shown([]) == "starting Spark ...\n"
+
+
+def test_live_view_has_a_line_a_pipeline_and_its_error() -> None:
+    good, bad = Progress("orders", "lake.a.b"), Progress("clicks", "lake.a.c")
+    good.settle("running")
+    good.measure(42, 0.5)
+    bad.fail(ValueError("the broker is gone\nand more"))
+    lines = shown([good, bad]).splitlines()
+    assert lines[1].split() == ["orders", "running", "0", "0", "42", "-", "-"]
+    assert lines[2].split() == ["clicks", "failed", "0", "0", "0", "-", "-"]
+    assert "the broker is gone" in lines[3]
+    assert lines[-1].strip() == "Ctrl-C stops."

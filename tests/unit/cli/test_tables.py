@@ -1,0 +1,141 @@
+"""`icestream snapshots`, `query` and `status`, over a table made by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.unit.cli.shop import FILE, make_table, plan_of, write_file
+
+from icestream.engine.state import PipelineState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.command_line import Icestream
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    write_file(tmp_path)
+    make_table(plan_of(tmp_path))
+    return tmp_path
+
+
+def test_snapshots_show_history_newest_first(icestream: Icestream, shop: Path) -> None:
+    document = icestream("snapshots", "--output", "json").document
+    newest, oldest = document["snapshots"]
+    assert document["table"] == "lake.demo.events"
+    assert document["metadata_location"].endswith(".metadata.json")
+    assert (newest["pipeline"], newest["epoch"], newest["is_current"]) == ("shop", 1, True)
+    assert newest["parent_snapshot_id"] == oldest["snapshot_id"]
+    assert oldest["parent_snapshot_id"] is None
+    assert {"snapshot_id", "timestamp_ms", "manifest_list", "summary"} <= set(newest)
+    assert newest["summary"]["operation"] == "append"
+    assert newest["summary"]["icestream.end"] == '{"row":6}'
+
+
+@pytest.mark.parametrize(
+    "arguments", [["demo.events"], ["lake.demo.events"], ["--pipeline", "shop"], []]
+)
+def test_table_is_found_by_any_of_its_names(
+    icestream: Icestream, shop: Path, arguments: list[str]
+) -> None:
+    ended = icestream("snapshots", *arguments, "--limit", "1")
+    lines = ended.out.splitlines()
+    assert lines[0] == "table     lake.demo.events"
+    assert lines[4].split()[-2:] == ["shop", "1"]
+    assert lines[5:] == ["... and 1 older snapshot"]
+
+
+def test_unknown_table_is_answered_with_a_suggestion(icestream: Icestream, shop: Path) -> None:
+    ended = icestream("snapshots", "demo.event")
+    assert (ended.code, ended.err) == (
+        1,
+        "error: no table is called 'demo.event'\n"
+        "  Did you mean 'demo.events'? There are: lake.demo.events.\n",
+    )
+
+
+def test_file_with_two_tables_needs_a_name(icestream: Icestream, tmp_path: Path) -> None:
+    second = "  more: {connector: iceberg, config: {namespace: demo, table: more}}\n"
+    write_file(tmp_path, FILE.replace("pipelines:", second + "pipelines:"))
+    ended = icestream("snapshots")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: icestream.yaml: the file names 2 tables\n"
+        "  Say which: lake.demo.events, lake.demo.more.\n",
+    )
+
+
+def test_query_prints_rows_as_a_table(icestream: Icestream, shop: Path) -> None:
+    sql = "SELECT product, count(*) AS n FROM demo.events GROUP BY product ORDER BY n DESC"
+    ended = icestream("query", sql)
+    assert ended.out.splitlines() == ["product  n", "mug      4", "socks    2", "(2 rows)"]
+
+
+def test_query_prints_rows_as_json(icestream: Icestream, shop: Path) -> None:
+    sql = "SELECT id, price, {'a': [1]} AS nested FROM lake.demo.events ORDER BY id"
+    document = icestream("query", sql, "--limit", "3", "--output", "json").document
+    assert document == {
+        "format_version": 1,
+        "columns": ["id", "price", "nested"],
+        "rows": [
+            {"id": 0, "price": 8.5, "nested": {"a": [1]}},
+            {"id": 1, "price": 2.0, "nested": {"a": [1]}},
+            {"id": 2, "price": "nan", "nested": {"a": [1]}},
+        ],
+        "is_cut": True,
+    }
+
+
+def test_query_tells_when_rows_are_left_out(icestream: Icestream, shop: Path) -> None:
+    ended = icestream("query", "SELECT * FROM demo.events", "--limit", "2")
+    assert ended.out.splitlines()[-1] == "(2 rows)"
+    assert ended.err == "Only the first 2 rows are shown; see --limit.\n"
+
+
+def test_status_of_a_pipeline_that_never_ran(icestream: Icestream, tmp_path: Path) -> None:
+    write_file(tmp_path)
+    (one,) = icestream("status", "--output", "json").document["pipelines"]
+    assert (one["state"], one["rows"], one["snapshot_id"], one["mark"]) == (
+        "never run",
+        0,
+        None,
+        None,
+    )
+
+
+def test_status_joins_state_lock_and_table(icestream: Icestream, shop: Path) -> None:
+    state = PipelineState(plan_of(shop).state, "shop")
+    state.make()
+    said = {"state": "running", "rows": 6, "batches": 2, "lag_rows": 7, "error": None}
+    state.report(said)
+    with state.locked():
+        (running,) = icestream("status", "--output", "json").document["pipelines"]
+    assert (running["state"], running["is_running"]) == ("running", True)
+    assert (running["rows"], running["lag_rows"], running["table_rows"]) == (6, 7, 6)
+    assert running["mark"] == {"epoch": 1, "query_id": "query-1", "rows": 3, "end": {"row": 6}}
+    assert running["last_commit_at"] is not None
+    (killed,) = icestream("status", "--output", "json").document["pipelines"]
+    assert (killed["state"], killed["is_running"]) == ("stopped", False)
+
+
+def test_status_shows_the_first_line_of_an_error(icestream: Icestream, shop: Path) -> None:
+    state = PipelineState(plan_of(shop).state, "shop")
+    state.make()
+    error = {"type": "BadRecordError", "message": "record 7 is broken\n  Mend it."}
+    state.report({"state": "failed", "rows": 6, "batches": 2, "lag_rows": 0, "error": error})
+    ended = icestream("status")
+    lines = ended.out.splitlines()
+    assert ended.code == 0
+    assert lines[1].split()[:3] == ["shop", "failed", "6"]
+    assert lines[2] == "shop: record 7 is broken"
+
+
+def test_status_goes_on_when_the_catalog_is_broken(icestream: Icestream, tmp_path: Path) -> None:
+    write_file(tmp_path)
+    (tmp_path / "lake").write_text("a file where a folder should be", encoding="utf-8")
+    (one,) = icestream("status", "--output", "json").document["pipelines"]
+    assert one["state"] == "never run"
+    assert one["table_error"].startswith("catalog 'lake'")
