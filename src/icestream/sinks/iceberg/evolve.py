@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
 from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
-from pyiceberg.types import IcebergType, NestedField, PrimitiveType
+from pyiceberg.types import (
+    BinaryType,
+    DecimalType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+)
 
 from icestream.errors import SchemaMismatchError
 
@@ -41,57 +51,88 @@ def to_arrow(schema: Schema) -> pa.Schema:
     return _pyarrow_schema_ensure_small_types(schema_to_pyarrow(schema, include_field_ids=False))
 
 
-def missing_columns(table: Schema, rows: Schema) -> list[NestedField]:
-    """Return the columns that the rows have and the table has not.
+class Missing(NamedTuple):
+    """A column that the rows have and the table has not.
+
+    Attributes:
+        parent: the struct that it belongs to, as a path; None for a column of the table itself.
+        column: its name, type and doc.
+    """
+
+    parent: str | None
+    column: NestedField
+
+    def __str__(self) -> str:
+        return f"{_path(self.parent, self.column.name)!r} {self.column.field_type}"
+
+
+def missing_columns(table: Schema, rows: Schema) -> list[Missing]:
+    """Return the columns that the rows have and the table has not, those in structs included.
 
     Raises:
         SchemaMismatchError: a column that both have can't be written to the table, or the table
             requires one that the rows lack.
     """
-    names = set(table.column_names)
-    problems = []
-    for column in rows.fields:
-        if column.name not in names:
-            continue
-        wanted = table.find_field(column.name).field_type
-        if not _fits(column.field_type, wanted):
-            problems.append(
-                f"column {column.name!r} is {wanted} in the table and {column.field_type} "
-                f"in the stream"
-            )
-    given = {column.name for column in rows.fields}
-    problems += [
-        f"column {column.name!r} is required by the table and missing in the stream"
-        for column in table.fields
-        if column.required and column.name not in given
-    ]
-    if problems:
+    comparison = _Comparison()
+    comparison.structs(None, rows.as_struct(), table.as_struct())
+    if comparison.problems:
         raise SchemaMismatchError(
-            "; ".join(problems),
+            "; ".join(comparison.problems),
             todo="Convert the stream with a `cast` transform, or alter the table.",
         )
-    return [column for column in rows.fields if column.name not in names]
+    return comparison.missing
+
+
+class _Comparison:
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.missing: list[Missing] = []
+
+    def structs(self, parent: str | None, found: StructType, wanted: StructType) -> None:
+        known = {column.name: column for column in wanted.fields}
+        for column in found.fields:
+            match = known.get(column.name)
+            if match is None:
+                self.missing.append(Missing(parent, column))
+            else:
+                self.types(_path(parent, column.name), column.field_type, match.field_type)
+        given = {column.name for column in found.fields}
+        self.problems += [
+            f"column {_path(parent, column.name)!r} is required by the table and missing in the "
+            "stream"
+            for column in wanted.fields
+            if column.required and column.name not in given
+        ]
+
+    def types(self, path: str, found: IcebergType, wanted: IcebergType) -> None:
+        if isinstance(found, StructType) and isinstance(wanted, StructType):
+            self.structs(path, found, wanted)
+        elif isinstance(found, ListType) and isinstance(wanted, ListType):
+            self.types(f"{path}.element", found.element_type, wanted.element_type)
+        elif isinstance(found, MapType) and isinstance(wanted, MapType):
+            self.types(f"{path}.key", found.key_type, wanted.key_type)
+            self.types(f"{path}.value", found.value_type, wanted.value_type)
+        elif not _fits(found, wanted):
+            self.problems.append(
+                f"column {path!r} is {wanted} in the table and {found} in the stream"
+            )
 
 
 def _fits(found: IcebergType, wanted: IcebergType) -> bool:
-    if str(found) == str(wanted):
+    if found == wanted:
         return True
-    if isinstance(found, PrimitiveType) and isinstance(wanted, PrimitiveType):
-        try:
-            return promote(found, wanted) == wanted
-        except ResolveError:
-            return False
-    # Nested types are compared by shape; ids and docs differ between a stream and a table.
-    return _shape(found) == _shape(wanted)
+    if not isinstance(found, PrimitiveType) or not isinstance(wanted, PrimitiveType):
+        return False
+    if isinstance(found, BinaryType) and isinstance(wanted, StringType):
+        return False  # PyIceberg would take any bytes for text.
+    if isinstance(found, DecimalType) and isinstance(wanted, DecimalType):
+        # PyIceberg looks at the precision alone.
+        return found.scale == wanted.scale and found.precision <= wanted.precision
+    try:
+        return promote(found, wanted) == wanted
+    except ResolveError:
+        return False
 
 
-def _shape(kind: IcebergType) -> object:
-    from pyiceberg.types import ListType, MapType, StructType
-
-    if isinstance(kind, StructType):
-        return {column.name: _shape(column.field_type) for column in kind.fields}
-    if isinstance(kind, ListType):
-        return [_shape(kind.element_type)]
-    if isinstance(kind, MapType):
-        return (_shape(kind.key_type), _shape(kind.value_type))
-    return str(kind)
+def _path(parent: str | None, name: str) -> str:
+    return name if parent is None else f"{parent}.{name}"

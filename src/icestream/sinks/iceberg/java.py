@@ -158,10 +158,8 @@ class JavaTable:
                 }
             )
             column_type = types.fromJson(holder).findField("x").type()
-            if parent is None:
-                update.addColumn(name, column_type, doc)
-            else:
-                update.addColumn(parent, name, column_type, doc)
+            # Always with a parent, if only null: without one a dot in the name is refused.
+            update.addColumn(parent, name, column_type, doc)
         update.commit()
 
 

@@ -11,6 +11,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransf
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.types import StructType
 
 UNIX_DAY_ZERO = date(1970, 1, 1)
 
@@ -30,3 +31,17 @@ def partition_json(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...])
         else:
             described[str(item.field_id)] = value
     return described
+
+
+def path_to(struct: StructType, field_id: int) -> list[int]:
+    """Return the way to a field through nested structs, as the index at each level."""
+    from pyiceberg.types import StructType
+
+    for index, column in enumerate(struct.fields):
+        if column.field_id == field_id:
+            return [index]
+        if isinstance(column.field_type, StructType):
+            rest = path_to(column.field_type, field_id)
+            if rest:
+                return [index, *rest]
+    return []

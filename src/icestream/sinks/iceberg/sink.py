@@ -239,14 +239,14 @@ class IcebergSink(Sink[IcebergOptions]):
         missing = missing_columns(state.schema, to_iceberg(columns, state.format_version))
         if not missing:
             return
-        named = ", ".join(f"{column.name!r} {column.field_type}" for column in missing)
+        named = ", ".join(map(str, missing))
         if not self.adds_columns():
             raise SchemaMismatchError(
                 f"the stream has columns that the table lacks: {named}",
                 todo="Use `schema_evolution: add_columns`, or alter the table.",
             )
         handle.add_columns(
-            [(None, column.name, _type_json(column), column.doc) for column in missing]
+            [(parent, column.name, _type_json(column), column.doc) for parent, column in missing]
         )
         logger.info("table %s: added %s", self.identity(), named)
         self._look()

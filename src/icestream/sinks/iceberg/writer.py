@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,19 +16,21 @@ from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
-    schema_to_pyarrow,
 )
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
 
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.sinks.iceberg.partition_value import partition_json
+from icestream.sinks.iceberg.conform import conform, file_columns
+from icestream.sinks.iceberg.partition_value import partition_json, path_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyiceberg.io import FileIO, OutputStream
     from pyiceberg.table.locations import LocationProvider
+
+logger = logging.getLogger(__name__)
 
 ROW_GROUP_BYTES = 64 << 20
 # With many partitions open at once the buffers, not the files, are what fills memory.
@@ -95,14 +99,20 @@ class _OpenFile:
     stream: OutputStream
     parquet: pq.ParquetWriter
     partition: dict[str, Any]
-    waiting: list[pa.RecordBatch] = field(default_factory=list)
-    waiting_bytes: int = 0
     rows: int = 0
 
 
 @dataclass
+class _Buffer:
+    """Rows of one partition that wait to become a row group."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+
+
+@dataclass
 class _Writing:
-    """One task's writing: open files, buffers, and what was closed so far."""
+    """One task's writing: buffers, open files, and what was closed so far."""
 
     schema: Schema
     spec: PartitionSpec
@@ -111,16 +121,23 @@ class _Writing:
     io_properties: Mapping[str, str]
     sort_order_id: int
     settings: WriteSettings
+    buffers: dict[Key, _Buffer] = field(default_factory=dict)
+    buffered_bytes: int = 0
     open_files: dict[Key, _OpenFile] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
     closed: list[WrittenFile] = field(default_factory=list)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         try:
             for batch in batches:
-                for key, part in self._by_partition(self._conform(batch)):
-                    self._add(key, part)
-            for key in list(self.open_files):
-                self._close(key)
+                if batch.num_rows:
+                    fitting = conform(batch, self.schema, self._arrow_schema)
+                    for key, part in self._by_partition(fitting):
+                        self._add(key, part)
+            for key in list(self.buffers):
+                self._flush(key)
+                if key in self.open_files:
+                    self._close(key)
         except BaseException:
             self._discard()
             raise
@@ -132,8 +149,7 @@ class _Writing:
 
     @cached_property
     def _arrow_schema(self) -> pa.Schema:
-        arrow: pa.Schema = schema_to_pyarrow(self._file_schema, include_field_ids=True)
-        return arrow
+        return file_columns(self._file_schema)
 
     @cached_property
     def _io(self) -> FileIO:
@@ -147,19 +163,8 @@ class _Writing:
 
         return load_location_provider(self.location, dict(self.properties))
 
-    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = []
-        for name, target in zip(self.schema.column_names, self._arrow_schema, strict=True):
-            position = batch.schema.get_field_index(name)
-            if position < 0:
-                columns.append(pa.nulls(batch.num_rows, target.type))
-                continue
-            column = batch.column(position)
-            columns.append(column if column.type == target.type else column.cast(target.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self._arrow_schema)
-
     def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        if not self.spec.fields or batch.num_rows == 0:
+        if not self.spec.fields:
             yield (), batch
             return
         keys = pa.table(
@@ -172,34 +177,45 @@ class _Writing:
             names=[str(item.field_id) for item in self.spec.fields],
         )
         rows = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
-        groups = rows.group_by(keys.column_names).aggregate([("row", "list")])
-        for group in groups.to_batches():
+        # One thread: several would mix up the order of a partition's rows.
+        grouped = rows.group_by(keys.column_names, use_threads=False)
+        for group in grouped.aggregate([("row", "list")]).to_batches():
             values = [column.to_pylist() for column in group.columns[: len(keys.column_names)]]
             for index, members in enumerate(group.column("row_list")):
                 yield tuple(column[index] for column in values), batch.take(members.values)
 
     def _source_column(self, batch: pa.RecordBatch, source_id: int) -> pa.Array:
-        name = self.schema.find_column_name(source_id) or ""
-        top, *rest = name.split(".") if name not in self.schema.column_names else [name]
-        column = batch.column(self.schema.column_names.index(top))
-        for part in rest:
-            column = pc.struct_field(column, part)
-        return column
+        top, *rest = path_to(self.schema.as_struct(), source_id)
+        column = batch.column(top)
+        return pc.struct_field(column, rest) if rest else column
 
     def _add(self, key: Key, batch: pa.RecordBatch) -> None:
-        file = self.open_files.get(key)
-        if file is None:
-            if len(self.open_files) >= OPEN_FILES:
-                self._close(next(iter(self.open_files)))
-            file = self.open_files[key] = self._open(key)
-        file.waiting.append(batch)
-        file.waiting_bytes += batch.nbytes
-        if file.waiting_bytes >= min(ROW_GROUP_BYTES, self.settings.target_bytes):
+        buffer = self.buffers.setdefault(key, _Buffer())
+        buffer.batches.append(batch)
+        buffer.bytes += batch.nbytes
+        self.buffered_bytes += batch.nbytes
+        if buffer.bytes >= min(ROW_GROUP_BYTES, self.settings.target_bytes):
             self._flush(key)
-        elif sum(each.waiting_bytes for each in self.open_files.values()) > BUFFERED_BYTES:
-            self._flush(max(self.open_files, key=lambda k: self.open_files[k].waiting_bytes))
+        elif self.buffered_bytes > BUFFERED_BYTES:
+            self._flush(max(self.buffers, key=lambda k: self.buffers[k].bytes))
+
+    def _flush(self, key: Key) -> None:
+        """Write the rows that wait as one row group, and end the file if it is long enough."""
+        buffer = self.buffers[key]
+        if not buffer.batches:
+            return
+        file = self.open_files.get(key) or self._open(key)
+        table = pa.Table.from_batches(buffer.batches)
+        file.parquet.write_table(table, row_group_size=table.num_rows)
+        file.rows += table.num_rows
+        self.buffered_bytes -= buffer.bytes
+        self.buffers[key] = _Buffer()
+        if file.stream.tell() >= self.settings.target_bytes:
+            self._close(key)
 
     def _open(self, key: Key) -> _OpenFile:
+        if len(self.open_files) >= OPEN_FILES:
+            self._close(next(iter(self.open_files)))
         partition = None
         if self.spec.fields:
             values = [
@@ -209,6 +225,7 @@ class _Writing:
             partition = PartitionKey(values, self.spec, self.schema)
         path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", partition)
         stream = self._io.new_output(path).create()
+        self.made.append(path)
         parquet = pq.ParquetWriter(
             stream,
             self._arrow_schema,
@@ -216,31 +233,16 @@ class _Writing:
             compression_level=self.settings.level,
             store_decimal_as_integer=True,
         )
-        return _OpenFile(path, stream, parquet, partition_json(self.spec, self.schema, key))
-
-    def _flush(self, key: Key) -> None:
-        file = self.open_files[key]
-        if file.waiting:
-            table = pa.Table.from_batches(file.waiting)
-            file.parquet.write_table(table, row_group_size=max(table.num_rows, 1))
-            file.rows += table.num_rows
-            file.waiting, file.waiting_bytes = [], 0
-        if file.stream.tell() >= self.settings.target_bytes:
-            self._close(key)
+        described = partition_json(self.spec, self.schema, key)
+        self.open_files[key] = _OpenFile(path, stream, parquet, described)
+        return self.open_files[key]
 
     def _close(self, key: Key) -> None:
         file = self.open_files[key]
-        if file.waiting:
-            table = pa.Table.from_batches(file.waiting)
-            file.parquet.write_table(table, row_group_size=max(table.num_rows, 1))
-            file.rows += table.num_rows
-        del self.open_files[key]
         file.parquet.close()
         size = file.stream.tell()
         file.stream.close()
-        if file.rows == 0:
-            self._io.delete(file.path)
-            return
+        del self.open_files[key]
         self.closed.append(WrittenFile(file.rows, size, self._describe(file, size)))
 
     def _describe(self, file: _OpenFile, size: int) -> dict[str, Any]:
@@ -272,12 +274,16 @@ class _Writing:
 
     def _discard(self) -> None:
         """Remove what this attempt wrote: nobody will ever commit it."""
-        paths = [file.path for file in self.open_files.values()]
         for file in self.open_files.values():
-            file.stream.close()
-        paths += [file.what["file-path"] for file in self.closed]
-        for path in paths:
-            self._io.delete(path)
+            # Or its footer would be written when it is garbage, to a stream that is closed.
+            file.parquet.is_open = False
+            with suppress(OSError):
+                file.stream.close()
+        for path in self.made:
+            try:
+                self._io.delete(path)
+            except OSError as exc:  # noqa: PERF203 - each file by itself
+                logger.warning("%s stays behind: %s", path, exc)
 
 
 def _by_field(values: Mapping[int, Any]) -> dict[str, list[Any]]:

@@ -1,0 +1,73 @@
+"""Marks: what a table says of the batches that it holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from icestream.contracts.mark import BatchMark
+from icestream.errors import CorruptStateError
+from icestream.sinks.iceberg import ledger
+
+MARK = BatchMark(
+    "orders", "q1", 7, "kafka orders", {"orders-0": 5}, {"orders-1": 2, "orders-0": 9}, 6, "i1"
+)
+
+
+def mark(epoch: int, query: str = "q1") -> BatchMark:
+    return BatchMark("orders", query, epoch, "kafka orders", {}, {})
+
+
+def test_mark_is_read_back_from_its_property() -> None:
+    properties = {"owner": "me", ledger.property_key("orders"): MARK.to_json()}
+
+    assert ledger.property_key("orders") == "icestream.mark.orders"
+    assert ledger.read_mark(properties, "orders") == MARK
+    assert ledger.read_mark(properties, "other") is None
+
+
+def test_marks_of_every_pipeline_are_told_apart() -> None:
+    other = BatchMark("a.b", "q2", 1, "files", {}, {})
+    properties = {
+        "icestream.marker": "not ours",
+        ledger.property_key("a.b"): other.to_json(),
+        ledger.property_key("orders"): MARK.to_json(),
+    }
+
+    assert ledger.read_marks(properties) == {"a.b": other, "orders": MARK}
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"pipeline": "orders"}', '{"new": 1}'])
+def test_property_that_is_no_mark_is_named_and_never_passed_over(text: str) -> None:
+    properties = {ledger.property_key("orders"): text}
+    for read in (
+        lambda: ledger.read_mark(properties, "orders"),
+        lambda: ledger.read_marks(properties),
+    ):
+        with pytest.raises(CorruptStateError) as caught:
+            read()
+        assert str(caught.value) == (
+            f"table property 'icestream.mark.orders' is not a mark of icestream: {text!r}\n"
+            "  Restore the property from an older metadata file of the table, or unset it to start "
+            "the pipeline over."
+        )
+
+
+def test_summary_tells_what_a_snapshot_holds() -> None:
+    assert ledger.summary_of(MARK) == {
+        "icestream.pipeline": "orders",
+        "icestream.query-id": "q1",
+        "icestream.epoch": "7",
+        "icestream.source": "kafka orders",
+        "icestream.start": '{"orders-0":5}',
+        "icestream.end": '{"orders-0":9,"orders-1":2}',
+        "icestream.rows": "6",
+        "icestream.instance": "i1",
+    }
+
+
+def test_table_covers_the_batches_up_to_its_mark_of_the_same_query() -> None:
+    assert not ledger.covers(None, mark(0))
+    assert ledger.covers(mark(3), mark(3))
+    assert ledger.covers(mark(3), mark(0))
+    assert not ledger.covers(mark(3), mark(4))
+    assert not ledger.covers(mark(3, query="old"), mark(3)), "a new checkpoint counts from 0 again"

@@ -1,0 +1,89 @@
+"""Properties of tables and settings of writers, from the sink's options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.properties import (
+    properties_to_set,
+    table_properties,
+    write_settings,
+)
+from icestream.sinks.iceberg.writer import WriteSettings
+
+MB = 1 << 20
+
+
+def options(**given: Any) -> IcebergOptions:
+    return IcebergOptions(namespace=("db",), table="t", **given)
+
+
+def test_new_table_gets_its_format_codec_size_and_retry_policy() -> None:
+    assert table_properties(options()) == {
+        "format-version": "3",
+        "write.parquet.compression-codec": "snappy",
+        "write.target-file-size-bytes": str(128 * MB),
+        "commit.retry.num-retries": "3",
+        "commit.retry.min-wait-ms": "100",
+        "commit.retry.max-wait-ms": "400",
+        "write.merge.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.delete.mode": "merge-on-read",
+        "write.merge.isolation-level": "snapshot",
+    }
+
+
+def test_properties_of_the_user_win_over_ours() -> None:
+    made = table_properties(
+        options(table_properties={"write.target-file-size-bytes": 5, "owner": "me"})
+    )
+
+    assert made["write.target-file-size-bytes"] == "5"
+    assert made["owner"] == "me"
+
+
+@pytest.mark.parametrize(
+    ("codec", "level", "name", "told"),
+    [
+        ("none", None, "uncompressed", None),
+        ("snappy", None, "snappy", None),
+        ("lz4", None, "lz4_raw", None),
+        ("zstd", 9, "zstd", "9"),
+        ("gzip", 6, "gzip", None),
+    ],
+)
+def test_codec_is_told_in_words_that_other_writers_know(
+    codec: str, level: int | None, name: str, told: str | None
+) -> None:
+    given = options(compression=codec, compression_level=level)
+    made = table_properties(given)
+
+    assert made["write.parquet.compression-codec"] == name
+    assert made.get("write.parquet.compression-level") == told
+    assert write_settings(given, made) == WriteSettings(codec, level, 128 * MB)
+
+
+def test_table_that_was_there_gets_what_it_lacks_and_keeps_its_own_retry_policy() -> None:
+    found = {"commit.retry.num-retries": "10", "owner": "old", "kept": "x"}
+
+    assert properties_to_set(options(table_properties={"owner": "new", "kept": "x"}), found) == {
+        "commit.retry.min-wait-ms": "100",
+        "commit.retry.max-wait-ms": "400",
+        "owner": "new",
+    }
+
+
+def test_table_that_has_everything_is_left_alone() -> None:
+    assert properties_to_set(options(), table_properties(options())) == {}
+
+
+def test_file_size_is_the_files_else_the_tables() -> None:
+    table = {"write.target-file-size-bytes": str(7 * MB)}
+
+    assert write_settings(options(), table).target_bytes == 7 * MB
+    assert write_settings(options(), {}).target_bytes == 128 * MB
+    assert write_settings(options(target_file_size_mb=64), table).target_bytes == 64 * MB
+    assert write_settings(options(profile="low_latency"), table).target_bytes == 32 * MB
