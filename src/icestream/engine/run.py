@@ -110,7 +110,7 @@ def open_plan_session(plan: Plan) -> SparkSession:
         given = conf.get("spark.jars.packages")
         conf["spark.jars.packages"] = ",".join([*rest, *([given] if given else [])])
     log = plan.state / "spark.log"
-    return open_session(plan.master, conf, jars.resolve(plan.jars), log)
+    return open_session(plan.master, conf, jars.resolve(plan.jars), log, plan.secret_keys)
 
 
 def _inheriting_thread(runner: PipelineRunner) -> threading.Thread:

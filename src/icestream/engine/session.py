@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from icestream.engine.java import require_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -41,14 +42,20 @@ DEFAULTS = {
 }
 
 
-def launch_settings(master: str, conf: Mapping[str, str], jars: Sequence[Path]) -> dict[str, str]:
-    """Return every setting that Spark is launched with; the user's win over ours."""
+def launch_settings(
+    master: str, conf: Mapping[str, str], jars: Sequence[Path], secrets: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return every setting that Spark is launched with; the user's win over ours.
+
+    Catalogs are among them. Spark hides a secret in its event log only if it was launched with
+    it: what a session sets later is written there as it is.
+    """
     settings = {**DEFAULTS, "spark.master": master}
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    settings |= {key: value for key, value in conf.items() if not key.startswith(CATALOG_PREFIX)}
-    theirs = conf.get("spark.redaction.regex")
-    settings["spark.redaction.regex"] = f"{REDACTION}|{theirs}" if theirs else REDACTION
+    settings |= conf
+    patterns = [REDACTION, conf.get("spark.redaction.regex", ""), *map(re.escape, sorted(secrets))]
+    settings["spark.redaction.regex"] = "|".join(pattern for pattern in patterns if pattern)
     if jars:
         given = conf.get("spark.jars")
         settings["spark.jars"] = ",".join([*map(str, jars), *([given] if given else [])])
@@ -63,6 +70,7 @@ def open_session(
     conf: Mapping[str, str],
     jars: Sequence[Path] = (),
     log: Path | None = None,
+    secrets: Iterable[str] = (),
 ) -> SparkSession:
     """Start Spark, or return the session that runs already, with our catalogs set.
 
@@ -71,6 +79,7 @@ def open_session(
         conf: Spark's settings, secrets included.
         jars: the jars that the session needs.
         log: where the JVM's own output goes; to our standard error if None.
+        secrets: names of settings whose value must not be shown, beside those that tell by name.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -83,11 +92,10 @@ def open_session(
         if conf.get("spark.ui.enabled") == "true":
             # Spark's pages listen where its workers do: on loopback, unless told otherwise.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        with _launched_with(launch_settings(master, conf, jars)), _stderr_to(log):
+        settings = launch_settings(master, conf, jars, secrets)
+        with _launched_with(settings), _stderr_to(log):
             SparkContext._ensure_initialized()
-        spark = SparkSession.builder.getOrCreate()
-    # Catalogs are read from the session, not from the launch: their secrets reach neither
-    # process arguments nor Spark's environment page.
+        return SparkSession.builder.getOrCreate()
     for key, value in conf.items():
         if key.startswith(CATALOG_PREFIX):
             spark.conf.set(key, value)

@@ -1,0 +1,117 @@
+"""Several pipelines in one process: one that fails does not stop the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from icestream.engine.run import Run
+from icestream.engine.runner import RunChoices
+from icestream.errors import BadRecordError, UnreachableError
+from icestream.metrics.events import PipelineRestarted
+from icestream.plan.plan import Plan, Restart
+from icestream.testing.scripted import ScriptedOptions, ScriptedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixtures.spark import Lake
+
+    from icestream.contracts.position import Position
+    from icestream.plan.plan import PipelinePlan
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def scripted(name: str, rows: int) -> ScriptedSource:
+    source = ScriptedSource(ScriptedOptions(name=name), schema=SCHEMA)
+    source.append_rows({"id": n} for n in range(rows))
+    return source
+
+
+def run_of(lake: Lake, *pipelines: PipelinePlan) -> Run:
+    plan = Plan(
+        path=lake.folder / "icestream.yaml",
+        state=lake.state,
+        pipelines=pipelines,
+        catalogs={lake.name: lake.catalog},
+        jars=(),
+        master="local[2]",
+        spark_conf={},
+    )
+    return Run(plan, RunChoices(once=True), lake.events.append)
+
+
+def test_failing_pipeline_stops_alone_and_its_code_is_the_runs(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = scripted("broken", 5)
+
+    def refuse(*_: object) -> None:
+        raise BadRecordError("record 3 can't be decoded")
+
+    monkeypatch.setattr(broken, "splits", refuse)
+    run = run_of(
+        lake,
+        lake.plan(broken, name="broken", table="broken"),
+        lake.plan(scripted("good", 7), name="good", table="good"),
+    )
+    run.start()
+    run.wait()
+
+    assert [row["id"] for row in lake.rows("good")] == list(range(7))
+    assert run.exit_code() == 5
+    assert [type(runner.error) for runner in run.runners] == [BadRecordError, type(None)]
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let scripted sources not answer the first times that they are asked."""
+
+    def silence(times: int) -> None:
+        left = iter(range(times))
+        answer = ScriptedSource.newest
+
+        def newest(self: ScriptedSource, current: Position) -> Position:
+            if next(left, None) is not None:
+                raise UnreachableError("nobody answers")
+            return answer(self, current)
+
+        monkeypatch.setattr(ScriptedSource, "newest", newest)
+
+    return silence
+
+
+def test_passing_fault_restarts_the_pipeline_by_its_policy(
+    lake: Lake, silent: Callable[[int], None]
+) -> None:
+    source = scripted("flaky", 4)
+    silent(2)
+    lake.run(replace(lake.plan(source), restart=Restart(max=2, backoff_secs=0.05)))
+
+    assert [row["id"] for row in lake.rows()] == list(range(4))
+    restarts = [event for event in lake.events if isinstance(event, PipelineRestarted)]
+    assert [event.attempt for event in restarts] == [1, 2]
+
+
+def test_fault_that_outlives_every_restart_ends_the_pipeline(
+    lake: Lake, silent: Callable[[int], None]
+) -> None:
+    source = scripted("flaky", 4)
+    silent(9)
+    run = run_of(lake, replace(lake.plan(source), restart=Restart(max=2, backoff_secs=0.05)))
+    run.start()
+    run.wait()
+
+    assert run.exit_code() == 3
+    assert str(run.runners[0].error) == "nobody answers"
+    status = run.runners[0].state.status() or {}
+    assert status["state"] == "failed"
+    assert status["error"] == {
+        "type": "UnreachableError",
+        "message": "nobody answers",
+        "needs_person": False,
+    }
