@@ -1,0 +1,16 @@
+"""The cases by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.cases.cli_startup import CliStartup
+from bench.cases.commit_latency import CommitLatency
+from bench.cases.kafka_json import KafkaJsonAppend, KafkaJsonBacklog
+
+if TYPE_CHECKING:
+    from bench.cases.case import Case
+
+CASES: dict[str, type[Case]] = {
+    each.name: each for each in (KafkaJsonAppend, KafkaJsonBacklog, CommitLatency, CliStartup)
+}

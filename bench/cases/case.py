@@ -1,0 +1,45 @@
+"""What a case is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from bench.results import Result
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the person who runs a case chose.
+
+    Attributes:
+        rows: rows to move instead of the case's own number, to try it.
+        rounds: runs of each contender instead of the case's own number.
+        only: the contenders to run; all if empty.
+        keeps_tables: leave what contenders wrote in the folder.
+    """
+
+    rows: int | None = None
+    rounds: int | None = None
+    only: Collection[str] = ()
+    keeps_tables: bool = False
+
+    @property
+    def is_trial(self) -> bool:
+        """Tell whether the results can't stand beside others and are only shown."""
+        return bool(self.rows or self.rounds or self.only)
+
+
+class Case(ABC):
+    """One kind of work that contenders are timed at."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, choices: Choices, folder: Path) -> list[Result]:
+        """Run every contender, in an empty folder that is removed afterwards."""
