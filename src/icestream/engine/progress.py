@@ -76,6 +76,8 @@ class Progress:
                 now = time.time()
                 self.committed = True
                 self.rows += result.commit.rows
+                # What waited when the batch began, less what it took; soon measured anew.
+                self.lag_rows = max(self.lag_rows - result.commit.rows, 0)
                 self.last_commit = now
                 self.snapshot_id = result.commit.snapshot_id
                 self._recent.append((now, result.commit.rows))

@@ -120,7 +120,7 @@ def test_times_with_a_zone_are_in_utc(ask: Callable[[str], Answer]) -> None:
         (
             "SELECT prise FROM demo.events",
             'query: Binder Error: Referenced column "prise" not found in FROM clause!\n'
-            '  Candidate bindings: "price"',
+            '  Candidate bindings: "price", "product"',
         ),
     ],
 )
