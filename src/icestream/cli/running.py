@@ -78,7 +78,8 @@ def _endpoint(plan: Plan, metrics: PipelineMetrics) -> Iterator[None]:
         yield
         return
     try:
-        endpoint = serve(metrics.registry, plan.metrics_host, plan.metrics_port)
+        token = plan.metrics_token.get_secret_value() if plan.metrics_token else None
+        endpoint = serve(metrics.registry, plan.metrics_host, plan.metrics_port, token=token)
     except ConnectorError as exc:
         logger.warning("%s", exc)
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 
 from icestream.contracts.options import Options, PropertyText
 
@@ -112,6 +112,11 @@ class MetricsBlock(Options):
 
     host: Text = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(9108, ge=0, le=65_535, description="Port; 0 turns the endpoint off.")
+    token: SecretStr | None = Field(
+        None,
+        description="What a scraper sends as `Authorization: Bearer`; needed for every `host` but "
+        "loopback.",
+    )
 
 
 class FileBlock(Options):

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pydantic import SecretStr
+
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.sink import Sink
     from icestream.contracts.source import Source
@@ -86,6 +88,7 @@ class Plan:
     secret_keys: frozenset[str] = frozenset()
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 9108
+    metrics_token: SecretStr | None = None
     planned: tuple[PlannedFeature, ...] = ()
     shown_secrets: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Source[Any]] = field(default_factory=dict)

@@ -109,6 +109,7 @@ class _Planner:
             secret_keys=frozenset(settings.shown),
             metrics_host=config.block.metrics.host,
             metrics_port=config.block.metrics.port,
+            metrics_token=config.block.metrics.token,
             planned=self._planned(),
             shown_secrets=settings.shown,
             sources=self.sources,

@@ -35,7 +35,8 @@ def test_misspelt_key_is_named_with_a_suggestion() -> None:
 
 def test_unknown_key_without_a_near_one_lists_what_there_is() -> None:
     assert message("metrics: {colour: red}\n") == (
-        "orders.yaml:1:11 metrics.colour: no key is called 'colour' here\n  Known here: host, port."
+        "orders.yaml:1:11 metrics.colour: no key is called 'colour' here\n"
+        "  Known here: host, port, token."
     )
 
 

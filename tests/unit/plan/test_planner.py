@@ -314,3 +314,13 @@ def test_schema_file_that_is_missing_has_its_place(tmp_path: Path) -> None:
 def test_sinks_without_a_pipeline_are_shown(tmp_path: Path) -> None:
     text = "sinks: {a: {connector: iceberg, config: {namespace: n, table: t}}}"
     assert describe(plan_of(text, tmp_path))["unused"]["sinks"] == {"a": "lake.n.t"}
+
+
+def test_token_of_the_metrics_endpoint_reaches_the_plan_and_is_not_shown(tmp_path: Path) -> None:
+    text = FILE + "metrics: {host: 0.0.0.0, token: '${SCRAPER}'}\n"
+    plan = plan_of(text, tmp_path, SCRAPER="hush")
+
+    assert plan.metrics_token is not None
+    assert plan.metrics_token.get_secret_value() == "hush"
+    assert "hush" not in repr(plan)
+    assert "hush" not in str(describe(plan, ask=False))
