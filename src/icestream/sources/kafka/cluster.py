@@ -86,10 +86,23 @@ class Cluster:
 
     def describe(self, names: Iterable[str]) -> dict[str, Topic]:
         """Return the topics of these names; one that does not exist is left out."""
-        wanted = list(names)
-        if not wanted:
+        wanted = set(names)
+        found = self._describe_once(wanted)
+        deadline = time.monotonic() + _REQUEST_SECS
+        # A topic made a moment ago is listed before each broker can describe it.
+        while (wanted - found.keys()) & set(self.names() if len(found) < len(wanted) else ()):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_RETRY_SECS)
+            found = self._describe_once(wanted)
+        return found
+
+    def _describe_once(self, names: set[str]) -> dict[str, Topic]:
+        if not names:
             return {}
-        asked = self._admin.describe_topics(TopicCollection(wanted), request_timeout=_REQUEST_SECS)
+        asked = self._admin.describe_topics(
+            TopicCollection(sorted(names)), request_timeout=_REQUEST_SECS
+        )
         answers, faults = self._answers(asked)
         for fault in faults:
             raise to_error(fault, self._brokers)
