@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icestream.cli.screen import Screen, with_config
-from icestream.errors import PlanError, UnreachableError
+from icestream.errors import PlanError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_SECS = 5
+OK = 200
 
 
 @click.command("metrics", short_help="Show the metrics of a running `icestream run`.")
@@ -29,25 +30,35 @@ def command(screen: Screen, path: Path) -> int:
             where=f"{path} metrics.port",
             todo="Set `metrics: {port: 9108}`.",
         )
-    page = _fetch(plan.metrics_host, plan.metrics_port)
+    token = plan.metrics_token.get_secret_value() if plan.metrics_token else None
+    page = _fetch(plan.metrics_host, plan.metrics_port, token)
     screen.show({"metrics": _samples(page)} if screen.is_json else {}, page.rstrip())
     return 0
 
 
-def _fetch(host: str, port: int) -> str:
+def _fetch(host: str, port: int, token: str | None) -> str:
     from http.client import HTTPConnection, HTTPException
 
+    address = f"http://{host}:{port}/metrics"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     connection = HTTPConnection(host, port, timeout=PATIENCE_SECS)
     try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode("utf-8")
+        connection.request("GET", "/metrics", headers=headers)
+        answer = connection.getresponse()
+        page = answer.read().decode("utf-8")
     except (OSError, HTTPException) as exc:
         raise UnreachableError(
-            f"no metrics at http://{host}:{port}/metrics ({exc})",
-            todo="Is `icestream run` running, and with this file? Had it another port to take?",
+            f"no metrics at {address} ({exc})",
+            todo="Is `icestream run` running, and with this file? Was its port taken?",
         ) from exc
     finally:
         connection.close()
+    if answer.status != OK:
+        raise RefusedError(
+            f"{address} answered {answer.status} {answer.reason}",
+            todo="Is it `icestream run` that answers there, and with the same `metrics.token`?",
+        )
+    return page
 
 
 def _samples(page: str) -> list[dict[str, Any]]:

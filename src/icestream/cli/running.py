@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.cli import render
 from icestream.cli.live import BatchLog, is_live, live_view
-from icestream.cli.screen import Screen, error_document
+from icestream.cli.screen import SEE_MORE, Screen, error_document, unexpected
 from icestream.errors import ConnectorError, IcestreamError
 
 if TYPE_CHECKING:
@@ -97,14 +97,17 @@ def show_outcome(run: Run, screen: Screen) -> None:
         lines.append(summary_line(runner))
         if runner.error is not None:
             errors.append(runner.error)
-            where = f"pipeline {runner.plan.name!r}"
-            if isinstance(runner.error, IcestreamError):
-                runner.error.at(where)
-            else:
-                logger.debug("%s", where, exc_info=runner.error)
             if not screen.is_json:
-                screen.fail({}, str(runner.error))
+                screen.fail({}, _told(runner.plan.name, runner.error, screen))
     screen.show(_document(run, errors), "\n".join(lines))
+
+
+def _told(pipeline: str, error: BaseException, screen: Screen) -> str:
+    where = f"pipeline {pipeline!r}"
+    if isinstance(error, IcestreamError):
+        return str(error.at(where))
+    logger.debug("%s: the error comes from here", where, exc_info=error)
+    return f"{where}: {unexpected(error)}" + ("" if screen.verbose else f"\n  {SEE_MORE}")
 
 
 def summary_line(runner: PipelineRunner) -> str:

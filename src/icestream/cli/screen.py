@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FORMAT_VERSION = 1
+SEE_MORE = "Run it again with --verbose to see where it comes from."
 CommandT = TypeVar("CommandT", bound="Callable[..., Any]")
 
 
@@ -97,7 +98,7 @@ def error_document(error: BaseException) -> dict[str, Any]:
         return {
             "type": type(error).__name__,
             "where": "",
-            "message": str(error),
+            "message": unexpected(error),
             "todo": "",
             "exit_code": 1,
         }
@@ -114,6 +115,14 @@ def error_document(error: BaseException) -> dict[str, Any]:
             for problem in error.problems
         ]
     return document
+
+
+def unexpected(error: BaseException) -> str:
+    """Return an error that nobody foresaw in one line."""
+    lines = str(error).splitlines() or [""]
+    # An error of the JVM says what was called in the first line, and what happened in the second.
+    told = lines[1][2:] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
+    return f"unexpected {type(error).__name__}: {told}".rstrip(": ")
 
 
 def with_screen(function: CommandT) -> CommandT:

@@ -174,15 +174,3 @@ def test_json_schema_has_two_forms(icestream: Icestream) -> None:
     assert "draft-07" in lenient["$schema"]
     wrapped = icestream("json-schema", "--output", "json").document
     assert wrapped == {"format_version": 1, "json_schema": strict}
-
-
-def test_metrics_says_that_nobody_answers(icestream: Icestream, tmp_path: Path) -> None:
-    write_file(tmp_path)
-    assert icestream("metrics").err == (
-        "error: icestream.yaml metrics.port: the metrics endpoint is turned off\n"
-        "  Set `metrics: {port: 9108}`.\n"
-    )
-    write_file(tmp_path, FILE.replace("port: 0", "port: 1"))
-    ended = icestream("metrics")
-    assert ended.code == 3
-    assert ended.err.startswith("error: no metrics at http://127.0.0.1:1/metrics (")

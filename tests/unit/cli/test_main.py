@@ -11,7 +11,7 @@ import click
 import pytest
 
 from icestream.cli import main
-from icestream.cli.screen import Screen
+from icestream.cli.screen import Screen, unexpected
 from icestream.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -193,3 +193,11 @@ def test_version_is_shown(icestream: Icestream) -> None:
     from importlib.metadata import version
 
     assert icestream("--version").out == f"icestream {version('icestream')}\n"
+
+
+def test_error_of_the_jvm_is_told_by_what_happened() -> None:
+    text = "An error occurred while calling o7.load.\n: java.io.IOException: disk full\n\tat x.y"
+    assert (
+        unexpected(RuntimeError(text)) == "unexpected RuntimeError: java.io.IOException: disk full"
+    )
+    assert unexpected(KeyError()) == "unexpected KeyError"
