@@ -27,6 +27,7 @@ ICEBERG = "1.11.0"
 HADOOP = "3.4.1"
 TASKS = 2
 COMMIT_INTERVAL_MS = 5_000
+FLUSH_INTERVAL_MS = 500
 STARTED = re.compile(r"^(\S+ \S+) .*Creating connector \S+ of type", re.MULTILINE)
 LOGGING = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -100,6 +101,9 @@ class KafkaConnect(Contender):
             "key.converter": "org.apache.kafka.connect.storage.StringConverter",
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
             "value.converter.schemas.enable": "false",
+            # A task without records looks at the control topic only this often; with the default
+            # of a minute, the last commit comes up to a minute after the last record.
+            "offset.flush.interval.ms": FLUSH_INTERVAL_MS,
         }
 
     def _connector(self, stream: Stream, folder: Path) -> dict[str, object]:
