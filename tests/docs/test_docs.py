@@ -1,0 +1,185 @@
+"""What the pages say is true: their files plan, their programs run, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from docs.generate import main, pages
+
+from icestream.catalogs.jdbc import embedded
+from icestream.config import parse
+from icestream.plan import build, refuse_planned
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+EXAMPLES = [
+    path
+    for path in sorted((ROOT / "examples").rglob("*"))
+    if path.suffix in (".yaml", ".py", ".json") and ".icestream" not in path.parts
+]
+FENCE = re.compile(
+    r"^(?P<mark><!-- compile only: [^\n]+ -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+FORBIDDEN = (
+    # Where packages come from is the reader's business, and so is this machine's disk.
+    r"repo1?\.maven|maven\.org|pypi\.org|pythonhosted|npmjs|crates\.io|proxy\.golang|deb\.debian",
+    r"/work/|/home/\w|/Users/\w|/root/",
+    r"\b([Ss]imply|[Jj]ust)\b",
+)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    text: str
+    compile_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(kind: str) -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        found += [
+            Block(page, text.count("\n", 0, fence.start()) + 1, fence["text"], bool(fence["mark"]))
+            for fence in FENCE.finditer(text)
+            if fence["kind"] == kind
+        ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the guides leave it: an embedded lake with a table or two."""
+    folder = tmp_path_factory.mktemp("reader")
+    client = embedded(folder / "lake").client()
+    for name in ("sales.orders", "demo.shop_events"):
+        rows = pa.table({"id": [1, 2, 3]})
+        client.create_namespace(name.split(".")[0])
+        client.create_table(name, schema=rows.schema).append(rows)
+    return folder
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_block_passes_an_offline_check(block: Block, tmp_path: Path) -> None:
+    variables = dict.fromkeys(VARIABLE.findall(block.text), "value")
+
+    config = parse(block.text, tmp_path / "icestream.yaml", environment=variables)
+
+    refuse_planned(build(config))
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("python") if not block.compile_only], ids=str
+)
+def test_python_block_runs(block: Block, lake: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", block.text], cwd=lake, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("python") if block.compile_only], ids=str
+)
+def test_python_block_that_needs_spark_compiles(block: Block) -> None:
+    compiled = compile(block.text, str(block), "exec")
+
+    names = [name for name in compiled.co_names if name.startswith("Iceberg")]
+    exported = __import__("icestream").__all__
+    assert set(names) <= set(exported)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [path for path in EXAMPLES if path.suffix == ".yaml"],
+    ids=lambda path: path.parent.name,
+)
+def test_example_file_passes_an_offline_check(example: Path) -> None:
+    text = example.read_text(encoding="utf-8")
+
+    refuse_planned(build(parse(text, example, environment={})))
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    differing = [
+        str(path.relative_to(ROOT))
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+
+    assert differing == [], "run `make docs`"
+
+
+def test_check_says_nothing_when_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    broken = []
+    for link in LINK.finditer(text):
+        target, _, anchor = link["target"].partition("#")
+        if target.startswith(("http:", "https:")):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link["target"])
+
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_names_no_registry_no_machine_and_no_filler(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+
+    assert [found[0] for words in FORBIDDEN for found in re.finditer(words, text)] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    docs = ROOT / "docs"
+    missing = [
+        str(page.relative_to(docs))
+        for page in PAGES
+        if page.is_relative_to(docs) and f": {page.relative_to(docs)}" not in navigation
+    ]
+
+    assert missing == []
+
+
+def test_readme_shows_the_commands_that_ci_runs() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    named = set(re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", readme, re.MULTILINE))
+    targets = {target for pair in named for target in pair if target}
+
+    assert {"demo", "test", "check", "bench", "chaos", "docs"} <= targets
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)

@@ -1,0 +1,98 @@
+"""Every file of `examples/`, run as its comment says, with the rows read back by PyIceberg."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.fixtures.command_line import run_icestream
+
+from icestream.catalogs.jdbc import embedded
+
+if TYPE_CHECKING:
+    from tests.fixtures.kafka import KafkaBroker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def copied(example: str, folder: Path) -> Path:
+    """Copy an example, so that what it writes does not land in the project."""
+    leave_out = shutil.ignore_patterns(".icestream", "lake")
+    return Path(shutil.copytree(EXAMPLES / example, folder / example, ignore=leave_out))
+
+
+def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
+    found = embedded(folder / "lake").client().load_table(table)
+    rows: list[dict[str, Any]] = found.scan().to_arrow().to_pylist()
+    return rows
+
+
+def partitions_of(folder: Path, table: str) -> int:
+    found = embedded(folder / "lake").client().load_table(table)
+    return len({str(task.file.partition) for task in found.scan().plan_files()})
+
+
+def test_datagen_to_lake(tmp_path: Path) -> None:
+    folder = copied("datagen_to_lake", tmp_path)
+
+    ended = run_icestream("run", "--once", folder=folder)
+
+    assert ended.code == 0, ended.err
+    rows = rows_of(folder, "shop.events")
+    assert sorted(row["event_id"] for row in rows) == list(range(100_000))
+
+
+def test_files_to_lake_keeps_good_and_bad_lines(tmp_path: Path) -> None:
+    folder = copied("files_to_lake", tmp_path)
+
+    ended = run_icestream("run", "--once", folder=folder)
+
+    assert ended.code == 0, ended.err
+    rows = rows_of(folder, "sales.orders")
+    assert sorted(row["id"] for row in rows) == [1, 2, 3, 4, 6]
+    assert partitions_of(folder, "sales.orders") == 2
+    (bad,) = rows_of(folder, "sales.orders_bad")
+    assert json.loads(bad["raw"])["id"] == 5
+    assert bad["position"].endswith("incoming/2026-11-15.json:2")
+
+
+def test_kafka_to_lake(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
+    folder = copied("kafka_to_lake", tmp_path)
+    topic = kafka_broker.new_topic("orders", partitions=4)
+    orders = [{"id": n, "customer": f"c{n % 7}", "amount": n / 4} for n in range(1000)]
+    kafka_broker.produce(topic, [json.dumps(order) for order in orders])
+    env = {**os.environ, "KAFKA_BROKERS": kafka_broker.bootstrap, "KAFKA_TOPIC": topic}
+
+    ended = run_icestream("run", "--once", folder=folder, env=env)
+
+    assert ended.code == 0, ended.err
+    rows = rows_of(folder, "sales.orders")
+    # The filter of the example leaves out the order that costs nothing.
+    assert sorted(row["id"] for row in rows) == list(range(1, 1000))
+    assert {row["kafka_partition"] for row in rows} == {0, 1, 2, 3}
+
+
+def test_python_api(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "python_api.py", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    totals = rows_of(tmp_path, "shop.purchases")
+    assert 1_000 < len(totals) < 3_000
+    assert set(totals[0]) == {"event_id", "product", "total"}
+    prices = rows_of(tmp_path, "shop.prices")
+    assert {row["product"]: row["price"] for row in prices} == {
+        "mug": 9.5,
+        "lamp": 39.0,
+        "chair": 129.0,
+    }
