@@ -116,7 +116,7 @@ def _settle(
         raise _superseded(found, key, where) from exc
     if java_class(exc) == COMMIT_FAILED:
         raise CommitConflictError(
-            f"commit refused {fence.attempts} times, other writers moved the table",
+            f"commit refused {table.commit_attempts()} times, other writers moved the table",
             where=where,
             todo="Nothing was written; the batch is replayed at the next start. Use one "
             "writer a table, or partition so that writers don't meet.",

@@ -100,6 +100,11 @@ class JavaTable:
         value: str | None = self._table.properties().get(key)
         return value
 
+    def commit_attempts(self) -> int:
+        """Return how often a commit is tried before it is given up, by the table's own policy."""
+        properties = self._table.properties()
+        return int(properties.get("commit.retry.num-retries") or 4) + 1
+
     def fence(self, key: str, expected: str | None) -> Fence:
         """Return a fence for the next commit."""
         return Fence(self._table, key, expected)
@@ -232,22 +237,28 @@ class JavaCatalog:
         )
 
 
-def java_errors() -> type[Exception]:
-    """Return the class of every exception that Java raises through Py4J."""
-    from py4j.protocol import Py4JJavaError
+def java_errors() -> tuple[type[Exception], ...]:
+    """Return the classes of everything that a call into Java raises."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors.exceptions.captured import CapturedException
 
-    kind: type[Exception] = Py4JJavaError
-    return kind
+    # PySpark gives some of Java's exceptions classes of its own, such as an illegal argument; and
+    # a JVM that is gone is an error of Py4J alone.
+    return Py4JError, CapturedException
 
 
 def java_class(error: Exception) -> str:
-    """Return the class name of the Java exception behind a Py4J error, or an empty string."""
-    exception = getattr(error, "java_exception", None)
+    """Return the class name of the Java exception behind an error, or an empty string."""
+    exception = _java_exception(error)
     return str(exception.getClass().getName()) if exception is not None else ""
 
 
 def java_message(error: Exception) -> str:
     """Return the first line of the Java exception's message."""
-    exception = getattr(error, "java_exception", None)
+    exception = _java_exception(error)
     text = str(exception.getMessage()) if exception is not None else str(error)
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def _java_exception(error: Exception) -> Any:
+    return getattr(error, "java_exception", None) or getattr(error, "_origin", None)

@@ -64,6 +64,17 @@ def partition_spec(schema: Schema, terms: Sequence[Term]) -> PartitionSpec:
     return PartitionSpec(*fields)
 
 
+def shown(spec: PartitionSpec, schema: Schema) -> str:
+    """Return a spec in the words of the file."""
+    terms = []
+    for field in spec.fields:
+        column = schema.find_column_name(field.source_id)
+        name, _, width = str(field.transform).rstrip("]").partition("[")
+        inside = f"{width}, {column}" if width else column
+        terms.append(f"{column}" if name == "identity" else f"{name}({inside})")
+    return f"[{', '.join(terms)}]" if terms else "nothing"
+
+
 def sort_order(schema: Schema, terms: Sequence[SortTerm]) -> SortOrder:
     """Return the order that sorts `schema` by `terms`; the unsorted order for none."""
     fields = [

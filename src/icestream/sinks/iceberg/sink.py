@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyiceberg.partitioning import PartitionSpec
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
@@ -211,7 +210,7 @@ class IcebergSink(Sink[IcebergOptions]):
 
     def _adopt(self, state: TableState) -> None:
         """Look whether a table that was there already is the one that the file describes."""
-        from icestream.sinks.iceberg.layout import partition_spec
+        from icestream.sinks.iceberg.layout import partition_spec, shown
         from icestream.sinks.iceberg.partition import parse_terms
 
         given = "partitioning" in self.options.model_fields_set
@@ -219,8 +218,8 @@ class IcebergSink(Sink[IcebergOptions]):
             wanted = partition_spec(state.schema, parse_terms(self.options))
             if not wanted.compatible_with(state.spec):
                 raise SchemaMismatchError(
-                    f"the table is partitioned by {_shown(state.spec)}, the file says "
-                    f"{_shown(wanted)}",
+                    f"the table is partitioned by {shown(state.spec, state.schema)}, the file "
+                    f"says {shown(wanted, state.schema)}",
                     todo="Use `partitioning: table_default`, or change the table's partition "
                     "spec. Changing it by the file is not available in this version.",
                 )
@@ -246,7 +245,10 @@ class IcebergSink(Sink[IcebergOptions]):
                 todo="Use `schema_evolution: add_columns`, or alter the table.",
             )
         handle.add_columns(
-            [(parent, column.name, _type_json(column), column.doc) for parent, column in missing]
+            [
+                (parent, column.name, column.field_type.model_dump_json(), column.doc)
+                for parent, column in missing
+            ]
         )
         logger.info("table %s: added %s", self.identity(), named)
         self._look()
@@ -263,15 +265,3 @@ class IcebergSink(Sink[IcebergOptions]):
     def _required_handle(self) -> JavaTable:
         assert self._handle is not None  # noqa: S101 - `open` or `prepare` comes first
         return self._handle
-
-
-def _shown(spec: PartitionSpec) -> str:
-    fields = ", ".join(field.name for field in spec.fields)
-    return f"[{fields}]" if fields else "nothing"
-
-
-def _type_json(column: Any) -> str:
-    from pydantic import TypeAdapter
-    from pyiceberg.types import IcebergType
-
-    return TypeAdapter(IcebergType).dump_json(column.field_type).decode()

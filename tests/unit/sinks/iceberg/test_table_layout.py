@@ -9,7 +9,7 @@ import pytest
 
 from icestream.errors import SchemaMismatchError
 from icestream.sinks.iceberg.evolve import to_iceberg
-from icestream.sinks.iceberg.layout import partition_spec, sort_order
+from icestream.sinks.iceberg.layout import partition_spec, shown, sort_order
 from icestream.sinks.iceberg.partition import parse_term
 from icestream.sinks.iceberg.sort import parse_sort_term
 
@@ -48,6 +48,14 @@ def test_spec_names_its_fields_as_spark_would() -> None:
 
 def test_no_terms_are_no_partitions() -> None:
     assert partition_spec(SCHEMA, []).is_unpartitioned()
+    assert shown(partition_spec(SCHEMA, []), SCHEMA) == "nothing"
+
+
+def test_spec_is_shown_in_the_words_of_the_file() -> None:
+    terms = ["day(ts)", "bucket(16, id)", "truncate(2, country)", "at.zone"]
+    spec = partition_spec(SCHEMA, [parse_term(term) for term in terms])
+
+    assert shown(spec, SCHEMA) == "[day(ts), bucket(16, id), truncate(2, country), at.zone]"
 
 
 def test_order_has_directions_and_places_for_nulls() -> None:
