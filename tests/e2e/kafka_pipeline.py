@@ -34,7 +34,12 @@ sinks:
 pipelines:
   orders: {{source: orders, sink: lake}}
 metrics: {{port: 0}}
-spark: {{master: "local[2]", conf: {{spark.driver.memory: 1g}}}}
+spark:
+  master: local[2]
+  conf:
+    spark.driver.memory: 1g
+    # A process that lives for seconds starts faster so.
+    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
 
 

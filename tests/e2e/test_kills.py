@@ -42,7 +42,7 @@ def test_every_row_arrives_once_whatever_moment_the_process_is_killed(
     seed = random.randrange(1 << 30)  # noqa: S311 - shown when the test fails
     moments = random.Random(seed)  # noqa: S311
     for _ in range(KILLS):
-        pipeline.produce(20_000)
+        pipeline.produce(8_000)
         with RunProcess(pipeline.folder) as run:
             run.await_lines(BATCH, times=moments.randint(1, 3))
             time.sleep(moments.uniform(0, 2))
