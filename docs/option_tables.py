@@ -29,6 +29,7 @@ PLAIN: dict[Any, str] = {
     Any: "anything",
 }
 
+INTO: dict[Any, str] = {tuple: "[]", dict: ".NAME"}
 HOLDERS: dict[Any, tuple[str, int]] = {
     Annotated: ("", 0),
     tuple: ("list of ", 0),
@@ -80,7 +81,7 @@ def _blocks(annotation: Any, suffix: str = "") -> Iterator[tuple[type[BaseModel]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, suffix
         return
-    into = {tuple: "[]", dict: ".NAME"}.get(get_origin(annotation) or object, "")
+    into = INTO.get(get_origin(annotation), "")
     for argument in get_args(annotation):
         yield from _blocks(argument, suffix + into)
 
