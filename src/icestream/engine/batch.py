@@ -184,12 +184,40 @@ def _through_spark(
     order = plan.sink.sort_columns()
     if order:
         rows = rows.sortWithinPartitions(*order)
-    written = tasks.read_reports(
-        rows.mapInArrow(tasks.WriteOnly(plan.sink.writer()), "report binary").collect()
-    )
+    try:
+        written = tasks.read_reports(
+            rows.mapInArrow(tasks.WriteOnly(plan.sink.writer()), "report binary").collect()
+        )
+    except _row_errors() as exc:
+        # Spark names the value; the same rows would fail again after any restart.
+        raise BadRecordError(
+            f"a transform can't be applied to a row: {str(exc).splitlines()[0]}",
+            where=f"pipeline {plan.name!r}",
+            todo="Nothing of the batch was written. Use `try_cast` or `try_divide` in a `select`, "
+            "or leave such rows out with a `filter` before it.",
+        ) from exc
     for report in written:
         report.rows = 0
     return [*noted.value.values(), *written]
+
+
+def _row_errors() -> tuple[type[Exception], ...]:
+    """Return what Spark raises when an expression can't be computed for a row's values."""
+    from pyspark.errors import (
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )
+
+    return (
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )
 
 
 def _dead_letters(plan: PipelinePlan, mark: BatchMark) -> tasks.DeadLetters | None:

@@ -44,7 +44,7 @@ class Run:
     def start(self) -> None:
         """Start Spark and every pipeline; returns once they run."""
         spark = open_plan_session(self.plan)
-        known = [pipeline.name for pipeline in self.plan.pipelines]
+        known = {*self.plan.names, *(pipeline.name for pipeline in self.plan.pipelines)}
         for pipeline in self.plan.pipelines:
             runner = PipelineRunner(
                 pipeline,

@@ -72,6 +72,7 @@ class Plan:
         jars: Maven coordinates that Spark must load.
         spark_conf: Spark's settings, secrets included; print `visible_conf()` instead.
         secret_keys: the settings among them whose value must not be shown.
+        names: every pipeline of the file, those that do not run now included.
         planned: what the file names and this version does not have; `run` refuses these.
         shown_secrets: what is shown for each secret setting, such as `${PG_PASSWORD}`.
         sources: every source built, by name in the file.
@@ -89,6 +90,7 @@ class Plan:
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 9108
     metrics_token: SecretStr | None = None
+    names: tuple[str, ...] = ()
     planned: tuple[PlannedFeature, ...] = ()
     shown_secrets: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Source[Any]] = field(default_factory=dict)

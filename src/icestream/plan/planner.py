@@ -110,6 +110,7 @@ class _Planner:
             metrics_host=config.block.metrics.host,
             metrics_port=config.block.metrics.port,
             metrics_token=config.block.metrics.token,
+            names=tuple(config.pipelines),
             planned=self._planned(),
             shown_secrets=settings.shown,
             sources=self.sources,
