@@ -176,7 +176,7 @@ def _through_spark(
         shape = to_arrow_schema(rows.schema)
     except AnalysisException as exc:
         raise SchemaMismatchError(
-            f"a transform does not fit the rows: {str(exc).splitlines()[0]}",
+            f"a transform does not fit the rows: {_first_line(exc)}",
             where=f"pipeline {plan.name!r}",
             todo=f"The source's columns: {', '.join(reading.columns.names)}.",
         ) from exc
@@ -218,6 +218,12 @@ def _row_errors() -> tuple[type[Exception], ...]:
         NumberFormatException,
         SparkRuntimeException,
     )
+
+
+def _first_line(exc: Exception) -> str:
+    """Return what Spark says is wrong, without the place in its own plan."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    return lines[0].split("; line ")[0] if lines else type(exc).__name__
 
 
 def _dead_letters(plan: PipelinePlan, mark: BatchMark) -> tasks.DeadLetters | None:
