@@ -123,11 +123,14 @@ def _run(
 ) -> _Outcome:
     """Read and write the splits, with the table's columns following the data's."""
     for _ in range(SCHEMA_ROUNDS):
+        known = columns.of(splits)
+        if known is None:
+            return _Outcome()
         reading = tasks.Reading(
             source=plan.source,
             decoder=plan.source.decoder(),
             splits=splits,
-            columns=columns.of(splits),
+            columns=known,
             evolving=columns.evolving,
             stop_at_bad=plan.on_error == "fail",
             dead_letters=_dead_letters(plan, mark),

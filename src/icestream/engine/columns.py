@@ -39,8 +39,11 @@ class Columns:
         """Whether fields that appear in the data become columns."""
         return self._given is None
 
-    def of(self, splits: Sequence[Split]) -> pa.Schema:
-        """Return the columns to read, looking into `splits` if nothing else tells."""
+    def of(self, splits: Sequence[Split]) -> pa.Schema | None:
+        """Return the columns to read, looking into `splits` if nothing else tells.
+
+        None if nothing tells and the splits hold no records, as after an aborted transaction.
+        """
         if self._columns is None:
             self._columns = self._known() or self._inferred(splits)
         return self._columns
@@ -80,11 +83,14 @@ class Columns:
                 return pa.schema([*table, *asked_for_later])
         return self._remembered()
 
-    def _inferred(self, splits: Sequence[Split]) -> pa.Schema:
+    def _inferred(self, splits: Sequence[Split]) -> pa.Schema | None:
         decoder = self._plan.source.decoder()
         if decoder is None:
             raise IcestreamError(f"source {self._plan.source_name!r} does not tell its columns")
-        decoded = decoder.infer(self._sample(splits))
+        sample = self._sample(splits)
+        if not sample:
+            return None
+        decoded = decoder.infer(sample)
         if not decoded.names:
             raise SchemaMismatchError(
                 "no columns can be told from the first records",
@@ -100,9 +106,9 @@ class Columns:
         sample: list[bytes | None] = []
         for split in splits:
             for block in self._plan.source.read(split):
-                if isinstance(block, Records):
-                    sample += block.values.slice(0, SAMPLE // len(splits)).to_pylist()
-                break
+                if isinstance(block, Records) and len(block.values):
+                    sample += block.values.slice(0, max(SAMPLE // len(splits), 1)).to_pylist()
+                    break
         return sample
 
     def _remember(self) -> None:

@@ -1,0 +1,206 @@
+"""Where a pipeline's columns come from, and how they grow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
+from icestream.decode.json import JsonDecoder
+from icestream.engine.columns import Columns
+from icestream.engine.state import PipelineState
+from icestream.errors import CorruptStateError, SchemaMismatchError
+from icestream.plan.plan import Batching, PipelinePlan, Restart
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.source import Split
+
+
+class TableOf(Sink[Any]):
+    """A table of which only the columns matter."""
+
+    def __init__(self, columns: pa.Schema | None = None, *, strict: bool = False) -> None:
+        self._columns = columns
+        self._strict = strict
+
+    def identity(self) -> str:
+        return "lake.db.events"
+
+    def open(self, spark: Any, pipeline: str) -> None:
+        raise NotImplementedError
+
+    def last_mark(self) -> BatchMark | None:
+        raise NotImplementedError
+
+    def foreign_marks(self) -> list[BatchMark]:
+        raise NotImplementedError
+
+    def holds(self, mark: BatchMark) -> bool:
+        raise NotImplementedError
+
+    def columns(self) -> pa.Schema | None:
+        return self._columns
+
+    def prepare(self, columns: pa.Schema) -> None:
+        raise NotImplementedError
+
+    def adds_columns(self) -> bool:
+        return not self._strict
+
+    def writer(self) -> TaskWriter:
+        raise NotImplementedError
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        raise NotImplementedError
+
+
+class WithOffsets(ScriptedSource):
+    def extra_columns(self) -> pa.Schema:
+        return pa.schema([("offset", pa.int64())])
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> PipelineState:
+    made = PipelineState(tmp_path, "events")
+    made.make()
+    return made
+
+
+def plan(
+    source: ScriptedSource, sink: TableOf | None = None, transforms: tuple[Any, ...] = ()
+) -> PipelinePlan:
+    return PipelinePlan(
+        name="events",
+        source_name="orders",
+        source=source,
+        sink_name="lake",
+        sink=sink or TableOf(),
+        batching=Batching(1, 1, 1),
+        restart=Restart(),
+        on_error="fail",
+        transforms=transforms,
+    )
+
+
+def json_source(*values: bytes, kind: type[ScriptedSource] = ScriptedSource) -> ScriptedSource:
+    source = kind(decoder=JsonDecoder())
+    source.append_values(values)
+    return source
+
+
+def splits(source: ScriptedSource, slots: int = 2) -> list[Split]:
+    return source.splits(source.first(), source.newest(source.first()), slots)
+
+
+def test_schema_of_the_options_wins_and_does_not_grow(state: PipelineState) -> None:
+    given = pa.schema([("id", pa.int32())])
+    columns = Columns(
+        plan(ScriptedSource(schema=given), TableOf(pa.schema([("x", pa.string())]))), state
+    )
+
+    assert columns.of([]) == given
+    assert not columns.evolving
+    assert state.schema() is None
+
+
+def test_columns_of_the_table_win_over_what_the_records_show(state: PipelineState) -> None:
+    source = json_source(b'{"id": 1}')
+    table = pa.schema([("id", pa.decimal128(9, 2))])
+    columns = Columns(plan(source, TableOf(table)), state)
+
+    assert columns.of(splits(source)) == table
+    assert columns.evolving
+
+
+def test_column_that_a_source_adds_later_is_not_left_out(state: PipelineState) -> None:
+    source = json_source(b'{"id": 1}', kind=WithOffsets)
+    table = pa.schema([("id", pa.int64())])
+
+    assert Columns(plan(source, TableOf(table)), state).of(splits(source)) == pa.schema(
+        [("id", pa.int64()), ("offset", pa.int64())]
+    )
+    both = pa.schema([("offset", pa.int64()), ("id", pa.int64())])
+    assert Columns(plan(source, TableOf(both)), state).of(splits(source)) == both
+
+
+def test_inferred_columns_look_into_every_split_and_are_remembered(state: PipelineState) -> None:
+    source = json_source(
+        b'{"id": 1}', b"not JSON", b'{"id": 1.5, "at": {"x": true}}', kind=WithOffsets
+    )
+    expected = pa.schema(
+        [
+            ("id", pa.float64()),
+            ("at", pa.struct([("x", pa.bool_())])),
+            ("offset", pa.int64()),
+        ]
+    )
+
+    assert Columns(plan(source), state).of(splits(source)) == expected
+    assert (state.schema() or {})["columns"] == {
+        "id": "double",
+        "at": "struct<x: bool>",
+        "offset": "int64",
+    }
+    other = json_source(b'{"id": "now a text"}', kind=WithOffsets)
+    assert Columns(plan(other), state).of(splits(other)) == expected
+
+
+def test_first_batch_without_records_tells_nothing_and_remembers_nothing(
+    state: PipelineState,
+) -> None:
+    source = json_source()
+    columns = Columns(plan(source), state)
+    assert columns.of([]) is None
+    assert state.schema() is None
+
+    source.append_values([b'{"id": 1}'])
+    assert columns.of(splits(source)) == pa.schema([("id", pa.int64())])
+
+
+def test_new_fields_join_and_grown_structs_take_their_place(state: PipelineState) -> None:
+    source = json_source(b'{"id": 1, "at": {"x": 1}, "z": 1}')
+    columns = Columns(plan(source), state)
+    columns.of(splits(source))
+    columns.add({"new": pa.string(), "at": pa.struct([("x", pa.int64()), ("y", pa.string())])})
+
+    expected = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("at", pa.struct([("x", pa.int64()), ("y", pa.string())])),
+            ("z", pa.int64()),
+            ("new", pa.string()),
+        ]
+    )
+    assert columns.of([]) == expected
+    assert Columns(plan(source), state).of([]) == expected, "a replay reads alike"
+
+
+def test_strict_sink_refuses_new_fields_by_name(state: PipelineState) -> None:
+    source = json_source(b'{"id": 1}')
+    columns = Columns(plan(source, TableOf(strict=True)), state)
+    columns.of(splits(source))
+    with pytest.raises(SchemaMismatchError) as caught:
+        columns.add({"b": pa.string(), "a": pa.int64()})
+
+    assert str(caught.value) == (
+        "pipeline 'events', table lake.db.events: the stream has columns that the table lacks: "
+        "'a' int64, 'b' string\n  Use `schema_evolution: add_columns`, or alter the table."
+    )
+
+
+@pytest.mark.parametrize("kept", ["{}", '{"arrow": "###"}', '{"arrow": "AAAA"}'])
+def test_remembered_columns_that_cannot_be_read_are_named(state: PipelineState, kept: str) -> None:
+    path = state.folder / "schema.json"
+    path.write_text(kept)
+    with pytest.raises(CorruptStateError) as caught:
+        Columns(plan(json_source(b'{"id": 1}')), state).of([])
+
+    head, todo = str(caught.value).splitlines()
+    assert head.startswith(f"pipeline 'events': the file {path} can't be read: ")
+    assert todo == "  Remove it to infer the columns again, or restore it from a backup."

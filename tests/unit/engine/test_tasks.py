@@ -1,0 +1,212 @@
+"""What a task does with a split, and what it reports, without Spark around it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts.records import Records
+from icestream.contracts.sink import TaskWriter, WrittenFile
+from icestream.decode.json import JsonDecoder
+from icestream.engine.tasks import (
+    BAD_EXAMPLES,
+    DeadLetters,
+    ReadAndWrite,
+    Reading,
+    ReadOnly,
+    Report,
+    WriteOnly,
+    read_reports,
+)
+from icestream.errors import UnreachableError
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icestream.contracts.source import Split
+
+COLUMNS = pa.schema([("id", pa.int64())])
+
+
+class Notebook(TaskWriter):
+    """Keeps what was written, and forgets it when the writing breaks off."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        self.kept += rows
+        return [WrittenFile(len(rows), 1, {"rows": len(rows)})] if rows else []
+
+
+class BrokenSource(ScriptedSource):
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        yield from super().read(split)
+        raise UnreachableError("nobody answers", where="broker h:9092")
+
+
+class WithOffsets(ScriptedSource):
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        for block in super().read(split):
+            assert isinstance(block, Records)
+            offsets = pa.array(range(100, 100 + len(block.values)), pa.int32())
+            yield Records(block.values, {"offset": offsets}, block.position)
+
+    def extra_columns(self) -> pa.Schema:
+        return pa.schema([("offset", pa.int64())])
+
+
+def reading(
+    *values: bytes | None,
+    kind: type[ScriptedSource] = ScriptedSource,
+    columns: pa.Schema = COLUMNS,
+    slots: int = 1,
+    **settings: Any,
+) -> Reading:
+    source = kind(decoder=JsonDecoder())
+    source.append_values(values)
+    splits = source.splits(source.first(), source.newest(source.first()), slots)
+    given = {"evolving": True, "stop_at_bad": False, **settings}
+    return Reading(source, source.decoder(), tuple(splits), columns, **given)
+
+
+def splits_of(*numbers: int) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_arrays([pa.array([number])], ["id"]) for number in numbers]
+
+
+def run(task: Any, *numbers: int) -> list[Report]:
+    return read_reports([(batch.column(0)[0].as_py(),) for batch in task(splits_of(*numbers))])
+
+
+def test_each_split_is_read_decoded_written_and_reported() -> None:
+    writer = Notebook()
+    task = ReadAndWrite(reading(b'{"id": 1}', b'{"id": 2}', b'{"id": 3}', slots=2), writer)
+
+    assert run(task, 0, 1) == [
+        Report(0, rows=1, files=[WrittenFile(1, 1, {"rows": 1})]),
+        Report(1, rows=2, files=[WrittenFile(2, 1, {"rows": 2})]),
+    ]
+    assert writer.kept == [{"id": 1}, {"id": 2}, {"id": 3}]
+    pickle.dumps(task)
+
+
+def test_bad_records_are_left_out_and_told_with_their_place() -> None:
+    writer = Notebook()
+    [report] = run(ReadAndWrite(reading(b'{"id": 1}', b"x", None, b'{"id": "y"}'), writer), 0)
+
+    assert writer.kept == [{"id": 1}]
+    assert (report.rows, report.bad) == (1, 3)
+    assert [(bad.raw, bad.position) for bad in report.examples] == [
+        (b"x", "scripted[1]"),
+        (None, "scripted[2]"),
+        (b'{"id": "y"}', "scripted[3]"),
+    ]
+    assert all(bad.reason for bad in report.examples)
+
+
+def test_many_bad_records_are_counted_but_few_are_carried() -> None:
+    [report] = run(ReadAndWrite(reading(*[b"x"] * 1_000), Notebook()), 0)
+
+    assert report.bad == 1_000
+    assert len(report.examples) == BAD_EXAMPLES
+    assert report.files == []
+
+
+def test_dead_letters_take_every_bad_record() -> None:
+    letters = Notebook()
+    task = ReadAndWrite(
+        reading(*[b"x"] * 30, b'{"id": 1}', dead_letters=DeadLetters(letters, "events", 7)),
+        Notebook(),
+    )
+    [report] = run(task, 0)
+
+    assert [file.rows for file in report.dead_files] == [30]
+    assert {(row["raw"], row["pipeline"], row["epoch"]) for row in letters.kept} == {
+        (b"x", "events", 7)
+    }
+    assert [row["position"] for row in letters.kept] == [f"scripted[{n}]" for n in range(30)]
+    assert {row["failed_at"].tzname() for row in letters.kept} == {"UTC"}
+
+
+def test_bad_record_that_decides_the_batch_stops_the_writing() -> None:
+    writer = Notebook()
+    [report] = run(ReadAndWrite(reading(b'{"id": 1}', b"x", stop_at_bad=True), writer), 0)
+
+    assert report.files == []
+    assert writer.kept == []
+    assert [bad.position for bad in report.examples] == ["scripted[1]"]
+    assert report.error is None
+
+
+def test_new_field_stops_the_writing_only_where_fields_may_become_columns() -> None:
+    values = (b'{"id": 1}', b'{"id": 2, "new": "x"}')
+    writer = Notebook()
+    [report] = run(ReadAndWrite(reading(*values), writer), 0)
+    assert (report.new_fields, report.files, writer.kept) == ({"new": pa.string()}, [], [])
+
+    [report] = run(ReadAndWrite(reading(*values, evolving=False), writer), 0)
+    assert (report.new_fields, report.rows) == ({}, 2)
+    assert writer.kept == [{"id": 1}, {"id": 2}]
+
+
+def test_error_of_ours_keeps_its_class_and_the_next_split_is_read() -> None:
+    task = ReadAndWrite(reading(b'{"id": 1}', b'{"id": 2}', kind=BrokenSource, slots=2), Notebook())
+    reports = run(task, 0, 1)
+
+    assert [type(report.error) for report in reports] == [UnreachableError, UnreachableError]
+    assert str(reports[0].error) == "broker h:9092: nobody answers"
+    assert reports[0].files == []
+
+
+def test_columns_that_the_source_adds_follow_the_good_rows() -> None:
+    columns = pa.schema([("offset", pa.int64()), ("id", pa.int64())])
+    writer = Notebook()
+    run(
+        ReadAndWrite(
+            reading(b'{"id": 1}', b"x", b'{"id": 3}', kind=WithOffsets, columns=columns), writer
+        ),
+        0,
+    )
+
+    assert writer.kept == [{"offset": 100, "id": 1}, {"offset": 102, "id": 3}]
+
+
+def test_rows_that_go_on_through_spark_have_the_promised_columns() -> None:
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    noted: list[Report] = []
+    source = ScriptedSource(schema=pa.schema([("name", pa.large_string()), ("id", pa.int32())]))
+    source.append_rows([{"name": "a", "id": 1}])
+    split = source.splits({"row": 0}, {"row": 1}, 1)
+    through = ReadOnly(
+        Reading(source, None, tuple(split), columns, evolving=False, stop_at_bad=True),
+        noted.append,
+    )
+    [batch] = through(splits_of(0))
+
+    assert batch.schema == columns
+    assert batch.to_pylist() == [{"id": 1, "name": "a"}]
+    assert noted == [Report(0, rows=1)]
+
+
+def test_rows_out_of_spark_are_written_and_counted() -> None:
+    writer = Notebook()
+    rows = [pa.RecordBatch.from_pylist([{"id": n}], schema=COLUMNS) for n in range(3)]
+    [out] = WriteOnly(writer)(rows)
+    [report] = read_reports([(out.column(0)[0].as_py(),)])
+
+    assert (report.split, report.rows, [file.rows for file in report.files]) == (-1, 3, [3])
+    assert writer.kept == [{"id": 0}, {"id": 1}, {"id": 2}]
+
+
+def test_fault_of_somebody_else_is_not_swallowed() -> None:
+    class Full(Notebook):
+        def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        run(ReadAndWrite(reading(b'{"id": 1}'), Full()), 0)
