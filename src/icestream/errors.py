@@ -107,7 +107,9 @@ class UnreachableError(TransientError):
 
 
 class CommitError(IcestreamError):
-    """The table did not take the batch."""
+    """The table did not take the batch, after `retries` further attempts."""
+
+    retries = 0
 
 
 class CommitConflictError(CommitError):

@@ -46,6 +46,7 @@ def test_bad_record_among_many_stops_the_pipeline_and_nothing_is_written(lake: L
     assert caught.value.exit_code == 5
     assert lake.rows() == []
     assert not [e for e in lake.events if isinstance(e, BatchWritten)]
+    assert list(lake.folder.rglob("*.parquet")) == [], "files of the other split are removed"
 
 
 def test_bad_record_is_dropped_and_counted_and_the_rest_is_written(lake: Lake) -> None:

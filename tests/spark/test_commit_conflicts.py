@@ -104,6 +104,7 @@ def test_commit_that_never_gets_through_fails_after_three_waits_and_leaves_nothi
         "  Nothing was written; the batch is replayed at the next start. Use one writer a table, "
         "or partition so that writers don't meet."
     )
+    assert caught.value.retries == 3
     built, *waits = other.waits()
     assert len(other.times) == 5, "asked when the append was built, and in each attempt"
     assert built >= 0

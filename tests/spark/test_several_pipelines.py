@@ -62,9 +62,9 @@ def test_failing_pipeline_stops_alone_and_its_code_is_the_runs(
     run.start()
     run.wait()
 
-    assert [row["id"] for row in lake.rows("good")] == list(range(7))
-    assert run.exit_code() == 5
     assert [type(runner.error) for runner in run.runners] == [BadRecordError, type(None)]
+    assert run.exit_code() == 5
+    assert [row["id"] for row in lake.rows("good")] == list(range(7))
 
 
 @pytest.fixture
@@ -115,3 +115,14 @@ def test_fault_that_outlives_every_restart_ends_the_pipeline(
         "message": "nobody answers",
         "needs_person": False,
     }
+
+
+def test_pipelines_that_begin_together_may_share_a_new_namespace_and_table(lake: Lake) -> None:
+    plans = [lake.plan(scripted(f"s{n}", 3), name=f"p{n}", table="shared") for n in range(3)]
+    # Spark gives a Python process ten seconds to come up, and here three start at a time.
+    run = run_of(lake, *(replace(plan, restart=Restart(max=5)) for plan in plans))
+    run.start()
+    run.wait()
+
+    assert [runner.error for runner in run.runners] == [None] * 3
+    assert sorted(row["id"] for row in lake.rows("shared")) == sorted([0, 1, 2] * 3)

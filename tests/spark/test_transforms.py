@@ -11,7 +11,7 @@ import pytest
 
 from icestream.contracts import registry
 from icestream.decode.json import JsonDecoder
-from icestream.errors import SchemaMismatchError
+from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.metrics.events import BatchWritten, RecordsFailed
 from icestream.testing.scripted import ScriptedSource
 
@@ -121,6 +121,21 @@ def test_expression_that_does_not_fit_the_rows_is_told(
         lake.run(replace(lake.plan(source), transforms=steps(step)))
 
     assert str(caught.value) == f"{head}\n  The source's columns: id, price, note."
+
+
+def test_row_that_a_cast_cannot_take_needs_a_person(lake: Lake, source: ScriptedSource) -> None:
+    source.append_rows([{"id": 10, "price": "cheap", "note": None}])
+    plan = replace(lake.plan(source), transforms=steps(("cast", {"price": "decimal(9,2)"})))
+    with pytest.raises(BadRecordError) as caught:
+        lake.run(plan)
+
+    assert caught.value.what.startswith("a transform can't be applied to a row: ")
+    assert "'cheap'" in caught.value.what
+    assert caught.value.todo == (
+        "Nothing of the batch was written. Use `try_cast` or `try_divide` in a `select`, or leave "
+        "such rows out with a `filter` before it."
+    )
+    assert lake.rows() == []
 
 
 def test_rows_of_each_file_come_in_the_tables_order(lake: Lake) -> None:

@@ -120,6 +120,9 @@ class Sink(ABC, Generic[OptionsT]):
             CommitUnknownError: no answer came, and the table could not be asked.
         """
 
+    def discard(self, files: list[WrittenFile]) -> None:
+        """Remove files of a batch that is written anew or not at all, and was never committed."""
+
     def check(self) -> Iterator[CheckStep]:
         """Look whether the table can be written, step by step, without Spark."""
         yield from ()

@@ -66,10 +66,10 @@ class _Outcome:
     bad: int = 0
     examples: list[Any] = field(default_factory=list)
     new_fields: dict[str, pa.DataType] = field(default_factory=dict)
+    error: IcestreamError | None = None
 
     def add(self, report: tasks.Report) -> None:
-        if report.error is not None:
-            raise report.error
+        self.error = self.error or report.error
         self.rows += report.rows
         self.files += report.files
         self.dead_files += report.dead_files
@@ -138,12 +138,13 @@ def _run(
         outcome = _Outcome()
         for report in _reports(spark, plan, reading):
             outcome.add(report)
-        if outcome.new_fields:
-            columns.add(outcome.new_fields)
-            continue
-        if outcome.bad and plan.on_error == "fail":
-            raise _bad_record(plan, outcome, mark)
-        return outcome
+        failed = outcome.error or _bad_record(plan, outcome, mark)
+        if failed is None and not outcome.new_fields:
+            return outcome
+        _discard(plan, outcome)
+        if failed is not None:
+            raise failed
+        columns.add(outcome.new_fields)
     raise SchemaMismatchError(
         f"the batch showed new fields {SCHEMA_ROUNDS} times over, last "
         f"{', '.join(sorted(outcome.new_fields))}",
@@ -236,7 +237,15 @@ def _dead_letters(plan: PipelinePlan, mark: BatchMark) -> tasks.DeadLetters | No
     return tasks.DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
 
 
-def _bad_record(plan: PipelinePlan, outcome: _Outcome, mark: BatchMark) -> IcestreamError:
+def _discard(plan: PipelinePlan, outcome: _Outcome) -> None:
+    plan.sink.discard(outcome.files)
+    if plan.dead_letter is not None:
+        plan.dead_letter.discard(outcome.dead_files)
+
+
+def _bad_record(plan: PipelinePlan, outcome: _Outcome, mark: BatchMark) -> IcestreamError | None:
+    if not outcome.bad or plan.on_error != "fail":
+        return None
     first = min(outcome.examples, key=lambda record: str(record.position))
     return BadRecordError(
         f"record {first.position} can't be decoded: {first.reason}",

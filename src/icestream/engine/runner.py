@@ -19,7 +19,7 @@ from icestream.engine.crash_points import reach
 from icestream.engine.progress import Progress
 from icestream.engine.retry import passes, pause_secs
 from icestream.engine.state import PipelineState
-from icestream.errors import IcestreamError
+from icestream.errors import CommitError, IcestreamError
 from icestream.metrics.events import (
     BatchSkipped,
     CommitFailed,
@@ -259,8 +259,9 @@ class PipelineRunner:
             assert self._columns is not None  # noqa: S101 - set before the query starts
             try:
                 result = write_once(spark, self.plan, self._columns, mark)
-            except IcestreamError as exc:
-                self._emit(CommitFailed(self.plan.name, self.plan.sink.identity(), 0, exc.what))
+            except CommitError as exc:
+                table = self.plan.sink.identity()
+                self._emit(CommitFailed(self.plan.name, table, exc.retries, exc.what))
                 raise
             self._last = self.plan.sink.last_mark()
             self._note(mark, result)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # Spark's own pattern misses access-key ids, Authorization headers, SAS and connection strings,
 # and passwords inside URLs; a value that matches is hidden as well as a key.
 REDACTION = (
-    r"(?i)secret|password|passwd|token|credential|authorization|access[._-]?key|account[._-]?key"
-    r"|private[._-]?key|api[._-]?key|sas|connection[._-]?string|sasl[._-]?jaas"
-    r"|://[^/\s:@]+:[^/\s@]+@"
+    r"(?i)secret|password|passwd|passphrase|token|credential|authorization|signature"
+    r"|(access|account|storage|private|api)[._-]?key|PRIVATE KEY|sas|connection[._-]?string"
+    r"|sasl[._-]?jaas|[?&;]sig=|://[^/\s:@]*:[^\s@]+@"
 )
 CATALOG_PREFIX = "spark.sql.catalog."
 LOGGING = Path(__file__).with_name("log4j2.properties")

@@ -115,12 +115,15 @@ def _settle(
     if found != seen:
         raise _superseded(found, key, where) from exc
     if java_class(exc) == COMMIT_FAILED:
-        raise CommitConflictError(
-            f"commit refused {table.commit_attempts()} times, other writers moved the table",
+        attempts = table.commit_attempts()
+        conflict = CommitConflictError(
+            f"commit refused {attempts} times, other writers moved the table",
             where=where,
             todo="Nothing was written; the batch is replayed at the next start. Use one "
             "writer a table, or partition so that writers don't meet.",
-        ) from exc
+        )
+        conflict.retries = attempts - 1
+        raise conflict from exc
     raise CommitUnknownError(
         f"the commit broke off: {java_message(exc)}",
         where=where,

@@ -196,8 +196,14 @@ class JavaCatalog:
         """Create a namespace and those it lies in, where missing."""
         for depth in range(1, len(namespace) + 1):
             name = self._namespace(namespace[:depth])
-            if not self._catalog.namespaceExists(name):
+            if self._catalog.namespaceExists(name):
+                continue
+            try:
                 self._catalog.createNamespace(name)
+            except java_errors():
+                # Another pipeline may have made it since we asked.
+                if not self._catalog.namespaceExists(name):
+                    raise
 
     def create_table(
         self,
@@ -214,16 +220,21 @@ class JavaCatalog:
         java_properties = self._jvm.java.util.HashMap()
         for key, value in properties.items():
             java_properties.put(key, value)
-        created = (
+        builder = (
             self._catalog.buildTable(self._identifier(namespace, table), java_schema)
             .withPartitionSpec(
                 api.PartitionSpecParser.fromJson(java_schema, spec.model_dump_json())
             )
             .withSortOrder(api.SortOrderParser.fromJson(java_schema, sort_order.model_dump_json()))
             .withProperties(java_properties)
-            .create()
         )
-        return JavaTable(self._jvm, created)
+        try:
+            return JavaTable(self._jvm, builder.create())
+        except java_errors():
+            # Another pipeline may have made it since we asked.
+            if not self.exists(namespace, table):
+                raise
+            return self.load(namespace, table)
 
     def _namespace(self, parts: Sequence[str]) -> Any:
         array = self._gateway.new_array(self._jvm.java.lang.String, len(parts))

@@ -91,8 +91,8 @@ class IcebergSink(Sink[IcebergOptions]):
         try:
             if self._state is None:
                 self._create(columns)
-            else:
-                self._fit(columns)
+            # Also a table just made: another pipeline may have been quicker.
+            self._fit(columns)
         except SchemaMismatchError as exc:
             exc.at(f"pipeline {self._pipeline!r}, table {self.identity()}")
             raise
@@ -153,6 +153,15 @@ class IcebergSink(Sink[IcebergOptions]):
             properties=self.options.snapshot_properties,
             where=f"table {self.identity()}",
         )
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        from pyiceberg.io import load_file_io
+
+        if not files:
+            return
+        io = load_file_io(self.catalog.pyiceberg_properties(), self._required_state().location)
+        for file in files:
+            io.delete(file.what["file-path"])
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()
