@@ -32,16 +32,20 @@ spark:
 """
 
 
+def executors(cluster: SparkCluster) -> set[Path]:
+    """Return what each worker keeps of every executor that it started."""
+    return set(cluster.folder.rglob("app-*/*/stdout"))
+
+
 @pytest.mark.timeout(400)
 def test_the_same_file_runs_on_a_cluster(tmp_path: Path, spark_cluster: SparkCluster) -> None:
     file = FILE.format(master=spark_cluster.master, more="partitioning: ['bucket(4, event_id)']")
     (tmp_path / "icestream.yaml").write_text(file)
+    before = executors(spark_cluster)
     ended = run_icestream("run", "--once", folder=tmp_path)
 
     assert ended.code == 0, ended.err
     table = embedded(tmp_path / "lake").client().load_table(("shop", "events"))
     ids = table.scan(selected_fields=("event_id",)).to_arrow()["event_id"].to_pylist()
     assert sorted(ids) == list(range(20_000))
-    # Each worker keeps a folder for every executor that it started.
-    executors = list(spark_cluster.folder.rglob("app-*/*/stdout"))
-    assert len(executors) == 2
+    assert len(executors(spark_cluster) - before) == 2

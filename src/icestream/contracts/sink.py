@@ -65,6 +65,7 @@ class Sink(ABC, Generic[OptionsT]):
     """
 
     options_type: ClassVar[type[Options]]
+    task_modules: ClassVar[tuple[str, ...]] = ()  # what `writer` loads in a task
 
     @abstractmethod
     def identity(self) -> str:
@@ -101,6 +102,10 @@ class Sink(ABC, Generic[OptionsT]):
     def adds_columns(self) -> bool:
         """Tell whether the table may grow a column that the stream shows."""
         return True
+
+    def sorts(self) -> bool:
+        """Tell whether the rows of a file come in an order, which takes Spark to sort them."""
+        return False
 
     def sort_columns(self) -> list[Any]:
         """Return the order of rows within a file, as Spark's columns; empty for none."""

@@ -156,7 +156,7 @@ def _run(
 def _reports(spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading) -> list[tasks.Report]:
     count = len(reading.splits)
     numbers = spark.range(0, count, 1, max(count, 1))
-    if not plan.transforms and not plan.sink.sort_columns():
+    if not plan.uses_spark_sql():
         plan.sink.prepare(reading.columns)
         task = tasks.ReadAndWrite(reading, plan.sink.writer())
         return tasks.read_reports(numbers.mapInArrow(task, "report binary").collect())

@@ -44,6 +44,7 @@ class Run:
     def start(self) -> None:
         """Start Spark and every pipeline; returns once they run."""
         spark = open_plan_session(self.plan)
+        _warm_workers(spark, self.plan)
         known = {*self.plan.names, *(pipeline.name for pipeline in self.plan.pipelines)}
         for pipeline in self.plan.pipelines:
             runner = PipelineRunner(
@@ -110,7 +111,9 @@ def open_plan_session(plan: Plan) -> SparkSession:
         given = conf.get("spark.jars.packages")
         conf["spark.jars.packages"] = ",".join([*rest, *([given] if given else [])])
     log = plan.state / "spark.log"
-    return open_session(plan.master, conf, jars.resolve(plan.jars), log, plan.secret_keys)
+    light = not any(pipeline.uses_spark_sql() for pipeline in plan.pipelines)
+    found = jars.resolve(plan.jars)
+    return open_session(plan.master, conf, found, log, secrets=plan.secret_keys, light=light)
 
 
 def _inheriting_thread(runner: PipelineRunner) -> threading.Thread:
@@ -122,3 +125,21 @@ def _inheriting_thread(runner: PipelineRunner) -> threading.Thread:
                 logger.debug("pipeline %s", runner.plan.name, exc_info=exc)
 
     return threading.Thread(target=body, name=f"pipeline {runner.plan.name}", daemon=True)
+
+
+def _warm_workers(spark: SparkSession, plan: Plan) -> None:
+    """Start Python workers with our modules loaded, beside what the driver does first."""
+    sources = [pipeline.source for pipeline in plan.pipelines]
+    modules = [module for pipeline in plan.pipelines for module in pipeline.sink.task_modules]
+    slots = spark.sparkContext.defaultParallelism
+
+    def body() -> None:
+        from icestream.engine.tasks import WarmUp
+
+        task = WarmUp(sources, modules)
+        try:
+            spark.range(0, slots, 1, slots).mapInArrow(task, "id long").count()
+        except BaseException as exc:  # whatever it is, the first batch meets it too
+            logger.debug("warming the workers", exc_info=exc)
+
+    threading.Thread(target=body, name="warm workers", daemon=True).start()

@@ -93,6 +93,7 @@ class PipelineRunner:
         self._admitted: Position | None = None
         self._target: Position | None = None
         self._last: BatchMark | None = None
+        self._stream: DataFrame | None = None
 
     def stop(self) -> None:
         """Ask the pipeline to finish the batch in hand and end."""
@@ -146,6 +147,9 @@ class PipelineRunner:
 
     def _run_until_fault(self) -> None:
         self._fault = None
+        # Spark starts processes of its own for this; meanwhile we look at the table.
+        stream = threading.Thread(target=self._preload_stream, daemon=True)
+        stream.start()
         self.plan.sink.open(self._spark, self.plan.name)
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
@@ -157,6 +161,7 @@ class PipelineRunner:
         if self._choices.once and self._target is None:
             self._target = self.plan.source.newest(self._current)
         admission = Admission(self.plan.source, self.plan.batching, target=self._target)
+        stream.join()
         self.progress.settle("running")
         query: StreamingQuery | None = None
         try:
@@ -179,16 +184,22 @@ class PipelineRunner:
             raise overtaken(mark, f"pipeline {self.plan.name!r}, table {self.progress.table}")
         self._last = mark
 
-    def _start_query(self) -> StreamingQuery:
-        from icestream.engine.ticker import TickerSource
+    def _preload_stream(self) -> None:
+        from icestream.engine.ticker import load_stream
 
-        self._spark.dataSource.register(TickerSource)
+        try:
+            self._stream = load_stream(self._spark, self.state.folder)
+        except Exception:
+            # The start of the query meets it again, where it can be told.
+            logger.debug("loading the stream of %s", self.plan.name, exc_info=True)
+
+    def _start_query(self) -> StreamingQuery:
+        from icestream.engine.ticker import load_stream
+
+        self._stream = self._stream or load_stream(self._spark, self.state.folder)
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.plan.name)
         return (
-            self._spark.readStream.format(TickerSource.name())
-            .option("folder", str(self.state.folder))
-            .load()
-            .writeStream.queryName(self.plan.name)
+            self._stream.writeStream.queryName(self.plan.name)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", str(self.state.checkpoint))
             .trigger(processingTime=TRIGGER)

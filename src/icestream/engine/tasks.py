@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -191,6 +192,19 @@ class WriteOnly:
         with _reported(report):
             report.files = self.writer.write(_counted(batches, report))
         yield _as_batch(report)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Loads what a worker needs for its first batch; unpickling the sources loads their modules."""
+
+    sources: list[Source[Any]]
+    modules: list[str]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for module in self.modules:
+            import_module(module)
+        yield from batches
 
 
 class _reported:  # noqa: N801 - reads as a statement

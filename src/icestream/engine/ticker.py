@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -51,6 +52,12 @@ class TickerReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:  # noqa: ARG002
         return iter(())
+
+
+def load_stream(spark: SparkSession, folder: Path) -> DataFrame:
+    """Return the stream of a pipeline's positions. Spark starts processes of its own for this."""
+    spark.dataSource.register(TickerSource)
+    return spark.readStream.format(TickerSource.name()).option("folder", str(folder)).load()
 
 
 def _read(path: Path) -> dict[str, Any]:

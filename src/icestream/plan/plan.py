@@ -61,6 +61,10 @@ class PipelinePlan:
     transforms: tuple[Transform[Any], ...] = ()
     steps: tuple[str, ...] = ()
 
+    def uses_spark_sql(self) -> bool:
+        """Tell whether rows pass through Spark SQL, or stay in Arrow from source to file."""
+        return bool(self.transforms) or self.sink.sorts()
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -35,6 +35,7 @@ class IcebergSink(Sink[IcebergOptions]):
     """One Iceberg table."""
 
     options_type = IcebergOptions
+    task_modules = ("icestream.sinks.iceberg.writer",)
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
         self.options = options
@@ -100,6 +101,9 @@ class IcebergSink(Sink[IcebergOptions]):
 
     def adds_columns(self) -> bool:
         return self.options.schema_evolution != "strict"
+
+    def sorts(self) -> bool:
+        return bool(self.options.sort_order)
 
     def sort_columns(self) -> list[Any]:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
