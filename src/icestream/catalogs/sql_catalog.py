@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
 
     from icestream.catalogs.sql_store import SqlStore
+
+_LOCATION = (
+    "SELECT metadata_location FROM iceberg_tables "
+    "WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
+)
+_NAMESPACES = (
+    "SELECT table_namespace FROM iceberg_tables WHERE catalog_name = ? UNION "
+    "SELECT namespace FROM iceberg_namespace_properties WHERE catalog_name = ?"
+)
 
 # Held while a client is made: pipelines of one process ask for it at the same moment.
 _connecting = threading.Lock()
@@ -73,6 +84,17 @@ class SqlStoredCatalog(Catalog[OptionsT]):
                 self._client = self._connect()
             return self._client
 
+    def find_table(self, identifier: tuple[str, ...]) -> Table | None:
+        *namespace, table = identifier
+        answer = self._ask(_LOCATION, self.name, ".".join(namespace), table)
+        if answer is None:
+            return super().find_table(identifier)
+        if not answer:
+            return None
+        from pyiceberg.table import StaticTable
+
+        return StaticTable.from_metadata(str(answer[0][0]), self.pyiceberg_properties())
+
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("reach catalog", self._reach)
         yield CheckStep("write to warehouse", self._write_to_warehouse)
@@ -109,8 +131,20 @@ class SqlStoredCatalog(Catalog[OptionsT]):
                 todo="pip install 'icestream[postgres]'",
             ) from exc
 
+    def _ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:
+        try:
+            return self.store.ask(question, *values)
+        except sqlite3.Error as exc:
+            raise self.store.explain(exc, self._where) from None
+
     def _reach(self) -> str:
-        namespaces = len(self.client().list_namespaces())
+        self.store.prepare(self._where)
+        answer = self._ask(_NAMESPACES, self.name, self.name)
+        namespaces = (
+            len({str(row[0]).partition(".")[0] for row in answer})
+            if answer is not None
+            else len(self.client().list_namespaces())
+        )
         return f"{self.store.describe()}, {namespaces} namespace{'' if namespaces == 1 else 's'}"
 
     def _write_to_warehouse(self) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from abc import ABC, abstractmethod
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from icestream.contracts.jars import POSTGRESQL, SQLITE
@@ -39,6 +41,10 @@ class SqlStore(ABC):
     @abstractmethod
     def prepare(self, where: str) -> None:
         """Make ready what can be made ready, and refuse early what cannot work."""
+
+    def ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:  # noqa: ARG002
+        """Answer a query without SQLAlchemy, which is slow to load; None if this can't."""
+        return None
 
     @abstractmethod
     def explain(self, fault: Exception, where: str) -> IcestreamError:
@@ -85,6 +91,16 @@ class SqliteStore(SqlStore):
                 todo="Let this user write to the file and to its folder, where SQLite keeps a "
                 "journal.",
             )
+
+    def ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:
+        folder = self.path.absolute().parent
+        if not self.path.exists() and (folder.is_dir() or not folder.exists()):
+            return []
+        with closing(sqlite3.connect(self.path, timeout=BUSY_SECS)) as connection:
+            made = "SELECT count(*) FROM sqlite_master WHERE name = 'iceberg_tables'"
+            if connection.execute(made).fetchone() == (0,):
+                return []
+            return connection.execute(question, values).fetchall()
 
     def _unwritable(self, folder: Path) -> str:
         if self.path.is_dir():

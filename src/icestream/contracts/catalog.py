@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
+    from pyiceberg.table import Table
 
     from icestream.contracts.check import CheckStep
     from icestream.contracts.options import Options
@@ -57,6 +58,15 @@ class Catalog(ABC, Generic[OptionsT]):
             UnreachableError: nobody answers.
             RefusedError: credentials or permissions were refused.
         """
+
+    def find_table(self, identifier: tuple[str, ...]) -> Table | None:
+        """Return a table for reading, or None if there is none of that name."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            return self.client().load_table(identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
 
     def check(self) -> Iterator[CheckStep]:
         """Look whether the catalog can be used, step by step."""

@@ -144,11 +144,8 @@ def _is_unmade(catalog: Catalog[Any]) -> bool:
 
 
 def _existing_properties(options: IcebergOptions, catalog: Catalog[Any]) -> dict[str, str] | None:
-    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-
     try:
-        return dict(catalog.client().load_table((*options.namespace, options.table)).properties)
-    except (NoSuchTableError, NoSuchNamespaceError):
-        return None
+        table = catalog.find_table((*options.namespace, options.table))
     except OSError as exc:
         raise IcestreamError(f"the table's metadata cannot be read ({exc})") from exc
+    return None if table is None else dict(table.properties)

@@ -41,7 +41,7 @@ def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Fo
     found = [
         FoundTable(catalog, identifier, table)
         for catalog, identifier in _readings(tuple(parts), catalogs)
-        if (table := _load(catalogs[catalog].client(), identifier)) is not None
+        if (table := catalogs[catalog].find_table(identifier)) is not None
     ]
     if len(found) == 1:
         return found[0]
@@ -57,7 +57,7 @@ def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Fo
 
 def load_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Table | None:
     """Return the table of a full name, the catalog's first; None if there is none."""
-    return _load(catalogs[parts[0]].client(), tuple(parts[1:]))
+    return catalogs[parts[0]].find_table(tuple(parts[1:]))
 
 
 def table_names(catalogs: Mapping[str, Catalog[Any]]) -> list[str]:
@@ -77,15 +77,6 @@ def _readings(
     if len(parts) > 1:
         for catalog in catalogs:
             yield catalog, parts
-
-
-def _load(client: PyIcebergCatalog, identifier: tuple[str, ...]) -> Table | None:
-    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-
-    try:
-        return client.load_table(identifier)
-    except (NoSuchTableError, NoSuchNamespaceError):
-        return None
 
 
 def _tables(client: PyIcebergCatalog) -> Iterator[tuple[str, ...]]:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from icestream.catalogs.jdbc import JdbcCatalog, embedded
@@ -157,3 +160,32 @@ def test_file_of_the_first_schema_version_is_brought_up(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "catalog.db")) as new:
         columns = [row[1] for row in new.execute("PRAGMA table_info(iceberg_tables)")]
     assert columns[-1] == "iceberg_type"
+
+
+def test_table_is_found_without_loading_sqlalchemy(tmp_path: Path) -> None:
+    catalog = embedded(tmp_path / "lake")
+    assert catalog.find_table(("db", "orders")) is None, "no file yet"
+    assert not (tmp_path / "lake").exists(), "asking makes nothing"
+    client = catalog.client()
+    assert catalog.find_table(("db", "orders")) is None
+    client.create_namespace(("db", "inner"))
+    made = client.create_table(("db", "inner", "orders"), pa.schema([("id", pa.int64())]))
+
+    found = catalog.find_table(("db", "inner", "orders"))
+    assert found is not None
+    assert found.metadata_location == made.metadata_location
+    assert found.schema() == made.schema()
+    script = (
+        "import sys; from pathlib import Path; from icestream.catalogs.jdbc import embedded\n"
+        f"assert embedded(Path({str(tmp_path / 'lake')!r})).find_table(('db', 'inner', 'orders'))\n"
+        "assert 'sqlalchemy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_file_that_is_no_database_is_named_when_a_table_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_text(
+        "not a database, and longer than a header of SQLite is" * 9
+    )
+    with pytest.raises(CorruptStateError, match="cannot be read as an SQLite database"):
+        embedded(tmp_path).find_table(("db", "orders"))

@@ -30,7 +30,7 @@ def test_check_asks_every_part(icestream: Icestream, tmp_path: Path) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert signs(ended.out) == [
         ("✓", "configuration"),
-        ("✓", "make a row"),
+        ("✓", "know the columns"),
         ("✓", "reach catalog"),
         ("✓", "write to warehouse"),
         ("✓", "find table"),

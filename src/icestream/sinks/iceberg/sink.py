@@ -172,15 +172,12 @@ class IcebergSink(Sink[IcebergOptions]):
         yield CheckStep("find table", self._describe_table)
 
     def _describe_table(self) -> str:
-        from pyiceberg.exceptions import NoSuchTableError
-
-        try:
-            table = self.catalog.client().load_table((*self.namespace, self.table))
-        except NoSuchTableError as exc:
-            if self.options.create:
-                return f"{self.identity()} will be created"
-            raise self._table_missing() from exc
-        return f"{self.identity()}, {len(table.schema().fields)} columns"
+        table = self.catalog.find_table((*self.namespace, self.table))
+        if table is not None:
+            return f"{self.identity()}, {len(table.schema().fields)} columns"
+        if not self.options.create:
+            raise self._table_missing()
+        return f"{self.identity()} will be created"
 
     def _table_missing(self) -> ConnectorError:
         return ConnectorError(
