@@ -149,7 +149,7 @@ def _profiles() -> str:
 
 def cli_page() -> str:
     """Return the reference of the commands."""
-    parent = click.Context(group, info_name="icestream")
+    parent = click.Context(group, info_name="icestream", **group.context_settings)
     parts = [
         NOTICE,
         "# Commands",
