@@ -21,8 +21,8 @@ demo: ## Stream made-up events into an Iceberg table: no server, no cloud
 	@scripts/demo $(PYTHON) $(VENV)
 
 check: $(STAMP) ## Format, lint, types, layers and unit tests: run before each push
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench docs examples
+	$(BIN)/ruff check src tests bench docs examples
 	$(BIN)/mypy src tests
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit -q -n 2
@@ -31,8 +31,8 @@ test: $(STAMP) ## All tests, with every service that they need
 	@scripts/test
 
 format: $(STAMP) ## Format the code
-	$(BIN)/ruff format src tests bench
-	$(BIN)/ruff check --fix src tests bench
+	$(BIN)/ruff format src tests bench docs examples
+	$(BIN)/ruff check --fix src tests bench docs examples
 
 bench: $(STAMP) ## Run the benchmarks beside their peers: make bench [CASE=kafka_json_append]
 	$(BIN)/python -m bench $(CASE)
