@@ -52,8 +52,10 @@ def begin(
         position = _end_of_renamed(plan, choice, known)
     state.forget()
     current = position or plan.source.first()
-    state.accept(mark.to_json() if mark is not None else None)
+    # In this order: a mark that was accepted before the start is known would, after a crash in
+    # between, let the source be read from its beginning.
     state.remember_start(current)
+    state.accept(mark.to_json() if mark is not None else None)
     state.publish(current)
     return current, None
 

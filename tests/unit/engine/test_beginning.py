@@ -1,0 +1,88 @@
+"""Where a pipeline begins, and what a crash while that is being decided leaves behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts.mark import BatchMark
+from icestream.engine.beginning import begin
+from icestream.engine.state import PipelineState
+from icestream.errors import CheckpointLostError
+from icestream.plan.plan import Batching, PipelinePlan, Restart
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MARK = BatchMark("p", "query", 4, "scripted scripted", {"row": 0}, {"row": 50}, 50, "other")
+
+
+class MarkedTable:
+    """As much of a sink as is asked before anything is read."""
+
+    def __init__(self, mark: BatchMark | None) -> None:
+        self._mark = mark
+
+    def identity(self) -> str:
+        return "lake.db.t"
+
+    def last_mark(self) -> BatchMark | None:
+        return self._mark
+
+    def foreign_marks(self) -> list[BatchMark]:
+        return []
+
+
+def plan_over(mark: BatchMark | None) -> PipelinePlan:
+    sink: Any = MarkedTable(mark)
+    return PipelinePlan(
+        name="p",
+        source_name="s",
+        source=ScriptedSource(schema=pa.schema([("id", pa.int64())])),
+        sink_name="t",
+        sink=sink,
+        batching=Batching(1, 1, 1),
+        restart=Restart(),
+        on_error="fail",
+    )
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> PipelineState:
+    made = PipelineState(tmp_path, "p")
+    made.make()
+    return made
+
+
+def test_first_start_is_remembered_and_told_to_spark(state: PipelineState) -> None:
+    assert begin(plan_over(None), state, "ask", ()) == ({"row": 0}, None)
+    assert state.start() == {"row": 0}
+
+
+def test_resumed_pipeline_begins_where_the_mark_ends_also_after_a_restart(
+    state: PipelineState,
+) -> None:
+    assert begin(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None)
+    assert begin(plan_over(MARK), state, "ask", ()) == ({"row": 50}, None)
+
+
+@pytest.mark.parametrize("lost", ["remember_start", "accept"])
+def test_crash_while_resuming_never_reads_from_the_beginning(
+    state: PipelineState, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    class PowerCutError(Exception):
+        pass
+
+    def cut(*_: object) -> None:
+        raise PowerCutError
+
+    monkeypatch.setattr(PipelineState, lost, cut)
+    with pytest.raises(PowerCutError):
+        begin(plan_over(MARK), state, "resume", ())
+    monkeypatch.undo()
+
+    with pytest.raises(CheckpointLostError):
+        begin(plan_over(MARK), state, "ask", ())
