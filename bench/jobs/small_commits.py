@@ -11,7 +11,7 @@ from pathlib import Path
 
 from icestream.config import load
 from icestream.engine.run import Run
-from icestream.engine.runner import RunChoices
+from icestream.engine.choices import RunChoices
 from icestream.metrics.events import BatchWritten
 from icestream.plan.planner import build
 

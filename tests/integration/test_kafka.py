@@ -216,8 +216,8 @@ def test_records_gone_by_retention_are_noticed(kafka_broker: KafkaBroker) -> Non
     message = (
         f"source kafka {kafka_broker.bootstrap}: topic {topic!r}, partition 0: offset 0 is gone, "
         "the lowest one left is 3\n  The topic's retention removed records before they were read. "
-        "Restore them, or go on without them by `icestream run --start-over`; longer retention "
-        "avoids this."
+        "Restore them, or start over by `icestream run --start-over`: that reads every record "
+        "which is left again, next to what the table holds. Longer retention avoids this."
     )
 
     with pytest.raises(SourceChangedError) as caught:
@@ -339,3 +339,19 @@ def _delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
         future.result(30)
+
+
+def test_consumer_that_is_used_again_reads_no_record_of_the_span_before(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, [str(number) for number in range(100)])
+    source = source_of(kafka_broker, topic)
+    first = source.first()
+    end = source.newest(first)
+    twenty = source.cap(first, end, 20)
+    sixty = source.cap(first, end, 60)
+
+    assert values(source, first, end) == [b"%d" % number for number in range(100)]
+    assert values(source, twenty, sixty) == [b"%d" % number for number in range(20, 60)]
+    assert values(source, first, twenty) == [b"%d" % number for number in range(20)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -224,7 +225,7 @@ def test_instance_that_was_overtaken_commits_nothing_and_says_so(
             overtaken.append(mark)
             other = lake.sink()
             other.open(lake.spark, "events")
-            original(other, files, mark)
+            original(other, files, replace(mark, instance="other"))
         return original(sink, files, mark)
 
     monkeypatch.setattr(batch_module, "_commit", commit)
@@ -250,3 +251,29 @@ def test_second_instance_on_the_same_state_is_refused_at_once(
         lake.run(lake.plan(source))
 
     assert "the pipeline is run by process " in caught.value.what
+    assert first.state.status() is None, "the status file is the first one's"
+
+
+def test_overtaken_before_the_table_was_there_does_not_take_up_the_others_mark(
+    lake: Lake, source: ScriptedSource
+) -> None:
+    """The fence stays shut although this instance meets the table only after the other's commit."""
+    late = lake.sink()
+    late.open(lake.spark, "events")
+    lake.run(lake.plan(source))
+    with pytest.raises(SupersededError, match="has taken over and wrote batch 0"):
+        late.prepare(SCHEMA)
+
+    assert ids(lake) == list(range(10))
+
+
+def test_table_dropped_after_a_skipped_replay_is_still_noticed(
+    lake: Lake, source: ScriptedSource
+) -> None:
+    lake.run(lake.plan(source))
+    forget_last_commit(lake)
+    (lake.state / "pipelines" / "events" / "status.json").unlink()
+    lake.run(lake.plan(source))
+    lake.catalog.client().drop_table(("db", "events"))
+    with pytest.raises(CheckpointLostError, match="the table holds no mark of it"):
+        lake.run(lake.plan(source))

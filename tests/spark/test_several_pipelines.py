@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from icestream.engine.choices import RunChoices
 from icestream.engine.run import Run
-from icestream.engine.runner import RunChoices
 from icestream.errors import BadRecordError, UnreachableError
 from icestream.metrics.events import PipelineRestarted
 from icestream.plan.plan import Plan, Restart

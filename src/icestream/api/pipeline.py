@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from icestream.api.by_hand import IcebergSink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
+    from icestream.engine.reconcile import Choice
     from icestream.engine.run import Run
     from icestream.metrics.counters import SinkMetrics
     from icestream.metrics.registry import PipelineMetrics
@@ -64,19 +65,25 @@ class Pipeline:
         """End the pipeline in a table."""
         return replace(self, sink=sink, settings=sink.settings)
 
-    def run(self, name: str, *, once: bool = True) -> Pipeline:
+    def run(self, name: str, *, once: bool = True, beginning: Choice = "ask") -> Pipeline:
         """Run and block: up to where the source ends now, or for ever with `once=False`.
+
+        Args:
+            name: the pipeline's name, by which its state and its mark are found again.
+            once: stop where the source ends now.
+            beginning: what to do when checkpoint and table disagree: `ask` raises,
+                `resume` goes on from the table's mark, `start-over` begins anew.
 
         Raises:
             IcestreamError: the pipeline failed.
         """
-        running = self._launch(name, once=once)
+        running = self._launch(name, once=once, beginning=beginning)
         running.wait()
         return running
 
-    def start(self, name: str) -> Pipeline:
+    def start(self, name: str, *, beginning: Choice = "ask") -> Pipeline:
         """Run in the background until `stop`; use the pipeline that this returns."""
-        return self._launch(name, once=False)
+        return self._launch(name, once=False, beginning=beginning)
 
     def wait(self) -> None:
         """Block until a started pipeline ends.
@@ -115,16 +122,16 @@ class Pipeline:
             raise PlanError("the pipeline was not started", todo="Call `run` or `start` first.")
         return self._live
 
-    def _launch(self, name: str, *, once: bool) -> Pipeline:
+    def _launch(self, name: str, *, once: bool, beginning: Choice) -> Pipeline:
+        from icestream.engine.choices import RunChoices
         from icestream.engine.run import Run
-        from icestream.engine.runner import RunChoices
         from icestream.metrics.registry import PipelineMetrics
 
         if self.sink is None:
             raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
         metrics = PipelineMetrics()
         plan = plan_of(self.settings, self.sink.catalog, self._plan(name, self.sink))
-        run = Run(plan, RunChoices(once=once), metrics.observe)
+        run = Run(plan, RunChoices(once=once, beginning=beginning), metrics.observe)
         run.start()
         return replace(self, _live=_Live(run, metrics))
 

@@ -62,6 +62,7 @@ def plan_of(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan)
 
     nothing = parse("", settings.state.absolute().parent / "python")
     catalogs = {catalog.name: catalog}
+    spark = settings_for(nothing, catalogs)
     return Plan(
         path=nothing.path,
         state=settings.state.absolute(),
@@ -69,6 +70,7 @@ def plan_of(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan)
         catalogs=catalogs,
         jars=jars_for(nothing, catalogs.values()),
         master=settings.master,
-        spark_conf={**settings_for(nothing, catalogs).conf, **settings.conf},
+        spark_conf={**spark.conf, **settings.conf},
+        secret_keys=frozenset(spark.shown),
         metrics_port=0,
     )

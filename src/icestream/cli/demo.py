@@ -70,7 +70,7 @@ def command(screen: Screen, seconds: float, folder: Path | None) -> int:
     """
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
-    from icestream.engine.runner import RunChoices
+    from icestream.engine.choices import RunChoices
     from icestream.plan.planner import build
     from icestream.tables.query import query
 

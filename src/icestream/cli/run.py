@@ -51,7 +51,7 @@ def command(
     """
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
-    from icestream.engine.runner import RunChoices
+    from icestream.engine.choices import RunChoices
     from icestream.plan.planner import build, refuse_planned
 
     if resume and start_over:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icestream.decode.inference import merge_fields
 from icestream.engine import tasks
 from icestream.engine.crash_points import reach
 from icestream.errors import BadRecordError, IcestreamError, SchemaMismatchError
@@ -75,7 +76,7 @@ class _Outcome:
         self.dead_files += report.dead_files
         self.bad += report.bad
         self.examples += report.examples
-        self.new_fields.update(report.new_fields)
+        self.new_fields = merge_fields(self.new_fields, report.new_fields)
 
 
 def write_once(
@@ -195,7 +196,7 @@ def _through_spark(
     except _row_errors() as exc:
         # Spark names the value; the same rows would fail again after any restart.
         raise BadRecordError(
-            f"a transform can't be applied to a row: {str(exc).splitlines()[0]}",
+            f"a transform can't be applied to a row: {next(iter(str(exc).splitlines()), exc)}",
             where=f"pipeline {plan.name!r}",
             todo="Nothing of the batch was written. Use `try_cast` or `try_divide` in a `select`, "
             "or leave such rows out with a `filter` before it.",

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from icestream.engine.checkpoint import read_checkpoint
 from icestream.engine.reconcile import reconcile, refuse_rename, renamed_from
+from icestream.errors import SourceChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from icestream.contracts.mark import BatchMark
     from icestream.contracts.position import Position
     from icestream.engine.checkpoint import Checkpoint
     from icestream.engine.reconcile import Choice
@@ -45,8 +47,9 @@ def begin(
         choice=choice,
     )
     if not beginning.anew:
+        _refuse_other_connector(plan, mark)
         return _go_on(state, checkpoint)
-    remembered = state.start() if choice == "ask" else None
+    remembered = None if choice == "start-over" else state.start()
     position = beginning.position or remembered
     if position is None and choice != "start-over":
         position = _end_of_renamed(plan, choice, known)
@@ -58,6 +61,18 @@ def begin(
     state.accept(mark.to_json() if mark is not None else None)
     state.publish(current)
     return current, None
+
+
+def _refuse_other_connector(plan: PipelinePlan, mark: BatchMark | None) -> None:
+    """Refuse positions that another kind of source wrote; they mean nothing to this one."""
+    ours = plan.source.identity()
+    if mark is not None and mark.source.partition(" ")[0] != ours.partition(" ")[0]:
+        raise SourceChangedError(
+            f"the pipeline has read from {mark.source!r} so far, and now the file says {ours!r}",
+            where=f"pipeline {plan.name!r}",
+            todo="Give the new pipeline a name of its own, or start over on purpose with "
+            f"`icestream run --pipeline {plan.name} --start-over`.",
+        )
 
 
 def _go_on(state: PipelineState, checkpoint: Checkpoint) -> tuple[Position, Position | None]:

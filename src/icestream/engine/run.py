@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from icestream.engine.runner import PipelineRunner, RunChoices
+from icestream.engine.runner import PipelineRunner
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from icestream.engine.choices import RunChoices
     from icestream.metrics.events import Event
     from icestream.plan.plan import Plan
 

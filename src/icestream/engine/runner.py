@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from icestream.contracts.mark import BatchMark, overtaken
@@ -19,7 +18,7 @@ from icestream.engine.crash_points import reach
 from icestream.engine.progress import Progress
 from icestream.engine.retry import passes, pause_secs
 from icestream.engine.state import PipelineState
-from icestream.errors import CommitError, IcestreamError
+from icestream.errors import CommitError, IcestreamError, SupersededError
 from icestream.metrics.events import (
     BatchSkipped,
     CommitFailed,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.position import Position
     from icestream.engine.batch import BatchResult
-    from icestream.engine.reconcile import Choice
+    from icestream.engine.choices import RunChoices
     from icestream.metrics.events import Event
     from icestream.plan.plan import PipelinePlan
 
@@ -45,21 +44,6 @@ logger = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
 TRIGGER = "100 milliseconds"
-
-
-@dataclass(frozen=True)
-class RunChoices:
-    """What the person who starts a run chose.
-
-    Attributes:
-        once: go up to where the source ends now, then stop.
-        take_over: go on although another process holds the pipeline.
-        beginning: what to do when checkpoint and table disagree.
-    """
-
-    once: bool = False
-    take_over: bool = False
-    beginning: Choice = "ask"
 
 
 class PipelineRunner:
@@ -76,14 +60,14 @@ class PipelineRunner:
         known: Collection[str] = (),
     ) -> None:
         self.plan = plan
-        self.state = PipelineState(state_root, plan.name)
+        self._instance = uuid.uuid4().hex
+        self.state = PipelineState(state_root, plan.name, self._instance)
         self.progress = Progress(plan.name, plan.sink.identity())
         self.error: BaseException | None = None
         self._spark = spark
         self._emit = emit
         self._choices = choices
         self._known = known
-        self._instance = uuid.uuid4().hex
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._fault: BaseException | None = None
@@ -109,16 +93,29 @@ class PipelineRunner:
         self.state.make()
         try:
             with self.state.locked(take_over=self._choices.take_over):
-                self.progress.recall(self.state.status())
-                self._run_with_restarts()
-            self.progress.settle("stopped" if self._stopping.is_set() else "finished")
+                self._run_reporting()
         except BaseException as exc:
             self.error = exc
             self.progress.fail(exc)
             raise
         finally:
-            self.state.report(self.progress.to_json())
             self.plan.source.close()
+
+    def _run_reporting(self) -> None:
+        """Run, and leave in the status file how it ended."""
+        self.state.tidy()
+        self.progress.recall(self.state.status())
+        try:
+            self._run_with_restarts()
+            self.progress.settle("stopped" if self._stopping.is_set() else "finished")
+        except SupersededError:
+            # The status file is the other instance's now.
+            raise
+        except BaseException as exc:
+            self.progress.fail(exc)
+            self.state.report(self.progress.to_json())
+            raise
+        self.state.report(self.progress.to_json())
 
     def _run_with_restarts(self) -> None:
         while not self._stopping.is_set():
@@ -129,7 +126,7 @@ class PipelineRunner:
                 if not passes(exc) or self._attempt > self.plan.restart.max:
                     raise
                 pause = pause_secs(self._attempt, self.plan.restart.backoff_secs)
-                reason = str(exc).splitlines()[0]
+                reason = next(iter(str(exc).splitlines()), type(exc).__name__)
                 logger.warning(
                     "pipeline %s: restart %d of %d in %.1f s: %s",
                     self.plan.name,
@@ -155,8 +152,12 @@ class PipelineRunner:
             self.plan.dead_letter.open(self._spark, self.plan.name)
         self._refuse_if_overtaken()
         # A choice is made once; a restart goes on with what it led to.
-        choice: Choice = self._choices.beginning if self._attempt == 0 else "ask"
+        choice = self._choices.beginning if self._attempt == 0 else "ask"
         self._current, self._admitted = begin(self.plan, self.state, choice, self._known)
+        self.progress.committed = self.plan.sink.last_mark() is not None
+        if self._admitted is not None:
+            # A replay reads by positions alone: let the source say first if they still hold.
+            self.plan.source.newest(self._current)
         self._columns = Columns(self.plan, self.state)
         if self._choices.once and self._target is None:
             self._target = self.plan.source.newest(self._current)
@@ -188,7 +189,7 @@ class PipelineRunner:
         from icestream.engine.ticker import load_stream
 
         try:
-            self._stream = load_stream(self._spark, self.state.folder)
+            self._stream = load_stream(self._spark, self.state)
         except Exception:
             # The start of the query meets it again, where it can be told.
             logger.debug("loading the stream of %s", self.plan.name, exc_info=True)
@@ -196,7 +197,7 @@ class PipelineRunner:
     def _start_query(self) -> StreamingQuery:
         from icestream.engine.ticker import load_stream
 
-        self._stream = self._stream or load_stream(self._spark, self.state.folder)
+        self._stream = self._stream or load_stream(self._spark, self.state)
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.plan.name)
         return (
             self._stream.writeStream.queryName(self.plan.name)
@@ -232,8 +233,10 @@ class PipelineRunner:
     def _is_over(self) -> bool:
         if self._fault is not None or self._admitted is not None:
             return False
-        if self._stopping.is_set() or self._current == self._target:
+        if self._stopping.is_set():
             return True
+        if self._target is not None:
+            return self.plan.source.rows_between(self._current, self._target) == 0
         return self.plan.source.ends(self._current)
 
     def _await_commit(self) -> None:
@@ -286,6 +289,7 @@ class PipelineRunner:
     def _note(self, mark: BatchMark, result: BatchResult | None) -> None:
         name, table = self.plan.name, self.plan.sink.identity()
         if result is None:
+            self.progress.committed = True
             self._emit(BatchSkipped(name, table, mark.epoch))
             return
         if result.bad:

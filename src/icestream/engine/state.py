@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from icestream.contracts.position import Position
 
 
+LOCK_TRIES = 10
+
+
 @dataclass(frozen=True)
 class PipelineState:
     """The state folder of one pipeline.
@@ -26,10 +30,17 @@ class PipelineState:
     Attributes:
         root: the folder of `state.path`.
         pipeline: the pipeline's name.
+        instance: id of the running process, for what is between it and its own Spark.
     """
 
     root: Path
     pipeline: str
+    instance: str = ""
+
+    @property
+    def next_file(self) -> Path:
+        """Where this instance tells Spark how far to go; another's word must not reach it."""
+        return self.folder / f"next-{self.instance}.json"
 
     @property
     def folder(self) -> Path:
@@ -53,7 +64,7 @@ class PipelineState:
 
     def publish(self, position: Position) -> None:
         """Tell Spark where the next batch ends."""
-        self._write("next.json", position)
+        self._write(self.next_file.name, position)
 
     def schema(self) -> dict[str, Any] | None:
         """Return the columns that were inferred, if any were."""
@@ -81,9 +92,15 @@ class PipelineState:
         """Set the checkpoint and our files aside, so that the pipeline begins anew."""
         import shutil
 
-        shutil.rmtree(self.checkpoint, ignore_errors=True)
-        for name in ("start.json", "next.json"):
-            (self.folder / name).unlink(missing_ok=True)
+        if self.checkpoint.exists():
+            shutil.rmtree(self.checkpoint)
+        (self.folder / "start.json").unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what earlier instances told their Spark."""
+        for path in self.folder.glob("next-*.json"):
+            if path != self.next_file:
+                path.unlink(missing_ok=True)
 
     def is_running(self) -> bool:
         """Tell whether a process holds the pipeline's lock."""
@@ -92,7 +109,7 @@ class PipelineState:
             return False
         with path.open("r+") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
             return False
@@ -108,11 +125,9 @@ class PipelineState:
         path = self.folder / "lock"
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as exc:
+            if not _lock(handle):
                 if not take_over:
-                    raise self._already_running(path) from exc
+                    raise self._already_running(path)
             else:
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
@@ -154,3 +169,15 @@ class PipelineState:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
+
+
+def _lock(handle: int) -> bool:
+    """Take the lock, with patience for `icestream status`, which looks at it for a moment."""
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # noqa: PERF203 - it waits anyway
+            time.sleep(0.05)
+        else:
+            return True
+    return False

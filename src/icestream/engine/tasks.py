@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.records import BadRecord, Records
+from icestream.decode.inference import merge_fields
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -129,9 +130,9 @@ class Reading:
                 raw = records.values[index].as_py()
                 bad.append(BadRecord(raw, reason, records.position(index)))
         if outcome.new_fields and self.evolving:
-            report.new_fields.update(outcome.new_fields)
+            report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
         if (report.bad and self.stop_at_bad) or report.new_fields:
-            report.examples = bad
+            report.examples = bad[:BAD_EXAMPLES]
             raise _Stop
         return self._with_extra(outcome.rows, outcome.kept, records)
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from icestream.engine.state import PipelineState
+
 
 class TickerSource(DataSource):
-    """The Spark side of every icestream source. Option `folder`: the pipeline's state folder."""
+    """The Spark side of every icestream source. Options `start` and `next`: files of positions."""
 
     @classmethod
     def name(cls) -> str:
@@ -32,20 +34,21 @@ class TickerSource(DataSource):
         return "split int"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        return TickerReader(Path(self.options["folder"]))
+        return TickerReader(Path(self.options["start"]), Path(self.options["next"]))
 
 
 class TickerReader(DataSourceStreamReader):
     """Reads positions; the rows themselves are read inside `foreachBatch`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, start: Path, following: Path) -> None:
+        self._start = start
+        self._next = following
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return _read(self._folder / "start.json")
+        return _read(self._start)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return _read(self._folder / "next.json")
+        return _read(self._next)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
         return [InputPartition(0)]
@@ -54,10 +57,11 @@ class TickerReader(DataSourceStreamReader):
         return iter(())
 
 
-def load_stream(spark: SparkSession, folder: Path) -> DataFrame:
+def load_stream(spark: SparkSession, state: PipelineState) -> DataFrame:
     """Return the stream of a pipeline's positions. Spark starts processes of its own for this."""
     spark.dataSource.register(TickerSource)
-    return spark.readStream.format(TickerSource.name()).option("folder", str(folder)).load()
+    files = {"start": str(state.folder / "start.json"), "next": str(state.next_file)}
+    return spark.readStream.format(TickerSource.name()).options(**files).load()
 
 
 def _read(path: Path) -> dict[str, Any]:

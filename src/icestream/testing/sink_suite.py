@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -144,7 +145,7 @@ class SinkSuite:
         _batch(_opened(place), 1, 2)
 
         with pytest.raises(SupersededError):
-            late.commit(files, _mark(1, rows=1))
+            late.commit(files, replace(_mark(1, rows=1), instance="late"))
         assert _ids(place) == [1, 2]
         _batch(_opened(place), 2, 3)
         assert _ids(place) == [1, 2, 3]
@@ -156,7 +157,15 @@ class SinkSuite:
         _batch(_opened(place), 0, 1)
 
         with pytest.raises(SupersededError):
-            late.commit(files, _mark(0, rows=1))
+            late.commit(files, replace(_mark(0, rows=1), instance="late"))
+        assert _ids(place) == [1]
+
+    def test_own_commit_that_came_through_late_counts_once(self, place: Place) -> None:
+        late = _opened(place)
+        files = _written(late, 1)
+        _batch(_opened(place), 0, 1)
+
+        late.commit(files, _mark(0, rows=1))
         assert _ids(place) == [1]
 
     def test_pipelines_of_one_table_do_not_fence_each_other(self, place: Place) -> None:

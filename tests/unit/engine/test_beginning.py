@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from icestream.contracts.mark import BatchMark
 from icestream.engine.beginning import begin
 from icestream.engine.state import PipelineState
-from icestream.errors import CheckpointLostError
+from icestream.errors import CheckpointLostError, SourceChangedError
 from icestream.plan.plan import Batching, PipelinePlan, Restart
 from icestream.testing.scripted import ScriptedSource
 
@@ -67,6 +68,23 @@ def test_resumed_pipeline_begins_where_the_mark_ends_also_after_a_restart(
 ) -> None:
     assert begin(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None)
     assert begin(plan_over(MARK), state, "ask", ()) == ({"row": 50}, None)
+    assert begin(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None), "asked for twice"
+
+
+def test_other_kind_of_source_under_the_same_name_is_refused(state: PipelineState) -> None:
+    state.checkpoint.mkdir()
+    (state.checkpoint / "metadata").write_text('{"id": "query"}')
+    (state.checkpoint / "offsets").mkdir()
+    (state.checkpoint / "offsets" / "4").write_text('v1\n{}\n{"row": 50}')
+    with pytest.raises(SourceChangedError) as caught:
+        begin(plan_over(replace(MARK, source="kafka orders")), state, "ask", ())
+
+    assert str(caught.value) == (
+        "pipeline 'p': the pipeline has read from 'kafka orders' so far, and now the file says "
+        "'scripted scripted'\n"
+        "  Give the new pipeline a name of its own, or start over on purpose with "
+        "`icestream run --pipeline p --start-over`."
+    )
 
 
 @pytest.mark.parametrize("lost", ["remember_start", "accept"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -47,7 +48,8 @@ def test_folders_and_files_are_for_our_eyes_only(state: PipelineState) -> None:
         "checkpoints": "0o700",
     }
     assert {path.name: oct(mode(path)) for path in files} == dict.fromkeys(
-        ["start.json", "next.json", "schema.json", "accepted.json", "status.json", "lock"], "0o600"
+        ["start.json", state.next_file.name, "schema.json", "accepted.json", "status.json", "lock"],
+        "0o600",
     )
 
 
@@ -71,13 +73,13 @@ def test_what_was_written_is_read_back(state: PipelineState) -> None:
 
 def test_file_is_replaced_as_a_whole(state: PipelineState) -> None:
     state.publish({"row": 1})
-    path = state.folder / "next.json"
+    path = state.next_file
     with path.open() as reader:
         state.publish({"row": 2, "more": "x" * 10_000})
         assert reader.read() == '{"row": 1}', "a reader sees the old file or the new one"
 
     assert path.read_text().startswith('{"row": 2')
-    assert [entry.name for entry in state.folder.iterdir()] == ["next.json"]
+    assert [entry.name for entry in state.folder.iterdir()] == [path.name]
 
 
 def test_write_that_breaks_off_leaves_the_old_file(state: PipelineState) -> None:
@@ -85,7 +87,7 @@ def test_write_that_breaks_off_leaves_the_old_file(state: PipelineState) -> None
     with pytest.raises(TypeError):
         state.publish({"row": object()})
 
-    assert (state.folder / "next.json").read_text() == '{"row": 1}'
+    assert state.next_file.read_text() == '{"row": 1}'
 
 
 @pytest.mark.parametrize("text", ["", "{", "\0\0\0"])
@@ -121,7 +123,19 @@ def test_forgetting_sets_aside_the_checkpoint_but_not_the_schema(state: Pipeline
     state.forget()
 
     assert not state.checkpoint.exists()
-    assert sorted(path.name for path in state.folder.iterdir()) == ["schema.json", "status.json"]
+    left = sorted(path.name for path in state.folder.iterdir())
+    assert left == [state.next_file.name, "schema.json", "status.json"]
+
+
+def test_each_instance_speaks_to_its_own_spark(tmp_path: Path) -> None:
+    paused, other = (PipelineState(tmp_path, "orders", name) for name in ("paused", "other"))
+    other.make()
+    paused.publish({"row": 9})
+    other.tidy()
+    other.publish({"row": 20})
+    paused.publish({"row": 10})
+
+    assert json.loads(other.next_file.read_text()) == {"row": 20}
 
 
 def test_lock_is_held_by_one_and_goes_with_it(state: PipelineState) -> None:

@@ -98,7 +98,7 @@ def _settle(
     where: str,
 ) -> None:
     """Find out what became of a commit that raised; return only if the table holds it."""
-    if fence.refused:
+    if fence.refused and fence.found != text:
         raise _superseded(fence.found, key, where) from exc
     try:
         found = table.read_property(key)

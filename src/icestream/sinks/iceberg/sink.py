@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.check import CheckStep
+from icestream.contracts.mark import overtaken
 from icestream.contracts.sink import Sink
 from icestream.errors import ConnectorError, SchemaMismatchError
 from icestream.sinks.iceberg import ledger
@@ -65,7 +66,8 @@ class IcebergSink(Sink[IcebergOptions]):
         self._adopted = False
         if self._java.exists(self.namespace, self.table):
             self._handle = self._java.load(self.namespace, self.table)
-            self._look()
+            self._state = self._handle.read_state()
+            self._seen = self._state.properties.get(ledger.property_key(pipeline))
 
     def last_mark(self) -> BatchMark | None:
         if self._seen is None:
@@ -264,9 +266,17 @@ class IcebergSink(Sink[IcebergOptions]):
         self._look()
 
     def _look(self) -> None:
-        """Read the table as it is now, and with it the newest mark."""
+        """Read the table as it is now.
+
+        The mark that we saw stays: taking up one that another instance wrote meanwhile would
+        open the fence for the batch that it has written already.
+        """
         self._state = self._required_handle().read_state()
-        self._seen = self._state.properties.get(ledger.property_key(self._pipeline))
+        key = ledger.property_key(self._pipeline)
+        found = self._state.properties.get(key)
+        if found != self._seen and found is not None:
+            where = f"pipeline {self._pipeline!r}, table {self.identity()}"
+            raise overtaken(ledger.parse_mark(found, key), where)
 
     def _required_state(self) -> TableState:
         assert self._state is not None  # noqa: S101 - `prepare` comes first

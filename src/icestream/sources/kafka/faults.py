@@ -128,6 +128,7 @@ def expired(place: str, wanted: int, lowest: int, brokers: Sequence[str]) -> Sou
     return SourceChangedError(
         f"{place}: offset {wanted} is gone, the lowest one left is {lowest}",
         where=where_is(brokers),
-        todo="The topic's retention removed records before they were read. Restore them, or go on "
-        "without them by `icestream run --start-over`; longer retention avoids this.",
+        todo="The topic's retention removed records before they were read. Restore them, or start "
+        "over by `icestream run --start-over`: that reads every record which is left again, next "
+        "to what the table holds. Longer retention avoids this.",
     )

@@ -225,8 +225,9 @@ class KafkaSource(Source[KafkaOptions]):
                 raise SourceChangedError(
                     f"{place}: read up to offset {before[key]}, and now it ends at {ends[key]}",
                     where=where_is(self.options.brokers),
-                    todo="The partition lost records that were read. Check the cluster, then go on "
-                    "by `icestream run --start-over`.",
+                    todo="The partition lost records that were read. Check the cluster, then start "
+                    "over by `icestream run --start-over`: that reads every record again, next to "
+                    "what the table holds.",
                 )
 
 
