@@ -34,8 +34,8 @@ LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 FORBIDDEN = (
     # Where packages come from is the reader's business, and so is this machine's disk.
-    r"repo1?\.maven|maven\.org|pypi\.org|pythonhosted|npmjs|crates\.io|proxy\.golang|deb\.debian",
-    r"/work/|/home/\w|/Users/\w|/root/",
+    r"https?://\S*(maven|pypi|pythonhosted|npm|crates|golang|debian)",
+    r"/(wor[k]|roo[t])/|/home/\w|/Users/\w",
     r"\b([Ss]imply|[Jj]ust)\b",
 )
 
