@@ -11,7 +11,7 @@ from tests.fixtures.sink_batches import append, mark, written
 
 from icestream.errors import CommitConflictError, CommitUnknownError
 from icestream.metrics.events import BatchWritten
-from icestream.sinks.iceberg.java import Fence, JavaTable
+from icestream.sinks.iceberg.java_table import Fence, JavaTable
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class OtherWriter:
         original = Fence.validate
         sink = lake.sink()
         sink.open(lake.spark, "other")
-        table = sink._required_handle()
+        table = sink.target.handle
 
         def validate(fence: Fence, snapshots: object) -> bool:
             self.times.append(time.monotonic())
@@ -119,7 +119,7 @@ def test_commit_that_never_gets_through_fails_after_three_waits_and_leaves_nothi
 def test_commit_whose_answer_was_lost_counts_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = JavaTable.append
+    original = JavaTable.commit
 
     def lose_the_answer(table: JavaTable, *arguments: Any) -> int:
         original(table, *arguments)
@@ -129,7 +129,7 @@ def test_commit_whose_answer_was_lost_counts_once(
     source.append_rows(ROWS.to_pylist())
     lake.run(lake.plan(source))
     source.append_rows([{"id": 4}])
-    monkeypatch.setattr(JavaTable, "append", lose_the_answer)
+    monkeypatch.setattr(JavaTable, "commit", lose_the_answer)
     lake.events.clear()
     runner = lake.run(lake.plan(source))
     monkeypatch.undo()
@@ -160,7 +160,7 @@ def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
     def break_off(table: JavaTable, *arguments: Any) -> int:
         fault(lake)
 
-    monkeypatch.setattr(JavaTable, "append", break_off)
+    monkeypatch.setattr(JavaTable, "commit", break_off)
     with pytest.raises(CommitUnknownError) as caught:
         sink.commit(files, mark(1, rows=3))
     monkeypatch.undo()
@@ -179,7 +179,7 @@ def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
 def test_commit_that_nobody_can_ask_about_keeps_its_files_and_is_looked_up_later(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
-    original = JavaTable.append
+    original = JavaTable.commit
 
     def no_answer(table: JavaTable, *arguments: Any) -> int:
         if landed:
@@ -194,7 +194,7 @@ def test_commit_that_nobody_can_ask_about_keeps_its_files_and_is_looked_up_later
     lake.run(lake.plan(source))
     before = data_files(lake)
     source.append_rows([{"id": 4}])
-    monkeypatch.setattr(JavaTable, "append", no_answer)
+    monkeypatch.setattr(JavaTable, "commit", no_answer)
     monkeypatch.setattr(JavaTable, "read_property", away)
     with pytest.raises(CommitUnknownError) as caught:
         lake.run(lake.plan(source))

@@ -65,7 +65,7 @@ class Sink(ABC, Generic[OptionsT]):
     """
 
     options_type: ClassVar[type[Options]]
-    task_modules: ClassVar[tuple[str, ...]] = ()  # what `writer` loads in a task
+    task_modules: tuple[str, ...] = ()  # what `writer` loads in a task
 
     @abstractmethod
     def identity(self) -> str:

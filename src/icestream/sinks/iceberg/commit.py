@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from icestream.contracts.mark import BatchMark, overtaken
-from icestream.contracts.sink import Commit, WrittenFile
+from icestream.contracts.sink import Commit
 from icestream.errors import (
     CheckpointLostError,
     CommitConflictError,
@@ -20,26 +20,28 @@ from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.sinks.iceberg.java import Fence, JavaTable
+    from icestream.sinks.iceberg.java_table import Change, Fence, JavaTable
 
 logger = logging.getLogger(__name__)
 
 
-def append_once(
+def commit_once(
     table: JavaTable,
-    files: list[WrittenFile],
+    change: Change,
     mark: BatchMark,
+    rows: int,
     *,
     seen: str | None,
     properties: Mapping[str, str],
     where: str,
 ) -> Commit:
-    """Append files under a mark.
+    """Make a change under a mark.
 
     Args:
         table: the table.
-        files: what the tasks wrote.
+        change: what happens to it.
         mark: the batch.
+        rows: how many rows of the stream that is.
         seen: the pipeline's mark that we last saw in the table; any other one fences us off.
         properties: further lines for the snapshot's summary.
         where: the batch's place, for messages.
@@ -50,33 +52,34 @@ def append_once(
     summary = {**properties, **ledger.summary_of(mark)}
     snapshot_id: int | None = None
     try:
-        snapshot_id = table.append([file.what for file in files], summary, {key: text}, fence)
+        snapshot_id = table.commit(change, summary, {key: text}, fence)
     except java_errors() as exc:
         _settle(exc, table, fence, key=key, text=text, seen=seen, where=where)
-    # Asked once when the append is built, then once for each time it had to be built again.
-    return _done(files, snapshot_id, retries=max(fence.attempts - 1, 0), started=started)
+    # Asked once when the change is built, then once for each time it had to be built again.
+    return _done(change, rows, snapshot_id, retries=max(fence.attempts - 1, 0), started=started)
 
 
 def _done(
-    files: list[WrittenFile], snapshot_id: int | None, *, retries: int, started: float
+    change: Change, rows: int, snapshot_id: int | None, *, retries: int, started: float
 ) -> Commit:
+    files = [*change.added, *change.deletes]
     return Commit(
         snapshot_id=snapshot_id,
-        rows=sum(file.rows for file in files),
-        bytes=sum(file.bytes for file in files),
+        rows=rows,
+        bytes=sum(file["file-size-in-bytes"] for file in change.added),
         files=len(files),
         retries=retries,
         seconds=time.monotonic() - started,
     )
 
 
-def append_unmarked(
-    table: JavaTable, files: list[WrittenFile], *, properties: Mapping[str, str], where: str
+def commit_unmarked(
+    table: JavaTable, change: Change, rows: int, *, properties: Mapping[str, str], where: str
 ) -> Commit:
-    """Append files that belong to no batch; whoever wrote them knows what was written."""
+    """Make a change that belongs to no batch; whoever made it knows what was written."""
     started = time.monotonic()
     try:
-        snapshot_id = table.append([file.what for file in files], properties, {}, None)
+        snapshot_id = table.commit(change, properties, {}, None)
     except java_errors() as exc:
         kind = CommitConflictError if java_class(exc) == COMMIT_FAILED else CommitUnknownError
         raise kind(
@@ -84,7 +87,7 @@ def append_unmarked(
             where=where,
             todo="Look at the table's newest snapshot before writing the rows again.",
         ) from exc
-    return _done(files, snapshot_id, retries=0, started=started)
+    return _done(change, rows, snapshot_id, retries=0, started=started)
 
 
 def _settle(

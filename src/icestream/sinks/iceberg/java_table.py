@@ -1,0 +1,219 @@
+"""A table of Iceberg's Java API: what it looks like, and what one commit does to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAIN = "main"
+
+
+class Fence:
+    """Asked inside every attempt of a commit: is the table's mark still the one we last saw?
+
+    Iceberg compares and swaps the table's metadata, and calls this on the metadata that it will
+    swap. So a commit that passes can't follow one of another instance unnoticed.
+    """
+
+    def __init__(self, table: Any, key: str, expected: str | None) -> None:
+        self._operations = table.operations()
+        self._key = key
+        self._expected = expected
+        self.attempts = 0
+        self.refused = False
+        self.found: str | None = None
+
+    def validate(self, snapshots: object) -> bool:  # noqa: ARG002 - the interface's signature
+        self.attempts += 1
+        self.found = self._operations.current().properties().get(self._key)
+        self.refused = self.found != self._expected
+        return not self.refused
+
+    def errorMessage(self) -> str:  # noqa: N802 - the interface's name
+        return "the mark of this pipeline was moved by another instance"
+
+    def toString(self) -> str:  # noqa: N802 - asked by Java for messages
+        return f"Fence({self._key})"
+
+    class Java:
+        """Tells Py4J which interface this is."""
+
+        implements = ["org.apache.iceberg.SnapshotAncestryValidator"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one commit does to a table. Files are in the JSON form of Iceberg's specification.
+
+    Attributes:
+        added: data files that join the table.
+        deletes: delete files that join it.
+        replaced_deletes: delete files that leave it, their content being in `deletes`.
+        touched: paths of the data files that `deletes` speak of; refused if one has gone.
+        base: id of the snapshot that the deletes were worked out on; None if it was empty.
+        branch: the branch to commit to.
+    """
+
+    added: Sequence[Mapping[str, Any]] = ()
+    deletes: Sequence[Mapping[str, Any]] = ()
+    replaced_deletes: Sequence[Mapping[str, Any]] = ()
+    touched: Sequence[str] = ()
+    base: int | None = None
+    branch: str = MAIN
+
+    @property
+    def is_append(self) -> bool:
+        return not self.deletes
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What a table looked like when it was last read."""
+
+    schema: Schema
+    spec: PartitionSpec
+    sort_order: SortOrder
+    location: str
+    properties: Mapping[str, str]
+    format_version: int
+
+
+class JavaTable:
+    """A table handle of Iceberg's Java API."""
+
+    def __init__(self, jvm: Any, table: Any) -> None:
+        self._jvm = jvm
+        self._table = table
+
+    def read_state(self) -> TableState:
+        """Return the table as the catalog has it now."""
+        self._table.refresh()
+        table = self._table
+        return TableState(
+            schema=Schema.model_validate_json(
+                self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema())
+            ),
+            spec=PartitionSpec.model_validate_json(
+                self._jvm.org.apache.iceberg.PartitionSpecParser.toJson(table.spec())
+            ),
+            sort_order=SortOrder.model_validate_json(
+                self._jvm.org.apache.iceberg.SortOrderParser.toJson(table.sortOrder())
+            ),
+            location=table.location(),
+            properties=dict(table.properties()),
+            format_version=table.operations().current().formatVersion(),
+        )
+
+    def read_property(self, key: str) -> str | None:
+        """Return one property as the catalog has it now."""
+        self._table.refresh()
+        value: str | None = self._table.properties().get(key)
+        return value
+
+    def commit_attempts(self) -> int:
+        """Return how often a commit is tried before it is given up, by the table's own policy."""
+        properties = self._table.properties()
+        return int(properties.get("commit.retry.num-retries") or 4) + 1
+
+    def fence(self, key: str, expected: str | None) -> Fence:
+        """Return a fence for the next commit."""
+        return Fence(self._table, key, expected)
+
+    def commit(
+        self,
+        change: Change,
+        summary: Mapping[str, str],
+        properties: Mapping[str, str],
+        fence: Fence | None,
+    ) -> int:
+        """Make a change, the snapshot's summary and table properties one commit.
+
+        Returns:
+            The id of the snapshot that this made.
+        """
+        transaction = self._table.newTransaction()
+        operation = self._operation(transaction, change)
+        for key, value in summary.items():
+            operation.set(key, value)
+        if change.branch != MAIN:
+            operation.toBranch(change.branch)
+        if fence is not None:
+            operation.validateWith(fence)
+        operation.commit()
+        if properties:
+            update = transaction.updateProperties()
+            for key, value in properties.items():
+                update.set(key, value)
+            update.commit()
+        transaction.commitTransaction()
+        return self._snapshot_id(change.branch)
+
+    def _operation(self, transaction: Any, change: Change) -> Any:
+        if change.is_append:
+            append = transaction.newAppend()
+            for file in change.added:
+                append.appendFile(self._file(file))
+            return append
+        return self._row_delta(transaction, change)
+
+    def _row_delta(self, transaction: Any, change: Change) -> Any:
+        delta = transaction.newRowDelta()
+        for file in change.added:
+            delta.addRows(self._file(file))
+        for file in change.deletes:
+            delta.addDeletes(self._file(file))
+        for file in change.replaced_deletes:
+            delta.removeDeletes(self._file(file))
+        if change.base is not None:
+            delta.validateFromSnapshot(change.base)
+        # Rows that others add meanwhile are theirs; a file that was compacted away, or a delete
+        # that another writer put on it, makes ours wrong.
+        paths = self._jvm.java.util.ArrayList()
+        for path in change.touched:
+            paths.add(path)
+        delta.validateDataFilesExist(paths)
+        delta.validateDeletedFiles()
+        delta.validateNoConflictingDeleteFiles()
+        return delta
+
+    def _file(self, described: Mapping[str, Any]) -> Any:
+        mapper = self._jvm.org.apache.iceberg.util.JsonUtil.mapper()
+        parser = self._jvm.org.apache.iceberg.ContentFileParser
+        return parser.fromJson(mapper.readTree(json.dumps(described)), self._table.specs())
+
+    def _snapshot_id(self, branch: str) -> int:
+        return int(self._table.snapshot(branch).snapshotId())
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set table properties in a commit of their own."""
+        update = self._table.updateProperties()
+        for key, value in properties.items():
+            update.set(key, value)
+        update.commit()
+
+    def add_columns(self, added: Sequence[tuple[str | None, str, str, str | None]]) -> None:
+        """Add optional columns, each `(parent, name, type as JSON, doc)`, in one commit."""
+        update = self._table.updateSchema()
+        types = self._jvm.org.apache.iceberg.SchemaParser
+        for parent, name, type_json, doc in added:
+            holder = json.dumps(
+                {
+                    "type": "struct",
+                    "schema-id": 0,
+                    "fields": [
+                        {"id": 1, "name": "x", "required": False, "type": json.loads(type_json)}
+                    ],
+                }
+            )
+            column_type = types.fromJson(holder).findField("x").type()
+            # Always with a parent, if only null: without one a dot in the name is refused.
+            update.addColumn(parent, name, column_type, doc)
+        update.commit()

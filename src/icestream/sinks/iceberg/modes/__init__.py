@@ -1,0 +1,1 @@
+"""How a batch changes the table: one module a `commit_mode`."""

@@ -1,0 +1,48 @@
+"""The contract of a commit mode."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import Commit, TaskWriter, WrittenFile
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.target import Target
+
+
+class Mode(ABC):
+    """One `commit_mode`, for one sink.
+
+    Args:
+        options: the sink's.
+        target: its table.
+    """
+
+    task_modules: ClassVar[tuple[str, ...]] = ("icestream.sinks.iceberg.writer",)
+
+    def __init__(self, options: IcebergOptions, target: Target) -> None:
+        self.options = options
+        self.target = target
+
+    def table_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns that the table has for rows with `columns`."""
+        return columns
+
+    @abstractmethod
+    def writer(self) -> TaskWriter:
+        """Return what tasks write the rows with."""
+
+    @abstractmethod
+    def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
+        """Change the table by what the tasks wrote, in one commit with the mark.
+
+        Without a mark the rows were fed by hand, and belong to no pipeline.
+        """
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        """Remove what the tasks wrote: the batch is written anew, or not at all."""
+        self.target.remove([file.what["file-path"] for file in files])
