@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icestream.sinks.iceberg.java_table import Change
 from icestream.sinks.iceberg.modes.mode import Mode
 
 if TYPE_CHECKING:
@@ -20,5 +19,8 @@ class Append(Mode):
         return self.target.writer()
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
+        # With the module comes PyIceberg, which planning does without.
+        from icestream.sinks.iceberg.java_table import Change
+
         change = Change(added=[file.what for file in files], branch=self.options.branch)
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
