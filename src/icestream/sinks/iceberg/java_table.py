@@ -90,22 +90,22 @@ class JavaTable:
     """A table handle of Iceberg's Java API."""
 
     def __init__(self, jvm: Any, table: Any) -> None:
-        self._jvm = jvm
-        self._table = table
+        self.jvm = jvm
+        self.java = table
 
     def read_state(self) -> TableState:
         """Return the table as the catalog has it now."""
-        self._table.refresh()
-        table = self._table
+        self.java.refresh()
+        table = self.java
         return TableState(
             schema=Schema.model_validate_json(
-                self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema())
+                self.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema())
             ),
             spec=PartitionSpec.model_validate_json(
-                self._jvm.org.apache.iceberg.PartitionSpecParser.toJson(table.spec())
+                self.jvm.org.apache.iceberg.PartitionSpecParser.toJson(table.spec())
             ),
             sort_order=SortOrder.model_validate_json(
-                self._jvm.org.apache.iceberg.SortOrderParser.toJson(table.sortOrder())
+                self.jvm.org.apache.iceberg.SortOrderParser.toJson(table.sortOrder())
             ),
             location=table.location(),
             properties=dict(table.properties()),
@@ -114,18 +114,18 @@ class JavaTable:
 
     def read_property(self, key: str) -> str | None:
         """Return one property as the catalog has it now."""
-        self._table.refresh()
-        value: str | None = self._table.properties().get(key)
+        self.java.refresh()
+        value: str | None = self.java.properties().get(key)
         return value
 
     def commit_attempts(self) -> int:
         """Return how often a commit is tried before it is given up, by the table's own policy."""
-        properties = self._table.properties()
+        properties = self.java.properties()
         return int(properties.get("commit.retry.num-retries") or 4) + 1
 
     def fence(self, key: str, expected: str | None) -> Fence:
         """Return a fence for the next commit."""
-        return Fence(self._table, key, expected)
+        return Fence(self.java, key, expected)
 
     def commit(
         self,
@@ -139,7 +139,7 @@ class JavaTable:
         Returns:
             The id of the snapshot that this made.
         """
-        transaction = self._table.newTransaction()
+        transaction = self.java.newTransaction()
         operation = self._operation(transaction, change)
         for key, value in summary.items():
             operation.set(key, value)
@@ -176,7 +176,7 @@ class JavaTable:
             delta.validateFromSnapshot(change.base)
         # Rows that others add meanwhile are theirs; a file that was compacted away, or a delete
         # that another writer put on it, makes ours wrong.
-        paths = self._jvm.java.util.ArrayList()
+        paths = self.jvm.java.util.ArrayList()
         for path in change.touched:
             paths.add(path)
         delta.validateDataFilesExist(paths)
@@ -185,24 +185,24 @@ class JavaTable:
         return delta
 
     def _file(self, described: Mapping[str, Any]) -> Any:
-        mapper = self._jvm.org.apache.iceberg.util.JsonUtil.mapper()
-        parser = self._jvm.org.apache.iceberg.ContentFileParser
-        return parser.fromJson(mapper.readTree(json.dumps(described)), self._table.specs())
+        mapper = self.jvm.org.apache.iceberg.util.JsonUtil.mapper()
+        parser = self.jvm.org.apache.iceberg.ContentFileParser
+        return parser.fromJson(mapper.readTree(json.dumps(described)), self.java.specs())
 
     def _snapshot_id(self, branch: str) -> int:
-        return int(self._table.snapshot(branch).snapshotId())
+        return int(self.java.snapshot(branch).snapshotId())
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set table properties in a commit of their own."""
-        update = self._table.updateProperties()
+        update = self.java.updateProperties()
         for key, value in properties.items():
             update.set(key, value)
         update.commit()
 
     def add_columns(self, added: Sequence[tuple[str | None, str, str, str | None]]) -> None:
         """Add optional columns, each `(parent, name, type as JSON, doc)`, in one commit."""
-        update = self._table.updateSchema()
-        types = self._jvm.org.apache.iceberg.SchemaParser
+        update = self.java.updateSchema()
+        types = self.jvm.org.apache.iceberg.SchemaParser
         for parent, name, type_json, doc in added:
             holder = json.dumps(
                 {
