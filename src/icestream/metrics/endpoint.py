@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+# How long closing may take: the thread looks that often whether it should end.
+_POLL_SECS = 0.05
 _WELCOME = b"icestream: metrics for Prometheus are at /metrics\n"
 
 
@@ -30,7 +32,9 @@ class Endpoint:
     def __init__(self, server: _Server) -> None:
         self.port = int(server.server_address[1])
         self._server = server
-        self._thread = Thread(target=server.serve_forever, name="icestream-metrics", daemon=True)
+        self._thread = Thread(
+            target=server.serve_forever, args=(_POLL_SECS,), name="icestream-metrics", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

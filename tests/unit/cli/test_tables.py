@@ -15,15 +15,26 @@ if TYPE_CHECKING:
     from tests.fixtures.command_line import Icestream
 
 
+@pytest.fixture(scope="module")
+def read_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_shop(tmp_path_factory.mktemp("shop"))
+
+
+def make_shop(folder: Path) -> Path:
+    write_file(folder)
+    make_table(plan_of(folder))
+    return folder
+
+
 @pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    write_file(tmp_path)
-    make_table(plan_of(tmp_path))
-    return tmp_path
+def look(icestream: Icestream, read_only: Path, monkeypatch: pytest.MonkeyPatch) -> Icestream:
+    """A command that only reads, in a folder that such tests share."""
+    monkeypatch.chdir(read_only)
+    return icestream
 
 
-def test_snapshots_show_history_newest_first(icestream: Icestream, shop: Path) -> None:
-    document = icestream("snapshots", "--output", "json").document
+def test_snapshots_show_history_newest_first(look: Icestream) -> None:
+    document = look("snapshots", "--output", "json").document
     newest, oldest = document["snapshots"]
     assert document["table"] == "lake.demo.events"
     assert document["metadata_location"].endswith(".metadata.json")
@@ -38,18 +49,16 @@ def test_snapshots_show_history_newest_first(icestream: Icestream, shop: Path) -
 @pytest.mark.parametrize(
     "arguments", [["demo.events"], ["lake.demo.events"], ["--pipeline", "shop"], []]
 )
-def test_table_is_found_by_any_of_its_names(
-    icestream: Icestream, shop: Path, arguments: list[str]
-) -> None:
-    ended = icestream("snapshots", *arguments, "--limit", "1")
+def test_table_is_found_by_any_of_its_names(look: Icestream, arguments: list[str]) -> None:
+    ended = look("snapshots", *arguments, "--limit", "1")
     lines = ended.out.splitlines()
     assert lines[0] == "table     lake.demo.events"
     assert lines[4].split()[-2:] == ["shop", "1"]
     assert lines[5:] == ["... and 1 older snapshot"]
 
 
-def test_unknown_table_is_answered_with_a_suggestion(icestream: Icestream, shop: Path) -> None:
-    ended = icestream("snapshots", "demo.event")
+def test_unknown_table_is_answered_with_a_suggestion(look: Icestream) -> None:
+    ended = look("snapshots", "demo.event")
     assert (ended.code, ended.err) == (
         1,
         "error: no table is called 'demo.event'\n"
@@ -68,15 +77,15 @@ def test_file_with_two_tables_needs_a_name(icestream: Icestream, tmp_path: Path)
     )
 
 
-def test_query_prints_rows_as_a_table(icestream: Icestream, shop: Path) -> None:
+def test_query_prints_rows_as_a_table(look: Icestream) -> None:
     sql = "SELECT product, count(*) AS n FROM demo.events GROUP BY product ORDER BY n DESC"
-    ended = icestream("query", sql)
+    ended = look("query", sql)
     assert ended.out.splitlines() == ["product  n", "mug      4", "socks    2", "(2 rows)"]
 
 
-def test_query_prints_rows_as_json(icestream: Icestream, shop: Path) -> None:
+def test_query_prints_rows_as_json(look: Icestream) -> None:
     sql = "SELECT id, price, {'a': [1]} AS nested FROM lake.demo.events ORDER BY id"
-    document = icestream("query", sql, "--limit", "3", "--output", "json").document
+    document = look("query", sql, "--limit", "3", "--output", "json").document
     assert document == {
         "format_version": 1,
         "columns": ["id", "price", "nested"],
@@ -89,8 +98,8 @@ def test_query_prints_rows_as_json(icestream: Icestream, shop: Path) -> None:
     }
 
 
-def test_query_tells_when_rows_are_left_out(icestream: Icestream, shop: Path) -> None:
-    ended = icestream("query", "SELECT * FROM demo.events", "--limit", "2")
+def test_query_tells_when_rows_are_left_out(look: Icestream) -> None:
+    ended = look("query", "SELECT * FROM demo.events", "--limit", "2")
     assert ended.out.splitlines()[-1] == "(2 rows)"
     assert ended.err == "Only the first 2 rows are shown; see --limit.\n"
 
@@ -106,8 +115,8 @@ def test_status_of_a_pipeline_that_never_ran(icestream: Icestream, tmp_path: Pat
     )
 
 
-def test_status_joins_state_lock_and_table(icestream: Icestream, shop: Path) -> None:
-    state = PipelineState(plan_of(shop).state, "shop")
+def test_status_joins_state_lock_and_table(icestream: Icestream, tmp_path: Path) -> None:
+    state = PipelineState(plan_of(make_shop(tmp_path)).state, "shop")
     state.make()
     said = {"state": "running", "rows": 6, "batches": 2, "lag_rows": 7, "error": None}
     state.report(said)
@@ -121,8 +130,8 @@ def test_status_joins_state_lock_and_table(icestream: Icestream, shop: Path) -> 
     assert (killed["state"], killed["is_running"]) == ("stopped", False)
 
 
-def test_status_shows_the_first_line_of_an_error(icestream: Icestream, shop: Path) -> None:
-    state = PipelineState(plan_of(shop).state, "shop")
+def test_status_shows_the_first_line_of_an_error(icestream: Icestream, tmp_path: Path) -> None:
+    state = PipelineState(plan_of(make_shop(tmp_path)).state, "shop")
     state.make()
     error = {"type": "BadRecordError", "message": "record 7 is broken\n  Mend it."}
     state.report({"state": "failed", "rows": 6, "batches": 2, "lag_rows": 0, "error": error})

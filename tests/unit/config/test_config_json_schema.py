@@ -17,8 +17,12 @@ EVERYTHING = Path(__file__).with_name("everything.yaml")
 
 
 @pytest.fixture(scope="module")
-def strict() -> jsonschema.Draft202012Validator:
-    schema = json_schema()
+def schema() -> Any:
+    return json_schema()
+
+
+@pytest.fixture(scope="module")
+def strict(schema: Any) -> jsonschema.Draft202012Validator:
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
@@ -91,8 +95,7 @@ def test_reference_may_stand_for_a_number_in_an_editor_only(
     assert not faults(lenient, text)
 
 
-def test_every_connector_is_in_the_schema() -> None:
-    schema = json_schema()
+def test_every_connector_is_in_the_schema(schema: Any) -> None:
     found = schema["$defs"]["SourceBlock"]["properties"]["connector"]["enum"]
     assert found == connectors.known("sources")
     assert set(schema["$defs"]["Transform"]["properties"]) == set(connectors.known("transforms"))
@@ -111,8 +114,7 @@ def properties_in(node: Any, path: str = "$") -> Iterator[tuple[str, Any]]:
             yield from properties_in(value, f"{path}[{number}]")
 
 
-def test_everything_is_described() -> None:
-    schema = json_schema()
+def test_everything_is_described(schema: Any) -> None:
     blocks = {f"#/$defs/{name}": block for name, block in schema["$defs"].items()}
     undescribed = [
         path
@@ -124,8 +126,8 @@ def test_everything_is_described() -> None:
     assert undescribed == []
 
 
-def test_planned_options_say_so() -> None:
-    options = json_schema()["$defs"]["IcebergOptions"]["properties"]
+def test_planned_options_say_so(schema: Any) -> None:
+    options = schema["$defs"]["IcebergOptions"]["properties"]
     assert options["branch"]["description"] == (
         "Branch to write to. Not available in this version."
     )

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import io
-import pickle
-import socket
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -10,12 +8,9 @@ from uuid import UUID
 
 import fastavro
 import pyarrow as pa
-import pytest
-from pydantic import SecretStr
 
 from icestream.decode.avro import AvroDecoder
 from icestream.decode.registry import Registry, RegistryOptions
-from icestream.errors import UnreachableError
 
 SCHEMA: dict[str, Any] = {
     "type": "record",
@@ -151,20 +146,3 @@ def test_value_without_a_schema_id_is_bad_with_a_registry() -> None:
     decoded = AvroDecoder(registry=registry).decode(binary(b"{}"), pa.schema([("id", pa.int64())]))
 
     assert decoded.bad == ((0, "not Avro of a registry: it does not begin with a schema's id"),)
-
-
-def test_registry_that_does_not_answer_is_named() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        options = RegistryOptions(url=url, user="u", password=SecretStr("pw"))
-        decoder = AvroDecoder(registry=Registry(options))
-        again: AvroDecoder = pickle.loads(pickle.dumps(decoder))  # noqa: S301 - our own bytes
-
-        with pytest.raises(UnreachableError) as caught:
-            again.decode(binary(b"\x00\x00\x00\x00\x07x"), pa.schema([("id", pa.int64())]))
-
-    assert str(caught.value) == (
-        f"schema registry {url}: no schema registry answers\n"
-        "  Is the registry running there? Check `schema_registry.url`."
-    )

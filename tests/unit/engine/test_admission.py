@@ -2,52 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from tests.fixtures.counted_source import START, Clock, Counted, admission
 
-from icestream.engine.admission import Admission, Lag
-from icestream.plan.plan import Batching
-from icestream.testing.scripted import ScriptedSource
-
-SCHEMA = pa.schema([("id", pa.int64())])
-START = {"row": 0}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Counted(ScriptedSource):
-    """A source of so many rows that none of them is made."""
-
-    def __init__(self, rows: int, *, has_end: bool = False) -> None:
-        super().__init__(schema=SCHEMA)
-        self.rows = rows
-        self.ended = has_end
-
-    def newest(self, current: dict[str, int]) -> dict[str, int]:
-        return {"row": max(current["row"], self.rows)}
-
-    def ends(self, position: dict[str, int]) -> bool:
-        return self.ended and position["row"] >= self.rows
-
-
-def admission(
-    source: Counted,
-    clock: Clock | None = None,
-    *,
-    size: int = 10_000,
-    flush: float = 60,
-    most: int = 5_000_000,
-    target: dict[str, int] | None = None,
-) -> Admission:
-    return Admission(source, Batching(size, flush, most), target=target, clock=clock or Clock())
+from icestream.engine.admission import Lag
 
 
 def test_backlog_goes_into_one_batch_however_small_the_batch_size() -> None:
@@ -143,25 +100,3 @@ def test_lag_is_what_waits_and_for_how_long() -> None:
 
     admitted.next_end({"row": 8})
     assert admitted.lag == Lag(0, 0.0)
-
-
-@pytest.mark.parametrize("most", [1, 7, 10_000])
-@given(added=st.lists(st.integers(0, 50), max_size=20), size=st.integers(1, 100))
-def test_batches_follow_each_other_and_reach_the_target(
-    most: int, added: list[int], size: int
-) -> None:
-    """However rows arrive, batches have rows, keep within the limit and leave no gap."""
-    source, clock = Counted(0), Clock()
-    admitted, here = admission(source, clock, size=size, flush=10, most=most), START
-    for rows in added:
-        source.rows += rows
-        clock.now += 3
-        end = admitted.next_end(here)
-        if end is not None:
-            assert here["row"] < end["row"] <= min(here["row"] + most, source.rows)
-            here = end
-
-    rest = admission(source, clock, target={"row": source.rows}, most=most)
-    while (end := rest.next_end(here)) is not None:
-        here = end
-    assert here == {"row": source.rows}

@@ -7,13 +7,10 @@ from dataclasses import FrozenInstanceError, fields
 from threading import Barrier, Thread
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from icestream.metrics.counters import MetricsSnapshot, SinkMetrics
 
 NAMES = [field.name for field in fields(MetricsSnapshot)]
-counts = st.integers(min_value=0, max_value=10**12)
 
 
 def busy() -> SinkMetrics:
@@ -141,14 +138,6 @@ def test_no_count_is_lost_between_snapshot_and_reset() -> None:
     assert all(part.bytes_written == 10 * part.files_created for part in taken)
 
 
-@given(st.lists(counts, min_size=len(NAMES), max_size=len(NAMES)))
-def test_snapshot_survives_json(values: list[int]) -> None:
-    snapshot = MetricsSnapshot(*values)
-
-    assert MetricsSnapshot.from_json(snapshot.to_json()) == snapshot
-    assert list(json.loads(snapshot.to_json())) == NAMES
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -163,14 +152,3 @@ def test_snapshot_survives_json(values: list[int]) -> None:
 def test_other_json_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         MetricsSnapshot.from_json(text)
-
-
-@given(sizes=st.lists(st.integers(min_value=0, max_value=10**6), min_size=1, max_size=30))
-def test_batch_sizes_are_the_extremes_and_the_sum(sizes: list[int]) -> None:
-    metrics = SinkMetrics()
-    for size in sizes:
-        metrics.record_batch(rows=size, size=0, files=0, write_secs=0)
-
-    found = metrics.snapshot()
-    assert (found.batch_size_min, found.batch_size_max) == (min(sizes), max(sizes))
-    assert found.batch_size_sum == found.records_written == sum(sizes)

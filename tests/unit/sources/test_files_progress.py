@@ -5,22 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from icestream.errors import SourceChangedError
 from icestream.sources.files import FilesOptions, FilesSource
-from icestream.sources.files.listing import FileEntry
-from icestream.sources.files.progress import Progress, files_between
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from random import Random
 
     from icestream.contracts.position import Position
 
@@ -266,30 +260,3 @@ def test_position_stays_small(tmp_path: Path) -> None:
         put(tmp_path, f"{number:04}")
 
     assert len(str(read_all(source))) < 200
-
-
-def entries(count: int, random: Random) -> list[FileEntry]:
-    """Files in the order of their arrival, whose content was written in another one."""
-    written = random.sample(range(10 * count), count)
-    return [FileEntry(f"f{n:03}", written[n], 7 + n, 100 + n // 3) for n in range(count)]
-
-
-@given(
-    count=st.integers(min_value=1, max_value=30),
-    cuts=st.lists(st.integers(min_value=0, max_value=30), max_size=6),
-    random=st.randoms(use_true_random=False),
-)
-def test_steps_through_the_arrivals_give_every_file_once(
-    count: int, cuts: list[int], random: Random
-) -> None:
-    files = entries(count, random)
-    edges = sorted({0, count, *(cut for cut in cuts if cut < count)})
-    steps = [Progress()]
-    for low, high in pairwise(edges):
-        steps.append(steps[-1].after(files[low:high]))
-    listing = random.sample(files, count)
-
-    assert steps[-1] == Progress().after(files)
-    found = [files_between(low, high, listing) for low, high in pairwise(steps)]
-    assert [entry for step in found for entry in step] == files
-    assert all(Progress.of(step.position()) == step for step in steps)

@@ -7,8 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from icestream.errors import PlanError, UnreachableError
@@ -199,42 +197,6 @@ def test_capped_position_leaves_out_a_new_partition_that_gets_no_rows() -> None:
 
     assert positions.cap(start, end, 10) == at(10)
     assert positions.cap(at(999, None), end, 1) == at(1000)
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    ends=st.lists(st.integers(0, 60), min_size=1, max_size=6),
-    max_rows=st.integers(1, 100),
-)
-def test_capped_steps_reach_the_end_and_never_pass_it(ends: list[int], max_rows: int) -> None:
-    here, end = at(*([0] * len(ends))), at(*ends)
-    while here != end:
-        there = positions.cap(here, end, max_rows)
-        moved = sum(span.rows for span in positions.spans(here, there))
-        assert 0 < moved <= max_rows
-        assert all(span.rows >= 0 for span in positions.spans(there, end))
-        here = there
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    sizes=st.lists(st.integers(0, 100_000), min_size=1, max_size=8),
-    slots=st.integers(1, 12),
-)
-def test_splits_cover_each_offset_once(sizes: list[int], slots: int) -> None:
-    start, end = at(*([7] * len(sizes))), at(*(7 + size for size in sizes))
-
-    parts = positions.splits(start, end, slots)
-
-    spans = sorted((span.partition, span.begin, span.end) for split in parts for span in split.what)
-    for number, size in enumerate(sizes):
-        edge = 7
-        for _, begin, stop in [span for span in spans if span[0] == number]:
-            assert begin == edge < stop
-            edge = stop
-        assert edge == 7 + size
-    assert sum(split.rows for split in parts) == sum(sizes)
-    assert len(parts) <= max(slots, len(sizes)) + slots
 
 
 def test_long_partition_is_cut_when_there_are_fewer_than_slots() -> None:
