@@ -40,7 +40,7 @@ bench: $(STAMP) ## Run the benchmarks beside their peers: make bench [CASE=kafka
 	$(BIN)/python -m bench $(CASE)
 
 chaos: $(STAMP) ## Twenty-five kills at random moments, Kafka to Iceberg
-	ICESTREAM_KILLS=25 $(BIN)/pytest tests/e2e/test_kills.py -q
+	ICESTREAM_KILLS=25 $(BIN)/pytest tests/e2e/test_kills.py tests/e2e/test_instances.py -q
 
 docs: $(STAMP) ## Write the generated reference pages
 	$(BIN)/python -m docs.generate

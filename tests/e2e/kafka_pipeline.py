@@ -6,12 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from icestream.catalogs.jdbc import embedded
+from icestream.testing.faults import RunProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fixtures.kafka import KafkaBroker
 
+# How a line of the log begins that tells of a commit.
+BATCH = "orders: batch "
 FILE = """
 sources:
   orders:
@@ -71,6 +74,11 @@ class KafkaPipeline:
             [json.dumps({"id": n, "name": f"order {n}", "amount": n / 4}) for n in numbers],
         )
         self.produced += rows
+
+    def finish(self) -> None:
+        """Run up to the topic's end."""
+        with RunProcess(self.folder, "--once") as run:
+            assert run.wait() == 0, run.output
 
     def ids(self) -> list[int]:
         """Return the ids in the table, read by PyIceberg."""

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.e2e.kafka_pipeline import KafkaPipeline
+from tests.e2e.kafka_pipeline import BATCH, KafkaPipeline
 
-from icestream.catalogs.jdbc import embedded
 from icestream.testing.faults import POINTS, RunProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
     from tests.fixtures.kafka import KafkaBroker
 
 KILLS = int(os.environ.get("ICESTREAM_KILLS", "5"))
-BATCH = "orders: batch "
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path, kafka_broker: KafkaBroker) -> KafkaPipeline:
     return KafkaPipeline(tmp_path, kafka_broker)
-
-
-def finish(pipeline: KafkaPipeline) -> None:
-    with RunProcess(pipeline.folder, "--once") as run:
-        assert run.wait() == 0, run.output
 
 
 @pytest.mark.timeout(200 + 60 * KILLS)
@@ -47,7 +38,7 @@ def test_every_row_arrives_once_whatever_moment_the_process_is_killed(
             run.await_lines(BATCH, times=moments.randint(1, 3))
             time.sleep(moments.uniform(0, 2))
             run.kill()
-    finish(pipeline)
+    pipeline.finish()
 
     assert pipeline.ids() == list(range(pipeline.produced)), f"seed {seed}"
 
@@ -58,87 +49,6 @@ def test_every_row_arrives_once_when_killed_at_each_named_point(pipeline: KafkaP
         pipeline.produce(6_000)
         with RunProcess(pipeline.folder, crash_at=(point, 2)) as run:
             assert run.wait() == -signal.SIGKILL, run.output
-    finish(pipeline)
-
-    pipeline.assert_each_row_once()
-
-
-@pytest.mark.timeout(400)
-def test_rows_stay_single_when_compacted_and_expired_while_the_pipeline_is_down(
-    pipeline: KafkaPipeline, spark: SparkSession
-) -> None:
-    pipeline.produce(6_000)
-    with RunProcess(pipeline.folder, crash_at=("after-commit", 2)) as run:
-        assert run.wait() == -signal.SIGKILL, run.output
-    catalog = embedded(pipeline.folder / "lake")
-    # A session of its own: the store knows the catalog as `lake`, and so would every other test.
-    tool = spark.newSession()
-    tool.conf.set(f"spark.sql.catalog.{catalog.name}", "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in catalog.spark_settings().items():
-        tool.conf.set(f"spark.sql.catalog.{catalog.name}.{key}", value)
-    tool.sql(
-        f"CALL {catalog.name}.system.rewrite_data_files(table => 'shop.orders', "
-        "options => map('rewrite-all', 'true'))"
-    ).collect()
-    tool.sql(
-        f"CALL {catalog.name}.system.expire_snapshots(table => 'shop.orders', "
-        "older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
-    ).collect()
-    pipeline.produce(1_000)
-    finish(pipeline)
-
-    pipeline.assert_each_row_once()
-
-
-@pytest.mark.timeout(400)
-def test_paused_instance_that_wakes_after_another_took_over_stops_with_a_named_error(
-    pipeline: KafkaPipeline,
-) -> None:
-    pipeline.produce(2_000)
-    with RunProcess(pipeline.folder) as paused:
-        paused.await_lines(BATCH)
-        paused.signal(signal.SIGSTOP)
-        pipeline.produce(3_000)
-        with RunProcess(pipeline.folder, "--once", "--take-over") as other:
-            assert other.wait() == 0, other.output
-        pipeline.produce(1_000)
-        paused.signal(signal.SIGCONT)
-        assert paused.wait() == 5, paused.output
-        assert "another instance of this pipeline has taken over and wrote batch" in paused.output
-    finish(pipeline)
-
-    pipeline.assert_each_row_once()
-
-
-@pytest.mark.timeout(400)
-def test_second_instance_of_a_running_pipeline_commits_nothing_and_says_so(
-    pipeline: KafkaPipeline,
-) -> None:
-    pipeline.produce(1_000)
-    with RunProcess(pipeline.folder) as first:
-        first.await_lines(BATCH)
-        with RunProcess(pipeline.folder) as second:
-            assert second.wait() == 5, second.output
-            assert f"the pipeline is run by process {first.process.pid} on" in second.output
-        pipeline.produce(1_000)
-        first.await_lines(BATCH, times=2)
-        first.signal(signal.SIGTERM)
-        assert first.wait() == 0, first.output
-
-    pipeline.assert_each_row_once()
-
-
-@pytest.mark.timeout(400)
-def test_wiped_state_stops_with_both_ways_and_resumes_on_request(pipeline: KafkaPipeline) -> None:
-    pipeline.produce(1_000)
-    finish(pipeline)
-    shutil.rmtree(pipeline.folder / ".icestream")
-    pipeline.produce(500)
-    with RunProcess(pipeline.folder, "--once") as run:
-        assert run.wait() == 5, run.output
-        assert "icestream run --pipeline orders --resume" in run.output
-        assert "icestream run --pipeline orders --start-over" in run.output
-    with RunProcess(pipeline.folder, "--once", "--resume") as run:
-        assert run.wait() == 0, run.output
+    pipeline.finish()
 
     pipeline.assert_each_row_once()
