@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.quoting import quote_for_duckdb
 from icestream.errors import IcestreamError
 from icestream.tables.lookup import FoundTable, find_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import duckdb
     import pyarrow as pa
@@ -201,13 +202,9 @@ def _make_place(connection: duckdb.DuckDBPyConnection, parts: tuple[str, ...]) -
             "queried by this command; read it from Python or Spark.",
         )
     if len(parts) == 3:
-        connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_quoted(parts[:1])}")
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(parts[:-1])}")
-    return _quoted(parts)
-
-
-def _quoted(parts: Iterable[str]) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+        connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quote_for_duckdb(parts[0])}")
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_for_duckdb(*parts[:-1])}")
+    return quote_for_duckdb(*parts)
 
 
 def _sql_error(exc: Exception) -> IcestreamError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from icestream.contracts.options import ShorthandOptions
+from icestream.contracts.quoting import quote_for_spark
 from icestream.contracts.transform import Transform
 from icestream.transforms.columns import require_columns
 
@@ -40,12 +41,7 @@ class CastTransform(Transform[CastOptions]):
         require_columns(rows, self.options.columns, "cast")
         return rows.withColumns(
             {
-                name: rows[_quoted(name)].cast(sql_type)
+                name: rows[quote_for_spark(name)].cast(sql_type)
                 for name, sql_type in self.options.columns.items()
             }
         )
-
-
-def _quoted(name: str) -> str:
-    """Quote a name for Spark's column lookup, where a dot would mean a nested field."""
-    return "`" + name.replace("`", "``") + "`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.check import CheckStep
+from icestream.contracts.quoting import quote_for_spark
 from icestream.contracts.sink import Sink
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.modes.append import Append
@@ -83,12 +84,18 @@ class IcebergSink(Sink[IcebergOptions]):
 
         columns = []
         for term in parse_sort(self.options):
-            column = F.col(term.column)
+            column = F.col(self._in_spark(term.column))
             order = ("desc" if term.descending else "asc") + (
                 "_nulls_first" if term.nulls_first else "_nulls_last"
             )
             columns.append(getattr(column, order)())
         return columns
+
+    def _in_spark(self, column: str) -> str:
+        """Quote a column's name. A dot in it is its own, or leads into a struct."""
+        fields = self.target.state.schema.fields if self.target.exists else ()
+        is_whole = any(field.name == column for field in fields)
+        return quote_for_spark(*([column] if is_whole else column.split(".")))
 
     def writer(self) -> TaskWriter:
         return self.mode.writer()
