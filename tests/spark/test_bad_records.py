@@ -49,6 +49,13 @@ def test_bad_record_among_many_stops_the_pipeline_and_nothing_is_written(lake: L
     assert list(lake.folder.rglob("*.parquet")) == [], "files of the other split are removed"
 
 
+def test_first_of_several_bad_records_is_named(lake: Lake) -> None:
+    with pytest.raises(BadRecordError) as caught:
+        lake.run(lake.plan(source(202, 98, 99, 101)))
+
+    assert caught.value.what.startswith("record scripted[98] can't be decoded"), "of two splits"
+
+
 def test_bad_record_is_dropped_and_counted_and_the_rest_is_written(lake: Lake) -> None:
     runner = lake.run(lake.plan(source(MANY, BAD), on_error="drop"))
 

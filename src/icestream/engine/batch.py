@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from icestream.contracts.mark import BatchMark
+    from icestream.contracts.records import BadRecord
     from icestream.contracts.sink import Commit, Sink, WrittenFile
     from icestream.contracts.source import Split
     from icestream.engine.columns import Columns
@@ -65,7 +66,7 @@ class _Outcome:
     files: list[WrittenFile] = field(default_factory=list)
     dead_files: list[WrittenFile] = field(default_factory=list)
     bad: int = 0
-    examples: list[Any] = field(default_factory=list)
+    examples: list[tuple[tuple[bool, int], BadRecord]] = field(default_factory=list)
     new_fields: dict[str, pa.DataType] = field(default_factory=dict)
     error: IcestreamError | None = None
 
@@ -75,7 +76,7 @@ class _Outcome:
         self.files += report.files
         self.dead_files += report.dead_files
         self.bad += report.bad
-        self.examples += report.examples
+        self.examples += [(_order(report), example) for example in report.examples]
         self.new_fields = merge_fields(self.new_fields, report.new_fields)
 
 
@@ -244,10 +245,15 @@ def _discard(plan: PipelinePlan, outcome: _Outcome) -> None:
         plan.dead_letter.discard(outcome.dead_files)
 
 
+def _order(report: tasks.Report) -> tuple[bool, int]:
+    """Order reports by split; numbers below zero are of tasks that come after the reading."""
+    return report.split < 0, abs(report.split)
+
+
 def _bad_record(plan: PipelinePlan, outcome: _Outcome, mark: BatchMark) -> IcestreamError | None:
     if not outcome.bad or plan.on_error != "fail":
         return None
-    first = min(outcome.examples, key=lambda record: str(record.position))
+    _, first = min(outcome.examples, key=lambda found: found[0])
     return BadRecordError(
         f"record {first.position} can't be decoded: {first.reason}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",
