@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import CorruptStateError, SupersededError
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 
 LOCK_TRIES = 10
+LOCK_AGAIN_SECS = 0.5
+OWN_NAMES = {"pipelines", "checkpoints", "spark.log"}
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,14 @@ class PipelineState:
         return self.root / "checkpoints" / self.pipeline
 
     def make(self) -> None:
-        """Create the folders, for our eyes only."""
+        """Create the folders, for our eyes only; those that are there are closed to others."""
         for folder in (self.root, self.folder.parent, self.folder, self.checkpoint.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self.folder.parent, self.folder, self.checkpoint.parent, self.checkpoint):
+            _close_to_others(folder)
+        # Someone may keep state beside other things, such as a warehouse that others read.
+        if {entry.name for entry in self.root.iterdir()} <= OWN_NAMES:
+            _close_to_others(self.root)
 
     def start(self) -> Position | None:
         """Return where the pipeline began, if it ever did."""
@@ -120,20 +131,18 @@ class PipelineState:
 
         Args:
             take_over: go on although another process holds the lock, e.g. because it hangs. The
-                fence in the table's commit keeps the two apart.
+                fence in the table's commit keeps the two apart. The lock is taken once the
+                other process is gone.
         """
         path = self.folder / "lock"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if not _lock(handle):
+        with ExitStack() as held:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            held.callback(os.close, handle)
+            if not _lock(handle, LOCK_TRIES):
                 if not take_over:
                     raise self._already_running(path)
-            else:
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+                held.enter_context(closing(_LockLater(handle)))
             yield
-        finally:
-            os.close(handle)
 
     def _already_running(self, path: Path) -> SupersededError:
         owner, _, host = path.read_text(encoding="utf-8").partition(" ")
@@ -171,13 +180,45 @@ class PipelineState:
         fresh.replace(path)
 
 
-def _lock(handle: int) -> bool:
+class _LockLater:
+    """Takes the lock when it becomes free, so that a third process is refused again."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._ended = Event()
+        self._thread = Thread(target=self._wait, name="icestream-lock", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop waiting; a lock that was taken goes with the handle."""
+        self._ended.set()
+        self._thread.join()
+
+    def _wait(self) -> None:
+        while not self._ended.wait(LOCK_AGAIN_SECS) and not _lock(self._handle, 1):
+            pass
+
+
+def _lock(handle: int, tries: int) -> bool:
     """Take the lock, with patience for `icestream status`, which looks at it for a moment."""
-    for _ in range(LOCK_TRIES):
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(0.05)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # noqa: PERF203 - it waits anyway
-            time.sleep(0.05)
-        else:
-            return True
+        except BlockingIOError:
+            continue
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+        return True
     return False
+
+
+def _close_to_others(folder: Path) -> None:
+    """Take a folder's permissions from everybody but its owner, as far as we may."""
+    if not folder.exists() or not folder.stat().st_mode & 0o077:
+        return
+    try:
+        folder.chmod(0o700)
+    except PermissionError:
+        logger.warning("%s is open to other users, and belongs to another one", folder)

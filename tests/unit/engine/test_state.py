@@ -8,10 +8,13 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.waiting import wait_until
 
+from icestream.engine import state as state_module
 from icestream.engine.state import PipelineState
 from icestream.errors import CorruptStateError, SupersededError
 
@@ -51,6 +54,28 @@ def test_folders_and_files_are_for_our_eyes_only(state: PipelineState) -> None:
         ["start.json", state.next_file.name, "schema.json", "accepted.json", "status.json", "lock"],
         "0o600",
     )
+
+
+def test_folders_that_were_open_to_others_are_closed(state: PipelineState) -> None:
+    state.checkpoint.mkdir()
+    (state.root / "spark.log").touch()
+    folders = [state.root, *(path for path in state.root.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o755)
+    state.make()
+
+    assert {path.name: oct(mode(path)) for path in folders} == dict.fromkeys(
+        [".icestream", "pipelines", "orders", "checkpoints"], "0o700"
+    )
+
+
+def test_folder_that_holds_other_things_too_stays_open(state: PipelineState) -> None:
+    (state.root / "lake").mkdir()
+    for folder in (state.root, state.folder.parent):
+        folder.chmod(0o755)
+    state.make()
+
+    assert (oct(mode(state.root)), oct(mode(state.folder.parent))) == ("0o755", "0o700")
 
 
 def test_what_was_written_is_read_back(state: PipelineState) -> None:
@@ -138,6 +163,14 @@ def test_each_instance_speaks_to_its_own_spark(tmp_path: Path) -> None:
     assert json.loads(other.next_file.read_text()) == {"row": 20}
 
 
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else looks at the lock, so that one try tells all."""
+    monkeypatch.setattr(state_module, "LOCK_TRIES", 1)
+    monkeypatch.setattr(state_module, "LOCK_AGAIN_SECS", 0.01)
+
+
+@pytest.mark.usefixtures("_impatient")
 def test_lock_is_held_by_one_and_goes_with_it(state: PipelineState) -> None:
     assert not state.is_running()
     with state.locked():
@@ -164,6 +197,7 @@ def test_lock_is_released_when_the_body_raises(state: PipelineState) -> None:
     assert not state.is_running()
 
 
+@pytest.mark.usefixtures("_impatient")
 def test_lock_of_a_killed_process_is_free_and_its_name_was_told(state: PipelineState) -> None:
     program = (
         "import sys; from pathlib import Path\n"
@@ -191,11 +225,27 @@ def test_lock_of_a_killed_process_is_free_and_its_name_was_told(state: PipelineS
         assert (state.folder / "lock").read_text().startswith(f"{os.getpid()} ")
 
 
+@pytest.mark.usefixtures("_impatient")
 def test_taking_over_goes_on_beside_a_process_that_hangs(state: PipelineState) -> None:
     with state.locked(), state.locked(take_over=True):
         pass
+    assert not state.is_running()
     with state.locked(take_over=True):
         assert state.is_running(), "a lock that is free is taken as always"
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_lock_is_taken_once_the_process_that_hung_is_gone(state: PipelineState) -> None:
+    with ExitStack() as hanging:
+        hanging.enter_context(state.locked())
+        (state.folder / "lock").write_text("1 elsewhere")
+        with state.locked(take_over=True):
+            hanging.close()
+            signature = f"{os.getpid()} {socket.gethostname()}"
+            wait_until(lambda: (state.folder / "lock").read_text() == signature, "the lock")
+            with pytest.raises(SupersededError), state.locked():
+                pass
+    assert not state.is_running()
 
 
 def test_other_pipelines_have_locks_of_their_own(state: PipelineState) -> None:
