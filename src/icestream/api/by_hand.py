@@ -111,10 +111,7 @@ class IcebergSink(TableSink):
 
     def dead_letters(self) -> TableSink | None:
         """Return the sink for records that can't be written, if the options name one."""
-        named = self.options.dead_letter_name()
-        if self.options.on_error != "dead_letter" or named is None:
+        options = self.options.dead_letter_options()
+        if self.options.on_error != "dead_letter" or options is None:
             return None
-        namespace, table = named
-        kind = type(self.options)
-        options = kind(namespace=namespace, table=table, format_version=self.options.format_version)
         return TableSink(options, self.catalog, f"{self.name}.dead_letter")

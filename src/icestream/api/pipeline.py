@@ -136,8 +136,8 @@ class Pipeline:
         return replace(self, _live=_Live(run, metrics))
 
     def _plan(self, name: str, sink: IcebergSink) -> PipelinePlan:
-        from icestream.plan.memory import most_rows
-        from icestream.plan.plan import Batching, PipelinePlan, Restart
+        from icestream.plan.memory import batching_of
+        from icestream.plan.plan import PipelinePlan, Restart
 
         options = sink.options
         return PipelinePlan(
@@ -146,11 +146,7 @@ class Pipeline:
             source=self.source,
             sink_name=sink.name,
             sink=sink.for_pipeline(),
-            batching=Batching(
-                batch_size=options.batch_size,
-                flush_interval_secs=options.flush_interval_secs,
-                max_batch_rows=options.max_batch_rows or most_rows(self.settings.conf),
-            ),
+            batching=batching_of(options, self.settings.conf),
             restart=Restart(),
             on_error=options.on_error,
             dead_letter=sink.dead_letters(),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from icestream.plan.plan import Batching
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +16,20 @@ SIZE = re.compile(r"^\s*(\d+)\s*([kmgt]?)(b?)\s*$", re.IGNORECASE)
 DEFAULT_DRIVER = 2 << 30
 ROWS_PER_GIB = 1_000_000
 FEWEST, MOST = 500_000, 5_000_000
+
+
+def batching_of(options: Any, spark_conf: Mapping[str, str]) -> Batching:
+    """Return when the batches of a sink begin and where they end.
+
+    Args:
+        options: those of the sink.
+        spark_conf: as given, which tells the driver's memory.
+    """
+    return Batching(
+        batch_size=options.batch_size,
+        flush_interval_secs=options.flush_interval_secs,
+        max_batch_rows=options.max_batch_rows or max(most_rows(spark_conf), options.batch_size),
+    )
 
 
 def most_rows(spark_conf: Mapping[str, str]) -> int:

@@ -12,9 +12,9 @@ from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.catalogs import CatalogChooser
 from icestream.plan.checks import cross_check
-from icestream.plan.memory import most_rows
+from icestream.plan.memory import batching_of
 from icestream.plan.paths import absolute, resolve
-from icestream.plan.plan import Batching, PipelinePlan, Plan, PlannedFeature, Restart
+from icestream.plan.plan import PipelinePlan, Plan, PlannedFeature, Restart
 from icestream.plan.spark_settings import jars_for, settings_for
 from icestream.plan.unbuilt import UnbuiltSource, UnbuiltTransform
 
@@ -83,7 +83,6 @@ class _Planner:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.chooser = CatalogChooser(config)
-        self.default_rows = most_rows(config.block.spark.conf)
         self.sources: dict[str, Source[Any]] = {}
         self.sinks: dict[str, Sink[Any]] = {}
 
@@ -136,11 +135,7 @@ class _Planner:
             source=self._source(self.config.sources[block.source]),
             sink_name=block.sink,
             sink=sink,
-            batching=Batching(
-                batch_size=options.batch_size,
-                flush_interval_secs=options.flush_interval_secs,
-                max_batch_rows=options.max_batch_rows or max(self.default_rows, options.batch_size),
-            ),
+            batching=batching_of(options, self.config.block.spark.conf),
             restart=Restart(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
             on_error=options.on_error,
             dead_letter=self._dead_letter(sink_part),
@@ -180,11 +175,8 @@ class _Planner:
         options: Any = part.options
         if options.on_error != "dead_letter":
             return None
-        namespace, table = options.dead_letter_name()
-        kind = type(options)
-        bad_rows = kind(namespace=namespace, table=table, format_version=options.format_version)
         built: Sink[Any] = registry.find("sinks", part.connector)(
-            bad_rows, self.chooser.catalog_of(part), f"{part.name}.dead_letter"
+            options.dead_letter_options(), self.chooser.catalog_of(part), f"{part.name}.dead_letter"
         )
         return built
 

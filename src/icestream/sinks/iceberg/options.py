@@ -214,3 +214,17 @@ class IcebergOptions(Options):
             return None
         *namespace, table = self.dead_letter.split(".")
         return tuple(namespace) or self.namespace, table
+
+    def dead_letter_options(self) -> IcebergOptions | None:
+        """Return the options of the table for bad rows, or None if none is named."""
+        named = self.dead_letter_name()
+        if named is None:
+            return None
+        namespace, table = named
+        return type(self)(
+            namespace=namespace,
+            table=table,
+            format_version=self.format_version,
+            # A replay deletes letters beside a pipeline that writes others.
+            table_properties={"write.merge.isolation-level": "snapshot"},
+        )

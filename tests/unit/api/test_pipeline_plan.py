@@ -1,0 +1,45 @@
+"""A pipeline put together in Python is planned as one from a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.api.by_hand import IcebergSink
+from icestream.api.pipeline import Pipeline
+from icestream.api.settings import Settings
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icestream.plan.plan import PipelinePlan
+
+
+def planned(folder: Path, **options: Any) -> PipelinePlan:
+    settings = Settings(state=folder / ".icestream", conf={"spark.driver.memory": "1g"})
+    named = IcebergOptions(namespace=("shop",), table="orders", **options)
+    sink = IcebergSink(named, settings)
+    source = ScriptedSource(schema=pa.schema([("id", pa.int64())]))
+    return Pipeline.from_source(source).to_sink(sink)._plan("orders", sink)
+
+
+def test_most_rows_of_a_batch_are_never_fewer_than_its_size(tmp_path: Path) -> None:
+    assert planned(tmp_path).batching.max_batch_rows == 1_000_000
+    assert planned(tmp_path, batch_size=7_000_000).batching.max_batch_rows == 7_000_000
+    assert planned(tmp_path, max_batch_rows=50_000).batching.max_batch_rows == 50_000
+
+
+def test_table_for_bad_rows_has_the_options_that_suit_it(tmp_path: Path) -> None:
+    sink: Any = planned(
+        tmp_path, on_error="dead_letter", dead_letter="bad", partitioning=["id"], format_version=3
+    ).dead_letter
+    assert sink.options == IcebergOptions(
+        namespace=("shop",),
+        table="bad",
+        format_version=3,
+        table_properties={"write.merge.isolation-level": "snapshot"},
+    )
+    assert planned(tmp_path).dead_letter is None
