@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from icestream.sinks.iceberg.java_table import JavaTable
 
@@ -44,7 +44,7 @@ class LiveFiles:
     """
 
     def __init__(self, table: JavaTable, branch: str, columns: Sequence[str]) -> None:
-        self._table = table
+        self.table = table
         self._branch = branch
         self._columns = list(columns)
         self._files: dict[str, LiveFile] = {}
@@ -52,7 +52,7 @@ class LiveFiles:
 
     def refresh(self) -> list[LiveFile]:
         """Return the files as of the branch's newest snapshot."""
-        java = self._table.java
+        java = self.table.java
         java.refresh()
         newest = java.snapshot(self._branch) or java.currentSnapshot()
         if newest is None:
@@ -81,16 +81,16 @@ class LiveFiles:
 
     def _apply(self, java: Any, snapshot: Any) -> bool:
         """Follow one snapshot; False if a delete file does not say which data file it means."""
-        api = self._table.jvm.org.apache.iceberg
+        api = self.table.jvm.org.apache.iceberg
         changes = api.SnapshotChanges.builderFor(java).snapshot(snapshot).build()
-        for file in changes.removedDataFiles():
+        for file in _each(changes.removedDataFiles()):
             self._files.pop(str(file.location()), None)
-        for file in changes.addedDataFiles():
+        for file in _each(changes.addedDataFiles()):
             live = self._live(java, file, ())
             self._files[live.path] = live
-        for file in changes.removedDeleteFiles():
+        for file in _each(changes.removedDeleteFiles()):
             self._change_deletes(java, file, add=False)
-        for file in changes.addedDeleteFiles():
+        for file in _each(changes.addedDeleteFiles()):
             if not self._change_deletes(java, file, add=True):
                 return False
         return True
@@ -111,7 +111,7 @@ class LiveFiles:
         self._files = {}
         tasks = scan.planFiles()
         try:
-            for task in tasks:
+            for task in _each(tasks):
                 live = self._live(java, task.file(), task.deletes())
                 self._files[live.path] = live
         finally:
@@ -129,9 +129,16 @@ class LiveFiles:
 
     def _described(self, java: Any, file: Any) -> dict[str, Any]:
         spec = java.specs().get(file.specId())
-        parser = self._table.jvm.org.apache.iceberg.ContentFileParser
+        parser = self.table.jvm.org.apache.iceberg.ContentFileParser
         described: dict[str, Any] = json.loads(parser.toJson(file, spec))
         return described
+
+
+def _each(iterable: Any) -> Iterator[Any]:
+    """Go through one of Java's iterables, which Py4J does not know to be one."""
+    iterator = iterable.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
 
 
 def _place(described: dict[str, Any]) -> tuple[str, int | None]:

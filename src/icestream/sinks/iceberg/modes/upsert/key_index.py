@@ -1,0 +1,236 @@
+"""Where in a data file each key is: an index beside the table, made when first asked for.
+
+Data files never change, so neither does their index. It is a cache on the disk of the machine that
+runs the task: lost, it is made again from the key's columns. One segment a row group, sorted by
+key, so that making it takes the memory of one row group and a look-up takes a binary search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icestream.errors import ConnectorError
+from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icestream.sinks.iceberg.java_files import LiveFile
+    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+
+    Ints = npt.NDArray[np.int64]
+
+VERSION = 1
+ROW_ID = 2147483540  # Iceberg's own field id
+NO_SEQUENCE = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What is looked up, and where indexes are kept.
+
+    Attributes:
+        key_ids: field ids of the key's columns.
+        sequence_id: field id of the sequence, kept in the index too; None for none.
+        folder: the folder of indexes, on the machine that a task runs on.
+        io_properties: how PyIceberg reaches the store, secrets included.
+    """
+
+    key_ids: tuple[int, ...]
+    sequence_id: int | None
+    folder: str
+    io_properties: Mapping[str, str]
+
+    def file_of(self, data_file: str) -> Path:
+        """Return where the index of a data file is kept."""
+        said = f"{VERSION}|{self.key_ids}|{self.sequence_id}|{data_file}"
+        return Path(self.folder) / f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.keys"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of one data file that have a key of the batch.
+
+    Attributes:
+        keys: which key of the batch.
+        positions: which row of the file.
+        row_ids: its id; None before format v3.
+        sequence: how new it is; None if that is not kept.
+    """
+
+    keys: Ints
+    positions: Ints
+    row_ids: Ints | None
+    sequence: Ints | None
+
+
+def find(file: LiveFile, batch: Newest, settings: IndexSettings) -> Found:
+    """Look the keys of a batch up in a data file."""
+    parts = [_find(segment, batch) for segment in _segments(file, settings)]
+    positions = _joined([segment["position"][rows] for segment, _, rows in parts], np.int64)
+    row_ids = None
+    if file.first_row_id is not None:
+        row_ids = positions + file.first_row_id
+        stored = [segment["row_id"][rows] for segment, _, rows in parts if "row_id" in segment]
+        if stored:
+            known = _joined(stored, np.int64)
+            row_ids = np.where(known >= 0, known, row_ids)
+    sequence = None
+    if settings.sequence_id is not None:
+        sequence = _joined([segment["sequence"][rows] for segment, _, rows in parts], np.int64)
+    return Found(_joined([keys for _, keys, _ in parts], np.int64), positions, row_ids, sequence)
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
+    return np.concatenate(arrays).astype(kind) if arrays else np.zeros(0, kind)
+
+
+def _find(
+    segment: dict[str, npt.NDArray[Any]], batch: Newest
+) -> tuple[dict[str, npt.NDArray[Any]], Ints, Ints]:
+    """Return the segment, the keys found in it, and the row of the segment for each."""
+    low = segment["low"]
+    if len(low) < len(batch):
+        # The longer side is searched: each row of the segment is one key at most.
+        keys = np.searchsorted(batch.low, low)
+        keys[keys == len(batch)] = 0
+        rows = np.arange(len(low))
+        hit = batch.low[keys] == low
+        keys, rows = keys[hit], rows[hit]
+        # Halves that are alike lie side by side; step over those of another key.
+        keys, rows = _stepped(segment, batch, keys, rows)
+    else:
+        first = np.searchsorted(low, batch.low, side="left")
+        last = np.searchsorted(low, batch.low, side="right")
+        counts = last - first
+        keys = np.repeat(np.arange(len(batch)), counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(first, counts) + within
+        if batch.high is not None:
+            same = segment["high"][rows] == batch.high[keys]
+            keys, rows = keys[same], rows[same]
+    return segment, keys, rows
+
+
+def _stepped(
+    segment: dict[str, npt.NDArray[Any]], batch: Newest, keys: Ints, rows: Ints
+) -> tuple[Ints, Ints]:
+    if batch.high is None:
+        return keys, rows
+    found_keys, found_rows = [], []
+    while len(keys):
+        same = segment["high"][rows] == batch.high[keys]
+        found_keys.append(keys[same])
+        found_rows.append(rows[same])
+        keys, rows = keys[~same] + 1, rows[~same]
+        inside = keys < len(batch)
+        keys, rows = keys[inside], rows[inside]
+        alike = batch.low[keys] == segment["low"][rows]
+        keys, rows = keys[alike], rows[alike]
+    return _joined(found_keys, np.int64), _joined(found_rows, np.int64)
+
+
+def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    path = settings.file_of(file.path)
+    if not path.exists():
+        _make(file, settings, path)
+    with pa.memory_map(str(path)) as mapped:
+        reader = pa.ipc.open_file(mapped)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            yield {
+                name: batch.column(index).to_numpy()
+                for index, name in enumerate(batch.schema.names)
+            }
+
+
+def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
+    """Write the index of a data file, whole or not at all."""
+    from pyiceberg.io import load_file_io
+
+    if file.described["file-format"].lower() != "parquet":
+        raise ConnectorError(
+            f"upsert can't look for keys in {file.path}: it is no Parquet file",
+            todo="Rewrite the table's files to Parquet first, with `rewrite_data_files`.",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    begun = path.with_suffix(f".{uuid.uuid4().hex}.new")
+    io = load_file_io(dict(settings.io_properties), file.path)
+    try:
+        with io.new_input(file.path).open() as stream, pa.OSFile(str(begun), "wb") as output:
+            parquet = pq.ParquetFile(stream)
+            writer = None
+            for segment in _sorted_row_groups(parquet, settings):
+                writer = writer or pa.ipc.new_file(output, segment.schema)
+                writer.write_batch(segment)
+            if writer is None:
+                writer = pa.ipc.new_file(output, pa.schema([("low", pa.uint64())]))
+            writer.close()
+        begun.chmod(0o600)
+        begun.replace(path)
+    finally:
+        begun.unlink(missing_ok=True)
+
+
+def _sorted_row_groups(
+    parquet: pq.ParquetFile, settings: IndexSettings
+) -> Iterator[pa.RecordBatch]:
+    names = {
+        int(field.metadata[b"PARQUET:field_id"]): field.name
+        for field in parquet.schema_arrow
+        if field.metadata and b"PARQUET:field_id" in field.metadata
+    }
+    if not all(key in names for key in settings.key_ids):
+        return  # the key's columns are younger than the file, so no row of it has one
+    wanted = [*settings.key_ids, ROW_ID]
+    if settings.sequence_id is not None:
+        wanted.append(settings.sequence_id)
+    columns = [names[field] for field in wanted if field in names]
+    offset = 0
+    for number in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(number, columns=columns, use_threads=False)
+        yield _segment(rows.combine_chunks(), offset, names, settings)
+        offset += rows.num_rows
+
+
+def _segment(
+    rows: pa.Table, offset: int, names: Mapping[int, str], settings: IndexSettings
+) -> pa.RecordBatch:
+    def column(field: int) -> pa.Array:
+        chunks = rows.column(names[field]).chunks
+        return chunks[0] if chunks else pa.array([], rows.schema.field(names[field]).type)
+
+    # A row without a key is nobody's: no change will ever name it.
+    whole = np.ones(rows.num_rows, np.bool_)
+    for key in settings.key_ids:
+        whole &= column(key).is_valid().to_numpy(zero_copy_only=False)
+    at = np.flatnonzero(whole)
+    keys = fingerprints([column(key).take(pa.array(at)) for key in settings.key_ids])
+    order = np.argsort(keys.low, kind="stable")
+    at = at[order]
+    arrays: dict[str, npt.NDArray[Any]] = {"low": keys.low[order]}
+    if keys.high is not None:
+        arrays["high"] = keys.high[order]
+    arrays["position"] = (at + offset).astype(np.uint32)
+    if ROW_ID in names:
+        arrays["row_id"] = numbers(column(ROW_ID).fill_null(-1))[at]
+    if settings.sequence_id is not None:
+        arrays["sequence"] = np.full(len(at), NO_SEQUENCE, np.int64)
+        if settings.sequence_id in names:
+            found = column(settings.sequence_id)
+            known = found.is_valid().to_numpy(zero_copy_only=False)
+            values = numbers(found.drop_null())
+            filled = np.full(rows.num_rows, NO_SEQUENCE, np.int64)
+            filled[known] = values
+            arrays["sequence"] = filled[at]
+    return pa.RecordBatch.from_arrays([pa.array(a) for a in arrays.values()], list(arrays))

@@ -1,0 +1,141 @@
+"""The second pass of an upsert: the batch's keys looked up in the table, old rows deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings, find
+from icestream.sinks.iceberg.modes.upsert.table_rows import TableRows
+from icestream.sinks.iceberg.modes.upsert.vectors import DeleteWriter, read_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+    from pyiceberg.io import FileIO
+
+    from icestream.sinks.iceberg.java_files import LiveFile
+    from icestream.sinks.iceberg.modes.upsert.key_index import Found
+    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+
+    Ints = npt.NDArray[np.int64]
+
+# A task for this many rows of the table at least: less is not worth starting one.
+ROWS_A_TASK = 2_000_000
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What one task found and did.
+
+    Attributes:
+        keys: keys of the batch that the table holds a row of, older than the change.
+        row_ids: the id of each such row; None before format v3.
+        late: keys for which the table's row is newer than the change.
+        deletes: the delete files written.
+        replaced: the delete files that they stand for.
+        touched: the data files that they speak of.
+        rows: by key, the table's row, where the change was sent without some columns.
+    """
+
+    keys: Ints
+    row_ids: Ints | None
+    late: Ints
+    deletes: list[dict[str, Any]] = field(default_factory=list)
+    replaced: list[dict[str, Any]] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+    rows: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class MatchTask:
+    """Looks a batch's keys up in some of the table's files.
+
+    Attributes:
+        batch: the newest change of each key.
+        index: how keys are looked up.
+        location: where the table is.
+        format_version: of the table.
+        lacking: field ids of the columns that some row of the batch was sent without.
+    """
+
+    batch: Newest
+    index: IndexSettings
+    location: str
+    format_version: int
+    lacking: tuple[int, ...] = ()
+
+    @cached_property
+    def _io(self) -> FileIO:
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(dict(self.index.io_properties), self.location)
+
+    def __call__(self, files: Sequence[LiveFile]) -> Matched:
+        writer = DeleteWriter(self._io, self.location, self.format_version)
+        wanted = self.batch.wants_table_row() if self.lacking else None
+        rows = TableRows(self._io, self.lacking)
+        keys, row_ids, late = [], [], []
+        for file in files:
+            found = find(file, self.batch, self.index)
+            if not len(found.keys):
+                continue
+            dead = read_dead(file, self._io)
+            alive = _not_in(found.positions, np.asarray(dead.to_array(), np.int64))
+            newer = self._newer(found) & alive
+            hit = alive & ~newer
+            late.append(found.keys[newer])
+            if not hit.any():
+                continue
+            writer.delete(file, dead, found.positions[hit])
+            keys.append(found.keys[hit])
+            if found.row_ids is not None:
+                row_ids.append(found.row_ids[hit])
+            if wanted is not None:
+                asked = hit & wanted[found.keys]
+                rows.take(file.path, found.keys[asked], found.positions[asked])
+        return Matched(
+            keys=_joined(keys),
+            row_ids=_joined(row_ids) if row_ids else None,
+            late=_joined(late),
+            deletes=writer.close(),
+            replaced=writer.replaced,
+            touched=writer.touched,
+            rows=rows.all(),
+        )
+
+    def _newer(self, found: Found) -> npt.NDArray[np.bool_]:
+        if found.sequence is None or self.batch.sequence is None:
+            return np.zeros(len(found.keys), np.bool_)
+        return found.sequence > self.batch.sequence[found.keys]
+
+
+def pieces_of(files: Sequence[LiveFile], slots: int) -> list[list[LiveFile]]:
+    """Share files out among tasks, evenly by rows."""
+    total = sum(file.rows for file in files)
+    count = max(1, min(slots, len(files), -(-total // ROWS_A_TASK)))
+    pieces: list[list[LiveFile]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for file in sorted(files, key=lambda one: one.rows, reverse=True):
+        least = loads.index(min(loads))
+        pieces[least].append(file)
+        loads[least] += file.rows
+    return [piece for piece in pieces if piece]
+
+
+def _joined(arrays: Sequence[Ints]) -> Ints:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+def _not_in(values: Ints, sorted_values: Ints) -> npt.NDArray[np.bool_]:
+    if not len(sorted_values):
+        return np.ones(len(values), np.bool_)
+    at = np.searchsorted(sorted_values, values)
+    at[at == len(sorted_values)] = 0
+    flags: npt.NDArray[np.bool_] = sorted_values[at] != values
+    return flags

@@ -1,0 +1,210 @@
+"""Upsert in three passes: rows put aside, keys looked up in the table, rows written.
+
+The cost follows the batch, not the table: an index of keys beside the table tells where the old
+rows are, they are deleted by position, and the commit is one row delta with the mark.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import CommitConflictError, SchemaMismatchError
+from icestream.sinks.iceberg.modes.mode import Mode
+from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
+    with_soft_columns,
+    without_soft_columns,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.sinks.iceberg.java_files import LiveFile, LiveFiles
+    from icestream.sinks.iceberg.java_table import Change
+    from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
+    from icestream.sinks.iceberg.modes.upsert.matching import Matched
+    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.staging import Chunk, KeySettings, StagingWriter
+
+logger = logging.getLogger(__name__)
+
+# How often a batch is worked out anew when a compaction or another writer was quicker.
+ATTEMPTS = 5
+# Indexes of files that left the table are removed once there are this many too many.
+SPARE_INDEXES = 64
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a batch does to the table, ready to commit."""
+
+    files: list[WrittenFile]
+    matched: list[Matched]
+    base: int | None
+    inserted: int
+    updated: int
+    deleted: int
+    late: int
+
+
+class Upsert(Mode):
+    """Rows by key."""
+
+    task_modules = (
+        "icestream.sinks.iceberg.writer",
+        "icestream.sinks.iceberg.modes.upsert.matching",
+        "icestream.sinks.iceberg.modes.upsert.rows",
+    )
+    _live: LiveFiles | None = None
+
+    @property
+    def keys(self) -> KeySettings:
+        from icestream.sinks.iceberg.modes.upsert.staging import KeySettings
+
+        options = self.options
+        return KeySettings(
+            fields=options.key_fields,
+            sequence=options.sequence_field,
+            op=options.op_field,
+            delete_mode=options.delete_mode,
+        )
+
+    def table_columns(self, columns: pa.Schema) -> pa.Schema:
+        from icestream.contracts.changes import UNSENT
+
+        hidden = {self.options.op_field, UNSENT}
+        kept = [column for column in columns if column.name not in hidden]
+        self._check(columns)
+        return with_soft_columns(kept, self.options.delete_mode)
+
+    def stream_columns(self, columns: pa.Schema) -> pa.Schema:
+        import pyarrow as pa
+
+        kept = without_soft_columns(columns, self.options.delete_mode)
+        op = self.options.op_field
+        return pa.schema([*kept, *([] if op is None else [pa.field(op, pa.string())])])
+
+    def writer(self) -> StagingWriter:
+        from icestream.sinks.iceberg.modes.upsert.staging import StagingWriter
+
+        state = self.target.state
+        return StagingWriter(
+            schema=state.schema.model_dump_json(),
+            keys=self.keys,
+            location=state.location,
+            io_properties=self.target.catalog.pyiceberg_properties(),
+        )
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
+        from icestream.sinks.iceberg.modes.upsert.newest import newest
+
+        chunks = [file.what["chunk"] for file in files]
+        batch = newest(chunks)
+        for attempt in range(1, ATTEMPTS + 1):
+            outcome = self._work_out(batch, chunks)
+            try:
+                commit = self.target.commit(
+                    self._change(outcome), mark, rows=sum(file.rows for file in files)
+                )
+            except CommitConflictError as exc:
+                self._remove(outcome)
+                if not exc.stale or attempt == ATTEMPTS:
+                    raise
+                logger.info("%s: %s; working the batch out anew", self.target.identity, exc.what)
+            else:
+                self.discard(files)
+                return replace(commit, retries=commit.retries + attempt - 1)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _work_out(self, batch: Newest, chunks: list[Chunk]) -> _Outcome:
+        from icestream.sinks.iceberg.modes.upsert.passes import look_up, write_rows
+
+        live = self._files()
+        files = live.refresh()
+        matched = look_up(self.target, batch, files, self._index())
+        self._forget_indexes(files)
+        written, counts = write_rows(self.target, batch, chunks, matched)
+        return _Outcome(written, matched, live.snapshot_id, **counts)
+
+    def _change(self, outcome: _Outcome) -> Change:
+        from icestream.sinks.iceberg.java_table import Change
+
+        matched = outcome.matched
+        return Change(
+            added=[file.what for file in outcome.files],
+            deletes=[one for part in matched for one in part.deletes],
+            replaced_deletes=[one for part in matched for one in part.replaced],
+            touched=[path for part in matched for path in part.touched],
+            base=outcome.base,
+            branch=self.options.branch,
+            summary={
+                "icestream.rows-inserted": str(outcome.inserted),
+                "icestream.rows-updated": str(outcome.updated),
+                "icestream.rows-deleted": str(outcome.deleted),
+                "icestream.rows-late": str(outcome.late),
+            },
+        )
+
+    def _remove(self, outcome: _Outcome) -> None:
+        paths = {file.what["file-path"] for file in outcome.files}
+        paths |= {one["file-path"] for part in outcome.matched for one in part.deletes}
+        self.target.remove(sorted(paths))
+
+    def _files(self) -> LiveFiles:
+        from icestream.sinks.iceberg.java_files import LiveFiles
+
+        if self._live is None or self._live.table is not self.target.handle:
+            keys = [name for name in self.options.key_fields if "." not in name]
+            self._live = LiveFiles(self.target.handle, self.options.branch, keys)
+        return self._live
+
+    def _index(self) -> IndexSettings:
+        from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
+
+        schema = self.target.state.schema
+        sequence = self.options.sequence_field
+        return IndexSettings(
+            key_ids=tuple(schema.find_field(name).field_id for name in self.options.key_fields),
+            sequence_id=None if sequence is None else schema.find_field(sequence).field_id,
+            folder=str(self.target.cache / "keys"),
+            io_properties=self.target.catalog.pyiceberg_properties(),
+        )
+
+    def _forget_indexes(self, files: list[LiveFile]) -> None:
+        folder = self.target.cache / "keys"
+        kept = list(folder.glob("*.keys")) if folder.exists() else []
+        if len(kept) <= len(files) + SPARE_INDEXES:
+            return
+        index = self._index()
+        wanted = {index.file_of(file.path) for file in files}
+        for path in kept:
+            if path not in wanted:
+                path.unlink(missing_ok=True)
+
+    def _check(self, columns: pa.Schema) -> None:
+        """Look whether the rows have a key, and something to compare them by."""
+        from icestream.sinks.iceberg.evolve import to_iceberg
+        from icestream.sinks.iceberg.modes.upsert.fingerprints import can_be_key, is_number
+
+        schema = to_iceberg(columns, 3)
+        kinds: dict[str, Any] = {column.name: column.field_type for column in schema.fields}
+        options = self.options
+        named = [("key_fields", name) for name in options.key_fields]
+        named += [("sequence_field", options.sequence_field)] if options.sequence_field else []
+        for option, name in named:
+            if name not in kinds:
+                raise SchemaMismatchError(
+                    f"{option}: the rows have no column {name!r}",
+                    todo=f"Their columns: {', '.join(kinds)}.",
+                )
+            fits = can_be_key if option == "key_fields" else is_number
+            if not fits(kinds[name]):
+                raise SchemaMismatchError(
+                    f"{option}: column {name!r} is a {kinds[name]}, which can't be "
+                    + ("part of a key" if option == "key_fields" else "compared by age"),
+                    todo="Use a column of whole numbers, dates, times"
+                    + (", text or bytes." if option == "key_fields" else " or timestamps."),
+                )

@@ -1,0 +1,146 @@
+"""Of several changes to one key in a batch, the newest; and what it lacks, from the ones before.
+
+Works on the keys alone, as arrays: the rows stay where the tasks put them aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icestream.sinks.iceberg.modes.upsert.fingerprints import Fingerprints, Numbers
+    from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+
+    Ints = npt.NDArray[np.int64]
+    Flags = npt.NDArray[np.bool_]
+
+# Where the value of a column that the newest change lacks comes from, if not from a row of the
+# batch.
+FROM_TABLE = -1
+NOWHERE = -2
+
+
+class Place(NamedTuple):
+    """Where rows were put aside: the number of the chunk, and of the row in it."""
+
+    chunk: Ints
+    row: Ints
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest change of each key, sorted by key.
+
+    Attributes:
+        low: the keys.
+        high: their other half; None if `low` is the key itself.
+        deletes: which changes take the key away.
+        sequence: how new each is; None if the stream does not tell.
+        place: where the row is.
+        donors: by column, for each key, which change of the batch gives the value that the newest
+            one was sent without: an index into `all_places`, `FROM_TABLE` or `NOWHERE`. Only
+            columns that some row was sent without.
+        lacking: by column, the keys whose newest change was sent without it.
+        all_places: where every change of the batch is.
+    """
+
+    low: Numbers
+    high: Numbers | None
+    deletes: Flags
+    sequence: Ints | None
+    place: Place
+    donors: Mapping[str, Ints]
+    lacking: Mapping[str, Flags]
+    all_places: Place
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def wants_table_row(self) -> Flags:
+        """Tell for which keys a value of the table's row is needed."""
+        wanted = np.zeros(len(self), np.bool_)
+        for name, donors in self.donors.items():
+            wanted |= self.lacking[name] & (donors == FROM_TABLE)
+        return wanted
+
+
+def newest(chunks: Sequence[Chunk]) -> Newest:
+    """Return the newest change of each key; of two alike in sequence, the one that came later."""
+    low = np.concatenate([chunk.keys.low for chunk in chunks])
+    high = _joined([chunk.keys for chunk in chunks])
+    deletes = np.concatenate([chunk.deletes for chunk in chunks])
+    sequence = (
+        None
+        if chunks[0].sequence is None
+        else np.concatenate([c.sequence for c in chunks if c.sequence is not None])
+    )
+    place = Place(
+        np.concatenate([np.full(len(c.deletes), n, np.int64) for n, c in enumerate(chunks)]),
+        np.concatenate([np.arange(len(c.deletes), dtype=np.int64) for c in chunks]),
+    )
+    # Sorts are stable, so that equals stay in the order they came in.
+    order = _order(low, high, sequence)
+    low = low[order]
+    ends = np.ones(len(low), np.bool_)
+    ends[:-1] = low[1:] != low[:-1]
+    if high is not None:
+        high = high[order]
+        ends[:-1] |= high[1:] != high[:-1]
+    last = order[ends]
+    unsent = _unsent(chunks)
+    donors = {name: _donors(~flags[order], deletes[order], ends) for name, flags in unsent.items()}
+    return Newest(
+        low=low[ends],
+        high=None if high is None else high[ends],
+        deletes=deletes[last],
+        sequence=None if sequence is None else sequence[last],
+        place=Place(place.chunk[last], place.row[last]),
+        donors=donors,
+        lacking={name: flags[last] for name, flags in unsent.items()},
+        all_places=Place(place.chunk[order], place.row[order]),
+    )
+
+
+def _joined(keys: Sequence[Fingerprints]) -> Numbers | None:
+    halves = [key.high for key in keys if key.high is not None]
+    return np.concatenate(halves) if halves else None
+
+
+def _order(low: Numbers, high: Numbers | None, sequence: Ints | None) -> Ints:
+    by = [key for key in (sequence, high, low) if key is not None]
+    return np.argsort(low, kind="stable") if len(by) == 1 else np.lexsort(by)
+
+
+def _unsent(chunks: Sequence[Chunk]) -> dict[str, Flags]:
+    names = sorted({name for chunk in chunks for name in chunk.unsent})
+    return {
+        name: np.concatenate(
+            [chunk.unsent.get(name, np.zeros(len(chunk.deletes), np.bool_)) for chunk in chunks]
+        )
+        for name in names
+    }
+
+
+def _donors(sent: Flags, deletes: Flags, ends: Flags) -> Ints:
+    """Return, for each key, the last of its changes that brought a value.
+
+    Changes come sorted by key and age; `ends` flags the newest of each key. A delete that no
+    later change made good leaves nothing to take a value from.
+    """
+    count = len(sent)
+    starts = np.ones(count, np.bool_)
+    starts[1:] = ends[:-1]
+    own = np.arange(count, dtype=np.int64)
+    # Every change stands for itself, for the end of what came before, or passes on what was.
+    # Numbered so that the greatest so far is the newest that counts.
+    marks = np.where(sent | deletes | starts, own, -1)
+    chosen = np.maximum.accumulate(marks)[ends]
+    found = np.where(sent[chosen] & ~deletes[chosen], chosen, FROM_TABLE)
+    return np.where(deletes[chosen], NOWHERE, found)

@@ -1,0 +1,91 @@
+"""The two passes of an upsert that the driver hands to tasks once it knows the batch's keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.modes.upsert.key_ranges import may_hold
+from icestream.sinks.iceberg.modes.upsert.matching import MatchTask, pieces_of
+from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask, with_row_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icestream.contracts.sink import WrittenFile
+    from icestream.sinks.iceberg.java_files import LiveFile
+    from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
+    from icestream.sinks.iceberg.modes.upsert.matching import Matched
+    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+    from icestream.sinks.iceberg.target import Target
+
+
+def look_up(
+    target: Target, batch: Newest, files: Sequence[LiveFile], index: IndexSettings
+) -> list[Matched]:
+    """Find the batch's keys in the table, and delete the rows that they take the place of."""
+    state = target.state
+    near = [file for file in files if may_hold(file, batch, index, state.schema)]
+    task = MatchTask(
+        batch=batch,
+        index=index,
+        location=state.location,
+        format_version=state.format_version,
+        lacking=tuple(state.schema.find_field(name).field_id for name in batch.donors),
+    )
+    slots = target.session.sparkContext.defaultParallelism
+    return run_pieces(target.session, pieces_of(near, slots), task)
+
+
+def write_rows(
+    target: Target, batch: Newest, chunks: Sequence[Chunk], matched: Sequence[Matched]
+) -> tuple[list[WrittenFile], dict[str, int]]:
+    """Write the rows of a batch that count; returns the files, and how many rows did what."""
+    there, late = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.bool_)
+    row_ids = np.full(len(batch), -1, np.int64)
+    for part in matched:
+        there[part.keys] = True
+        late[part.late] = True
+        if part.row_ids is not None:
+            row_ids[part.keys] = part.row_ids
+    counts = np.flatnonzero(~batch.deletes & ~late)
+    keeps_ids = target.state.format_version >= 3 and bool((row_ids[counts] >= 0).any())
+    pieces = _pieces(batch, len(chunks), counts, row_ids if keeps_ids else None)
+    task = WriteTask(
+        chunks=tuple(chunk.path for chunk in chunks),
+        writer=target.writer(with_row_ids(target.state.schema) if keeps_ids else None),
+        batch=batch if batch.donors else None,
+        table_rows=_table_rows(matched),
+        fields={name: target.state.schema.find_field(name).field_id for name in batch.donors},
+        io_properties=target.catalog.pyiceberg_properties(),
+    )
+    written = run_pieces(target.session, pieces, task)
+    return [file for files in written for file in files], {
+        "inserted": int((~there[counts]).sum()),
+        "updated": int(there[counts].sum()),
+        "deleted": int((there & batch.deletes & ~late).sum()),
+        "late": int(late.sum()),
+    }
+
+
+def _pieces(
+    batch: Newest, chunks: int, counts: np.ndarray, row_ids: np.ndarray | None
+) -> list[Rows]:
+    pieces = []
+    for number in range(chunks):
+        keys = counts[batch.place.chunk[counts] == number]
+        # In the order that they came, which a sort order may have given them.
+        keys = keys[np.argsort(batch.place.row[keys], kind="stable")]
+        if len(keys):
+            ids = None if row_ids is None else row_ids[keys]
+            pieces.append(Rows(number, keys, batch.place.row[keys], ids))
+    return pieces
+
+
+def _table_rows(matched: Sequence[Matched]) -> pa.Table | None:
+    found = [part.rows for part in matched if part.rows is not None]
+    return pa.concat_tables(found, promote_options="permissive") if found else None
