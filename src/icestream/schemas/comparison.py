@@ -1,0 +1,271 @@
+"""Compares the columns of a stream with a table's, and says what would have to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import ResolveError
+from pyiceberg.schema import Schema, promote
+from pyiceberg.types import (
+    BinaryType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+)
+
+from icestream.errors import SchemaMismatchError
+from icestream.schemas.applying import apply
+from icestream.schemas.changes import (
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    RenameColumn,
+    SchemaChange,
+    UpdateType,
+)
+from icestream.schemas.conversion import arrow_to_iceberg
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import pyarrow as pa
+
+    from icestream.schemas.changes import Path
+
+MISFIT = "Convert the stream with a `cast` transform, or alter the table."
+ORDER = (RenameColumn, UpdateType, MakeOptional, AddColumn, DropColumn)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a stream asks of a table.
+
+    Attributes:
+        changes: what makes the table fit, in the order to make it.
+        problems: what no change of the table mends, each in words.
+    """
+
+    changes: tuple[SchemaChange, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def diff(
+    table_schema: Schema,
+    stream_schema: Schema | pa.Schema,
+    *,
+    renames: Mapping[str, str] | None = None,
+    declared: bool = False,
+) -> list[SchemaChange]:
+    """Return the changes after which every row of the stream can be written to the table.
+
+    A type of the stream that is narrower than the table's needs no change: its values fit.
+
+    Args:
+        table_schema: the table's columns.
+        stream_schema: the stream's columns; in Iceberg's types, or in Arrow's.
+        renames: columns that go by another name now, old name to new.
+        declared: whether the stream's columns are all that it has. If so, columns of the table
+            that it lacks are dropped; else they are left null.
+
+    Raises:
+        SchemaMismatchError: the two do not fit, and no change of the table mends it.
+    """
+    found = compare(table_schema, stream_schema, renames=renames, declared=declared)
+    if found.problems:
+        raise SchemaMismatchError("; ".join(found.problems), todo=MISFIT)
+    return list(found.changes)
+
+
+def is_compatible(table_schema: Schema, stream_schema: Schema | pa.Schema) -> bool:
+    """Tell whether every row of the stream can be written to the table as it is."""
+    found = compare(table_schema, stream_schema)
+    return not found.changes and not found.problems
+
+
+def compare(
+    table_schema: Schema,
+    stream_schema: Schema | pa.Schema,
+    *,
+    renames: Mapping[str, str] | None = None,
+    declared: bool = False,
+    needed: Mapping[str, str] | None = None,
+    held: Collection[str] = (),
+) -> Comparison:
+    """Return the changes and the problems between a table and a stream.
+
+    Args:
+        table_schema: the table's columns.
+        stream_schema: the stream's columns.
+        renames: as for `diff`.
+        declared: as for `diff`.
+        needed: columns that can't be dropped, and what each does, e.g. `partitions the table`.
+        held: columns that are left null rather than dropped.
+    """
+    if not isinstance(stream_schema, Schema):
+        stream_schema = arrow_to_iceberg(stream_schema)
+    comparing = _Comparing(declared=declared, needed=needed or {}, held=held)
+    renamed = comparing.rename(table_schema, stream_schema, renames or {})
+    table_schema = apply(table_schema, renamed)
+    comparing.keys = {
+        str(table_schema.find_column_name(field_id))
+        for field_id in table_schema.identifier_field_ids
+    }
+    comparing.structs((), stream_schema.as_struct(), table_schema.as_struct())
+    changes = sorted(comparing.changes, key=lambda change: ORDER.index(type(change)))
+    return Comparison((*renamed, *changes), tuple(comparing.problems))
+
+
+def renames_by_id(before: Mapping[int, str], now: Mapping[int, str]) -> dict[str, str]:
+    """Return the columns that kept their id in the source and go by another name now.
+
+    For sources that tell ids of their columns; the result is what `diff` takes as `renames`.
+    """
+    return {name: now[key] for key, name in before.items() if key in now and now[key] != name}
+
+
+def can_widen(old: IcebergType, new: IcebergType) -> bool:
+    """Tell whether a table's column may become `new`: what Iceberg's Java API 1.11 allows.
+
+    Format v3 names more (a date to a timestamp, unknown to anything), which no engine does yet.
+    """
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return old.scale == new.scale and old.precision < new.precision
+    return (isinstance(old, IntegerType) and isinstance(new, LongType)) or (
+        isinstance(old, FloatType) and isinstance(new, DoubleType)
+    )
+
+
+class _Comparing:
+    def __init__(self, *, declared: bool, needed: Mapping[str, str], held: Collection[str]) -> None:
+        self.declared = declared
+        self.needed = needed
+        self.held = held
+        self.keys: set[str] = set()
+        self.changes: list[SchemaChange] = []
+        self.problems: list[str] = []
+
+    def rename(
+        self, table: Schema, stream: Schema, renames: Mapping[str, str]
+    ) -> list[RenameColumn]:
+        names, given = set(table.column_names), set(stream.column_names)
+        changes = []
+        for old, new in renames.items():
+            parent = old.rpartition(".")[0]
+            name = new.removeprefix(f"{parent}.") if parent else new
+            full = f"{parent}.{name}" if parent else name
+            if old not in names:
+                continue  # Renamed before, or never there.
+            if full in names:
+                self.problems.append(
+                    f"column {old!r} can't be renamed: the table has a column {full!r} too"
+                )
+            elif old in given:
+                self.problems.append(
+                    f"column {old!r} can't be renamed to {name!r}: the stream still has it"
+                )
+            else:
+                changes.append(RenameColumn(_path_of(table, old), name))
+        return changes
+
+    def structs(
+        self, path: Path, found: StructType, wanted: StructType, *, in_key: bool = False
+    ) -> None:
+        known = {column.name: column for column in wanted.fields}
+        for column in found.fields:
+            match = known.get(column.name)
+            here = (*path, column.name)
+            if match is not None:
+                self.field(here, column, match, in_key=in_key)
+            elif in_key:
+                self.problems.append(
+                    f"column {_name(here)!r} is missing in the table, and the key of a map can't "
+                    "gain members"
+                )
+            else:
+                self.changes.append(AddColumn(here, column.field_type, column.doc))
+        given = {column.name for column in found.fields}
+        for column in wanted.fields:
+            if column.name not in given:
+                self.lacking((*path, column.name), column, in_key=in_key)
+
+    def field(self, path: Path, found: NestedField, wanted: NestedField, *, in_key: bool) -> None:
+        # A key that is null is refused row by row, since the table can't do without it.
+        if wanted.required and not found.required and not in_key and _name(path) not in self.keys:
+            self.changes.append(MakeOptional(path))
+        self.types(path, found.field_type, wanted.field_type, in_key=in_key)
+
+    def lacking(self, path: Path, wanted: NestedField, *, in_key: bool) -> None:
+        """Note a column of the table that the stream lacks."""
+        name = _name(path)
+        use = "identifies its rows" if name in self.keys else self.needed.get(name)
+        if in_key or (use is not None and (self.declared or name in self.keys)):
+            reason = use or "is part of a map's key"
+            self.problems.append(
+                f"column {name!r} of the table {reason} and is missing in the stream"
+            )
+        elif self.declared and not self._holds(name):
+            self.changes.append(DropColumn(path))
+        elif wanted.required:
+            self.changes.append(MakeOptional(path, is_missing=True))
+
+    def _holds(self, name: str) -> bool:
+        inside = f"{name}."
+        return any(each == name or each.startswith(inside) for each in (*self.held, *self.needed))
+
+    def types(
+        self, path: Path, found: IcebergType, wanted: IcebergType, *, in_key: bool = False
+    ) -> None:
+        if isinstance(found, StructType) and isinstance(wanted, StructType):
+            self.structs(path, found, wanted, in_key=in_key)
+        elif isinstance(found, ListType) and isinstance(wanted, ListType):
+            self.field((*path, "element"), found.element_field, wanted.element_field, in_key=in_key)
+        elif isinstance(found, MapType) and isinstance(wanted, MapType):
+            self.types((*path, "key"), found.key_type, wanted.key_type, in_key=True)
+            self.field((*path, "value"), found.value_field, wanted.value_field, in_key=in_key)
+        elif can_widen(wanted, found) and not in_key:
+            self.changes.append(UpdateType(path, wanted, found))
+        elif not fits(found, wanted):
+            self.problems.append(
+                f"column {_name(path)!r} is {wanted} in the table and {found} in the stream"
+            )
+
+
+def fits(found: IcebergType, wanted: IcebergType) -> bool:
+    """Tell whether every value of `found` can be written as `wanted`."""
+    if found == wanted:
+        return True
+    if not isinstance(found, PrimitiveType) or not isinstance(wanted, PrimitiveType):
+        return False
+    if isinstance(found, BinaryType) and isinstance(wanted, StringType):
+        return False  # PyIceberg would take any bytes for text.
+    if isinstance(found, DecimalType) and isinstance(wanted, DecimalType):
+        # PyIceberg looks at the precision alone.
+        return found.scale == wanted.scale and found.precision <= wanted.precision
+    try:
+        return promote(found, wanted) == wanted
+    except ResolveError:
+        return False
+
+
+def _path_of(schema: Schema, name: str) -> Path:
+    """Return the parts of a full name; a dot may be part of a column's own name."""
+    field_id = schema.find_field(name).field_id
+    parent_id = schema._lazy_id_to_parent.get(field_id)
+    own = schema.find_field(field_id).name
+    if parent_id is None:
+        return (own,)
+    return (*_path_of(schema, str(schema.find_column_name(parent_id))), own)
+
+
+def _name(path: Path) -> str:
+    return ".".join(path)
