@@ -28,11 +28,19 @@ class Records:
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that could not be decoded, cast or validated."""
+    """A record that could not be decoded, cast or validated.
+
+    Attributes:
+        raw: the record as the source gave it; a row as JSON where the source gives rows.
+        reason: why.
+        position: where it came from; None for a row that a transform made of several records.
+        extra: what the source tells beside it, as JSON.
+    """
 
     raw: bytes | None
     reason: str
-    position: str
+    position: str | None
+    extra: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,9 +52,12 @@ class Decoded:
         kept: for each good row the index of its value (Arrow int64); None when all were good.
         bad: index and reason of each value that could not be decoded.
         new_fields: fields met in the data that the columns asked for do not have.
+        wider: columns by name, as they would have to be to hold what the writer declares, or to
+            make some of `bad` good: of a wider type, or optional.
     """
 
     rows: pa.RecordBatch
     kept: pa.Array | None = None
     bad: tuple[tuple[int, str], ...] = ()
     new_fields: Mapping[str, pa.DataType] = field(default_factory=dict)
+    wider: Mapping[str, pa.Field] = field(default_factory=dict)

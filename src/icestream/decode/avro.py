@@ -15,6 +15,7 @@ from icestream.decode.avro_types import AvroFields
 from icestream.decode.blocks import NO_VALUE, BadValueError, empty_rows
 from icestream.decode.inference import merge_fields, unknown_fields
 from icestream.decode.values import MisfitError, type_name
+from icestream.decode.widening import join_columns, wider_columns
 from icestream.errors import ConnectorError
 
 if TYPE_CHECKING:
@@ -101,10 +102,13 @@ class AvroDecoder(Decoder):
         rows, kept, misfits = _columns(records, columns)
         bad = sorted(bad + misfits)
         new_fields: dict[str, pa.DataType] = {}
+        wider = _optional(records, columns) if misfits else {}
         for writer in writers:
-            unknown = unknown_fields(columns, _types(writer.columns))
-            new_fields = merge_fields(new_fields, unknown)
-        return Decoded(rows, pa.array(kept, pa.int64()) if bad else None, tuple(bad), new_fields)
+            types = _types(writer.columns)
+            new_fields = merge_fields(new_fields, unknown_fields(columns, types))
+            wider = join_columns(wider, wider_columns(columns, types))
+        kept_rows = pa.array(kept, pa.int64()) if bad else None
+        return Decoded(rows, kept_rows, tuple(bad), new_fields, wider)
 
     def _read(self, value: bytes) -> tuple[_Writer, dict[str, Any]]:
         writer, offset = self._split(value)
@@ -177,6 +181,15 @@ def _columns(
         [place for _, kept, _ in results for place in kept],
         [fault for _, _, bad in results for fault in bad],
     )
+
+
+def _optional(records: list[tuple[int, dict[str, Any]]], columns: pa.Schema) -> dict[str, pa.Field]:
+    """Return the required columns that some record has no value for, as optional ones."""
+    return {
+        field.name: field.with_nullable(True)
+        for field in columns
+        if not field.nullable and any(record.get(field.name) is None for _, record in records)
+    }
 
 
 def _misfit(record: dict[str, Any], columns: pa.Schema) -> str:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from icestream.contracts.decoder import Decoder
 from icestream.contracts.records import Decoded
 from icestream.decode.inference import merge_fields
+from icestream.decode.widening import join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +38,7 @@ class Outcome:
         self.columns = columns
         self.bad: list[tuple[int, str]] = []
         self.new_fields: dict[str, pa.DataType] = {}
+        self.wider: dict[str, pa.Field] = {}
         self.fast = 0
         self.slow = 0
         self._rows: list[pa.RecordBatch] = []
@@ -62,7 +64,7 @@ class Outcome:
         if (np.diff(index) < 0).any():
             order = np.argsort(index, kind="stable")
             rows, index = rows.take(pa.array(order)), index[order]
-        return Decoded(rows, pa.array(index) if bad else None, bad, self.new_fields)
+        return Decoded(rows, pa.array(index) if bad else None, bad, self.new_fields, self.wider)
 
     def _joined_rows(self) -> pa.RecordBatch:
         if len(self._rows) == 1:
@@ -136,6 +138,7 @@ class BlockDecoder(Decoder):
         slow = SlowOutcome()
         self.read_values(values, outcome.columns, slow)
         outcome.bad.extend((places[at], reason) for at, reason in slow.bad)
+        outcome.wider = join_columns(outcome.wider, slow.wider)
         if slow.rows is not None:
             kept = np.array([places[at] for at in slow.kept], np.int64)
             outcome.add(kept, slow.rows, slow.new_fields)
@@ -149,6 +152,7 @@ class SlowOutcome:
         self.kept: list[int] = []
         self.bad: list[tuple[int, str]] = []
         self.new_fields: dict[str, pa.DataType] = {}
+        self.wider: dict[str, pa.Field] = {}
 
 
 def empty_rows(columns: pa.Schema) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ import pyarrow.json as arrow_json
 from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
 from icestream.decode.inference import infer_fields, unknown_fields
 from icestream.decode.values import MisfitError, converter, show
+from icestream.decode.widening import columns_for, join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,11 +90,15 @@ class JsonDecoder(BlockDecoder):
         good: list[list[Any]] = []
         unknown: list[dict[str, Any]] = []
         for place, value in enumerate(values):
+            record: dict[str, Any] = {}
             try:
                 record = _parse(value)
                 good.append(shape.row(record))
-            except BadValueError as exc:  # noqa: PERF203 - each value has its own fault
+            except BadValueError as exc:
                 outcome.bad.append((place, str(exc)))
+                if record:
+                    wider = columns_for(columns, record)
+                    outcome.wider = join_columns(outcome.wider, wider)
             except RecursionError:
                 outcome.bad.append((place, _ENDLESS))
             else:
@@ -140,6 +145,7 @@ class _Shape:
             self.readable = pa.schema(
                 [field.with_type(kind) for field, kind in zip(columns, readable, strict=True)]
             )
+        self._decimals = {field.name for field in columns if "decimal" in str(field.type)}
         self.settled = {field.name for field in columns if not pa.types.is_nested(field.type)}
         self._convert: list[tuple[pa.Field, Callable[[Any], Any]]] = [
             (field, converter(field.type)) for field in columns
@@ -166,6 +172,9 @@ class _Shape:
             column = table.column(field.name).combine_chunks()
             if column.type != field.type:
                 column = column.cast(field.type, safe=False)
+            if field.name in self._decimals:
+                # Arrow's reader counts a number's digits before it adds those of the scale.
+                column.validate(full=True)
             if not field.nullable and column.null_count:
                 return None
             arrays.append(column)

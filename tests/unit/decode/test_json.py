@@ -264,3 +264,8 @@ def test_decoder_survives_pickling_after_use() -> None:
     again: JsonDecoder = pickle.loads(pickle.dumps(decoder))  # noqa: S301 - our own bytes
 
     assert again.decode(values, parse_ddl("a bigint")).rows.to_pydict() == {"a": [1]}
+
+
+def test_decimal_with_more_digits_than_its_column_is_bad() -> None:
+    assert one("1234.5", "decimal(5,2)") == "column 'a': 1234.5 is not a decimal(5,2)"
+    assert one("123.45", "decimal(5,2)") == Decimal("123.45")
