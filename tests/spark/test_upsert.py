@@ -134,6 +134,29 @@ def test_late_change_does_not_overwrite_a_newer_row(lake: Lake, version: int) ->
     assert summary(lake)["icestream.rows-late"] == "1"
 
 
+def test_late_change_does_not_bring_a_deleted_row_back(lake: Lake, version: int) -> None:
+    schema = SCHEMA.append(pa.field("no", pa.int32()))
+    sink = upserting(lake, sequence_field="no", format_version=version)
+    change(sink, [{"id": 1, "name": "a", "no": 1}, {"id": 2, "name": "b", "no": 1}], schema=schema)
+    change(sink, [{"id": n, "op": "d", "no": 5} for n in (1, 2, 3)], epoch=1, schema=schema)
+    late = [{"id": n, "name": "late", "no": 4} for n in (1, 3)]
+    again = upserting(lake, sequence_field="no", format_version=version)
+    change(again, [*late, {"id": 2, "name": "newer", "no": 6}], epoch=2, schema=schema)
+    assert table(lake) == [(2, "newer")]
+    assert summary(lake)["icestream.rows-late"] == "2"
+
+
+def test_tombstone_is_forgotten_after_its_days(lake: Lake) -> None:
+    schema = SCHEMA.append(pa.field("no", pa.int32()))
+    sink = upserting(lake, sequence_field="no", tombstone_days=2)
+    change(sink, [{"id": 1, "op": "d", "no": 5}, {"id": 2, "name": "b", "no": 1}], schema=schema)
+    lake.sql("update lake.db.events__tombstones set __deleted_at = __deleted_at - interval 4 days")
+    again = upserting(lake, sequence_field="no", tombstone_days=2)
+    change(again, [{"id": 2, "op": "d", "no": 9}], epoch=1, schema=schema)
+    kept = lake.sql("select id, __sequence from lake.db.events__tombstones")
+    assert [tuple(row) for row in kept] == [(2, 9)]
+
+
 def test_composite_and_text_keys(lake: Lake, version: int) -> None:
     schema = pa.schema([("shop", pa.string()), ("no", pa.int32()), ("total", pa.decimal128(9, 2))])
     sink = upserting(lake, key_fields=("shop", "no"), format_version=version)
@@ -241,6 +264,28 @@ def test_compaction_during_the_batch_makes_it_work_out_anew(
     commit = change(sink, [{"id": 3, "name": "c"}, {"id": 4, "op": "d"}], epoch=2)
     assert commit.retries == 1
     assert dict(table(lake)) == {n: "a" for n in range(10) if n != 4} | {3: "c"}
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_row_that_another_writer_adds_during_the_batch_is_found(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, there_before: bool
+) -> None:
+    from icestream.sinks.iceberg.modes.upsert import mode
+
+    sink = upserting(lake)
+    change(sink, [{"id": 1, "name": "a"}] if there_before else [{"id": 7, "op": "d"}])
+    original, met = mode.Upsert._change, []
+
+    def meet_a_writer(self: mode.Upsert, outcome: Any) -> Any:
+        if not met:
+            met.append(1)
+            lake.sql("insert into lake.db.events values (2, 'theirs')")
+        return original(self, outcome)
+
+    monkeypatch.setattr(mode.Upsert, "_change", meet_a_writer)
+    commit = change(sink, [{"id": 2, "name": "ours"}], epoch=1)
+    assert commit.retries == 1
+    assert table(lake) == [*([(1, "a")] if there_before else []), (2, "ours")]
 
 
 def test_null_in_a_key_is_refused(lake: Lake) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import CommitConflictError, SchemaMismatchError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.modes.upsert.matching import Matched
     from icestream.sinks.iceberg.modes.upsert.newest import Newest
     from icestream.sinks.iceberg.modes.upsert.staging import Chunk, KeySettings, StagingWriter
+    from icestream.sinks.iceberg.modes.upsert.tombstones import Tombstones
 
 logger = logging.getLogger(__name__)
 
@@ -102,32 +104,51 @@ class Upsert(Mode):
         from icestream.sinks.iceberg.modes.upsert.newest import newest
 
         chunks = [file.what["chunk"] for file in files]
-        batch = newest(chunks)
+        try:
+            return self._commit(newest(chunks), chunks, mark)
+        finally:
+            # A batch that was not written is put aside anew when it is replayed.
+            self.discard(files)
+
+    def _commit(self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None) -> Commit:
+        rows = sum(len(chunk.deletes) for chunk in chunks)
         for attempt in range(1, ATTEMPTS + 1):
-            outcome = self._work_out(batch, chunks)
+            outcome = self._work_out(batch, chunks, mark)
             try:
-                commit = self.target.commit(
-                    self._change(outcome), mark, rows=sum(file.rows for file in files)
-                )
+                commit = self.target.commit(self._change(outcome), mark, rows=rows)
             except CommitConflictError as exc:
                 self._remove(outcome)
                 if not exc.stale or attempt == ATTEMPTS:
                     raise
                 logger.info("%s: %s; working the batch out anew", self.target.identity, exc.what)
             else:
-                self.discard(files)
                 return replace(commit, retries=commit.retries + attempt - 1)
         raise AssertionError("the last attempt returns or raises")
 
-    def _work_out(self, batch: Newest, chunks: list[Chunk]) -> _Outcome:
-        from icestream.sinks.iceberg.modes.upsert.passes import look_up, write_rows
+    def _work_out(self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None) -> _Outcome:
+        from icestream.sinks.iceberg.modes.upsert.passes import late_keys, look_up, write_rows
 
         live = self._files()
         files = live.refresh()
         matched = look_up(self.target, batch, files, self._index())
         self._forget_indexes(files)
-        written, counts = write_rows(self.target, batch, chunks, matched)
+        late = late_keys(batch, matched)
+        if self._tombstones is not None:
+            late |= self._tombstones.newer(batch)
+            self._tombstones.remember(batch, chunks, late, mark)
+        written, counts = write_rows(self.target, batch, chunks, matched, late)
         return _Outcome(written, matched, live.snapshot_id, **counts)
+
+    @cached_property
+    def _tombstones(self) -> Tombstones | None:
+        """The memory of deleted keys; None if changes come in order, or no delete removes a row."""
+        from icestream.sinks.iceberg.modes.upsert.tombstones import Tombstones
+
+        options = self.options
+        removes = options.delete_mode == "hard" and options.op_field is not None
+        if options.sequence_field is None or not removes or not options.tombstone_days:
+            return None
+        return Tombstones(options, self.target)
 
     def _change(self, outcome: _Outcome) -> Change:
         from icestream.sinks.iceberg.java_table import Change
@@ -138,6 +159,7 @@ class Upsert(Mode):
             deletes=[one for part in matched for one in part.deletes],
             replaced_deletes=[one for part in matched for one in part.replaced],
             touched=[path for part in matched for path in part.touched],
+            keyed=True,
             base=outcome.base,
             branch=self.options.branch,
             summary={

@@ -15,6 +15,8 @@ from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask, with_row_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from icestream.contracts.sink import WrittenFile
     from icestream.sinks.iceberg.java_files import LiveFile
     from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.modes.upsert.newest import Newest
     from icestream.sinks.iceberg.modes.upsert.staging import Chunk
     from icestream.sinks.iceberg.target import Target
+
+    Flags = npt.NDArray[np.bool_]
+    Ints = npt.NDArray[np.int64]
 
 
 def look_up(
@@ -41,15 +46,26 @@ def look_up(
     return run_pieces(target.session, pieces_of(near, slots), task)
 
 
+def late_keys(batch: Newest, matched: Sequence[Matched]) -> Flags:
+    """Tell for which keys the table's row is newer than the change."""
+    late = np.zeros(len(batch), np.bool_)
+    for part in matched:
+        late[part.late] = True
+    return late
+
+
 def write_rows(
-    target: Target, batch: Newest, chunks: Sequence[Chunk], matched: Sequence[Matched]
+    target: Target,
+    batch: Newest,
+    chunks: Sequence[Chunk],
+    matched: Sequence[Matched],
+    late: Flags,
 ) -> tuple[list[WrittenFile], dict[str, int]]:
     """Write the rows of a batch that count; returns the files, and how many rows did what."""
-    there, late = np.zeros(len(batch), np.bool_), np.zeros(len(batch), np.bool_)
+    there = np.zeros(len(batch), np.bool_)
     row_ids = np.full(len(batch), -1, np.int64)
     for part in matched:
         there[part.keys] = True
-        late[part.late] = True
         if part.row_ids is not None:
             row_ids[part.keys] = part.row_ids
     counts = np.flatnonzero(~batch.deletes & ~late)
@@ -72,9 +88,7 @@ def write_rows(
     }
 
 
-def _pieces(
-    batch: Newest, chunks: int, counts: np.ndarray, row_ids: np.ndarray | None
-) -> list[Rows]:
+def _pieces(batch: Newest, chunks: int, counts: Ints, row_ids: Ints | None) -> list[Rows]:
     pieces = []
     for number in range(chunks):
         keys = counts[batch.place.chunk[counts] == number]

@@ -1,0 +1,188 @@
+"""Deleted keys remembered for a while, so that a change which comes late can't bring one back.
+
+A row that is there tells how new it is; one that was deleted can't. So where changes may come out
+of order, the sequence of each delete is kept in a table of its own beside the table, for
+`tombstone_days`. It is written before the table: a tombstone without its delete does no harm,
+since the same batch is replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.sinks.iceberg.java_files import LiveFiles
+from icestream.sinks.iceberg.java_table import Change
+from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.modes.upsert.key_index import Found, IndexSettings, find
+from icestream.sinks.iceberg.modes.upsert.matching import pieces_of
+from icestream.sinks.iceberg.modes.upsert.staging import read_chunk
+from icestream.sinks.iceberg.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import WrittenFile
+    from icestream.sinks.iceberg.java_files import LiveFile
+    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.writer import IcebergWriter
+
+SUFFIX = "__tombstones"
+SEQUENCE = "__sequence"
+DELETED_AT = "__deleted_at"
+EXPIRY_EVERY_SECS = 3600.0
+
+
+class Tombstones:
+    """The table of deleted keys beside a table.
+
+    Args:
+        options: the sink's.
+        target: the sink's table.
+    """
+
+    def __init__(self, options: IcebergOptions, target: Target) -> None:
+        self._options = options
+        self._main = target
+        beside = type(options)(
+            namespace=options.namespace,
+            table=f"{target.table}{SUFFIX}",
+            format_version=options.format_version,
+            partitioning=(f"days({DELETED_AT})",),
+        )
+        self._target = Target(beside, target.catalog, f"{target.sink_name}.tombstones")
+        self._live: LiveFiles | None = None
+        self._expired_at = float("-inf")
+
+    def newer(self, batch: Newest) -> npt.NDArray[np.bool_]:
+        """Tell which changes are older than a delete of their key."""
+        late = np.zeros(len(batch), np.bool_)
+        if not self._open():
+            return late
+        assert self._live is not None  # noqa: S101 - set by `_open`
+        session = self._target.session
+        pieces = pieces_of(self._live.refresh(), session.sparkContext.defaultParallelism)
+        for found in run_pieces(session, pieces, _LookUp(batch, self._index())):
+            for part in found:
+                assert part.sequence is not None  # noqa: S101 - the index keeps it
+                assert batch.sequence is not None  # noqa: S101 - or there were no tombstones
+                late[part.keys[part.sequence > batch.sequence[part.keys]]] = True
+        return late
+
+    def remember(
+        self,
+        batch: Newest,
+        chunks: Sequence[Chunk],
+        late: npt.NDArray[np.bool_],
+        mark: BatchMark | None,
+    ) -> None:
+        """Write down the keys that the batch deletes."""
+        keys = np.flatnonzero(batch.deletes & ~late)
+        if not len(keys):
+            return
+        self._open(create=True)
+        held = self._target.last_mark()
+        if mark is not None and held is not None and _same_batch(held, mark):
+            return
+        pieces = [
+            (number, batch.place.row[keys[batch.place.chunk[keys] == number]])
+            for number in np.unique(batch.place.chunk[keys])
+        ]
+        task = _Write(
+            chunks=tuple(chunk.path for chunk in chunks),
+            keys=self._options.key_fields,
+            sequences=tuple(chunk.sequence for chunk in chunks if chunk.sequence is not None),
+            writer=self._target.writer(),
+            io_properties=self._target.catalog.pyiceberg_properties(),
+        )
+        written = run_pieces(self._target.session, pieces, task)
+        files = [file.what for files in written for file in files]
+        self._target.commit(Change(added=files), mark, rows=len(keys))
+        self._expire()
+
+    def _open(self, *, create: bool = False) -> bool:
+        """Open the table if there is one, or make it; tells whether there is one."""
+        target = self._target
+        if not target.is_open or not target.exists:
+            target.open(self._main.session, self._main.pipeline, self._main.cache)
+        if create or target.exists:
+            target.prepare(self._columns())
+        if target.exists and self._live is None:
+            self._live = LiveFiles(target.handle, "main", self._options.key_fields)
+        return target.exists
+
+    def _columns(self) -> pa.Schema:
+        from icestream.sinks.iceberg.evolve import to_arrow
+
+        columns = to_arrow(self._main.state.schema)
+        keys = [columns.field(name).with_nullable(True) for name in self._options.key_fields]
+        return pa.schema(
+            [
+                *keys,
+                pa.field(SEQUENCE, pa.int64()),
+                pa.field(DELETED_AT, pa.timestamp("us", tz="UTC")),
+            ]
+        )
+
+    def _index(self) -> IndexSettings:
+        schema = self._target.state.schema
+        return IndexSettings(
+            key_ids=tuple(schema.find_field(key).field_id for key in self._options.key_fields),
+            sequence_id=schema.find_field(SEQUENCE).field_id,
+            folder=str(self._main.cache / "tombstones"),
+            io_properties=self._target.catalog.pyiceberg_properties(),
+        )
+
+    def _expire(self) -> None:
+        """Let whole days go that nobody asks for any more."""
+        if time.monotonic() - self._expired_at < EXPIRY_EVERY_SECS:
+            return
+        self._expired_at = time.monotonic()
+        oldest = datetime.now(tz=timezone.utc) - timedelta(days=self._options.tombstone_days)
+        midnight = oldest.replace(hour=0, minute=0, second=0, microsecond=0)
+        self._target.handle.delete_where(
+            json.dumps({"type": "lt", "term": DELETED_AT, "value": midnight.isoformat()})
+        )
+
+
+def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
+    return replace(held, rows=0, instance="") == replace(mark, rows=0, instance="")
+
+
+@dataclass(frozen=True)
+class _LookUp:
+    batch: Newest
+    index: IndexSettings
+
+    def __call__(self, files: Sequence[LiveFile]) -> list[Found]:
+        return [find(file, self.batch, self.index) for file in files]
+
+
+@dataclass(frozen=True)
+class _Write:
+    chunks: tuple[str, ...]
+    keys: tuple[str, ...]
+    sequences: tuple[npt.NDArray[np.int64], ...]
+    writer: IcebergWriter
+    io_properties: Mapping[str, str]
+
+    def __call__(self, piece: tuple[int, npt.NDArray[np.int64]]) -> list[WrittenFile]:
+        number, rows = piece
+        staged = read_chunk(self.chunks[number], self.io_properties)
+        keys = staged.select(list(self.keys)).take(pa.array(rows))
+        now = datetime.now(tz=timezone.utc)
+        told = keys.append_column(SEQUENCE, pa.array(self.sequences[number][rows])).append_column(
+            DELETED_AT, pa.array([now] * len(rows), pa.timestamp("us", tz="UTC"))
+        )
+        return self.writer.write(told.to_batches())
