@@ -15,6 +15,7 @@ IcestreamError                 exit 1
     ├── BadRecordError                  a record cannot be decoded, and `on_error` is `fail`
     ├── CheckpointLostError             the table holds marks that no checkpoint explains
     ├── CorruptStateError               a file of ours cannot be read
+    ├── PublishError                    rows on a branch may not be published
     ├── RefusedError                    credentials or permissions were refused
     ├── SchemaMismatchError             rows and table do not fit, and may not be changed
     ├── SourceChangedError              the source is not the one the checkpoint speaks of
@@ -136,6 +137,10 @@ class CheckpointLostError(AttentionError):
 
 class CorruptStateError(AttentionError):
     """A file of our own cannot be read; it is named, never skipped."""
+
+
+class PublishError(AttentionError):
+    """Rows wait on a branch: a check does not hold for them, or its target has moved away."""
 
 
 class RefusedError(AttentionError):

@@ -61,6 +61,24 @@ def test_files_to_lake_keeps_good_and_bad_lines(tmp_path: Path) -> None:
     assert bad["position"].endswith("incoming/2026-11-15.json:2")
 
 
+def test_write_audit_publish_shows_readers_audited_rows_alone(tmp_path: Path) -> None:
+    folder = copied("write_audit_publish", tmp_path)
+    ended = run_icestream("run", "--once", folder=folder)
+    assert ended.code == 0, ended.err
+    assert sorted(row["id"] for row in rows_of(folder, "sales.orders")) == [1, 2, 3]
+
+    bad = '{"id": 4, "customer": "Alan", "amount": -5.00}\n'
+    (folder / "incoming" / "2026-11-15.json").write_text(bad)
+    ended = run_icestream("run", "--once", folder=folder)
+    assert ended.code == 5, ended.err
+    assert "check 'no order costs less than nothing' finds 1 row on branch 'audit'" in ended.err
+    assert sorted(row["id"] for row in rows_of(folder, "sales.orders")) == [1, 2, 3]
+
+    query = "SELECT id FROM sales.orders WHERE amount < 0"
+    found = run_icestream("query", "--branch", "audit", query, "--output", "json", folder=folder)
+    assert found.document["rows"] == [{"id": 4}]
+
+
 def test_kafka_to_lake(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
     folder = copied("kafka_to_lake", tmp_path)
     topic = kafka_broker.new_topic("orders", partitions=4)

@@ -126,11 +126,13 @@ class Pipeline:
         from icestream.engine.choices import RunChoices
         from icestream.engine.run import Run
         from icestream.metrics.registry import PipelineMetrics
+        from icestream.plan.endless import refuse_endless
 
         if self.sink is None:
             raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
         metrics = PipelineMetrics()
         plan = plan_of(self.settings, self.sink.catalog, self._plan(name, self.sink))
+        refuse_endless(plan, once=once)
         run = Run(plan, RunChoices(once=once, beginning=beginning), metrics.observe)
         run.start()
         return replace(self, _live=_Live(run, metrics))

@@ -63,6 +63,7 @@ class PartReport:
     "--source", "sources", multiple=True, metavar="NAME", help="Only this source; repeatable."
 )
 @click.option("--offline", is_flag=True, help="Look at the file alone; connect to nothing.")
+@click.option("--once", is_flag=True, help="For `run --once`: up to where each source ends now.")
 @with_config
 def command(
     screen: Screen,
@@ -71,6 +72,7 @@ def command(
     sources: tuple[str, ...],
     *,
     offline: bool,
+    once: bool,
 ) -> int:
     """Look whether everything that the file names can be used.
 
@@ -78,12 +80,15 @@ def command(
     the reason and what to do. No Spark is started and no row is read or written.
     """
     from icestream.config import load
+    from icestream.plan.endless import refuse_endless
     from icestream.plan.planner import build, refuse_planned
 
     started = time.perf_counter()
-    plan = build(load(path))
+    config = load(path)
+    plan = build(config)
     chosen = _chosen(plan, sources, sinks)
     refuse_planned(plan)
+    refuse_endless(plan, config, once=once)
     head = StepReport("configuration", True, time.perf_counter() - started, _contents(plan))
     screen.say(str(path))
     screen.say(_step_text(head))

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="The most rows to show.",
 )
+@click.option("--branch", metavar="NAME", help="Read the tables that have this branch from it.")
 @with_config
-def command(screen: Screen, path: Path, sql: str, limit: int) -> int:
+def command(screen: Screen, path: Path, sql: str, limit: int, branch: str | None) -> int:
     """Ask the tables in SQL, in DuckDB's dialect.
 
     Tables are named `namespace.table` or `catalog.namespace.table`. No Spark is started.
@@ -35,7 +36,7 @@ def command(screen: Screen, path: Path, sql: str, limit: int) -> int:
     from icestream.plan.planner import build
     from icestream.tables.query import query
 
-    answer = query(sql, build(load(path)).catalogs, limit=limit)
+    answer = query(sql, build(load(path)).catalogs, limit=limit, branch=branch)
     screen.show(document_of(answer), text_of(answer))
     if answer.is_cut and not screen.is_json:
         screen.note(f"Only the first {render.count(limit, 'row')} are shown; see --limit.")

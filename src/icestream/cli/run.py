@@ -52,12 +52,15 @@ def command(
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
     from icestream.engine.choices import RunChoices
+    from icestream.plan.endless import refuse_endless
     from icestream.plan.planner import build, refuse_planned
 
     if resume and start_over:
         raise click.UsageError("--resume and --start-over exclude each other")
-    plan = build(load(path), only=pipelines)
+    config = load(path)
+    plan = build(config, only=pipelines)
     refuse_planned(plan)
+    refuse_endless(plan, config, once=once)
     if not plan.pipelines:
         raise PlanError(
             "there is no pipeline to run",

@@ -91,10 +91,16 @@ def _only(plan: Plan) -> str:
     )
 
 
+def _refs(snapshot: SnapshotInfo) -> str:
+    """Return the branches and tags at a snapshot; the star tells of the main one."""
+    names = [name for name in snapshot.refs if name != "main"]
+    return f" ({', '.join(names)})" if names else ""
+
+
 def _table(snapshots: list[SnapshotInfo]) -> str:
     rows: list[tuple[Any, ...]] = [
         (
-            f"{one.snapshot_id}{' *' if one.is_current else ''}",
+            f"{one.snapshot_id}{' *' if one.is_current else ''}{_refs(one)}",
             one.parent_snapshot_id or "",
             render.moment_of(one.timestamp_ms).strftime("%Y-%m-%d %H:%M:%S"),
             one.operation,

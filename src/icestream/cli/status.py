@@ -74,6 +74,7 @@ def _table(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     name = pipeline.sink.identity()
     report: dict[str, Any] = {
         "table": name,
+        "branch": getattr(getattr(pipeline.sink, "options", None), "branch", "main"),
         "table_error": None,
         "table_rows": None,
         "snapshot_id": None,
@@ -114,7 +115,7 @@ def _text(reports: list[dict[str, Any]]) -> str:
             one["rows"],
             _age(one["last_commit_at"]),
             one["lag_rows"],
-            one["table"],
+            one["table"] if one["branch"] == "main" else f"{one['table']} ({one['branch']})",
             one["table_rows"],
             one["snapshot_id"],
         )

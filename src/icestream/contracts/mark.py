@@ -22,6 +22,9 @@ class BatchMark:
         end: position where it ends.
         rows: rows written.
         instance: id of the running process that wrote it.
+        load: id of the bounded load that the batch is a part of, where the rows of one load
+            replace what the table held; empty otherwise.
+        branch: the branch that the batch was written to; empty for the main one.
     """
 
     pipeline: str
@@ -32,10 +35,17 @@ class BatchMark:
     end: Position
     rows: int = 0
     instance: str = ""
+    load: str = ""
+    branch: str = ""
 
     def to_json(self) -> str:
         """Return the mark in the one form that is stored and compared."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        facts = asdict(self)
+        for later in ("load", "branch"):
+            # A mark that an older version wrote has none, and must read back as the same text.
+            if not facts[later]:
+                del facts[later]
+        return json.dumps(facts, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> BatchMark:

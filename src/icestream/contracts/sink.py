@@ -125,6 +125,30 @@ class Sink(ABC, Generic[OptionsT]):
             CommitUnknownError: no answer came, and the table could not be asked.
         """
 
+    def replaces(self) -> bool:
+        """Tell whether the rows of one bounded load replace what the table held."""
+        return False
+
+    def needs_end(self) -> bool:
+        """Tell whether a stream without an end would wipe with each batch what the last wrote."""
+        return False
+
+    def refuse_rows_elsewhere(self) -> None:
+        """Look whether the rows that `last_mark` speaks of are where the sink writes to now.
+
+        Raises:
+            CheckpointLostError: they are elsewhere, such as on another branch.
+        """
+
+    def publish(self, mark: BatchMark) -> None:
+        """Let readers see what was committed up to the batch of `mark`, if that is held back.
+
+        Called after each batch, also after one that the table held already.
+
+        Raises:
+            PublishError: it may not be seen yet.
+        """
+
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove files of a batch that is written anew or not at all, and was never committed."""
 

@@ -105,6 +105,10 @@ class Source(ABC, Generic[OptionsT]):
         """Return the columns that `Records.extra` carries; None for none."""
         return None
 
+    def has_end(self) -> bool:
+        """Tell, by the options alone, whether there is a last row that ever comes."""
+        return False
+
     def ends(self, position: Position) -> bool:  # noqa: ARG002 - the question needs its object
         """Tell whether nothing can ever come after `position` (a source with an end)."""
         return False

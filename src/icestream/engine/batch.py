@@ -85,6 +85,7 @@ def write_once(
 ) -> BatchResult | None:
     """Write the batch of `mark` unless the table already holds it; None if it does."""
     if plan.sink.holds(mark):
+        plan.sink.publish(mark)
         return None
     started = time.monotonic()
     slots = spark.sparkContext.defaultParallelism
@@ -96,6 +97,7 @@ def write_once(
     dead_letters = _commit_dead_letters(plan, outcome, mark)
     commit = _commit(plan.sink, outcome.files, mark)
     reach("after-commit")
+    plan.sink.publish(mark)
     return BatchResult(outcome.rows, outcome.bad, write_secs, commit, dead_letters)
 
 

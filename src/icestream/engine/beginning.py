@@ -46,6 +46,8 @@ def begin(
         committed=bool(status.get("committed")) and status.get("table") == table,
         choice=choice,
     )
+    if choice == "ask":
+        plan.sink.refuse_rows_elsewhere()
     if not beginning.anew:
         _refuse_other_connector(plan, mark)
         return _go_on(state, checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,16 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise _corrupt(metadata, exc) from exc
     return Checkpoint(folder, query_id, _newest(folder / "offsets"), _newest(folder / "commits"))
+
+
+def await_done(folder: Path, secs: float = 30) -> None:
+    """Let Spark log the batch in hand as done, so that the next start has nothing to replay."""
+    deadline = time.monotonic() + secs
+    while time.monotonic() < deadline:
+        checkpoint = read_checkpoint(folder)
+        if checkpoint.done >= checkpoint.planned:
+            return
+        time.sleep(0.02)
 
 
 def _newest(folder: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,10 @@ from icestream.contracts.mark import BatchMark, overtaken
 from icestream.engine.admission import Admission
 from icestream.engine.batch import batch_written, write_once
 from icestream.engine.beginning import begin
-from icestream.engine.checkpoint import read_checkpoint
+from icestream.engine.checkpoint import await_done, read_checkpoint
 from icestream.engine.columns import Columns
 from icestream.engine.crash_points import reach
+from icestream.engine.loads import begin_load, end_load
 from icestream.engine.progress import Progress
 from icestream.engine.retry import passes, pause_secs
 from icestream.engine.state import PipelineState
@@ -73,6 +73,7 @@ class PipelineRunner:
         self._fault: BaseException | None = None
         self._attempt = 0
         self._columns: Columns | None = None
+        self._load = ""
         self._current: Position = {}
         self._admitted: Position | None = None
         self._target: Position | None = None
@@ -154,6 +155,7 @@ class PipelineRunner:
         # A choice is made once; a restart goes on with what it led to.
         choice = self._choices.beginning if self._attempt == 0 else "ask"
         self._current, self._admitted = begin(self.plan, self.state, choice, self._known)
+        self._load = begin_load(self.plan, self.state, choice, once=self._choices.once)
         self.progress.committed = self.plan.sink.last_mark() is not None
         if self._admitted is not None:
             # A replay reads by positions alone: let the source say first if they still hold.
@@ -170,9 +172,10 @@ class PipelineRunner:
                 query = self._start_query()
             while not self._is_over():
                 query = self._step(admission, query)
-            self._await_commit()
+            await_done(self.state.checkpoint)
             if not self._stopping.is_set():
                 self.progress.measure(0, 0.0)
+                end_load(self.state, self._load)
         finally:
             if query is not None:
                 query.stop()
@@ -239,15 +242,6 @@ class PipelineRunner:
             return self.plan.source.rows_between(self._current, self._target) == 0
         return self.plan.source.ends(self._current)
 
-    def _await_commit(self) -> None:
-        """Let Spark log the batch as done, so that the next start has nothing to replay."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            checkpoint = read_checkpoint(self.state.checkpoint)
-            if checkpoint.done >= checkpoint.planned:
-                return
-            time.sleep(0.02)
-
     def _on_batch(self, rows: DataFrame, epoch: int) -> None:
         try:
             self._write(rows.sparkSession, epoch)
@@ -269,6 +263,7 @@ class PipelineRunner:
                 start=start,
                 end=end,
                 instance=self._instance,
+                load=self._load,
             )
             assert self._columns is not None  # noqa: S101 - set before the query starts
             try:

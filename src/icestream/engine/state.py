@@ -92,6 +92,13 @@ class PipelineState:
     def accept(self, mark: str | None) -> None:
         self._write("accepted.json", {"mark": mark})
 
+    def load(self) -> dict[str, Any] | None:
+        """Return the last bounded load, `id` and whether it has `ended`, if there was one."""
+        return self._read("load.json")
+
+    def remember_load(self, load: str, *, ended: bool) -> None:
+        self._write("load.json", {"id": load, "ended": ended})
+
     def status(self) -> dict[str, Any] | None:
         """Return what the pipeline last said of itself."""
         return self._read("status.json")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.errors import IcestreamError, PlanError
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition import parse_term, parse_terms
+from icestream.sinks.iceberg.partition_name import split_name
 from icestream.sinks.iceberg.sort import parse_sort_term
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class _SinkCheck:
                     "",
                 )
 
-    def _commit_mode(self) -> Iterator[PlanError]:
+    def _commit_mode(self) -> Iterator[IcestreamError]:
         options = self.options
         if options.commit_mode == "upsert" and not options.key_fields and not self.for_changes:
             yield self._problem(
@@ -168,6 +169,19 @@ class _SinkCheck:
                 f"commit_mode {options.commit_mode!r} replaces no named partitions, and some are "
                 "given",
                 "Use `commit_mode: overwrite_partitions`, or take them out.",
+            )
+        for number, name in enumerate(options.overwrite_partitions):
+            yield from self._attempt(split_name, name, "overwrite_partitions", number)
+        yield from self._publish()
+
+    def _publish(self) -> Iterator[PlanError]:
+        publish, branch = self.options.publish, self.options.branch
+        if publish is not None and branch == publish.to:
+            yield self._problem(
+                "branch",
+                f"rows are written to {branch!r} itself, so `publish` has nothing to hold back",
+                f"Add e.g. `branch: audit`; once the checks hold, {publish.to!r} is moved to it.",
+                at="publish",
             )
 
     def _errors(self) -> Iterator[PlanError]:

@@ -95,6 +95,11 @@ def _table(sink: Sink[Any], *, ask: bool) -> dict[str, Any]:
         return {"name": sink.identity(), "action": "unknown", "reason": "not an Iceberg table"}
     wanted = {
         "name": sink.identity(),
+        "commit_mode": options.commit_mode,
+        "branch": options.branch,
+        "publish": None
+        if options.publish is None
+        else {"to": options.publish.to, "checks": [one.name for one in options.publish.checks]},
         "format_version": options.format_version,
         "partitioning": [str(term) for term in _terms(options)],
         "sort_order": [str(term) for term in parse_sort(options)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.plan.describe import MARKS
+from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,9 +61,12 @@ def _pipeline(pipeline: dict[str, Any]) -> Iterator[str]:
     for step in pipeline["transforms"]:
         yield f"    transform  {step}"
     yield from _table("table", pipeline["table"])
+    yield from _branch(pipeline["table"])
     batching = pipeline["batching"]
+    mode = pipeline["table"].get("commit_mode", "append")
+    how = "" if mode == "append" else f"{mode}, "
     yield (
-        f"    commit     after {batching['batch_size']} rows or "
+        f"    commit     {how}after {batching['batch_size']} rows or "
         f"{batching['flush_interval_secs']:g} s, at most {batching['max_batch_rows']} rows"
     )
     yield f"    bad rows   {pipeline['on_error']}"
@@ -81,6 +85,17 @@ def _table(label: str, table: dict[str, Any]) -> Iterator[str]:
         yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())
     for change in table.get("changes", ()):
         yield f"  ~   {change['property']} = {change['from']} -> {change['to']}"
+
+
+def _branch(table: dict[str, Any]) -> Iterator[str]:
+    branch, publish = table.get("branch", MAIN), table.get("publish")
+    if publish:
+        yield (
+            f"    branch     {branch}, published to {publish['to']} once its checks hold: "
+            f"{', '.join(publish['checks'])}"
+        )
+    elif branch != MAIN:
+        yield f"    branch     {branch}"
 
 
 def _closing(counts: dict[str, int], pipelines: int) -> str:

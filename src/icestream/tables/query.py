@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.quoting import quote_for_duckdb
-from icestream.errors import IcestreamError
+from icestream.errors import ConnectorError, IcestreamError
 from icestream.tables.lookup import FoundTable, find_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import duckdb
     import pyarrow as pa
@@ -37,7 +37,13 @@ class Answer:
     is_cut: bool = False
 
 
-def query(sql: str, catalogs: Mapping[str, Catalog[Any]], *, limit: int | None = None) -> Answer:
+def query(
+    sql: str,
+    catalogs: Mapping[str, Catalog[Any]],
+    *,
+    limit: int | None = None,
+    branch: str | None = None,
+) -> Answer:
     """Answer one SQL query, in DuckDB's dialect.
 
     Tables are named `namespace.table` or `catalog.namespace.table`. Only the columns that the
@@ -47,9 +53,11 @@ def query(sql: str, catalogs: Mapping[str, Catalog[Any]], *, limit: int | None =
         sql: the query.
         catalogs: where tables are looked up.
         limit: the most rows to return; None for all.
+        branch: the branch, or tag, to read each table from that has it; the others are read as
+            ever.
 
     Raises:
-        ConnectorError: a table does not exist.
+        ConnectorError: a table does not exist, or none has the branch.
         IcestreamError: the SQL is wrong.
     """
     import duckdb
@@ -60,6 +68,7 @@ def query(sql: str, catalogs: Mapping[str, Catalog[Any]], *, limit: int | None =
         _refuse_other_statements(connection, sql)
         tree = _parse(sql)
         tables = {parts: find_table(parts, catalogs) for parts in _table_names(tree)}
+        snapshots = _snapshots(tables.values(), branch)
         try:
             # Against empty tables first: a misspelt column is told before anything is read.
             for parts, found in tables.items():
@@ -67,13 +76,36 @@ def query(sql: str, catalogs: Mapping[str, Catalog[Any]], *, limit: int | None =
             connection.sql(sql)
             for parts, found in tables.items():
                 columns = _columns_read(tree, found) or ("*",)
-                scan = found.table.scan(selected_fields=columns, limit=_rows_needed(tree, limit))
+                scan = found.table.scan(
+                    selected_fields=columns,
+                    limit=_rows_needed(tree, limit),
+                    snapshot_id=snapshots.get(found.name),
+                )
                 _put(connection, parts, scan.to_arrow_batch_reader())
             names, rows = _fetch(connection.sql(sql), limit)
         except duckdb.Error as exc:
             raise _sql_error(exc) from exc
     is_cut = limit is not None and len(rows) > limit
     return Answer(names, rows[:limit] if is_cut else rows, is_cut)
+
+
+def _snapshots(tables: Collection[FoundTable], branch: str | None) -> dict[str, int]:
+    """Return where the branch stands in each table that has it."""
+    if branch is None:
+        return {}
+    heads = {
+        found.name: reference.snapshot_id
+        for found in tables
+        if (reference := found.table.refs().get(branch)) is not None
+    }
+    if not heads:
+        known = sorted({name for found in tables for name in found.table.refs()})
+        raise ConnectorError(
+            f"no table of the query has a branch {branch!r}",
+            where="query",
+            todo=f"There are: {', '.join(known) or 'none'}.",
+        )
+    return heads
 
 
 def _fetch(

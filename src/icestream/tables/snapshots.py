@@ -23,6 +23,7 @@ class SnapshotInfo:
         manifest_list: the file that lists its manifests.
         summary: what its commit said of itself, `operation` and the mark included.
         is_current: whether readers see it now.
+        refs: the branches and tags that stand at it.
     """
 
     snapshot_id: int
@@ -31,6 +32,7 @@ class SnapshotInfo:
     manifest_list: str
     summary: Mapping[str, str]
     is_current: bool = False
+    refs: tuple[str, ...] = ()
 
     @property
     def operation(self) -> str:
@@ -65,6 +67,7 @@ class SnapshotInfo:
             "manifest_list": self.manifest_list,
             "summary": dict(self.summary),
             "is_current": self.is_current,
+            "refs": list(self.refs),
             "pipeline": self.pipeline,
             "epoch": self.epoch,
         }
@@ -72,24 +75,22 @@ class SnapshotInfo:
 
 def list_snapshots(table: Table, *, limit: int | None = None) -> list[SnapshotInfo]:
     """Return the snapshots that the table still has, the newest first."""
-    current = table.current_snapshot()
-    current_id = None if current is None else current.snapshot_id
     # Two commits may fall into one millisecond; the sequence number still tells them apart.
     newest_first = sorted(
         table.snapshots(),
         key=lambda one: (one.sequence_number or 0, one.timestamp_ms),
         reverse=True,
     )
-    return [_info(one, current_id) for one in newest_first[:limit]]
+    return [_info(one, table) for one in newest_first[:limit]]
 
 
 def current_snapshot(table: Table) -> SnapshotInfo | None:
     """Return the snapshot that readers see now; None for a table without one."""
     current = table.current_snapshot()
-    return None if current is None else _info(current, current.snapshot_id)
+    return None if current is None else _info(current, table)
 
 
-def _info(snapshot: PyIcebergSnapshot, current_id: int | None) -> SnapshotInfo:
+def _info(snapshot: PyIcebergSnapshot, table: Table) -> SnapshotInfo:
     summary: dict[str, str] = {}
     if snapshot.summary is not None:
         operation = {"operation": snapshot.summary.operation.value}
@@ -100,5 +101,12 @@ def _info(snapshot: PyIcebergSnapshot, current_id: int | None) -> SnapshotInfo:
         timestamp_ms=snapshot.timestamp_ms,
         manifest_list=snapshot.manifest_list,
         summary=summary,
-        is_current=snapshot.snapshot_id == current_id,
+        is_current=snapshot.snapshot_id == table.metadata.current_snapshot_id,
+        refs=tuple(
+            sorted(
+                name
+                for name, reference in table.refs().items()
+                if reference.snapshot_id == snapshot.snapshot_id
+            )
+        ),
     )

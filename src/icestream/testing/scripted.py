@@ -102,6 +102,9 @@ class ScriptedSource(Source[ScriptedOptions]):
     def schema(self) -> pa.Schema | None:
         return self._schema
 
+    def has_end(self) -> bool:
+        return self._has_end
+
     def ends(self, position: Position) -> bool:
         return self._has_end and position["row"] >= len(self._script)
 

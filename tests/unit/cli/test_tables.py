@@ -148,3 +148,49 @@ def test_status_goes_on_when_the_catalog_is_broken(icestream: Icestream, tmp_pat
     (one,) = icestream("status", "--output", "json").document["pipelines"]
     assert one["state"] == "never run"
     assert one["table_error"].startswith("catalog 'lake'")
+
+
+@pytest.fixture
+def branched(tmp_path: Path) -> int:
+    """A shop whose branch `audit` stands at its first snapshot, which is returned."""
+    write_file(tmp_path)
+    table = make_table(plan_of(tmp_path))
+    first = table.history()[0].snapshot_id
+    table.manage_snapshots().create_branch(first, "audit").commit()
+    return first
+
+
+def test_query_reads_a_branch_when_told(icestream: Icestream, branched: int) -> None:
+    count = "SELECT count(*) AS n FROM demo.events"
+    assert branched
+    assert icestream("query", count, "--output", "json").document["rows"] == [{"n": 6}]
+    on_branch = icestream("query", "--branch", "audit", count, "--output", "json")
+    assert on_branch.document["rows"] == [{"n": 3}]
+
+
+def test_query_of_a_branch_that_is_not_there_names_those_that_are(
+    icestream: Icestream, branched: int
+) -> None:
+    ended = icestream("query", "--branch", "audti", "SELECT * FROM demo.events")
+    assert branched
+    assert (ended.code, ended.err) == (
+        1,
+        "error: query: no table of the query has a branch 'audti'\n  There are: audit, main.\n",
+    )
+
+
+def test_snapshots_tell_which_branches_stand_where(icestream: Icestream, branched: int) -> None:
+    newest, oldest = icestream("snapshots", "--output", "json").document["snapshots"]
+    assert (newest["refs"], oldest["refs"]) == (["main"], ["audit"])
+    lines = icestream("snapshots").out.splitlines()
+    assert lines[5].startswith(f"{branched} (audit) ")
+
+
+def test_status_tells_the_branch_that_a_pipeline_writes_to(
+    icestream: Icestream, tmp_path: Path
+) -> None:
+    write_file(tmp_path, FILE.replace("table: events", "table: events, branch: audit"))
+    make_table(plan_of(tmp_path))
+    (report,) = icestream("status", "--output", "json").document["pipelines"]
+    assert (report["branch"], report["table_rows"]) == ("audit", 6)
+    assert " lake.demo.events (audit) " in icestream("status").out

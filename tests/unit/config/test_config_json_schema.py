@@ -128,9 +128,5 @@ def test_everything_is_described(schema: Any) -> None:
 
 def test_planned_options_say_so(schema: Any) -> None:
     options = schema["$defs"]["IcebergOptions"]["properties"]
-    assert options["branch"]["description"] == (
-        "Branch to write to. Not available in this version."
-    )
-    assert options["commit_mode"]["description"].endswith(
-        "Not available in this version: overwrite, overwrite_table, overwrite_partitions, upsert."
-    )
+    assert options["route_by"]["description"].endswith("Not available in this version.")
+    assert options["commit_mode"]["description"].endswith("Not available in this version: upsert.")

@@ -36,6 +36,9 @@ class MarkedTable:
     def foreign_marks(self) -> list[BatchMark]:
         return []
 
+    def refuse_rows_elsewhere(self) -> None:
+        return None
+
 
 def plan_over(mark: BatchMark | None) -> PipelinePlan:
     sink: Any = MarkedTable(mark)

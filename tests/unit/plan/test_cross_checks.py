@@ -161,6 +161,27 @@ def test_overwrite_partitions_names_them() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["2024", "=2024", "year=2024/10"])
+def test_partition_that_is_named_wrongly_is_told_without_a_table(name: str) -> None:
+    assert message("commit_mode: overwrite_partitions", f'overwrite_partitions: ["{name}"]') == (
+        f"orders.yaml:8:30 sinks.lake.config.overwrite_partitions[0]: {name!r} is not the name of "
+        "a partition\n"
+        "  Write e.g. `year=2024/month=10`, with `%2F` for a slash in a value."
+    )
+
+
+CHECKS = "publish: {checks: [{name: ids, sql: SELECT * FROM rows WHERE id IS NULL}]}"
+
+
+def test_publishing_needs_a_branch_of_its_own() -> None:
+    assert message(CHECKS) == (
+        "orders.yaml:7:7 sinks.lake.config.branch: rows are written to 'main' itself, so `publish` "
+        "has nothing to hold back\n"
+        "  Add e.g. `branch: audit`; once the checks hold, 'main' is moved to it."
+    )
+    accepts("branch: audit", CHECKS)
+
+
 def test_view_needs_a_query_or_aggregates() -> None:
     assert message(head="views:\n  v: {source: a.b, target: a.c}\n") == (
         "orders.yaml:2:3 views.v: a view needs either `sql` or `aggregates`\n"

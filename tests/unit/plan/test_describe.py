@@ -106,10 +106,10 @@ def test_text_shows_what_would_be_done(tmp_path: Path) -> None:
 
 
 def test_planned_parts_are_marked(tmp_path: Path) -> None:
-    text = FILE.replace("table: orders", "table: orders\n      branch: dev")
+    text = FILE.replace("table: orders", "table: orders\n      route_by: kind")
     lines = render_text(description(text, tmp_path)).splitlines()
     at = lines.index("Named in the file, not available in this version")
-    assert lines[at + 1] == f"  ! {tmp_path}/a.yaml:8:7 sinks.lake.config.branch: 'branch'"
+    assert lines[at + 1] == f"  ! {tmp_path}/a.yaml:8:7 sinks.lake.config.route_by: 'route_by'"
     assert lines[-1] == (
         "Plan: 1 pipeline, 1 to create, 0 to change, 0 unchanged, 1 not available in this version."
     )
@@ -128,3 +128,21 @@ def test_secrets_are_in_no_description(kind: str, tmp_path: Path) -> None:
 
 def test_description_has_a_format_version(tmp_path: Path) -> None:
     assert description(FILE, tmp_path)["format_version"] == 1
+
+
+def test_branch_and_what_publishes_it_are_shown(tmp_path: Path) -> None:
+    checks = "{name: ids, sql: SELECT 1}, {name: sums, sql: SELECT 2}"
+    text = FILE.replace(
+        "table: orders",
+        f"table: orders\n      branch: audit\n      publish: {{checks: [{checks}]}}\n"
+        "      commit_mode: overwrite",
+    )
+    described = description(text, tmp_path)
+    lines = render_text(described).splitlines()
+
+    assert described["pipelines"][0]["table"]["branch"] == "audit"
+    assert "    branch     audit, published to main once its checks hold: ids, sums" in lines
+    assert any(line.startswith("    commit     overwrite, after ") for line in lines)
+    text = FILE.replace("table: orders", "table: orders\n      branch: dev")
+    assert "    branch     dev" in render_text(description(text, tmp_path)).splitlines()
+    assert "    branch " not in render_text(description(FILE, tmp_path))

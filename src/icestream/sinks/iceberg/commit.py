@@ -62,11 +62,11 @@ def commit_once(
 def _done(
     change: Change, rows: int, snapshot_id: int | None, *, retries: int, started: float
 ) -> Commit:
-    files = [*change.added, *change.deletes]
+    files = [*change.data_files, *change.deletes]
     return Commit(
         snapshot_id=snapshot_id,
         rows=rows,
-        bytes=sum(file["file-size-in-bytes"] for file in change.added),
+        bytes=sum(file["file-size-in-bytes"] for file in change.data_files),
         files=len(files),
         retries=retries,
         seconds=time.monotonic() - started,

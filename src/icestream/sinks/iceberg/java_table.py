@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.partitioning import PartitionSpec
@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MAIN = "main"
 
@@ -55,23 +55,34 @@ class Change:
 
     Attributes:
         added: data files that join the table.
+        replacing: data files that join the table in place of all that their partitions hold.
+        over: an expression, as JSON; the rows that it matches leave the table.
         deletes: delete files that join it.
         replaced_deletes: delete files that leave it, their content being in `deletes`.
         touched: paths of the data files that `deletes` speak of; refused if one has gone.
         base: id of the snapshot that the deletes were worked out on; None if it was empty.
         branch: the branch to commit to.
+        properties: table properties that are set in the same commit.
     """
 
     added: Sequence[Mapping[str, Any]] = ()
+    replacing: Sequence[Mapping[str, Any]] = ()
+    over: str | None = None
     deletes: Sequence[Mapping[str, Any]] = ()
     replaced_deletes: Sequence[Mapping[str, Any]] = ()
     touched: Sequence[str] = ()
     base: int | None = None
     branch: str = MAIN
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_append(self) -> bool:
         return not self.deletes
+
+    @property
+    def data_files(self) -> list[Mapping[str, Any]]:
+        """Every data file that joins the table."""
+        return [*self.added, *self.replacing]
 
 
 @dataclass(frozen=True)
@@ -140,21 +151,43 @@ class JavaTable:
             The id of the snapshot that this made.
         """
         transaction = self.java.newTransaction()
-        operation = self._operation(transaction, change)
-        for key, value in summary.items():
-            operation.set(key, value)
-        if change.branch != MAIN:
-            operation.toBranch(change.branch)
-        if fence is not None:
-            operation.validateWith(fence)
-        operation.commit()
-        if properties:
+        for number, operation in enumerate(self._operations(transaction, change)):
+            for key, value in summary.items():
+                operation.set(key, value)
+            if change.branch != MAIN:
+                operation.toBranch(change.branch)
+            if fence is not None and number == 0:
+                operation.validateWith(fence)
+            operation.commit()
+        updated = {**change.properties, **properties}
+        if updated:
             update = transaction.updateProperties()
-            for key, value in properties.items():
+            for key, value in updated.items():
                 update.set(key, value)
             update.commit()
         transaction.commitTransaction()
         return self._snapshot_id(change.branch)
+
+    def _operations(self, transaction: Any, change: Change) -> Iterator[Any]:
+        """Yield the steps of a change; each is committed to the transaction before the next."""
+        if change.over is not None:
+            yield self._overwrite(transaction, change)
+            return
+        if change.replacing:
+            replacement = transaction.newReplacePartitions()
+            for file in change.replacing:
+                replacement.addFile(self._file(file))
+            yield replacement
+        if change.added or not change.replacing:
+            yield self._operation(transaction, change)
+
+    def _overwrite(self, transaction: Any, change: Change) -> Any:
+        overwrite = transaction.newOverwrite()
+        parser = self.jvm.org.apache.iceberg.expressions.ExpressionParser
+        overwrite.overwriteByRowFilter(parser.fromJson(change.over, self.java.schema()))
+        for file in change.added:
+            overwrite.addFile(self._file(file))
+        return overwrite
 
     def _operation(self, transaction: Any, change: Change) -> Any:
         if change.is_append:

@@ -54,7 +54,7 @@ def summary_of(mark: BatchMark) -> dict[str, str]:
     """Return the mark as it stands in the snapshot's summary."""
     import json
 
-    return {
+    facts = {
         "icestream.pipeline": mark.pipeline,
         "icestream.query-id": mark.query_id,
         "icestream.epoch": str(mark.epoch),
@@ -64,6 +64,7 @@ def summary_of(mark: BatchMark) -> dict[str, str]:
         "icestream.rows": str(mark.rows),
         "icestream.instance": mark.instance,
     }
+    return {**facts, "icestream.load": mark.load} if mark.load else facts
 
 
 def covers(held: BatchMark | None, mark: BatchMark) -> bool:

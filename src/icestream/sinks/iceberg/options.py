@@ -9,6 +9,7 @@ from pydantic.config import JsonDict  # noqa: TC002 - read when the module is lo
 
 from icestream.contracts.options import Namespace, Options, PropertyText
 from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
+from icestream.sinks.iceberg.publish_options import PublishOptions
 from icestream.storage.azure import AzureOptions
 from icestream.storage.gcs import GcsOptions
 from icestream.storage.s3 import S3Options
@@ -17,6 +18,7 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
 CommitMode = Literal["append", "overwrite", "overwrite_table", "overwrite_partitions", "upsert"]
 PLANNED: JsonDict = {"planned": True}
+MAIN = "main"
 
 PROFILES: dict[str, dict[str, int]] = {
     "low_latency": {"batch_size": 1_000, "flush_interval_secs": 10, "target_file_size_mb": 32},
@@ -106,16 +108,16 @@ class IcebergOptions(Options):
     )
     commit_mode: CommitMode = Field(
         "append",
-        description="How a batch changes the table.",
-        json_schema_extra={
-            "planned": ["overwrite", "overwrite_table", "overwrite_partitions", "upsert"]
-        },
+        description="How a batch changes the table: `append` adds its rows, `overwrite` replaces "
+        "the partitions that it touches (the whole table when that is not partitioned), "
+        "`overwrite_table` replaces the table, `overwrite_partitions` the partitions named below. "
+        "A load by `run --once` replaces once and then adds.",
+        json_schema_extra={"planned": ["upsert"]},
     )
     overwrite_partitions: tuple[Name, ...] = Field(
         (),
         description="Partitions that `commit_mode: overwrite_partitions` replaces, e.g. "
         '`["year=2024/month=10"]`.',
-        json_schema_extra=PLANNED,
     )
     key_fields: tuple[Name, ...] = Field(
         (),
@@ -165,7 +167,13 @@ class IcebergOptions(Options):
         description="Engines that must be able to read the table, e.g. `[trino, snowflake]`.",
         json_schema_extra=PLANNED,
     )
-    branch: Name = Field("main", description="Branch to write to.", json_schema_extra=PLANNED)
+    branch: Name = Field(
+        MAIN, description="Branch to write to; made from the main one when missing."
+    )
+    publish: PublishOptions | None = Field(
+        None,
+        description="Checks on the rows of `branch`, after which readers of the main one see them.",
+    )
     route_by: str | None = Field(
         None,
         description="Field or expression that names the table a row goes to.",

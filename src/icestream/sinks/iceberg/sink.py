@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.check import CheckStep
@@ -9,7 +10,9 @@ from icestream.contracts.quoting import quote_for_spark
 from icestream.contracts.sink import Sink
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.modes.append import Append
-from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.modes.overwrite import Overwrite
+from icestream.sinks.iceberg.options import MAIN, IcebergOptions
+from icestream.sinks.iceberg.publish import publish, refuse_rows_elsewhere
 from icestream.sinks.iceberg.target import Target
 
 if TYPE_CHECKING:
@@ -23,7 +26,12 @@ if TYPE_CHECKING:
     from icestream.contracts.sink import Commit, TaskWriter, WrittenFile
     from icestream.sinks.iceberg.modes.mode import Mode
 
-MODES: dict[str, type[Mode]] = {"append": Append}
+MODES: dict[str, type[Mode]] = {
+    "append": Append,
+    "overwrite": Overwrite,
+    "overwrite_table": Overwrite,
+    "overwrite_partitions": Overwrite,
+}
 
 
 class IcebergSink(Sink[IcebergOptions]):
@@ -97,11 +105,27 @@ class IcebergSink(Sink[IcebergOptions]):
         is_whole = any(field.name == column for field in fields)
         return quote_for_spark(*([column] if is_whole else column.split(".")))
 
+    def replaces(self) -> bool:
+        return self.mode.replaces
+
+    def needs_end(self) -> bool:
+        # `overwrite` replaces what each batch touches, as it says.
+        return self.mode.replaces and self.options.commit_mode != "overwrite"
+
     def writer(self) -> TaskWriter:
         return self.mode.writer()
 
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
-        return self.mode.commit(files, mark)
+        branch = self.options.branch
+        return self.mode.commit(files, mark if branch == MAIN else replace(mark, branch=branch))
+
+    def refuse_rows_elsewhere(self) -> None:
+        if self.target.exists:
+            refuse_rows_elsewhere(self.target)
+
+    def publish(self, mark: BatchMark) -> None:
+        if self.options.publish is not None:
+            publish(self.target, self.options.publish, mark)
 
     def commit_unmarked(self, files: list[WrittenFile]) -> Commit:
         """Commit what no pipeline wrote, such as rows fed by hand."""

@@ -69,6 +69,11 @@ class Target:
         return self._state
 
     @property
+    def session(self) -> SparkSession:
+        assert self.spark is not None  # noqa: S101 - `open` comes first
+        return self.spark
+
+    @property
     def handle(self) -> JavaTable:
         assert self._handle is not None  # noqa: S101 - `open` or `prepare` comes first
         return self._handle

@@ -112,6 +112,9 @@ class DatagenSource(Source[DatagenOptions]):
 
         return parse_ddl(self.options.schema_text)
 
+    def has_end(self) -> bool:
+        return self.options.rows is not None
+
     def ends(self, position: Position) -> bool:
         return self.options.rows is not None and position["row"] >= self.options.rows
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from icestream.contracts.mark import BatchMark
@@ -23,6 +25,22 @@ def test_mark_is_read_back_from_its_property() -> None:
     assert ledger.property_key("orders") == "icestream.mark.orders"
     assert ledger.read_mark(properties, "orders") == MARK
     assert ledger.read_mark(properties, "other") is None
+
+
+def test_mark_of_an_older_version_reads_back_as_the_same_text() -> None:
+    older = (
+        '{"end":{},"epoch":7,"instance":"i1","pipeline":"orders","query_id":"q1","rows":6,'
+        '"source":"kafka orders","start":{}}'
+    )
+
+    assert BatchMark.from_json(older).to_json() == older
+
+
+def test_mark_keeps_its_load_and_its_branch() -> None:
+    full = replace(MARK, load="l1", branch="audit")
+
+    assert BatchMark.from_json(full.to_json()) == full
+    assert ledger.summary_of(full)["icestream.load"] == "l1"
 
 
 def test_marks_of_every_pipeline_are_told_apart() -> None:

@@ -22,6 +22,7 @@ class Mode(ABC):
         target: its table.
     """
 
+    replaces: ClassVar[bool] = False  # whether rows leave the table for those of a load
     task_modules: ClassVar[tuple[str, ...]] = ("icestream.sinks.iceberg.writer",)
 
     def __init__(self, options: IcebergOptions, target: Target) -> None:

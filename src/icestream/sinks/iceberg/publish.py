@@ -1,0 +1,186 @@
+"""Write-audit-publish: checks on a branch, then its rows for every reader, in one commit."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from icestream.contracts.quoting import quote_for_spark
+from icestream.errors import CheckpointLostError, CommitConflictError, PublishError
+
+if TYPE_CHECKING:
+    from icestream.contracts.mark import BatchMark
+    from icestream.sinks.iceberg.publish_options import PublishCheck, PublishOptions
+    from icestream.sinks.iceberg.target import Target
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 4
+MAIN = "main"
+
+
+def publish(target: Target, options: PublishOptions, mark: BatchMark) -> None:
+    """Run the checks on a sink's branch, and move the branch that readers see to it.
+
+    Does nothing if readers see it all already, as after a crash behind the last commit.
+
+    Raises:
+        PublishError: a check does not hold, or the branch of the readers has moved away.
+    """
+    from icestream.sinks.iceberg.java_branches import head
+
+    if not target.exists:
+        return
+    where = f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {target.identity}"
+    branch = target.options.branch
+    target.handle.java.refresh()
+    audited = head(target.handle, branch)
+    if audited is None or audited == head(target.handle, options.to):
+        return
+    _refuse_if_moved(target, options.to, branch, where)
+    for check in options.checks:
+        _run(target, check, audited, options.to, where)
+    _move(target, options.to, audited, where)
+    logger.info("%s: published branch %s to %s", where, branch, options.to)
+
+
+def refuse_rows_elsewhere(target: Target) -> None:
+    """Refuse to go on where the rows that the pipeline's mark speaks of are not.
+
+    The mark belongs to the table, the rows to a branch: with another branch in the file, or with
+    the branch dropped, the pipeline would go on after rows that its branch does not hold.
+
+    Raises:
+        CheckpointLostError: the rows are on another branch, or gone with theirs.
+    """
+    from icestream.sinks.iceberg.java_branches import head
+
+    mark = target.last_mark()
+    if mark is None:
+        return
+    held, wanted = mark.branch or MAIN, target.options.branch
+    there = head(target.handle, held)
+    if held == wanted and (there is not None or held == MAIN):
+        return
+    if _reaches(target, wanted, there, mark):
+        return
+    gone = "which is gone" if there is None else f"and the file says {wanted!r}"
+    raise CheckpointLostError(
+        f"the rows of this pipeline, up to batch {mark.epoch}, are on branch {held!r}, {gone}",
+        where=f"pipeline {target.pipeline!r}, table {target.identity}",
+        todo=f"Bring them to {wanted!r} first, e.g. with Spark's `fast_forward`, or write "
+        f"`branch: {held}` again.\n"
+        "To go on without them: "
+        f"icestream run --pipeline {target.pipeline} --resume\n"
+        "To read the source from its beginning again: "
+        f"icestream run --pipeline {target.pipeline} --start-over",
+    )
+
+
+def _reaches(target: Target, wanted: str, there: int | None, mark: BatchMark) -> bool:
+    """Tell whether the branch to write to holds what the mark speaks of."""
+    from icestream.sinks.iceberg.java_branches import head, is_ancestor, summaries
+
+    # A branch that is missing is made from the main one.
+    onto = wanted if head(target.handle, wanted) is not None else MAIN
+    here = head(target.handle, onto)
+    if here is None:
+        return False
+    if there is not None:
+        return is_ancestor(target.handle, there, here)
+    batch = (mark.query_id, str(mark.epoch))
+    return any(
+        (summary.get("icestream.query-id"), summary.get("icestream.epoch")) == batch
+        for summary in summaries(target.handle, onto)
+    )
+
+
+def _run(target: Target, check: PublishCheck, snapshot: int, to: str, where: str) -> None:
+    """Count what a check finds among the rows of a snapshot."""
+    from pyspark.errors import PySparkException
+
+    branch = target.options.branch
+    name = quote_for_spark(target.catalog.name, *target.namespace, target.table)
+    query = check.sql.strip().rstrip(";")
+    try:
+        found = target.session.sql(
+            f"WITH rows AS (SELECT * FROM {name} VERSION AS OF {snapshot}) "  # noqa: S608 - a file's own query
+            f"SELECT count(*) FROM ({query}\n)"
+        ).collect()[0][0]
+    except PySparkException as exc:
+        first = next(iter(str(exc).splitlines()), type(exc).__name__)
+        raise PublishError(
+            f"check {check.name!r} can't be run on branch {branch!r}: {first}",
+            where=where,
+            todo=f"The batch is on {branch!r}, and nothing of it was published to {to!r}. Mend "
+            "the query and run again.",
+        ) from exc
+    if found:
+        raise PublishError(
+            f"check {check.name!r} finds {found} {'row' if found == 1 else 'rows'} on branch "
+            f"{branch!r}; nothing was published to {to!r}",
+            where=where,
+            todo=_ways_on(target, to),
+        )
+
+
+def _ways_on(target: Target, to: str) -> str:
+    branch = target.options.branch
+    table = ".".join((*target.namespace, target.table))
+    look = f'icestream query --branch {branch} "SELECT * FROM {table}"'  # noqa: S608 - words
+    return (
+        f"Look at the rows: {look}\n"
+        "Mend the rows on the branch, or the check, and run again: the checks are repeated, and "
+        "no later batch is written before they hold.\n"
+        "To publish the rows as they are, in Spark SQL: "
+        f"CALL {target.catalog.name}.system.fast_forward('{table}', '{to}', '{branch}')"
+    )
+
+
+def _refuse_if_moved(target: Target, to: str, branch: str, where: str) -> None:
+    """Refuse to publish over commits that the branch does not have."""
+    from icestream.sinks.iceberg.java_branches import head, is_ancestor
+
+    seen, audited = head(target.handle, to), head(target.handle, branch)
+    if seen is None or (audited is not None and is_ancestor(target.handle, seen, audited)):
+        return
+    table = ".".join((*target.namespace, target.table))
+    raise PublishError(
+        f"{to!r} was moved by another writer to snapshot {seen}, which branch {branch!r} does not "
+        "have, so it can't be moved forward",
+        where=where,
+        todo=f"The batch is on {branch!r}. Let this pipeline alone write to {to!r}: roll it back "
+        "to the branch's last published snapshot, in Spark SQL: CALL "
+        f"{target.catalog.name}.system.rollback_to_snapshot('{table}', ID), and run again.",
+    )
+
+
+def _move(target: Target, to: str, audited: int, where: str) -> None:
+    """Let readers see the snapshot that was audited, and no other one."""
+    from icestream.sinks.iceberg.java import java_errors, java_message
+    from icestream.sinks.iceberg.java_branches import fast_forward, head
+
+    branch = target.options.branch
+    for attempt in range(ATTEMPTS):
+        target.handle.java.refresh()
+        if head(target.handle, to) == audited:
+            return
+        if head(target.handle, branch) != audited:
+            raise PublishError(
+                f"branch {branch!r} was moved by another writer while it was checked",
+                where=where,
+                todo="Nothing was published. Run again: the checks are repeated.",
+            )
+        _refuse_if_moved(target, to, branch, where)
+        try:
+            fast_forward(target.handle, to, branch)
+        except java_errors() as exc:
+            # Another commit came first, or the answer was lost: the next look tells.
+            if attempt == ATTEMPTS - 1:
+                raise CommitConflictError(
+                    f"branch {to!r} could not be moved: {java_message(exc)}",
+                    where=where,
+                    todo=f"The batch is on {branch!r}; it is published at the next start.",
+                ) from exc
+        else:
+            return

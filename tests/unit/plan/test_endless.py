@@ -1,0 +1,86 @@
+"""Modes that need an end: refused for a stream that has none, by `check`, `run` and Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.config import parse
+from icestream.errors import ConfigError
+from icestream.plan import build
+from icestream.plan.endless import refuse_endless
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.command_line import Icestream
+
+FILE = """\
+version: "1.0"
+sources:
+  orders: {connector: datagen, config: {MADE}}
+sinks:
+  lake:
+    connector: iceberg
+    config:
+      namespace: sales
+      table: orders
+      commit_mode: MODE
+      MORE
+pipelines:
+  orders: {source: orders, sink: lake}
+"""
+ENDLESS = "rows_per_second: 5"
+MESSAGE = (
+    "10:20 sinks.lake.config.commit_mode: commit_mode {mode!r} in pipeline 'orders': the source "
+    "'orders' never ends, so that every batch would wipe what the last wrote\n"
+    "  Load up to where the source ends now, with `icestream run --once` (and `icestream check "
+    "--once`), or use `commit_mode: append`, `overwrite` or `upsert`."
+)
+
+
+def text_of(mode: str, made: str = ENDLESS) -> str:
+    named = mode == "overwrite_partitions"
+    more = 'overwrite_partitions: ["kind=a"]' if named else "batch_size: 10"
+    return FILE.replace("MODE", mode).replace("MADE", made).replace("MORE", more)
+
+
+def refuse(text: str, *, once: bool) -> None:
+    config = parse(text, "orders.yaml")
+    refuse_endless(build(config), config, once=once)
+
+
+@pytest.mark.parametrize("mode", ["overwrite_table", "overwrite_partitions"])
+def test_endless_stream_that_would_wipe_its_own_rows_is_refused(mode: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse(text_of(mode), once=False)
+
+    assert str(caught.value) == "orders.yaml:" + MESSAGE.format(mode=mode)
+    refuse(text_of(mode), once=True)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_modes_that_say_what_each_batch_does_may_be_endless(mode: str) -> None:
+    refuse(text_of(mode), once=False)
+
+
+def test_source_with_an_end_may_replace_a_table() -> None:
+    refuse(text_of("overwrite_table", "rows: 10"), once=False)
+
+
+@pytest.mark.parametrize("command", [("check", "--offline"), ("run",)])
+def test_commands_refuse_it_before_anything_is_started(
+    icestream: Icestream, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "icestream.yaml").write_text(text_of("overwrite_table"))
+    ended = icestream(*command)
+
+    message = "icestream.yaml:" + MESSAGE.format(mode="overwrite_table")
+    assert (ended.code, ended.err) == (2, f"error: {message}\n")
+
+
+def test_check_looks_at_a_load_when_told(icestream: Icestream, tmp_path: Path) -> None:
+    (tmp_path / "icestream.yaml").write_text(text_of("overwrite_table"))
+
+    assert icestream("check", "--offline", "--once").code == 0
