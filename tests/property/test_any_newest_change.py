@@ -1,0 +1,88 @@
+"""The newest change of each key, against a plain dictionary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.modes.upsert.newest import FROM_TABLE, NOWHERE, Newest, newest
+from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+
+Change = dict[str, Any]
+
+changes = st.fixed_dictionaries(
+    {
+        "key": st.integers(-3, 3),
+        "delete": st.booleans(),
+        "sequence": st.integers(0, 3),
+        "sent": st.booleans(),
+    }
+)
+batches = st.lists(st.lists(changes, min_size=1, max_size=8), min_size=1, max_size=3)
+
+
+def chunk(number: int, rows: list[Change], *, text: bool, sequenced: bool) -> Chunk:
+    keys = [str(row["key"]) if text else row["key"] for row in rows]
+    return Chunk(
+        path=f"chunk{number}",
+        keys=fingerprints([pa.array(keys)]),
+        deletes=np.array([row["delete"] for row in rows]),
+        sequence=np.array([row["sequence"] for row in rows]) if sequenced else None,
+        unsent={"blob": np.array([not row["sent"] for row in rows])},
+    )
+
+
+def expected(batch: list[list[Change]], *, sequenced: bool) -> dict[int, tuple[Any, ...]]:
+    """For each key: chunk, row, whether it deletes, and where its `blob` comes from."""
+    arrivals = [(n, r, row) for n, rows in enumerate(batch) for r, row in enumerate(rows)]
+    if sequenced:
+        arrivals.sort(key=lambda arrival: arrival[2]["sequence"])
+    found: dict[int, tuple[Any, ...]] = {}
+    blob: dict[int, Any] = {}
+    for n, r, row in arrivals:
+        key = row["key"]
+        if row["delete"]:
+            blob[key] = NOWHERE
+        elif row["sent"]:
+            blob[key] = (n, r)
+        found[key] = (n, r, row["delete"], blob.setdefault(key, FROM_TABLE))
+    return found
+
+
+def donor(batch: Newest, index: int) -> Any:
+    at = int(batch.donors["blob"][index])
+    if at < 0:
+        return at
+    return int(batch.all_places.chunk[at]), int(batch.all_places.row[at])
+
+
+@given(batches, st.booleans(), st.booleans())
+def test_newest_change_of_each_key_is_that_of_a_dictionary(
+    batch: list[list[Change]], text: bool, sequenced: bool
+) -> None:
+    chunks = [chunk(n, rows, text=text, sequenced=sequenced) for n, rows in enumerate(batch)]
+    outcome = newest(chunks)
+    found = {}
+    for index in range(len(outcome)):
+        n, r = int(outcome.place.chunk[index]), int(outcome.place.row[index])
+        key = batch[n][r]["key"]
+        assert key not in found
+        found[key] = (n, r, bool(outcome.deletes[index]), donor(outcome, index))
+    assert found == expected(batch, sequenced=sequenced)
+
+
+def test_table_row_is_wanted_where_no_change_of_the_batch_brought_the_value() -> None:
+    rows = [
+        {"key": 1, "delete": False, "sequence": 0, "sent": False},
+        {"key": 2, "delete": False, "sequence": 0, "sent": True},
+        {"key": 3, "delete": True, "sequence": 0, "sent": False},
+        {"key": 3, "delete": False, "sequence": 0, "sent": False},
+    ]
+    outcome = newest([chunk(0, rows, text=False, sequenced=False)])
+    assert outcome.low.tolist() == [1, 2, 3]
+    assert outcome.wants_table_row().tolist() == [True, False, False]

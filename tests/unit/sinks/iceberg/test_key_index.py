@@ -1,0 +1,133 @@
+"""Keys looked up in data files, with an index that may be missing, old or of another key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from icestream.errors import ConnectorError
+from icestream.sinks.iceberg.java_files import LiveFile
+from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.modes.upsert.key_index import (
+    NO_SEQUENCE,
+    ROW_ID,
+    IndexSettings,
+    find,
+)
+from icestream.sinks.iceberg.modes.upsert.newest import Newest, newest
+from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def column(field: int, name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, metadata={"PARQUET:field_id": str(field)})
+
+
+def data_file(
+    folder: Path, schema: pa.Schema, rows: list[dict[str, Any]], *, first: int | None = 100
+) -> LiveFile:
+    path = folder / "data.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, row_group_size=40)
+    return LiveFile(str(path), len(rows), first, {"file-format": "parquet"})
+
+
+def keys(*columns: list[Any]) -> Newest:
+    found = fingerprints([pa.array(values) for values in columns])
+    count = len(columns[0])
+    return newest([Chunk("", found, np.zeros(count, np.bool_), None, {})])
+
+
+def settings(folder: Path, *ids: int, sequence: int | None = None) -> IndexSettings:
+    return IndexSettings(ids, sequence, str(folder / "keys"), {})
+
+
+def hits(found: Any, batch: Newest, wanted: list[int]) -> set[tuple[int, int]]:
+    """Pairs of key and position; the keys are whole numbers."""
+    assert batch.low.tolist() == sorted(wanted)
+    return {
+        (sorted(wanted)[key], int(at)) for key, at in zip(found.keys, found.positions, strict=True)
+    }
+
+
+@pytest.mark.parametrize("wanted", [[3], [3, 99, 100], list(range(500))], ids=len)
+def test_keys_are_found_in_every_row_group(tmp_path: Path, wanted: list[int]) -> None:
+    schema = pa.schema([column(1, "id", pa.int64()), column(2, "v", pa.string())])
+    numbers = list(np.random.default_rng(7).permutation(100))
+    file = data_file(tmp_path, schema, [{"id": int(n)} for n in numbers])
+    batch = keys(wanted)
+    expected = {(n, numbers.index(n)) for n in wanted if n < 100}
+    for _ in range(2):  # the second time from the index
+        found = find(file, batch, settings(tmp_path, 1))
+        assert hits(found, batch, wanted) == expected
+        assert (found.row_ids == found.positions + 100).all()
+
+
+@pytest.mark.parametrize("count", [2, 400])
+def test_two_rows_of_one_key_and_rows_without_one(tmp_path: Path, count: int) -> None:
+    schema = pa.schema([column(1, "shop", pa.string()), column(2, "no", pa.int32())])
+    rows = [
+        {"shop": "a", "no": 1},
+        {"shop": None, "no": 1},
+        {"shop": "a", "no": 2},
+        {"shop": "a", "no": 1},
+        {"shop": "b", "no": None},
+    ]
+    batch = keys(["a", *(f"x{n}" for n in range(count))], [1] * (count + 1))
+    found = find(data_file(tmp_path, schema, rows), batch, settings(tmp_path, 1, 2))
+    assert sorted(found.positions.tolist()) == [0, 3]
+    assert len(set(found.keys.tolist())) == 1
+
+
+def test_row_ids_that_the_file_keeps_come_before_its_own(tmp_path: Path) -> None:
+    schema = pa.schema([column(1, "id", pa.int64()), column(ROW_ID, "_row_id", pa.int64())])
+    rows = [{"id": 1, "_row_id": 7}, {"id": 2, "_row_id": None}]
+    found = find(data_file(tmp_path, schema, rows), keys([1, 2]), settings(tmp_path, 1))
+    assert found.row_ids is not None
+    assert found.row_ids.tolist() == [7, 101]
+
+
+def test_sequence_is_kept_beside_the_key(tmp_path: Path) -> None:
+    schema = pa.schema([column(1, "id", pa.int64()), column(5, "at", pa.timestamp("us"))])
+    rows = [{"id": 1, "at": 9}, {"id": 2, "at": None}]
+    file = data_file(tmp_path, schema, rows, first=None)
+    found = find(file, keys([1, 2]), settings(tmp_path, 1, sequence=5))
+    assert found.sequence is not None
+    assert found.sequence.tolist() == [9, NO_SEQUENCE]
+    assert found.row_ids is None
+
+
+def test_column_is_known_by_its_field_id_and_not_by_its_name(tmp_path: Path) -> None:
+    schema = pa.schema([column(1, "id_before_the_rename", pa.int32()), column(2, "id", pa.int32())])
+    file = data_file(tmp_path, schema, [{"id_before_the_rename": 1, "id": 2}])
+    assert find(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
+    assert find(file, keys([1]), settings(tmp_path, 2)).positions.tolist() == []
+
+
+def test_file_older_than_the_column_of_the_key_holds_none(tmp_path: Path) -> None:
+    file = data_file(tmp_path, pa.schema([column(2, "v", pa.int32())]), [{"v": 1}])
+    found = find(file, keys([1]), settings(tmp_path, 1, sequence=2))
+    assert found.keys.tolist() == []
+
+
+def test_index_is_closed_to_others_and_leaves_no_half(tmp_path: Path) -> None:
+    schema = pa.schema([column(1, "id", pa.int64())])
+    find(data_file(tmp_path, schema, [{"id": 1}]), keys([1]), settings(tmp_path, 1))
+    (made,) = (tmp_path / "keys").iterdir()
+    assert made.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+
+
+def test_file_of_another_format_is_named(tmp_path: Path) -> None:
+    file = LiveFile("s3://lake/data/1.orc", 1, None, {"file-format": "orc"})
+    with pytest.raises(ConnectorError) as caught:
+        find(file, keys([1]), settings(tmp_path, 1))
+    assert str(caught.value) == (
+        "upsert can't look for keys in s3://lake/data/1.orc: it is no Parquet file\n"
+        "  Rewrite the table's files to Parquet first, with `rewrite_data_files`."
+    )
