@@ -26,6 +26,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from icestream.contracts.quoting import quote_for_spark
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.changes import (
     AddColumn,
@@ -66,19 +67,19 @@ def to_sql(changes: Iterable[SchemaChange], table: str | Sequence[str]) -> list[
     Raises:
         SchemaMismatchError: Spark SQL has no name for a type, such as `time`.
     """
-    name = _quoted(table.split(".") if isinstance(table, str) else table)
+    name = quote_for_spark(*(table.split(".") if isinstance(table, str) else table))
     return [f"ALTER TABLE {name} {_clause(change)}" for change in changes]
 
 
 def _clause(change: SchemaChange) -> str:
-    column = _quoted(change.path)
+    column = quote_for_spark(*change.path)
     if isinstance(change, AddColumn):
         comment = f" COMMENT {_text(change.doc)}" if change.doc else ""
         return f"ADD COLUMN {column} {_type(change.field_type, change.column)}{comment}"
     if isinstance(change, DropColumn):
         return f"DROP COLUMN {column}"
     if isinstance(change, RenameColumn):
-        return f"RENAME COLUMN {column} TO {_quoted([change.new_name])}"
+        return f"RENAME COLUMN {column} TO {quote_for_spark(change.new_name)}"
     if isinstance(change, UpdateType):
         return f"ALTER COLUMN {column} TYPE {_type(change.new_type, change.column)}"
     assert isinstance(change, MakeOptional)  # noqa: S101 - there are five kinds
@@ -108,11 +109,7 @@ def _member(field: NestedField, column: str) -> str:
     needed = " NOT NULL" if field.required else ""
     comment = f" COMMENT {_text(field.doc)}" if field.doc else ""
     kind = _type(field.field_type, f"{column}.{field.name}")
-    return f"{_quoted([field.name])}: {kind}{needed}{comment}"
-
-
-def _quoted(parts: Sequence[str]) -> str:
-    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+    return f"{quote_for_spark(field.name)}: {kind}{needed}{comment}"
 
 
 def _text(text: str) -> str:
