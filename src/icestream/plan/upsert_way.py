@@ -1,0 +1,86 @@
+"""Says how an upsert will find the rows of its keys, and what about the table makes that slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+# Bytes of index a row: key and position; twice the key where it is hashed.
+EXACT_BYTES, HASHED_BYTES = 12, 20
+MANY_FILES = 5_000
+LARGE_INDEX = 16 << 30
+
+
+def upsert_way(options: IcebergOptions, table: Table | None) -> dict[str, Any] | None:
+    """Return the way an upsert takes and its warnings; None for other modes."""
+    if options.commit_mode != "upsert" or not options.key_fields:
+        return None
+    keys = ", ".join(options.key_fields)
+    if table is None:
+        return {"keys": list(options.key_fields), "way": f"rows by {keys}", "warnings": []}
+    held = _held(table)
+    ranged = _is_one_number(options, table)
+    size = held["total-records"] * (EXACT_BYTES if ranged else HASHED_BYTES)
+    way = (
+        f"rows by {keys}, looked up in an index of {_bytes(size)} beside the state "
+        f"({held['total-records']} rows in {held['total-data-files']} files)"
+    )
+    if ranged:
+        way += "; files whose keys lie elsewhere are passed over"
+    return {
+        "keys": list(options.key_fields),
+        "way": way,
+        "warnings": list(_warnings(held, size)),
+    }
+
+
+def _warnings(held: dict[str, int], size: int) -> Any:
+    if held["total-equality-deletes"]:
+        yield (
+            "another writer put equality deletes on the table, and a run will stop at them: "
+            "fold them in with `rewrite_data_files` first"
+        )
+    if held["total-data-files"] > MANY_FILES:
+        yield (
+            f"{held['total-data-files']} files make every batch slow, since each is looked up by "
+            "itself: compact the table"
+        )
+    if size > LARGE_INDEX:
+        yield (
+            f"the index takes {_bytes(size)} of disk on each worker and is read from memory: a key "
+            "that grows with time, or a smaller table a tenant (`route_by`), needs less"
+        )
+
+
+def _held(table: Table) -> dict[str, int]:
+    snapshot = table.current_snapshot()
+    summary = snapshot.summary if snapshot is not None else None
+    return {
+        name: int((summary[name] if summary is not None else None) or 0)
+        for name in ("total-records", "total-data-files", "total-equality-deletes")
+    }
+
+
+def _is_one_number(options: IcebergOptions, table: Table) -> bool:
+    from pyiceberg.types import IntegerType, LongType
+
+    if len(options.key_fields) != 1:
+        return False
+    try:
+        kind = table.schema().find_type(options.key_fields[0])
+    except ValueError:
+        return False
+    return isinstance(kind, IntegerType | LongType)
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"

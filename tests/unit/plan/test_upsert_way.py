@@ -1,0 +1,103 @@
+"""What `plan` says of an upsert."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from icestream.config import parse
+from icestream.plan import build, describe, render_text
+from icestream.plan.upsert_way import upsert_way
+from icestream.sinks.iceberg.options import IcebergOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "name", StringType(), required=False),
+)
+
+
+class Table:
+    """As much of a table as `plan` looks at."""
+
+    def __init__(self, **totals: int) -> None:
+        self.summary = {name.replace("_", "-"): str(total) for name, total in totals.items()}
+
+    def schema(self) -> Schema:
+        return SCHEMA
+
+    def current_snapshot(self) -> Table:
+        return self
+
+
+def way(table: Any, *keys: str) -> dict[str, Any]:
+    options = IcebergOptions(commit_mode="upsert", key_fields=keys)
+    found = upsert_way(options, table)
+    assert found is not None
+    return found
+
+
+def test_key_of_one_number_passes_files_over() -> None:
+    found = way(Table(total_records=3_000_000, total_data_files=4, total_equality_deletes=0), "id")
+    assert found == {
+        "keys": ["id"],
+        "way": "rows by id, looked up in an index of 34 MiB beside the state (3000000 rows in 4 "
+        "files); files whose keys lie elsewhere are passed over",
+        "warnings": [],
+    }
+
+
+def test_hashed_key_takes_more_room() -> None:
+    found = way(
+        Table(total_records=1000, total_data_files=1, total_equality_deletes=0), "id", "name"
+    )
+    assert found["way"] == (
+        "rows by id, name, looked up in an index of 20 KiB beside the state (1000 rows in 1 files)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("totals", "warning"),
+    [
+        (
+            {"total_equality_deletes": 1},
+            "another writer put equality deletes on the table, and a run will stop at them: fold "
+            "them in with `rewrite_data_files` first",
+        ),
+        (
+            {"total_data_files": 6000},
+            "6000 files make every batch slow, since each is looked up by itself: compact the "
+            "table",
+        ),
+        (
+            {"total_records": 2_000_000_000},
+            "the index takes 22 GiB of disk on each worker and is read from memory: a key that "
+            "grows with time, or a smaller table a tenant (`route_by`), needs less",
+        ),
+    ],
+)
+def test_layout_that_makes_upsert_slow_is_warned_of(totals: dict[str, int], warning: str) -> None:
+    held = {"total_records": 1, "total_data_files": 1, "total_equality_deletes": 0, **totals}
+    assert way(Table(**held), "id")["warnings"] == [warning]
+
+
+def test_other_modes_have_no_way() -> None:
+    assert upsert_way(IcebergOptions(), None) is None
+
+
+def test_plan_shows_the_way(tmp_path: Path) -> None:
+    text = """\
+sources: {shop: {connector: datagen, config: {rows: 10}}}
+sinks:
+  lake:
+    connector: iceberg
+    config: {namespace: sales, table: orders, commit_mode: upsert, key_fields: [order_id]}
+pipelines: {orders: {source: shop, sink: lake}}
+"""
+    shown = render_text(describe(build(parse(text, tmp_path / "a.yaml"))))
+    assert "    upsert     rows by order_id\n" in shown
