@@ -82,6 +82,7 @@ class IcebergSink(TableSink):
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        from icestream.engine.arrow_map import map_in_arrow
         from icestream.engine.tasks import WriteOnly, read_reports
 
         if isinstance(rows, pa.Table):
@@ -93,7 +94,7 @@ class IcebergSink(TableSink):
         if self.sort_columns():
             rows = rows.sortWithinPartitions(*self.sort_columns())
         task = WriteOnly(self.writer())
-        reports = read_reports(rows.mapInArrow(task, "report binary").collect())
+        reports = read_reports(map_in_arrow(rows, task, "report binary").collect())
         for report in reports:
             if report.error is not None:
                 raise report.error

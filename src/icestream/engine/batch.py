@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.decode.inference import merge_fields
 from icestream.engine import tasks
+from icestream.engine.arrow_map import map_in_arrow
 from icestream.engine.crash_points import reach
 from icestream.errors import BadRecordError, IcestreamError, SchemaMismatchError
 from icestream.metrics.events import BatchWritten
@@ -194,7 +195,7 @@ def _through_spark(
         rows = rows.sortWithinPartitions(*order)
     try:
         written = tasks.read_reports(
-            rows.mapInArrow(tasks.WriteOnly(plan.sink.writer()), "report binary").collect()
+            map_in_arrow(rows, tasks.WriteOnly(plan.sink.writer()), "report binary").collect()
         )
     except _row_errors() as exc:
         # Spark names the value; the same rows would fail again after any restart.
