@@ -31,6 +31,7 @@ COMMANDS = (
     "run",
     "status",
     "snapshots",
+    "schema",
     "query",
     "metrics",
     "json-schema",

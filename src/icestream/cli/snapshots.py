@@ -42,7 +42,7 @@ def command(screen: Screen, path: Path, table: str | None, pipeline: str | None,
     from icestream.tables.snapshots import list_snapshots
 
     plan = build(load(path))
-    found = find_table(_wanted(plan, table, pipeline).split("."), plan.catalogs)
+    found = find_table(wanted_table(plan, table, pipeline).split("."), plan.catalogs)
     snapshots = list_snapshots(found.table, limit=limit)
     total = len(found.table.metadata.snapshots)
     document = {
@@ -59,7 +59,12 @@ def command(screen: Screen, path: Path, table: str | None, pipeline: str | None,
     return 0
 
 
-def _wanted(plan: Plan, table: str | None, pipeline: str | None) -> str:
+def wanted_table(plan: Plan, table: str | None, pipeline: str | None) -> str:
+    """Return the name of the table that a person means.
+
+    Raises:
+        PlanError: no pipeline has that name, or the file has no table, or several.
+    """
     if table is not None and pipeline is not None:
         raise click.UsageError("give a table or --pipeline, not both")
     if table is not None:

@@ -92,8 +92,15 @@ class Sink(ABC, Generic[OptionsT]):
         """Return the table's columns, or None while there is no table."""
 
     @abstractmethod
-    def prepare(self, columns: pa.Schema) -> None:
-        """Make the table fit rows with these columns: create it, add columns, or refuse.
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
+        """Make the table fit rows with these columns: create it, change it, or refuse.
+
+        A crash afterwards leaves a table that the same rows fit when the batch is replayed.
+
+        Args:
+            columns: the columns of the rows.
+            declared: whether the source declares them, so that they are all there are; else a
+                column that is missing may be there in the next batch.
 
         Raises:
             SchemaMismatchError: the rows do not fit and the options forbid changing the table.
@@ -102,6 +109,10 @@ class Sink(ABC, Generic[OptionsT]):
     def adds_columns(self) -> bool:
         """Tell whether the table may grow a column that the stream shows."""
         return True
+
+    def widens_columns(self) -> bool:
+        """Tell whether a column may become wider, or optional, for a value that does not fit."""
+        return False
 
     def sorts(self) -> bool:
         """Tell whether the rows of a file come in an order, which takes Spark to sort them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icestream.decode.inference import merge_fields
+from icestream.decode.widening import join_columns
 from icestream.engine import tasks
 from icestream.engine.arrow_map import map_in_arrow
 from icestream.engine.crash_points import reach
@@ -69,6 +70,7 @@ class _Outcome:
     bad: int = 0
     examples: list[tuple[tuple[bool, int], BadRecord]] = field(default_factory=list)
     new_fields: dict[str, pa.DataType] = field(default_factory=dict)
+    wider: dict[str, pa.Field] = field(default_factory=dict)
     error: IcestreamError | None = None
 
     def add(self, report: tasks.Report) -> None:
@@ -79,6 +81,7 @@ class _Outcome:
         self.bad += report.bad
         self.examples += [(_order(report), example) for example in report.examples]
         self.new_fields = merge_fields(self.new_fields, report.new_fields)
+        self.wider = join_columns(self.wider, report.wider)
 
 
 def write_once(
@@ -137,6 +140,7 @@ def _run(
             splits=splits,
             columns=known,
             evolving=columns.evolving,
+            widening=columns.widening,
             stop_at_bad=plan.on_error == "fail",
             dead_letters=_dead_letters(plan, mark),
         )
@@ -144,15 +148,15 @@ def _run(
         for report in _reports(spark, plan, reading):
             outcome.add(report)
         failed = outcome.error or _bad_record(plan, outcome, mark)
-        if failed is None and not outcome.new_fields:
+        if failed is None and not outcome.new_fields and not outcome.wider:
             return outcome
         _discard(plan, outcome)
         if failed is not None:
             raise failed
-        columns.add(outcome.new_fields)
+        columns.add(outcome.new_fields, outcome.wider)
     raise SchemaMismatchError(
         f"the batch showed new fields {SCHEMA_ROUNDS} times over, last "
-        f"{', '.join(sorted(outcome.new_fields))}",
+        f"{', '.join(sorted({*outcome.new_fields, *outcome.wider}))}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",
         todo="Give the columns with `schema`, or keep free-form data in one column.",
     )
@@ -162,7 +166,7 @@ def _reports(spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading) ->
     count = len(reading.splits)
     numbers = spark.range(0, count, 1, max(count, 1))
     if not plan.uses_spark_sql():
-        plan.sink.prepare(reading.columns)
+        plan.sink.prepare(reading.columns, declared=not reading.evolving)
         task = tasks.ReadAndWrite(reading, plan.sink.writer())
         return tasks.read_reports(numbers.mapInArrow(task, "report binary").collect())
     return _through_spark(spark, plan, reading, numbers)
@@ -189,7 +193,7 @@ def _through_spark(
             where=f"pipeline {plan.name!r}",
             todo=f"The source's columns: {', '.join(reading.columns.names)}.",
         ) from exc
-    plan.sink.prepare(shape)
+    plan.sink.prepare(shape, declared=not reading.evolving)
     order = plan.sink.sort_columns()
     if order:
         rows = rows.sortWithinPartitions(*order)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.records import Records
+from icestream.decode.widening import widest
 from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -23,9 +24,10 @@ SAMPLE = 10_000
 class Columns:
     """The columns of a row as the source gives it, before transforms.
 
-    Given by the source's options; else the table's own, where no transform stands between; else
-    those remembered; else told by a registry or inferred from the first rows, and remembered with
-    the checkpoint, so that a replay decodes alike.
+    Given by the source's options; else the table's own, where no transform stands between, and
+    then they follow what anybody does to the table; else those remembered; else told by a registry
+    or inferred from the first rows, and remembered with the checkpoint, so that a replay decodes
+    alike.
     """
 
     def __init__(self, plan: PipelinePlan, state: PipelineState) -> None:
@@ -33,11 +35,17 @@ class Columns:
         self._state = state
         self._given = plan.source.schema()
         self._columns: pa.Schema | None = None
+        self._is_grown = False  # by a batch that is not written yet, so the table lags behind
 
     @property
     def evolving(self) -> bool:
         """Whether fields that appear in the data become columns."""
         return self._given is None
+
+    @property
+    def widening(self) -> bool:
+        """Whether a column becomes wider for a value that does not fit."""
+        return self.evolving and self._plan.sink.widens_columns()
 
     def of(self, splits: Sequence[Split]) -> pa.Schema | None:
         """Return the columns to read, looking into `splits` if nothing else tells.
@@ -46,16 +54,27 @@ class Columns:
         """
         if self._columns is None:
             self._columns = self._known() or self._inferred(splits)
+        elif not self._is_grown:
+            self._columns = self._of_table() or self._columns
+        self._is_grown = False
         return self._columns
 
-    def add(self, fields: Mapping[str, pa.DataType]) -> None:
-        """Take up fields that a batch showed for the first time.
+    def add(
+        self,
+        fields: Mapping[str, pa.DataType],
+        wider: Mapping[str, pa.Field] | None = None,
+    ) -> None:
+        """Take up what a batch showed for the first time.
+
+        Args:
+            fields: fields that no column is there for, or structs that have gained members.
+            wider: columns as they must be to take values that did not fit.
 
         Raises:
             SchemaMismatchError: the sink's schema is strict.
         """
         assert self._columns is not None  # noqa: S101 - a batch was read with them
-        if not self._plan.sink.adds_columns():
+        if fields and not self._plan.sink.adds_columns():
             named = ", ".join(f"{name!r} {kind}" for name, kind in sorted(fields.items()))
             raise SchemaMismatchError(
                 f"the stream has columns that the table lacks: {named}",
@@ -65,23 +84,42 @@ class Columns:
         for name, kind in fields.items():
             index = self._columns.get_field_index(name)
             if index < 0:
-                self._columns = self._columns.append(pa.field(name, kind))
+                self._columns = self._columns.append(self._named(name, kind))
             else:
                 # A struct that has gained members comes under its own name.
                 grown = self._columns.field(index).with_type(kind)
                 self._columns = self._columns.set(index, grown)
+        for name, column in (wider or {}).items():
+            index = self._columns.get_field_index(name)
+            known = self._columns.field(index)
+            kind = widest(known.type, column.type) or known.type
+            nullable = known.nullable or column.nullable
+            widened = known.with_type(kind).with_nullable(nullable)
+            self._columns = self._columns.set(index, widened)
+        self._is_grown = True
         self._remember()
 
     def _known(self) -> pa.Schema | None:
         if self._given is not None:
             return self._given
-        if not self._plan.transforms:
-            table = self._plan.sink.columns()
-            if table is not None:
-                extra = self._plan.source.extra_columns() or []
-                asked_for_later = [column for column in extra if column.name not in table.names]
-                return pa.schema([*table, *asked_for_later])
-        return self._remembered()
+        return self._of_table() or remembered(self._state)
+
+    def _of_table(self) -> pa.Schema | None:
+        """Return the table's columns as they are now, where they are those of the rows."""
+        if self._given is not None or self._plan.transforms:
+            return None
+        table = self._plan.sink.columns()
+        if table is None:
+            return None
+        extra = self._plan.source.extra_columns() or []
+        asked_for_later = [column for column in extra if column.name not in table.names]
+        return pa.schema([*table, *asked_for_later])
+
+    def _named(self, name: str, kind: pa.DataType) -> pa.Field:
+        """Return a new column; as the table has it, if somebody has added it there meanwhile."""
+        table = self._of_table()
+        index = -1 if table is None else table.get_field_index(name)
+        return pa.field(name, kind) if table is None or index < 0 else table.field(index)
 
     def _inferred(self, splits: Sequence[Split]) -> pa.Schema | None:
         decoder = self._plan.source.decoder()
@@ -117,15 +155,21 @@ class Columns:
         shown = {column.name: str(column.type) for column in self._columns}
         self._state.remember_schema({"columns": shown, "arrow": encoded})
 
-    def _remembered(self) -> pa.Schema | None:
-        kept: dict[str, Any] | None = self._state.schema()
-        if kept is None:
-            return None
-        try:
-            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept["arrow"])))
-        except (KeyError, ValueError, pa.ArrowInvalid) as exc:
-            raise CorruptStateError(
-                f"the file {self._state.folder / 'schema.json'} can't be read: {exc}",
-                where=f"pipeline {self._plan.name!r}",
-                todo="Remove it to infer the columns again, or restore it from a backup.",
-            ) from exc
+
+def remembered(state: PipelineState) -> pa.Schema | None:
+    """Return the columns that an earlier batch of a pipeline showed; None if none did.
+
+    Raises:
+        CorruptStateError: they can't be read.
+    """
+    kept: dict[str, Any] | None = state.schema()
+    if kept is None:
+        return None
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept["arrow"])))
+    except (KeyError, ValueError, pa.ArrowInvalid) as exc:
+        raise CorruptStateError(
+            f"the file {state.folder / 'schema.json'} can't be read: {exc}",
+            where=f"pipeline {state.pipeline!r}",
+            todo="Remove it to infer the columns again, or restore it from a backup.",
+        ) from exc

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from icestream.contracts.records import BadRecord, Records
 from icestream.decode.inference import merge_fields
+from icestream.decode.widening import join_columns
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Report:
     bad: int = 0
     examples: list[BadRecord] = field(default_factory=list)
     new_fields: dict[str, pa.DataType] = field(default_factory=dict)
+    wider: dict[str, pa.Field] = field(default_factory=dict)
     error: IcestreamError | None = None
 
 
@@ -91,6 +93,7 @@ class Reading:
     Attributes:
         columns: the columns of a row, those that the source adds included.
         evolving: whether fields that `columns` lacks are of interest.
+        widening: whether columns may become wider, rather than a record be bad.
         stop_at_bad: whether one bad record decides the batch.
     """
 
@@ -101,6 +104,7 @@ class Reading:
     evolving: bool
     stop_at_bad: bool
     dead_letters: DeadLetters | None = None
+    widening: bool = False
 
     def rows(self, report: Report) -> Iterator[pa.RecordBatch]:
         """Yield the good rows of a split, and note everything else in its report."""
@@ -124,6 +128,9 @@ class Reading:
     ) -> pa.RecordBatch:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
         outcome = self.decoder.decode(records.values, columns)
+        if outcome.wider and self.widening:  # the batch is read anew; what is bad then is bad
+            report.wider = join_columns(report.wider, outcome.wider)
+            raise _Stop
         for index, reason in outcome.bad:
             report.bad += 1
             if self.dead_letters is not None or len(bad) < BAD_EXAMPLES:

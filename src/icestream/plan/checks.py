@@ -67,6 +67,7 @@ class _SinkCheck:
             *self._commit_mode(),
             *self._errors(),
             *self._batching(),
+            *self._renames(),
         ]
 
     def _problem(self, field: str, what: str, todo: str, *, at: str = "") -> PlanError:
@@ -182,6 +183,15 @@ class _SinkCheck:
                 f"rows are written to {branch!r} itself, so `publish` has nothing to hold back",
                 f"Add e.g. `branch: audit`; once the checks hold, {publish.to!r} is moved to it.",
                 at="publish",
+            )
+
+    def _renames(self) -> Iterator[PlanError]:
+        evolution = self.options.schema_evolution
+        if self.options.renames and evolution != "full":
+            yield self._problem(
+                "renames",
+                f"schema_evolution {evolution!r} renames no columns, and some are given",
+                "Use `schema_evolution: full`, or take `renames` out.",
             )
 
     def _errors(self) -> Iterator[PlanError]:

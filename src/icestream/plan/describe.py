@@ -16,6 +16,8 @@ from icestream.sinks.iceberg.sort import parse_sort
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pyiceberg.table import Table
+
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.sink import Sink
     from icestream.plan.plan import PipelinePlan, Plan
@@ -73,7 +75,7 @@ def _pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
         "source": {"name": pipeline.source_name, "reads": pipeline.source.identity()},
         "transforms": list(pipeline.steps),
         "sink": pipeline.sink_name,
-        "table": _table(pipeline.sink, ask=ask),
+        "table": _table(pipeline.sink, ask=ask, fills=pipeline),
         "on_error": pipeline.on_error,
         "dead_letter": _table(pipeline.dead_letter, ask=ask) if pipeline.dead_letter else None,
         "batching": {
@@ -88,7 +90,7 @@ def _pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
     }
 
 
-def _table(sink: Sink[Any], *, ask: bool) -> dict[str, Any]:
+def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> dict[str, Any]:
     options = getattr(sink, "options", None)
     catalog = getattr(sink, "catalog", None)
     if not isinstance(options, IcebergOptions) or catalog is None:
@@ -108,7 +110,7 @@ def _table(sink: Sink[Any], *, ask: bool) -> dict[str, Any]:
             for key, value in table_properties(options).items()
         },
     }
-    return {**wanted, **_action(options, catalog, ask=ask)}
+    return {**wanted, **_action(options, catalog, fills, ask=ask)}
 
 
 def _terms(options: IcebergOptions) -> Iterable[Any]:
@@ -117,7 +119,9 @@ def _terms(options: IcebergOptions) -> Iterable[Any]:
     return parse_terms(options) if named else ()
 
 
-def _action(options: IcebergOptions, catalog: Catalog[Any], *, ask: bool) -> dict[str, Any]:
+def _action(
+    options: IcebergOptions, catalog: Catalog[Any], fills: PipelinePlan | None, *, ask: bool
+) -> dict[str, Any]:
     """Tell what a run would do to the table: create, change, none; or that it is unknown."""
     missing = {"action": "create"} if options.create else {"action": "missing"}
     if not ask:
@@ -127,17 +131,28 @@ def _action(options: IcebergOptions, catalog: Catalog[Any], *, ask: bool) -> dic
     if _is_unmade(catalog):
         return missing
     try:
-        properties = _existing_properties(options, catalog)
+        table = _existing(options, catalog)
+        if table is None:
+            return missing
+        changes = _changes(options, table, fills)
     except IcestreamError as exc:
         return {"action": "unknown", "reason": exc.what}
-    if properties is None:
-        return missing
-    changes = [
-        {"property": key, "from": properties.get(key), "to": value}
-        for key, value in options.table_properties.items()
-        if properties.get(key) != value and not is_secret(key, value)
-    ]
     return {"action": "change" if changes else "none", "changes": changes}
+
+
+def _changes(
+    options: IcebergOptions, table: Table, fills: PipelinePlan | None
+) -> list[dict[str, Any]]:
+    from icestream.plan.table_changes import column_changes, partition_changes
+
+    properties = [
+        {"property": key, "from": table.properties.get(key), "to": value}
+        for key, value in options.table_properties.items()
+        if table.properties.get(key) != value and not is_secret(key, value)
+    ]
+    if fills is None:
+        return properties
+    return [*properties, *partition_changes(options, table), *column_changes(fills, table)]
 
 
 def _is_unmade(catalog: Catalog[Any]) -> bool:
@@ -148,9 +163,8 @@ def _is_unmade(catalog: Catalog[Any]) -> bool:
     return not Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0])).exists()
 
 
-def _existing_properties(options: IcebergOptions, catalog: Catalog[Any]) -> dict[str, str] | None:
+def _existing(options: IcebergOptions, catalog: Catalog[Any]) -> Table | None:
     try:
-        table = catalog.find_table((*options.namespace, options.table))
+        return catalog.find_table((*options.namespace, options.table))
     except OSError as exc:
         raise IcestreamError(f"the table's metadata cannot be read ({exc})") from exc
-    return None if table is None else dict(table.properties)

@@ -83,8 +83,15 @@ def _table(label: str, table: dict[str, Any]) -> Iterator[str]:
         if table["sort_order"]:
             yield f"  +   sorted by {', '.join(table['sort_order'])}"
         yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())
-    for change in table.get("changes", ()):
-        yield f"  ~   {change['property']} = {change['from']} -> {change['to']}"
+    yield from (f"  ~   {_change(change)}" for change in table.get("changes", ()))
+
+
+def _change(change: dict[str, Any]) -> str:
+    if "property" in change:
+        return f"{change['property']} = {change['from']} -> {change['to']}"
+    if "layout" in change:
+        return f"partitioned by {change['from']}, new files by {change['to']}"
+    return str(change["words"])
 
 
 def _branch(table: dict[str, Any]) -> Iterator[str]:

@@ -98,6 +98,7 @@ def compare(
     *,
     renames: Mapping[str, str] | None = None,
     declared: bool = False,
+    keys: Collection[str] = (),
     needed: Mapping[str, str] | None = None,
     held: Collection[str] = (),
 ) -> Comparison:
@@ -108,6 +109,7 @@ def compare(
         stream_schema: the stream's columns.
         renames: as for `diff`.
         declared: as for `diff`.
+        keys: columns that identify a row, beside those that the table's schema says.
         needed: columns that can't be dropped, and what each does, e.g. `partitions the table`.
         held: columns that are left null rather than dropped.
     """
@@ -116,10 +118,7 @@ def compare(
     comparing = _Comparing(declared=declared, needed=needed or {}, held=held)
     renamed = comparing.rename(table_schema, stream_schema, renames or {})
     table_schema = apply(table_schema, renamed)
-    comparing.keys = {
-        str(table_schema.find_column_name(field_id))
-        for field_id in table_schema.identifier_field_ids
-    }
+    comparing.keys = {*keys, *table_schema.identifier_field_names()}
     comparing.structs((), stream_schema.as_struct(), table_schema.as_struct())
     changes = sorted(comparing.changes, key=lambda change: ORDER.index(type(change)))
     return Comparison((*renamed, *changes), tuple(comparing.problems))

@@ -15,6 +15,8 @@ from icestream.cli.screen import Screen, unexpected
 from icestream.errors import UnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.fixtures.command_line import Icestream
 
 HEAVY = ("pyspark", "pyarrow", "pyiceberg", "pydantic", "rich", "duckdb", "prometheus_client")
@@ -37,9 +39,21 @@ def test_help_lists_every_command(icestream: Icestream) -> None:
     assert (ended.code, listed) == (0, list(main.COMMANDS))
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
-def test_every_command_has_help_and_json_output(icestream: Icestream, name: str) -> None:
-    ended = icestream(name, "--help")
+def command_lines() -> Iterator[tuple[str, ...]]:
+    """Every command that does something, those within `dlq` and the like by both names."""
+    for name in main.COMMANDS:
+        command = main.group.get_command(click.Context(main.group), name)
+        if isinstance(command, click.Group):
+            yield from ((name, inner) for inner in command.commands)
+        else:
+            yield (name,)
+
+
+@pytest.mark.parametrize("words", list(command_lines()), ids=" ".join)
+def test_every_command_has_help_and_json_output(
+    icestream: Icestream, words: tuple[str, ...]
+) -> None:
+    ended = icestream(*words, "--help")
     assert ended.code == 0
     assert "--output [text|json]" in ended.out
     assert "--color [auto|always|never]" in ended.out
@@ -78,7 +92,7 @@ def test_completion_offers_the_commands() -> None:
         text=True,
         check=False,
     )
-    assert done.stdout.splitlines() == ["plain,status", "plain,snapshots"]
+    assert done.stdout.splitlines() == ["plain,status", "plain,snapshots", "plain,schema"]
 
 
 def test_unknown_command_is_answered_with_a_suggestion(icestream: Icestream) -> None:

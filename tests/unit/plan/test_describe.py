@@ -4,8 +4,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.transforms import BucketTransform, DayTransform
+from pyiceberg.types import LongType, NestedField, TimestamptzType
 
 from icestream.catalogs.jdbc import embedded
 from icestream.config import parse
@@ -34,12 +36,21 @@ def description(text: str, folder: Path, *, ask: bool = True) -> dict[str, Any]:
     return describe(build(parse(text, folder / "a.yaml")), ask=ask)
 
 
-def make_table(folder: Path, **properties: str) -> None:
+AS_IN_THE_FILE = PartitionSpec(
+    PartitionField(1, 1000, BucketTransform(16), "id_bucket"),
+    PartitionField(2, 1001, DayTransform(), "ts_day"),
+)
+
+
+def make_table(folder: Path, spec: PartitionSpec = AS_IN_THE_FILE, **properties: str) -> None:
     catalog = embedded(folder / "lake")
     client = catalog.client()
     client.create_namespace("sales")
-    schema = Schema(NestedField(1, "id", LongType(), required=False))
-    client.create_table("sales.orders", schema, properties=properties)
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "ts", TimestamptzType(), required=False),
+    )
+    client.create_table("sales.orders", schema, partition_spec=spec, properties=properties)
     catalog.close()
 
 
@@ -74,6 +85,65 @@ def test_property_that_differs_is_a_change(tmp_path: Path) -> None:
         {"property": "owner", "from": "someone", "to": "shop"}
     ]
     assert "  ~   owner = someone -> shop" in render_text(found).splitlines()
+
+
+def test_other_partitioning_is_shown_before_it_happens(tmp_path: Path) -> None:
+    make_table(tmp_path, PartitionSpec(AS_IN_THE_FILE.fields[1]), owner="shop")
+    found = description(FILE, tmp_path)
+    assert found["pipelines"][0]["table"]["changes"] == [
+        {
+            "layout": "partitioning",
+            "from": "[day(ts)]",
+            "to": "[day(ts), bucket(16, id)]",
+        }
+    ]
+    assert (
+        "  ~   partitioned by [day(ts)], new files by [day(ts), bucket(16, id)]"
+        in render_text(found).splitlines()
+    )
+
+
+@pytest.mark.parametrize("partitioning", ["", "      partitioning: table_default\n"])
+def test_file_that_names_no_partitions_changes_none(partitioning: str, tmp_path: Path) -> None:
+    make_table(tmp_path, owner="shop")
+    line = '      partitioning: ["days(ts)", "bucket(16, id)"]\n'
+    found = description(FILE.replace(line, partitioning), tmp_path)
+    assert found["pipelines"][0]["table"]["action"] == "none"
+
+
+def declaring(columns: str, options: str) -> str:
+    return f"""\
+sources: {{shop: {{connector: files, config: {{path: in, format: json, schema: "{columns}"}}}}}}
+sinks:
+  lake: {{connector: iceberg, config: {{namespace: sales, table: orders, {options}}}}}
+pipelines: {{orders: {{source: shop, sink: lake}}}}
+"""
+
+
+def test_columns_that_the_source_declares_are_compared_with_the_table(tmp_path: Path) -> None:
+    make_table(tmp_path, PartitionSpec())
+    for file, changes in [
+        (
+            declaring(
+                "id int, n bigint, at timestamp", "schema_evolution: full, renames: {ts: at}"
+            ),
+            ["rename 'ts' to 'at'", "add 'n' long"],
+        ),
+        (declaring("id int", "schema_evolution: full"), ["drop 'ts'"]),
+        (declaring("id int", "schema_evolution: strict"), []),
+    ]:
+        text = render_text(description(file, tmp_path))
+        assert [line[6:] for line in text.splitlines() if line.startswith("  ~   ")] == changes
+
+
+def test_table_that_does_not_fit_is_marked(tmp_path: Path) -> None:
+    make_table(tmp_path, PartitionSpec())
+    file = declaring("id int, n bigint", "schema_evolution: strict")
+    table = description(file, tmp_path)["pipelines"][0]["table"]
+    assert (table["action"], table["reason"]) == (
+        "unknown",
+        "the stream has columns that the table lacks: 'n' long",
+    )
 
 
 def test_catalog_that_cannot_be_asked_is_unknown(tmp_path: Path) -> None:

@@ -253,7 +253,6 @@ views:
             ("6:21 sources.hook.connector", "webhook"),
             ("13:20 sinks.lake.config.commit_mode", "upsert"),
             ("14:7 sinks.lake.config.key_fields", "key_fields"),
-            ("16:25 sinks.lake.config.schema_evolution", "full"),
             ("17:7 sinks.lake.config.maintenance", "maintenance"),
             ("18:7 sinks.lake.config.s3", "s3"),
             ("20:47 pipelines.p.transforms[0].flatten", "flatten"),

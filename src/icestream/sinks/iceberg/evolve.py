@@ -1,138 +1,139 @@
-"""Compares the rows of a batch with the table, and says what must change."""
+"""Decides which changes of a table's columns the options allow, and refuses the others."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from pyiceberg.exceptions import ResolveError
-from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
-from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
-from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    IcebergType,
-    ListType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-)
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from icestream.errors import SchemaMismatchError
+from icestream.schemas.changes import AddColumn, MakeOptional, UpdateType
+from icestream.schemas.comparison import MISFIT, compare
+from icestream.schemas.conversion import arrow_to_iceberg as to_iceberg
+from icestream.schemas.conversion import iceberg_to_arrow as to_arrow
+from icestream.sinks.iceberg.partition import parse_terms
+from icestream.sinks.iceberg.spec_change import names_partitions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.sorting import SortOrder
+
+    from icestream.schemas.changes import SchemaChange
+    from icestream.schemas.comparison import Comparison
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+__all__ = ["TableShape", "asked", "permitted", "to_arrow", "to_iceberg"]
+
+MENDED_BY_FULL = (
+    "Use `schema_evolution: full`, convert the stream with a `cast` transform, or alter the table."
+)
+NEEDS_COLUMNS = "Use `schema_evolution: add_columns`, or alter the table."
 
 
-def to_iceberg(columns: pa.Schema, format_version: int) -> Schema:
-    """Return an Iceberg schema with fresh field ids for Arrow columns."""
-    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
-
-    try:
-        # Nanoseconds are a type of their own from v3 on; v2 tables keep microseconds.
-        schema = _pyarrow_to_schema_without_ids(
-            columns,
-            downcast_ns_timestamp_to_us=format_version < 3,
-            format_version=format_version,  # type: ignore[arg-type]
-        )
-    except UnsupportedPyArrowTypeException as exc:
-        raise SchemaMismatchError(
-            f"the rows have a type that Iceberg lacks: {exc}",
-            todo="Cast the column with a `cast` transform, or give a `schema`.",
-        ) from exc
-    return assign_fresh_schema_ids(schema)
-
-
-def to_arrow(schema: Schema) -> pa.Schema:
-    """Return the Arrow columns of a table, without field ids."""
-    from pyiceberg.io.pyarrow import _pyarrow_schema_ensure_small_types
-
-    return _pyarrow_schema_ensure_small_types(schema_to_pyarrow(schema, include_field_ids=False))
-
-
-class Missing(NamedTuple):
-    """A column that the rows have and the table has not.
+@dataclass(frozen=True)
+class TableShape:
+    """A table's columns, and what hangs on them.
 
     Attributes:
-        parent: the struct that it belongs to, as a path; None for a column of the table itself.
-        column: its name, type and doc.
+        spec: its partition spec.
+        specs: every spec that it ever had.
+        is_shared: whether other pipelines write to it too.
     """
 
-    parent: str | None
-    column: NestedField
+    schema: Schema
+    spec: PartitionSpec
+    specs: Sequence[PartitionSpec]
+    sort_order: SortOrder
+    format_version: int
+    is_shared: bool
 
-    def __str__(self) -> str:
-        return f"{_path(self.parent, self.column.name)!r} {self.column.field_type}"
+    def needed(self, options: IcebergOptions) -> dict[str, str]:
+        """Return the columns that can't be dropped, and what each does."""
+        needed = {}
+        if options.sequence_field:
+            needed[options.sequence_field] = "tells which change is newer"
+        for order in self.sort_order.fields:
+            needed[self._name(order.source_id)] = "sorts the table"
+        if names_partitions(options):
+            partitions = [term.column for term in parse_terms(options)]
+        else:
+            partitions = [self._name(field.source_id) for field in self.spec.fields]
+        return {**needed, **dict.fromkeys(partitions, "partitions the table")}
+
+    def held(self) -> set[str]:
+        """Return the columns by which older files are partitioned, and which must stay."""
+        sources = {field.source_id for spec in self.specs for field in spec.fields}
+        return {self._name(each) for each in sources if each in self.schema.field_ids}
+
+    def _name(self, field_id: int) -> str:
+        return str(self.schema.find_column_name(field_id))
 
 
-def missing_columns(table: Schema, rows: Schema) -> list[Missing]:
-    """Return the columns that the rows have and the table has not, those in structs included.
+def asked(
+    table: TableShape, columns: pa.Schema, options: IcebergOptions, *, declared: bool
+) -> Comparison:
+    """Return what rows with `columns` ask of the table, as far as the options let it follow.
+
+    Args:
+        table: the table.
+        columns: the columns of the rows.
+        options: the sink's.
+        declared: whether the source declares them, so that they are all there are.
+    """
+    stream = to_iceberg(columns, table.format_version)
+    if options.schema_evolution != "full":
+        return compare(table.schema, stream)
+    return compare(
+        table.schema,
+        stream,
+        renames=options.renames,
+        # What only the rows of another pipeline have is not ours to drop.
+        declared=declared and not table.is_shared,
+        keys=options.key_fields,
+        needed=table.needed(options),
+        held=table.held(),
+    )
+
+
+def permitted(found: Comparison, evolution: str) -> list[SchemaChange]:
+    """Return the changes that make the table fit, all of them allowed.
+
+    Args:
+        found: what the stream asks of the table.
+        evolution: `strict`, `add_columns` or `full`.
 
     Raises:
-        SchemaMismatchError: a column that both have can't be written to the table, or the table
-            requires one that the rows lack.
+        SchemaMismatchError: a change that is needed is not allowed, or none would do; the message
+            shows the whole difference.
     """
-    comparison = _Comparison()
-    comparison.structs(None, rows.as_struct(), table.as_struct())
-    if comparison.problems:
-        raise SchemaMismatchError(
-            "; ".join(comparison.problems),
-            todo="Convert the stream with a `cast` transform, or alter the table.",
+    if evolution == "full":
+        if found.problems:
+            raise SchemaMismatchError("; ".join(found.problems), todo=MISFIT)
+        return list(found.changes)
+    lacking = [change for change in found.changes if isinstance(change, AddColumn)]
+    mended = [words for change in found.changes if (words := _refusal(change))]
+    refused = [*found.problems, *mended]
+    todo = MENDED_BY_FULL if mended and not found.problems else MISFIT
+    if evolution == "strict" and lacking:
+        todo = todo if refused else NEEDS_COLUMNS
+        named = ", ".join(f"{change.column!r} {change.field_type}" for change in lacking)
+        refused.append(f"the stream has columns that the table lacks: {named}")
+    if refused:
+        raise SchemaMismatchError("; ".join(refused), todo=todo)
+    return list(lacking)
+
+
+def _refusal(change: SchemaChange) -> str | None:
+    """Say why rows can't be written without a change that only `full` makes; None if they can."""
+    if isinstance(change, UpdateType):
+        return (
+            f"column {change.column!r} is {change.old_type} in the table and {change.new_type} in "
+            "the stream"
         )
-    return comparison.missing
-
-
-class _Comparison:
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.missing: list[Missing] = []
-
-    def structs(self, parent: str | None, found: StructType, wanted: StructType) -> None:
-        known = {column.name: column for column in wanted.fields}
-        for column in found.fields:
-            match = known.get(column.name)
-            if match is None:
-                self.missing.append(Missing(parent, column))
-            else:
-                self.types(_path(parent, column.name), column.field_type, match.field_type)
-        given = {column.name for column in found.fields}
-        self.problems += [
-            f"column {_path(parent, column.name)!r} is required by the table and missing in the "
-            "stream"
-            for column in wanted.fields
-            if column.required and column.name not in given
-        ]
-
-    def types(self, path: str, found: IcebergType, wanted: IcebergType) -> None:
-        if isinstance(found, StructType) and isinstance(wanted, StructType):
-            self.structs(path, found, wanted)
-        elif isinstance(found, ListType) and isinstance(wanted, ListType):
-            self.types(f"{path}.element", found.element_type, wanted.element_type)
-        elif isinstance(found, MapType) and isinstance(wanted, MapType):
-            self.types(f"{path}.key", found.key_type, wanted.key_type)
-            self.types(f"{path}.value", found.value_type, wanted.value_type)
-        elif not _fits(found, wanted):
-            self.problems.append(
-                f"column {path!r} is {wanted} in the table and {found} in the stream"
-            )
-
-
-def _fits(found: IcebergType, wanted: IcebergType) -> bool:
-    if found == wanted:
-        return True
-    if not isinstance(found, PrimitiveType) or not isinstance(wanted, PrimitiveType):
-        return False
-    if isinstance(found, BinaryType) and isinstance(wanted, StringType):
-        return False  # PyIceberg would take any bytes for text.
-    if isinstance(found, DecimalType) and isinstance(wanted, DecimalType):
-        # PyIceberg looks at the precision alone.
-        return found.scale == wanted.scale and found.precision <= wanted.precision
-    try:
-        return promote(found, wanted) == wanted
-    except ResolveError:
-        return False
-
-
-def _path(parent: str | None, name: str) -> str:
-    return name if parent is None else f"{parent}.{name}"
+    if isinstance(change, MakeOptional) and change.is_missing:
+        return f"column {change.column!r} is required by the table and missing in the stream"
+    # One that the stream has, without promising a value, is looked at row by row.
+    return None

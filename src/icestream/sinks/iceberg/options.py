@@ -144,13 +144,13 @@ class IcebergOptions(Options):
     )
     schema_evolution: Literal["strict", "add_columns", "full"] = Field(
         "add_columns",
-        description="Which changes of the stream's schema the table follows.",
-        json_schema_extra={"planned": ["full"]},
+        description="Which changes of the stream's schema the table follows: none, new columns, "
+        "or all (add, drop, rename, widen, make optional).",
     )
     renames: dict[Name, Name] = Field(
         default_factory=dict,
-        description="Columns to rename in the table, old name to new.",
-        json_schema_extra=PLANNED,
+        description="Columns to rename in the table, old name to new; needs "
+        "`schema_evolution: full`.",
     )
     snapshot_properties: dict[Name, PropertyText] = Field(
         default_factory=dict, description="Properties put into every snapshot's summary."

@@ -74,13 +74,17 @@ class IcebergSink(Sink[IcebergOptions]):
     def columns(self) -> pa.Schema | None:
         from icestream.sinks.iceberg.evolve import to_arrow
 
-        return to_arrow(self.target.state.schema) if self.target.exists else None
+        schema = self.target.schema()
+        return None if schema is None else to_arrow(schema)
 
-    def prepare(self, columns: pa.Schema) -> None:
-        self.target.prepare(self.mode.table_columns(columns))
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
+        self.target.prepare(self.mode.table_columns(columns), declared=declared)
 
     def adds_columns(self) -> bool:
         return self.options.schema_evolution != "strict"
+
+    def widens_columns(self) -> bool:
+        return self.options.schema_evolution == "full"
 
     def sorts(self) -> bool:
         return bool(self.options.sort_order)

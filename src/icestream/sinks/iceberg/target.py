@@ -6,23 +6,21 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.mark import overtaken
-from icestream.errors import ConnectorError, SchemaMismatchError
+from icestream.errors import ConnectorError, IcestreamError
 from icestream.sinks.iceberg import ledger
-from icestream.sinks.iceberg.properties import (
-    properties_to_set,
-    table_properties,
-    write_settings,
-)
+from icestream.sinks.iceberg.properties import write_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pyarrow as pa
+    from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import Commit
+    from icestream.sinks.iceberg.fitting import Fitting
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.java_table import Change, JavaTable, TableState
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -51,8 +49,8 @@ class Target:
         self._java: JavaCatalog | None = None
         self._handle: JavaTable | None = None
         self._state: TableState | None = None
-        self._fitting: pa.Schema | None = None
-        self._adopted = False
+        self._fitting: Fitting | None = None
+        self._is_looked_at = False
 
     @property
     def identity(self) -> str:
@@ -74,12 +72,18 @@ class Target:
         return self.spark
 
     @property
+    def fitting(self) -> Fitting:
+        assert self._fitting is not None  # noqa: S101 - `open` comes first
+        return self._fitting
+
+    @property
     def handle(self) -> JavaTable:
         assert self._handle is not None  # noqa: S101 - `open` or `prepare` comes first
         return self._handle
 
     def open(self, spark: SparkSession, pipeline: str) -> None:
         """Connect, and read the table if there is one."""
+        from icestream.sinks.iceberg.fitting import Fitting
         from icestream.sinks.iceberg.java import JavaCatalog
 
         self.pipeline = pipeline
@@ -87,8 +91,9 @@ class Target:
         # Makes the catalog's own store where it is missing, and puts its faults into our words.
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
-        self._handle = self._state = self.seen = self._fitting = None
-        self._adopted = False
+        self._handle = self._state = self.seen = None
+        self._fitting = Fitting(self)
+        self._is_looked_at = False
         if self._java.exists(self.namespace, self.table):
             self._handle = self._java.load(self.namespace, self.table)
             self._state = self._handle.read_state()
@@ -107,19 +112,41 @@ class Target:
         marks = ledger.read_marks(self._state.properties)
         return [mark for name, mark in marks.items() if name != self.pipeline]
 
-    def prepare(self, columns: pa.Schema) -> None:
+    def schema(self) -> Schema | None:
+        """Return the table's columns as they are now; None while there is no table."""
+        if self._state is None:
+            return None
+        self._notice()
+        self._is_looked_at = True
+        return self.state.schema
+
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
         """Make the table fit rows with these columns: create it, change it, or refuse."""
-        if self._fitting is not None and self._fitting.equals(columns):
-            return
         try:
             if self._state is None:
                 self._create(columns)
+            elif not self._is_looked_at:
+                self._notice()
+            self._is_looked_at = False
             # Also a table just made: another pipeline may have been quicker.
-            self._fit(columns)
-        except SchemaMismatchError as exc:
+            self.fitting.fit(columns, declared=declared)
+        except IcestreamError as exc:
             exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
             raise
-        self._fitting = columns
+
+    def _create(self, columns: pa.Schema) -> None:
+        if not self.options.create:
+            raise self.table_missing()
+        assert self._java is not None  # noqa: S101 - `open` comes first
+        self._handle = self.fitting.create(self._java, columns)
+        self.look()
+
+    def _notice(self) -> None:
+        try:
+            self.fitting.notice()
+        except IcestreamError as exc:
+            exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
+            raise
 
     def writer(self) -> IcebergWriter:
         """Return a writer of data files for the table as it is now."""
@@ -174,28 +201,6 @@ class Target:
             "`namespace` and `table`.",
         )
 
-    def _create(self, columns: pa.Schema) -> None:
-        from icestream.sinks.iceberg.evolve import to_iceberg
-        from icestream.sinks.iceberg.layout import partition_spec, sort_order
-        from icestream.sinks.iceberg.partition import parse_terms
-        from icestream.sinks.iceberg.sort import parse_sort
-
-        if not self.options.create:
-            raise self.table_missing()
-        assert self._java is not None  # noqa: S101 - `open` comes first
-        schema = to_iceberg(columns, self.options.format_version)
-        self._java.create_namespace(self.namespace)
-        self._handle = self._java.create_table(
-            self.namespace,
-            self.table,
-            schema=schema,
-            spec=partition_spec(schema, parse_terms(self.options)),
-            sort_order=sort_order(schema, parse_sort(self.options)),
-            properties=table_properties(self.options),
-        )
-        logger.info("created table %s", self.identity)
-        self._look()
-
     def _sort_order_id(self, state: TableState) -> int:
         """Return the table's order if that is the one that the rows of a file come in."""
         from icestream.sinks.iceberg.layout import sort_order
@@ -205,52 +210,7 @@ class Target:
         same = ours.fields == state.sort_order.fields
         return state.sort_order.order_id if same and ours.fields else 0
 
-    def _adopt(self, state: TableState) -> None:
-        """Look whether a table that was there already is the one that the file describes."""
-        from icestream.sinks.iceberg.layout import partition_spec, shown
-        from icestream.sinks.iceberg.partition import parse_terms
-
-        given = "partitioning" in self.options.model_fields_set
-        if given and self.options.partitioning != "table_default":
-            wanted = partition_spec(state.schema, parse_terms(self.options))
-            if not wanted.compatible_with(state.spec):
-                raise SchemaMismatchError(
-                    f"the table is partitioned by {shown(state.spec, state.schema)}, the file "
-                    f"says {shown(wanted, state.schema)}",
-                    todo="Use `partitioning: table_default`, or change the table's partition "
-                    "spec. Changing it by the file is not available in this version.",
-                )
-        changed = properties_to_set(self.options, state.properties)
-        if changed:
-            self.handle.set_properties(changed)
-            self._look()
-
-    def _fit(self, columns: pa.Schema) -> None:
-        from icestream.sinks.iceberg.evolve import missing_columns, to_iceberg
-
-        if not self._adopted:
-            self._adopt(self.state)
-            self._adopted = True
-        state, handle = self.state, self.handle
-        missing = missing_columns(state.schema, to_iceberg(columns, state.format_version))
-        if not missing:
-            return
-        named = ", ".join(map(str, missing))
-        if self.options.schema_evolution == "strict":
-            raise SchemaMismatchError(
-                f"the stream has columns that the table lacks: {named}",
-                todo="Use `schema_evolution: add_columns`, or alter the table.",
-            )
-        handle.add_columns(
-            [
-                (parent, column.name, column.field_type.model_dump_json(), column.doc)
-                for parent, column in missing
-            ]
-        )
-        logger.info("table %s: added %s", self.identity, named)
-        self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
         """Read the table as it is now.
 
         The mark that we saw stays: taking up one that another instance wrote meanwhile would

@@ -1,0 +1,217 @@
+"""`icestream schema`: a table's columns, and how they differ from the stream's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icestream.cli import render
+from icestream.cli.plan import DIFFERENCES
+from icestream.cli.screen import Screen, with_config
+from icestream.cli.snapshots import wanted_table
+from icestream.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.types import IcebergType
+
+    from icestream.plan.plan import PipelinePlan, Plan
+    from icestream.schemas.changes import SchemaChange
+    from icestream.schemas.comparison import Comparison
+
+UNKNOWN = {
+    "transformed": "transforms stand between the stream and the table: only a run can tell",
+    "unknown": "nothing is known of the stream's columns before the first run",
+}
+ORIGINS = {"declared": "that the source declares", "seen": "that earlier batches showed"}
+HEAD = ("id", "column", "type", "required", "comment")
+
+
+@click.group("schema", short_help="Show a table's columns, and compare them with the stream's.")
+def command() -> None:
+    """Show a table's columns, and compare them with the stream's. No Spark is started."""
+
+
+@command.command("show", short_help="Show a table's columns and partitions.")
+@click.argument("table", required=False)
+@click.option("--pipeline", metavar="NAME", help="The table that this pipeline writes.")
+@with_config
+def show_command(screen: Screen, path: Path, table: str | None, pipeline: str | None) -> int:
+    """Show a table's columns, with their ids, and its partition specs.
+
+    TABLE is `namespace.table` or `catalog.namespace.table`; it may be left out when the file has
+    one table.
+    """
+    from icestream.config import load
+    from icestream.plan.planner import build
+    from icestream.tables.lookup import find_table
+
+    plan = build(load(path))
+    found = find_table(wanted_table(plan, table, pipeline).split("."), plan.catalogs)
+    document = {"table": found.name, **_described(found.table)}
+    lines = [
+        f"table           {found.name}",
+        f"format version  {document['format_version']}",
+        f"partitioned by  {document['partitioned_by']}",
+        *(f"  older files   {words}" for words in document["partitioned_before"]),
+        "",
+        render.table(HEAD, [tuple(column.values()) for column in document["columns"]]),
+    ]
+    screen.show(document, "\n".join(lines))
+    return 0
+
+
+@command.command("diff", short_help="Compare the stream's columns with the table's.")
+@click.option(
+    "--pipeline", "names", multiple=True, metavar="NAME", help="Only this one; repeatable."
+)
+@click.option(
+    "--detailed-exitcode", is_flag=True, help=f"Exit with {DIFFERENCES} if something differs."
+)
+@with_config
+def diff_command(
+    screen: Screen, path: Path, names: tuple[str, ...], *, detailed_exitcode: bool
+) -> int:
+    """Compare the columns of each pipeline's stream with its table.
+
+    The stream's columns are those that its source declares, or those that earlier batches showed.
+    Changes are listed with the SQL that makes them in Spark, whether or not `schema_evolution`
+    lets the pipeline make them itself.
+    """
+    from icestream.config import load
+    from icestream.plan.planner import build
+
+    plan = build(load(path), only=names)
+    reports = [_compared(plan, pipeline) for pipeline in plan.pipelines]
+    screen.show({"pipelines": reports}, "\n\n".join(map(_text, reports)))
+    differs = any(report["changes"] or report["refused"] for report in reports)
+    return DIFFERENCES if detailed_exitcode and differs else 0
+
+
+def _described(table: Table) -> dict[str, Any]:
+    from icestream.sinks.iceberg.layout import shown
+
+    schema, spec = table.schema(), table.spec()
+    older = [each for each in table.specs().values() if each.spec_id != spec.spec_id]
+    return {
+        "schema_id": schema.schema_id,
+        "format_version": table.format_version,
+        "columns": list(_columns(schema)),
+        "partitioned_by": shown(spec, schema),
+        "partitioned_before": [shown(each, schema) for each in reversed(older)],
+    }
+
+
+def _columns(schema: Schema) -> Iterator[dict[str, Any]]:
+    """Yield the columns by their order, the members of nested ones after their own."""
+    for field_id in schema.field_ids:
+        field = schema.find_field(field_id)
+        yield {
+            "id": field_id,
+            "column": schema.find_column_name(field_id),
+            "type": _kind(field.field_type),
+            "required": field.required,
+            "comment": field.doc,
+        }
+
+
+def _kind(kind: IcebergType) -> str:
+    """Return a type; of a nested one the outermost, since its members have lines of their own."""
+    return str(kind) if kind.is_primitive else type(kind).__name__.removesuffix("Type").lower()
+
+
+def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
+    from icestream.plan.table_changes import compare_columns
+    from icestream.tables.lookup import load_table
+
+    evolution = getattr(getattr(pipeline.sink, "options", None), "schema_evolution", "")
+    name = pipeline.sink.identity()
+    columns, origin = _stream(plan, pipeline)
+    report: dict[str, Any] = {
+        "pipeline": pipeline.name,
+        "table": name,
+        "schema_evolution": evolution,
+        "stream": origin,
+        "exists": False,
+        "changes": [],
+        "sql": [],
+        "refused": None,
+    }
+    if columns is None:
+        return report
+    table = load_table(name.split("."), plan.catalogs)
+    if table is None:
+        return report
+    found = compare_columns(pipeline, table, columns, declared=origin == "declared")
+    return {**report, "exists": True, **_difference(found, evolution, name)}
+
+
+def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
+    """Return the columns of the rows that reach the table, and who tells them."""
+    from icestream.engine.columns import remembered
+    from icestream.engine.state import PipelineState
+
+    if pipeline.transforms:
+        return None, "transformed"
+    declared = pipeline.source.schema()
+    if declared is not None:
+        return declared, "declared"
+    known = remembered(PipelineState(plan.state, pipeline.name))
+    return known, "unknown" if known is None else "seen"
+
+
+def _difference(found: Comparison, evolution: str, table: str) -> dict[str, Any]:
+    from icestream.sinks.iceberg.evolve import permitted
+
+    refused = None
+    try:
+        made = permitted(found, evolution)
+    except SchemaMismatchError as exc:
+        made, refused = [], str(exc)
+    # A column that may be null, where the table asks for values, is looked at row by row.
+    shown = made if refused is None else list(found.changes)
+    return {
+        "changes": [{**change.to_json(), "words": str(change)} for change in shown],
+        "sql": [_statement(change, table) for change in shown],
+        "refused": refused,
+    }
+
+
+def _statement(change: SchemaChange, table: str) -> str:
+    from icestream.schemas.spark_ddl import to_sql
+
+    try:
+        return to_sql([change], table)[0]
+    except SchemaMismatchError as exc:
+        return f"-- {exc.what}"
+
+
+def _text(report: dict[str, Any]) -> str:
+    evolution = f"schema_evolution: {report['schema_evolution']}"
+    head = f"{report['pipeline']} -> {report['table']} ({evolution})"
+    return "\n".join([head, *_lines(report)])
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    if report["stream"] in UNKNOWN:
+        yield f"  {UNKNOWN[report['stream']]}"
+        return
+    if not report["exists"]:
+        yield "  the table does not exist yet; `icestream run` makes it"
+        return
+    if not report["changes"] and report["refused"] is None:
+        yield f"  the columns {ORIGINS[report['stream']]} fit the table"
+        return
+    for change in report["changes"]:
+        yield f"  ~ {change['words']}"
+    if report["refused"] is not None:
+        yield from (f"  ! {line.strip()}" for line in report["refused"].splitlines())
+    if report["sql"]:
+        yield ""
+        yield from (f"  {statement};" for statement in report["sql"])

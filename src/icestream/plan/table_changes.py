@@ -1,0 +1,85 @@
+"""What a run would change in a table that is there: its partitions and its columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from icestream.plan.plan import PipelinePlan
+    from icestream.schemas.comparison import Comparison
+    from icestream.sinks.iceberg.evolve import TableShape
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+
+def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:
+    """Return how new files would be partitioned, if not as the table is now."""
+    from icestream.sinks.iceberg.layout import shown
+    from icestream.sinks.iceberg.partition import parse_terms
+    from icestream.sinks.iceberg.spec_change import names_partitions
+
+    if not names_partitions(options):
+        return []
+    terms = parse_terms(options)
+    names = set(table.schema().column_names)
+    if all(term.column in names for term in terms) and not _differs(table, terms):
+        return []
+    wanted = ", ".join(map(str, terms))
+    return [
+        {
+            "layout": "partitioning",
+            "from": shown(table.spec(), table.schema()),
+            "to": f"[{wanted}]" if terms else "nothing",
+        }
+    ]
+
+
+def _differs(table: Table, terms: list[Any]) -> bool:
+    from icestream.sinks.iceberg.spec_change import spec_change
+
+    return bool(spec_change(table.schema(), table.spec(), table.specs().values(), terms))
+
+
+def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]:
+    """Return the changes of columns that the source declares before a row is read.
+
+    Raises:
+        SchemaMismatchError: the table may not be changed like that, or can't be.
+    """
+    from icestream.sinks.iceberg.evolve import permitted
+
+    declared = None if pipeline.transforms else pipeline.source.schema()
+    options = getattr(pipeline.sink, "options", None)
+    if declared is None or options is None:
+        return []
+    found = compare_columns(pipeline, table, declared, declared=True)
+    changes = permitted(found, options.schema_evolution)
+    return [{**change.to_json(), "words": str(change)} for change in changes]
+
+
+def compare_columns(
+    pipeline: PipelinePlan, table: Table, columns: pa.Schema, *, declared: bool
+) -> Comparison:
+    """Return what rows with `columns` ask of a pipeline's table."""
+    from icestream.sinks.iceberg.evolve import asked
+
+    sink: Any = pipeline.sink
+    shape = shape_of(table, pipeline.name)
+    return asked(shape, sink.mode.table_columns(columns), sink.options, declared=declared)
+
+
+def shape_of(table: Table, pipeline: str) -> TableShape:
+    """Return the shape of a table that PyIceberg loaded."""
+    from icestream.sinks.iceberg.evolve import TableShape
+    from icestream.sinks.iceberg.ledger import read_marks
+
+    return TableShape(
+        schema=table.schema(),
+        spec=table.spec(),
+        specs=list(table.specs().values()),
+        sort_order=table.sort_order(),
+        format_version=table.format_version,
+        is_shared=any(name != pipeline for name in read_marks(table.properties)),
+    )

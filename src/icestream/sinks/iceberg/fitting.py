@@ -1,0 +1,206 @@
+"""Makes a table, and keeps its columns and partitions fitting the rows and the file."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from icestream.errors import CheckpointLostError, CommitConflictError, SchemaMismatchError
+from icestream.schemas.changes import AddColumn, RenameColumn
+from icestream.sinks.iceberg.evolve import TableShape, asked, permitted, to_iceberg
+from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
+from icestream.sinks.iceberg.java_schema import (
+    change_columns,
+    change_spec,
+    read_specs,
+    read_versions,
+)
+from icestream.sinks.iceberg.layout import partition_spec, shown, sort_order
+from icestream.sinks.iceberg.partition import parse_terms
+from icestream.sinks.iceberg.properties import properties_to_set, table_properties
+from icestream.sinks.iceberg.sort import parse_sort
+from icestream.sinks.iceberg.spec_change import names_partitions, spec_change
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.schema import Schema
+
+    from icestream.schemas.changes import SchemaChange
+    from icestream.sinks.iceberg.java import JavaCatalog
+    from icestream.sinks.iceberg.java_table import JavaTable
+    from icestream.sinks.iceberg.target import Target
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+GONE = ("NoSuchTableException", "NotFoundException")
+
+
+class Fitting:
+    """What is known of one opened table's shape.
+
+    Every change is worked out from the table as it is, so one that was made before a crash, or by
+    somebody else, is not made again.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._options = target.options
+        self._fits: tuple[pa.Schema, bool] | None = None
+        self._is_adopted = False
+        self._renamed: dict[str, str] = {}
+
+    def create(self, catalog: JavaCatalog, columns: pa.Schema) -> JavaTable:
+        """Make the table for rows with these columns; another pipeline may be quicker."""
+        options, target = self._options, self._target
+        schema = to_iceberg(columns, options.format_version)
+        catalog.create_namespace(target.namespace)
+        handle = catalog.create_table(
+            target.namespace,
+            target.table,
+            schema=schema,
+            spec=partition_spec(schema, parse_terms(options)),
+            sort_order=sort_order(schema, parse_sort(options)),
+            properties=table_properties(options),
+        )
+        logger.info("created table %s", target.identity)
+        return handle
+
+    def notice(self) -> None:
+        """Look whether somebody else changed the table's columns or partitions.
+
+        Raises:
+            CheckpointLostError: the table is gone, or another one of its name is there.
+        """
+        state = self._target.state
+        try:
+            versions = read_versions(self._target.handle)
+        except java_errors() as exc:
+            _refuse_lost(exc)
+            raise
+        if versions == (state.schema.schema_id, state.spec.spec_id):
+            return
+        before = state.schema
+        self._target.look()
+        self._fits = None
+        self._renamed |= _renamed(before, self._target.state.schema)
+        logger.info("table %s: its columns or partitions were changed", self._target.identity)
+
+    def fit(self, columns: pa.Schema, *, declared: bool) -> None:
+        """Change the table so that rows with these columns can be written to it, or refuse.
+
+        Args:
+            columns: the columns of the rows.
+            declared: whether the source declares them, so that they are all there are.
+        """
+        if self._fits is not None and self._fits[1] == declared and self._fits[0].equals(columns):
+            return
+        for _ in range(ATTEMPTS):
+            try:
+                while self._step(columns, declared=declared):
+                    self._target.look()
+            except java_errors() as exc:  # noqa: PERF203 - each attempt by itself
+                # Another writer was quicker; what is left to change is worked out anew.
+                if java_class(exc) != COMMIT_FAILED:
+                    raise SchemaMismatchError(
+                        f"the catalog refused to change the table: {java_message(exc)}",
+                        todo="Alter the table with your engine, then start the pipeline again.",
+                    ) from exc
+                self._target.look()
+            else:
+                self._fits = (columns, declared)
+                return
+        raise CommitConflictError(
+            f"the table could not be changed in {ATTEMPTS} attempts, other writers moved it",
+            todo="Nothing was written; the batch is replayed at the next start.",
+        )
+
+    def _step(self, columns: pa.Schema, *, declared: bool) -> bool:
+        """Make the next change in a commit of its own; tell whether there was one."""
+        # Columns before partitions: a new partition field may be of a new column.
+        changed = (
+            (not self._is_adopted and self._set_properties())
+            or self._change_columns(columns, declared=declared)
+            or (not self._is_adopted and self._change_spec())
+        )
+        self._is_adopted = self._is_adopted or not changed
+        return changed
+
+    def _set_properties(self) -> bool:
+        changed = properties_to_set(self._options, self._target.state.properties)
+        if changed:
+            self._target.handle.set_properties(changed)
+        return bool(changed)
+
+    def _change_columns(self, columns: pa.Schema, *, declared: bool) -> bool:
+        found = asked(self._shape(), columns, self._options, declared=declared)
+        changes = permitted(found, self._options.schema_evolution)
+        if not changes:
+            return False
+        self._refuse_renamed(changes)
+        # Iceberg finds every other column by the name that it had before.
+        renames = [change for change in changes if isinstance(change, RenameColumn)]
+        step = renames or changes
+        change_columns(self._target.handle, step)
+        logger.info("table %s: %s", self._target.identity, ", ".join(map(str, step)))
+        return True
+
+    def _change_spec(self) -> bool:
+        if not names_partitions(self._options):
+            return False
+        target, state = self._target, self._target.state
+        terms = parse_terms(self._options)
+        change = spec_change(state.schema, state.spec, read_specs(target.handle), terms)
+        if not change:
+            return False
+        change_spec(target.handle, change)
+        logger.info(
+            "table %s: partitioned by %s so far, new files by %s",
+            target.identity,
+            shown(state.spec, state.schema),
+            shown(partition_spec(state.schema, terms), state.schema),
+        )
+        return True
+
+    def _shape(self) -> TableShape:
+        state = self._target.state
+        return TableShape(
+            schema=state.schema,
+            spec=state.spec,
+            specs=read_specs(self._target.handle),
+            sort_order=state.sort_order,
+            format_version=state.format_version,
+            is_shared=bool(self._target.foreign_marks()),
+        )
+
+    def _refuse_renamed(self, changes: list[SchemaChange]) -> None:
+        for change in changes:
+            renamed = self._renamed.get(change.column)
+            if isinstance(change, AddColumn) and renamed is not None:
+                raise SchemaMismatchError(
+                    f"column {change.column!r} of the table was renamed to {renamed!r} while the "
+                    f"pipeline ran, and the stream still has {change.column!r}",
+                    todo=f"To go on in the renamed column, add the transform `rename: "
+                    f"{{{change.column}: {renamed}}}`. A start without it adds "
+                    f"{change.column!r} as a column of its own.",
+                )
+
+
+def _refuse_lost(exc: Exception) -> None:
+    """Say so if a table can't be read because it was dropped; other faults are the catalog's."""
+    is_other = "UUID does not match" in java_message(exc)
+    if not is_other and not java_class(exc).endswith(GONE):
+        return
+    what = "is another one of the same name" if is_other else "is gone"
+    raise CheckpointLostError(
+        f"the table {what}: it was dropped while the pipeline ran",
+        todo="Nothing of the batch was written. Restore the table, or start over on purpose "
+        "with `icestream run --start-over`.",
+    ) from exc
+
+
+def _renamed(before: Schema, now: Schema) -> dict[str, str]:
+    """Return the columns that kept their id and go by another name, by the old one."""
+    from icestream.schemas.comparison import renames_by_id
+
+    return renames_by_id(before._lazy_id_to_name, now._lazy_id_to_name)

@@ -1,0 +1,108 @@
+"""How partition fields change, and what the new ones are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, VoidTransform
+
+from icestream.errors import SchemaMismatchError
+from icestream.sinks.iceberg.evolve import to_iceberg
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.partition import parse_term
+from icestream.sinks.iceberg.spec_change import SpecChange, names_partitions, spec_change
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+
+SCHEMA = to_iceberg(
+    pa.schema(
+        [
+            ("id", pa.int64()),
+            ("ts", pa.timestamp("us", tz="UTC")),
+            ("country", pa.string()),
+            ("ts_hour", pa.string()),
+        ]
+    )
+)
+DAY = PartitionField(2, 1000, DayTransform(), "ts_day")
+BUCKET = PartitionField(1, 1001, BucketTransform(4), "id_bucket")
+COUNTRY = PartitionField(3, 1002, IdentityTransform(), "country")
+
+
+def change(
+    spec: PartitionSpec, *terms: str, past: tuple[PartitionSpec, ...] = (), schema: Schema = SCHEMA
+) -> SpecChange:
+    return spec_change(schema, spec, (*past, spec), [parse_term(term) for term in terms])
+
+
+def test_spec_that_is_there_is_left_alone_whatever_its_order_and_names() -> None:
+    renamed = PartitionField(2, 1000, DayTransform(), "the_day")
+
+    assert not change(PartitionSpec(DAY, BUCKET), "bucket(4, id)", "days(ts)")
+    assert not change(PartitionSpec(renamed), "days(ts)")
+    assert not change(PartitionSpec())
+
+
+def test_fields_go_and_come() -> None:
+    assert change(PartitionSpec(DAY, COUNTRY), "country", "bucket(8, id)") == SpecChange(
+        ("ts_day",), (("id_bucket", parse_term("bucket(8, id)")),)
+    )
+    assert change(PartitionSpec(DAY)) == SpecChange(("ts_day",))
+
+
+def test_other_width_gets_a_name_of_its_own() -> None:
+    assert change(PartitionSpec(BUCKET), "bucket(8, id)") == SpecChange(
+        ("id_bucket",), (("id_bucket_8", parse_term("bucket(8, id)")),)
+    )
+
+
+def test_name_of_a_column_is_not_taken() -> None:
+    assert change(PartitionSpec(DAY), "hours(ts)") == SpecChange(
+        ("ts_day",), (("ts_hour_2", parse_term("hours(ts)")),)
+    )
+    assert change(PartitionSpec(), "country") == SpecChange(
+        (), (("country", parse_term("country")),)
+    )
+
+
+def test_field_of_an_earlier_spec_comes_back_by_its_old_name() -> None:
+    earlier = PartitionSpec(PartitionField(1, 1003, BucketTransform(8), "buckets"), spec_id=0)
+
+    assert change(PartitionSpec(DAY, spec_id=1), "bucket(8, id)", past=(earlier,)).added == (
+        ("buckets", parse_term("bucket(8, id)")),
+    )
+
+
+def test_name_of_an_earlier_field_is_not_taken_by_another() -> None:
+    earlier = PartitionSpec(BUCKET, spec_id=0)
+
+    assert change(PartitionSpec(spec_id=1), "bucket(8, id)", past=(earlier,)).added == (
+        ("id_bucket_8", parse_term("bucket(8, id)")),
+    )
+
+
+def test_void_field_of_format_v1_is_none() -> None:
+    void = PartitionField(2, 1000, VoidTransform(), "ts_day")
+
+    assert not change(PartitionSpec(void, COUNTRY), "country")
+
+
+def test_term_that_does_not_fit_the_table_is_refused() -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        change(PartitionSpec(), "days(country)")
+
+    assert str(caught.value) == (
+        "partitioning: column 'country' is a string, which 'day' can't take\n"
+        "  Use another transform, or another column."
+    )
+
+
+def test_only_a_file_that_names_partitions_changes_them() -> None:
+    assert not names_partitions(IcebergOptions())
+    assert not names_partitions(IcebergOptions(partitioning="table_default"))
+    assert names_partitions(IcebergOptions(partitioning="none"))
+    assert names_partitions(IcebergOptions(partitioning=("days(ts)",)))
