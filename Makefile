@@ -27,7 +27,7 @@ check: $(STAMP) ## Format, lint, types, layers and unit tests: run before each p
 	$(BIN)/ruff check src tests bench docs examples
 	$(BIN)/mypy src tests
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/unit -q -n 2
+	$(BIN)/pytest tests/unit -q -n 2 --dist loadfile
 
 test: $(STAMP) ## All tests, with every service that they need
 	@scripts/test

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.fixtures.kafka import KafkaBroker
 
@@ -18,11 +19,6 @@ PARTITIONS = 4
 FIRST_MOMENT = datetime(2024, 5, 1, tzinfo=timezone.utc)
 KINDS = ("view", "search", "add_to_cart", "purchase", "refund")
 COUNTRIES = ("DE", "FR", "US", "IN", "BR", "JP", "ZA", "NO")
-# The moments of one second, made once: formatting a moment costs more than all else.
-MOMENTS = tuple(
-    (FIRST_MOMENT + timedelta(milliseconds=each)).isoformat(timespec="milliseconds")[10:-6]
-    for each in range(0, 86_400_000, 864)
-)
 SENDING_SECS = 300
 
 
@@ -35,10 +31,19 @@ class Stream:
     rows: int
 
 
-def records(rows: int, seed: int = SEED) -> Iterator[bytes]:
+@cache
+def _moments() -> tuple[str, ...]:
+    """Return moments of a day, made once: formatting a moment costs more than all else."""
+    return tuple(
+        (FIRST_MOMENT + timedelta(milliseconds=each)).isoformat(timespec="milliseconds")[10:-6]
+        for each in range(0, 86_400_000, 864)
+    )
+
+
+def records(rows: int, seed: int = SEED, kinds: Sequence[str] = KINDS) -> Iterator[bytes]:
     """Yield records of six fields, about 100 bytes each; the same ones for the same seed."""
     draw = random.Random(seed)  # noqa: S311 - made-up data
-    pick, below = draw.choice, draw.randrange
+    pick, below, moments = draw.choice, draw.randrange, _moments()
     for number in range(rows):
         day = 1 + number * 28 // rows
         yield (
@@ -46,20 +51,27 @@ def records(rows: int, seed: int = SEED) -> Iterator[bytes]:
             % (
                 number,
                 below(1_000_000),
-                pick(KINDS).encode(),
+                pick(kinds).encode(),
                 pick(COUNTRIES).encode(),
                 below(1, 100_000) / 100,
                 day,
-                pick(MOMENTS).encode(),
+                pick(moments).encode(),
             )
         )
 
 
-def fill_topic(broker: KafkaBroker, rows: int) -> Stream:
+def fill_topic(broker: KafkaBroker, rows: int, kinds: Sequence[str] = KINDS) -> Stream:
     """Make a topic and write the records into it, spread over its partitions."""
+    topic = broker.new_topic("events", PARTITIONS)
+    made = ((n % PARTITIONS, value) for n, value in enumerate(records(rows, kinds=kinds)))
+    send(broker, topic, made)
+    return Stream(broker.bootstrap, topic, rows)
+
+
+def send(broker: KafkaBroker, topic: str, made: Iterator[tuple[int, bytes]]) -> None:
+    """Write records into a topic, each into the partition that it comes with."""
     from confluent_kafka import Producer
 
-    topic = broker.new_topic("events", PARTITIONS)
     faults: list[str] = []
 
     def note(error: Any, _record: Any) -> None:
@@ -74,19 +86,15 @@ def fill_topic(broker: KafkaBroker, rows: int) -> Stream:
             "queue.buffering.max.messages": 1_000_000,
         }
     )
-    made = records(rows)
-    number = 0
     while block := list(islice(made, 10_000)):
-        for value in block:
+        for partition, value in block:
             while True:
                 try:
-                    producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=note)
+                    producer.produce(topic, value, partition=partition, on_delivery=note)
                     break
                 except BufferError:
                     producer.poll(1)
-            number += 1
         producer.poll(0)
     unsent = producer.flush(SENDING_SECS)
     if unsent or faults:
         raise RuntimeError(f"{unsent} records unsent to {topic!r}, refused: {faults[:3]}")
-    return Stream(broker.bootstrap, topic, rows)
