@@ -170,6 +170,10 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield f"```text\n{usage}\n```"
     yield inspect.cleandoc(command.help or "")
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from _command(inner, click.Context(inner, info_name=name, parent=context))
+        return
     # What is printed for a terminal of any width, so that the page is the same everywhere.
     records = [
         record

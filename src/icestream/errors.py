@@ -13,6 +13,7 @@ IcestreamError                 exit 1
 │   └── CommitUnknownError     exit 1   no answer: the batch is looked up at the next start
 └── AttentionError             exit 5   a person is needed; restarting would not help
     ├── BadRecordError                  a record cannot be decoded, and `on_error` is `fail`
+    │   └── UnmetExpectationError       a row does not meet an expectation that says `fail`
     ├── CheckpointLostError             the table holds marks that no checkpoint explains
     ├── CorruptStateError               a file of ours cannot be read
     ├── PublishError                    rows on a branch may not be published
@@ -129,6 +130,10 @@ class AttentionError(IcestreamError):
 
 class BadRecordError(AttentionError):
     """A record cannot be decoded, and `on_error` is `fail`."""
+
+
+class UnmetExpectationError(BadRecordError):
+    """A row does not meet an expectation whose `on_fail` is `fail`."""
 
 
 class CheckpointLostError(AttentionError):

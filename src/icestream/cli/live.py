@@ -13,6 +13,7 @@ from icestream.metrics.events import (
     BatchSkipped,
     BatchWritten,
     CommitFailed,
+    ExpectationUnmet,
     LagMeasured,
     RecordsFailed,
 )
@@ -62,6 +63,11 @@ class BatchLog:
             kept = f", {event.dead_letters:,} kept as dead letters" if event.dead_letters else ""
             bad = render.count(event.count, "record")
             logger.warning("%s: %s could not be used%s", event.pipeline, bad, kept)
+        elif isinstance(event, ExpectationUnmet):
+            bad = render.count(event.count, "record")
+            logger.warning(
+                "%s: expectation %r is not met by %s", event.pipeline, event.expectation, bad
+            )
         elif isinstance(event, CommitFailed):
             logger.debug("%s: commit refused: %s", event.pipeline, event.reason)
 

@@ -33,6 +33,7 @@ COMMANDS = (
     "snapshots",
     "schema",
     "query",
+    "dlq",
     "metrics",
     "json-schema",
 )

@@ -32,6 +32,21 @@ class WrittenFile:
 
 
 @dataclass(frozen=True)
+class Expectation:
+    """A condition that every row should meet; one that can't be told (NULL) counts as met.
+
+    Attributes:
+        name: what counters and dead letters call it.
+        expr: the condition, in Spark SQL over the table's columns.
+        on_fail: `drop`, `dead_letter` or `fail`.
+    """
+
+    name: str
+    expr: str
+    on_fail: str
+
+
+@dataclass(frozen=True)
 class Commit:
     """What a commit did."""
 
@@ -121,6 +136,10 @@ class Sink(ABC, Generic[OptionsT]):
     def sort_columns(self) -> list[Any]:
         """Return the order of rows within a file, as Spark's columns; empty for none."""
         return []
+
+    def expectations(self) -> tuple[Expectation, ...]:
+        """Return the conditions that rows should meet, which takes Spark to look at them."""
+        return ()
 
     @abstractmethod
     def writer(self) -> TaskWriter:

@@ -12,11 +12,30 @@ if TYPE_CHECKING:
 
     from icestream.contracts.options import Options
 
+# Columns that the engine lets rows carry when some of them may turn out bad: which record a row
+# comes from, and why it can't be used. They never reach a table.
+ROW = "__icestream_row"
+FAULT = "__icestream_fault"
+
+
+def hidden_columns(rows: DataFrame) -> list[str]:
+    """Return the engine's own columns among those of the rows."""
+    return [name for name in rows.columns if name in (ROW, FAULT)]
+
 
 class Transform(ABC, Generic[OptionsT]):
-    """One step between a source and a sink, applied to each batch."""
+    """One step between a source and a sink, applied to each batch.
+
+    Attributes:
+        notes_faults: a row that it can't be applied to is noted in the column `FAULT`, if the rows
+            have it; else the batch fails.
+        passes_faults: it keeps the hidden columns, and every row that has a `FAULT`. Before a
+            transform that does not, the engine takes such rows out.
+    """
 
     options_type: ClassVar[type[Options]]
+    notes_faults: ClassVar[bool] = False
+    passes_faults: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options

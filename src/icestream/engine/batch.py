@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
 from icestream.engine import tasks
-from icestream.engine.arrow_map import map_in_arrow
 from icestream.engine.crash_points import reach
+from icestream.engine.dead_letters import DEAD_LETTERS, DeadLetters
+from icestream.engine.expectations import unmet_expectation
 from icestream.errors import BadRecordError, IcestreamError, SchemaMismatchError
-from icestream.metrics.events import BatchWritten
+from icestream.metrics.events import BatchWritten, ExpectationUnmet, RecordsFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.records import BadRecord
@@ -31,13 +35,23 @@ SCHEMA_ROUNDS = 20
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What a batch came to. `commit` is None if there was nothing to write."""
+    """What a batch came to.
+
+    Attributes:
+        rows: rows read.
+        bad: rows that could not be used, those that do not meet an expectation included.
+        write_secs: how long the files took to write.
+        commit: None if there was nothing to write.
+        dead_letters: how many of the bad rows were kept.
+        unmet: how many rows do not meet an expectation, by its name.
+    """
 
     rows: int
     bad: int
     write_secs: float
     commit: Commit | None
     dead_letters: int = 0
+    unmet: Mapping[str, int] = field(default_factory=dict)
 
 
 def batch_written(pipeline: str, table: str, epoch: int, result: BatchResult) -> BatchWritten:
@@ -60,8 +74,18 @@ def batch_written(pipeline: str, table: str, epoch: int, result: BatchResult) ->
     )
 
 
+def records_failed(
+    pipeline: str, table: str, result: BatchResult
+) -> Iterator[RecordsFailed | ExpectationUnmet]:
+    """Yield the events of the rows of a batch that could not be used."""
+    if result.bad:
+        yield RecordsFailed(pipeline, table, result.bad, result.dead_letters)
+    for expectation, count in result.unmet.items():
+        yield ExpectationUnmet(pipeline, table, expectation, count)
+
+
 @dataclass
-class _Outcome:
+class Outcome:
     """The reports of one batch's tasks, added up."""
 
     rows: int = 0
@@ -71,6 +95,10 @@ class _Outcome:
     examples: list[tuple[tuple[bool, int], BadRecord]] = field(default_factory=list)
     new_fields: dict[str, pa.DataType] = field(default_factory=dict)
     wider: dict[str, pa.Field] = field(default_factory=dict)
+    unmet: Counter[str] = field(default_factory=Counter)
+    unmet_rows: int = 0
+    unmet_examples: dict[str, str] = field(default_factory=dict)
+    told: dict[int, str] = field(default_factory=dict)
     error: IcestreamError | None = None
 
     def add(self, report: tasks.Report) -> None:
@@ -82,6 +110,10 @@ class _Outcome:
         self.examples += [(_order(report), example) for example in report.examples]
         self.new_fields = merge_fields(self.new_fields, report.new_fields)
         self.wider = join_columns(self.wider, report.wider)
+        self.unmet.update(report.unmet)
+        self.unmet_rows += report.unmet_rows
+        self.unmet_examples = {**report.unmet_examples, **self.unmet_examples}
+        self.told.update(report.told)
 
 
 def write_once(
@@ -95,14 +127,16 @@ def write_once(
     slots = spark.sparkContext.defaultParallelism
     splits = tuple(plan.source.splits(mark.start, mark.end, slots))
     reach("before-write")
-    outcome = _run(spark, plan, columns, splits, mark)
+    outcome = write_files(spark, plan, columns, splits, mark)
     write_secs = time.monotonic() - started
     reach("before-commit")
     dead_letters = _commit_dead_letters(plan, outcome, mark)
     commit = _commit(plan.sink, outcome.files, mark)
     reach("after-commit")
     plan.sink.publish(mark)
-    return BatchResult(outcome.rows, outcome.bad, write_secs, commit, dead_letters)
+    bad = outcome.bad + outcome.unmet_rows
+    unmet = dict(outcome.unmet)
+    return BatchResult(outcome.rows, bad, write_secs, commit, dead_letters, unmet)
 
 
 def _commit(sink: Sink[Any], files: list[WrittenFile], mark: BatchMark) -> Commit | None:
@@ -113,27 +147,45 @@ def _commit(sink: Sink[Any], files: list[WrittenFile], mark: BatchMark) -> Commi
     return sink.commit(files, replace(mark, rows=sum(file.rows for file in files)))
 
 
-def _commit_dead_letters(plan: PipelinePlan, outcome: _Outcome, mark: BatchMark) -> int:
+def _commit_dead_letters(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> int:
     # Before the good rows: a crash in between replays the batch, and only what is missing is
     # committed then.
-    if plan.dead_letter is None or not outcome.dead_files or plan.dead_letter.holds(mark):
+    if plan.dead_letter is None or not outcome.dead_files:
+        return 0
+    if plan.dead_letter.holds(mark) or _resumes_before_letters(plan, mark):
+        plan.dead_letter.discard(outcome.dead_files)
         return 0
     commit = _commit(plan.dead_letter, outcome.dead_files, mark)
     return commit.rows if commit is not None else 0
 
 
-def _run(
+def _resumes_before_letters(plan: PipelinePlan, mark: BatchMark) -> bool:
+    """Tell whether a pipeline without its checkpoint reads again what has left letters already."""
+    assert plan.dead_letter is not None  # noqa: S101 - asked for only then
+    held, main = plan.dead_letter.last_mark(), plan.sink.last_mark()
+    if held is None or held.source != mark.source or held.end != mark.end:
+        return False
+    return main is None or main.end == mark.start
+
+
+def write_files(
     spark: SparkSession,
     plan: PipelinePlan,
     columns: Columns,
     splits: tuple[Split, ...],
     mark: BatchMark,
-) -> _Outcome:
-    """Read and write the splits, with the table's columns following the data's."""
+    *,
+    tells: bool = False,
+) -> Outcome:
+    """Read the splits and write files, with the table's columns following the data's.
+
+    With `tells`, no bad record ends the batch: the outcome names each of them.
+    """
     for _ in range(SCHEMA_ROUNDS):
         known = columns.of(splits)
         if known is None:
-            return _Outcome()
+            return Outcome()
+        letters = _dead_letters(plan, mark)
         reading = tasks.Reading(
             source=plan.source,
             decoder=plan.source.decoder(),
@@ -142,12 +194,17 @@ def _run(
             evolving=columns.evolving,
             widening=columns.widening,
             stop_at_bad=plan.on_error == "fail",
-            dead_letters=_dead_letters(plan, mark),
+            dead_letters=letters if plan.on_error == "dead_letter" else None,
+            tells=tells,
         )
-        outcome = _Outcome()
-        for report in _reports(spark, plan, reading):
+        outcome = Outcome()
+        for report in _reports(spark, plan, reading, letters):
             outcome.add(report)
-        failed = outcome.error or _bad_record(plan, outcome, mark)
+        failed = outcome.error
+        if failed is None and not tells:
+            failed = _bad_record(plan, outcome, mark) or unmet_expectation(
+                plan, outcome.unmet, outcome.unmet_examples, mark
+            )
         if failed is None and not outcome.new_fields and not outcome.wider:
             return outcome
         _discard(plan, outcome)
@@ -162,91 +219,28 @@ def _run(
     )
 
 
-def _reports(spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading) -> list[tasks.Report]:
+def _reports(
+    spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading, letters: DeadLetters | None
+) -> list[tasks.Report]:
     count = len(reading.splits)
     numbers = spark.range(0, count, 1, max(count, 1))
     if not plan.uses_spark_sql():
         plan.sink.prepare(reading.columns, declared=not reading.evolving)
         task = tasks.ReadAndWrite(reading, plan.sink.writer())
         return tasks.read_reports(numbers.mapInArrow(task, "report binary").collect())
-    return _through_spark(spark, plan, reading, numbers)
+    from icestream.engine.through_spark import ThroughSpark
+
+    return ThroughSpark(spark, plan, reading, letters, tells=reading.tells).write(numbers)
 
 
-def _through_spark(
-    spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading, numbers: DataFrame
-) -> list[tasks.Report]:
-    from pyspark.errors import AnalysisException
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-    from icestream.engine.accumulated import ReportList
-
-    noted = spark.sparkContext.accumulator({}, ReportList())
-    task = tasks.ReadOnly(reading, lambda report: noted.add({report.split: report}))
-    rows = numbers.mapInArrow(task, from_arrow_schema(reading.columns))
-    try:
-        for transform in plan.transforms:
-            rows = transform.apply(rows)
-        shape = to_arrow_schema(rows.schema)
-    except AnalysisException as exc:
-        raise SchemaMismatchError(
-            f"a transform does not fit the rows: {_first_line(exc)}",
-            where=f"pipeline {plan.name!r}",
-            todo=f"The source's columns: {', '.join(reading.columns.names)}.",
-        ) from exc
-    plan.sink.prepare(shape, declared=not reading.evolving)
-    order = plan.sink.sort_columns()
-    if order:
-        rows = rows.sortWithinPartitions(*order)
-    try:
-        written = tasks.read_reports(
-            map_in_arrow(rows, tasks.WriteOnly(plan.sink.writer()), "report binary").collect()
-        )
-    except _row_errors() as exc:
-        # Spark names the value; the same rows would fail again after any restart.
-        raise BadRecordError(
-            f"a transform can't be applied to a row: {next(iter(str(exc).splitlines()), exc)}",
-            where=f"pipeline {plan.name!r}",
-            todo="Nothing of the batch was written. Use `try_cast` or `try_divide` in a `select`, "
-            "or leave such rows out with a `filter` before it.",
-        ) from exc
-    for report in written:
-        report.rows = 0
-    return [*noted.value.values(), *written]
-
-
-def _row_errors() -> tuple[type[Exception], ...]:
-    """Return what Spark raises when an expression can't be computed for a row's values."""
-    from pyspark.errors import (
-        ArithmeticException,
-        ArrayIndexOutOfBoundsException,
-        DateTimeException,
-        NumberFormatException,
-        SparkRuntimeException,
-    )
-
-    return (
-        ArithmeticException,
-        ArrayIndexOutOfBoundsException,
-        DateTimeException,
-        NumberFormatException,
-        SparkRuntimeException,
-    )
-
-
-def _first_line(exc: Exception) -> str:
-    """Return what Spark says is wrong, without the place in its own plan."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    return lines[0].split("; line ")[0] if lines else type(exc).__name__
-
-
-def _dead_letters(plan: PipelinePlan, mark: BatchMark) -> tasks.DeadLetters | None:
+def _dead_letters(plan: PipelinePlan, mark: BatchMark) -> DeadLetters | None:
     if plan.dead_letter is None:
         return None
-    plan.dead_letter.prepare(tasks.DEAD_LETTERS)
-    return tasks.DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
+    plan.dead_letter.prepare(DEAD_LETTERS)
+    return DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
 
 
-def _discard(plan: PipelinePlan, outcome: _Outcome) -> None:
+def _discard(plan: PipelinePlan, outcome: Outcome) -> None:
     plan.sink.discard(outcome.files)
     if plan.dead_letter is not None:
         plan.dead_letter.discard(outcome.dead_files)
@@ -257,7 +251,7 @@ def _order(report: tasks.Report) -> tuple[bool, int]:
     return report.split < 0, abs(report.split)
 
 
-def _bad_record(plan: PipelinePlan, outcome: _Outcome, mark: BatchMark) -> IcestreamError | None:
+def _bad_record(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> IcestreamError | None:
     if not outcome.bad or plan.on_error != "fail":
         return None
     _, first = min(outcome.examples, key=lambda found: found[0])

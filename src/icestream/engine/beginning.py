@@ -61,8 +61,25 @@ def begin(
     # between, let the source be read from its beginning.
     state.remember_start(current)
     state.accept(mark.to_json() if mark is not None else None)
-    state.publish(current)
-    return current, None
+    ahead = None if choice == "start-over" else _end_of_letters(plan, mark, current)
+    state.publish(ahead or current)
+    return current, ahead
+
+
+def _end_of_letters(
+    plan: PipelinePlan, mark: BatchMark | None, current: Position
+) -> Position | None:
+    """Return how far dead letters are ahead of the table, after bad records alone or a crash.
+
+    The first batch ends there, so that its letters are known to be written already.
+    """
+    held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
+    if held is None or held.source != plan.source.identity() or held.end == current:
+        return None
+    if mark is None:
+        return held.end
+    is_later = held.query_id == mark.query_id and held.epoch > mark.epoch
+    return held.end if mark.end == current and (is_later or held.start == mark.end) else None
 
 
 def _refuse_other_connector(plan: PipelinePlan, mark: BatchMark | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from icestream.contracts.mark import BatchMark, overtaken
 from icestream.engine.admission import Admission
-from icestream.engine.batch import batch_written, write_once
+from icestream.engine.batch import batch_written, records_failed, write_once
 from icestream.engine.beginning import begin
 from icestream.engine.checkpoint import await_done, read_checkpoint
 from icestream.engine.columns import Columns
@@ -24,7 +24,6 @@ from icestream.metrics.events import (
     CommitFailed,
     LagMeasured,
     PipelineRestarted,
-    RecordsFailed,
 )
 
 if TYPE_CHECKING:
@@ -287,8 +286,8 @@ class PipelineRunner:
             self.progress.committed = True
             self._emit(BatchSkipped(name, table, mark.epoch))
             return
-        if result.bad:
-            self._emit(RecordsFailed(name, table, result.bad, result.dead_letters))
+        for event in records_failed(name, table, result):
+            self._emit(event)
         self.progress.add(mark.epoch, result)
         self.state.report(self.progress.to_json())
         if result.commit is not None:

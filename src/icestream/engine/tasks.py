@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.contracts.records import BadRecord, Records
+from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
+from icestream.engine.dead_letters import extra_as_json
+from icestream.engine.row_faults import row_number
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -25,24 +29,24 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.contracts.source import Source, Split
+    from icestream.engine.dead_letters import DeadLetters
+    from icestream.engine.row_faults import RowFaults
 
 BAD_EXAMPLES = 20
 REPORT = pa.schema([("report", pa.binary())])
-DEAD_LETTERS = pa.schema(
-    [
-        pa.field("raw", pa.binary(), metadata={"doc": "The record as the source gave it."}),
-        pa.field("reason", pa.string(), metadata={"doc": "Why it could not be written."}),
-        pa.field("position", pa.string(), metadata={"doc": "Where in the source it stands."}),
-        pa.field("pipeline", pa.string(), metadata={"doc": "The pipeline that read it."}),
-        pa.field("epoch", pa.int64(), metadata={"doc": "The batch that it was read in."}),
-        pa.field("failed_at", pa.timestamp("us", tz="UTC"), metadata={"doc": "When."}),
-    ]
-)
 
 
 @dataclass
 class Report:
-    """What became of one split."""
+    """What became of one split.
+
+    Attributes:
+        bad: records that can't be decoded or cast.
+        unmet: rows that do not meet an expectation, by its name.
+        unmet_rows: rows that do not meet some expectation.
+        unmet_examples: such a row as JSON, for each expectation that ends the batch.
+        told: number and reason of each bad row, where that was asked for.
+    """
 
     split: int
     rows: int = 0
@@ -52,34 +56,11 @@ class Report:
     examples: list[BadRecord] = field(default_factory=list)
     new_fields: dict[str, pa.DataType] = field(default_factory=dict)
     wider: dict[str, pa.Field] = field(default_factory=dict)
+    unmet: dict[str, int] = field(default_factory=dict)
+    unmet_rows: int = 0
+    unmet_examples: dict[str, str] = field(default_factory=dict)
+    told: dict[int, str] = field(default_factory=dict)
     error: IcestreamError | None = None
-
-
-@dataclass(frozen=True)
-class DeadLetters:
-    """Where a task puts records that can't be decoded."""
-
-    writer: TaskWriter
-    pipeline: str
-    epoch: int
-
-    def write(self, bad: list[BadRecord]) -> list[WrittenFile]:
-        now = datetime.now(tz=timezone.utc)
-        batch = pa.RecordBatch.from_pylist(
-            [
-                {
-                    "raw": record.raw,
-                    "reason": record.reason,
-                    "position": record.position,
-                    "pipeline": self.pipeline,
-                    "epoch": self.epoch,
-                    "failed_at": now,
-                }
-                for record in bad
-            ],
-            schema=DEAD_LETTERS,
-        )
-        return self.writer.write([batch])
 
 
 class _Stop(Exception):  # noqa: N818 - not an error: what was read so far decides the batch
@@ -95,6 +76,8 @@ class Reading:
         evolving: whether fields that `columns` lacks are of interest.
         widening: whether columns may become wider, rather than a record be bad.
         stop_at_bad: whether one bad record decides the batch.
+        numbered: whether each row carries the number of its record.
+        tells: whether the report names every bad record.
     """
 
     source: Source[Any]
@@ -104,7 +87,13 @@ class Reading:
     evolving: bool
     stop_at_bad: bool
     dead_letters: DeadLetters | None = None
+    numbered: bool = False
+    tells: bool = False
     widening: bool = False
+
+    def promised(self) -> pa.Schema:
+        """Return the columns of the rows, the number included."""
+        return self.columns.append(pa.field(ROW, pa.int64())) if self.numbered else self.columns
 
     def rows(self, report: Report) -> Iterator[pa.RecordBatch]:
         """Yield the good rows of a split, and note everything else in its report."""
@@ -112,19 +101,27 @@ class Reading:
         extra = self.source.extra_columns()
         names = set(extra.names) if extra is not None else set()
         decoded = pa.schema([column for column in self.columns if column.name not in names])
+        first = row_number(report.split, 0)
         for block in self.source.read(self.splits[report.split]):
             if isinstance(block, Records):
-                batch = self._decode(block, decoded, report, bad)
+                batch = self._decode(block, decoded, report, bad, first)
+                first += len(block.values)
             else:
-                batch = block
+                batch = self._with_numbers(block, None, first)
+                first += block.num_rows
             report.rows += batch.num_rows
             yield batch
         report.examples = bad[:BAD_EXAMPLES]
         if self.dead_letters is not None and bad:
-            report.dead_files = self.dead_letters.write(bad)
+            report.dead_files += self.dead_letters.write([bad])
 
     def _decode(
-        self, records: Records, columns: pa.Schema, report: Report, bad: list[BadRecord]
+        self,
+        records: Records,
+        columns: pa.Schema,
+        report: Report,
+        bad: list[BadRecord],
+        first: int,
     ) -> pa.RecordBatch:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
         outcome = self.decoder.decode(records.values, columns)
@@ -133,15 +130,30 @@ class Reading:
             raise _Stop
         for index, reason in outcome.bad:
             report.bad += 1
+            if self.tells:
+                report.told[first + index] = reason
             if self.dead_letters is not None or len(bad) < BAD_EXAMPLES:
                 raw = records.values[index].as_py()
-                bad.append(BadRecord(raw, reason, records.position(index)))
+                extra = extra_as_json(records.extra, index)
+                bad.append(BadRecord(raw, reason, records.position(index), extra))
         if outcome.new_fields and self.evolving:
             report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
         if (report.bad and self.stop_at_bad) or report.new_fields:
             report.examples = bad[:BAD_EXAMPLES]
             raise _Stop
-        return self._with_extra(outcome.rows, outcome.kept, records)
+        rows = self._with_extra(outcome.rows, outcome.kept, records)
+        return self._with_numbers(rows, outcome.kept, first)
+
+    def _with_numbers(
+        self, rows: pa.RecordBatch, kept: pa.Array | None, first: int
+    ) -> pa.RecordBatch:
+        if not self.numbered:
+            return rows
+        if kept is None:
+            numbers = pa.array(np.arange(first, first + rows.num_rows, dtype=np.int64))
+        else:
+            numbers = pc.add(kept.cast(pa.int64()), first)
+        return rows.append_column(ROW, numbers)
 
     def _with_extra(
         self, rows: pa.RecordBatch, kept: pa.Array | None, records: Records
@@ -185,21 +197,43 @@ class ReadOnly:
             report = Report(split)
             with _reported(report):
                 for batch in self.reading.rows(report):
-                    yield _conformed(batch, self.reading.columns)
+                    yield _conformed(batch, self.reading.promised())
             self.note(report)
 
 
 @dataclass(frozen=True)
 class WriteOnly:
-    """Writes what Spark hands it."""
+    """Writes what Spark hands it, the bad rows among it excepted."""
 
     writer: TaskWriter
+    faults: RowFaults | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = Report(-1)
         with _reported(report):
-            report.files = self.writer.write(_counted(batches, report))
+            good = batches if self.faults is None else self.faults.good_rows(batches, report)
+            report.files = self.writer.write(_counted(good, report))
         yield _as_batch(report)
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Takes bad rows out before a transform that would lose sight of them."""
+
+    faults: RowFaults
+    note: Callable[[Report], None]
+    stage: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        part = context.partitionId() if context is not None else 0
+        # A number of its own, so that a task that runs twice is noted once.
+        report = Report(-1 - (self.stage << 32) - part)
+        with _reported(report):
+            yield from self.faults.good_rows(batches, report)
+        self.note(report)
 
 
 @dataclass(frozen=True)

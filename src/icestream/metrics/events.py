@@ -67,6 +67,16 @@ class RecordsFailed:
 
 
 @dataclass(frozen=True)
+class ExpectationUnmet:
+    """Rows of a batch do not meet an expectation; they are among those of `RecordsFailed`."""
+
+    pipeline: str
+    table: str
+    expectation: str
+    count: int
+
+
+@dataclass(frozen=True)
 class LagMeasured:
     """How far a pipeline is behind its source; `seconds` is None where it cannot be told."""
 
@@ -85,5 +95,11 @@ class PipelineRestarted:
 
 
 Event: TypeAlias = (
-    BatchWritten | BatchSkipped | CommitFailed | RecordsFailed | LagMeasured | PipelineRestarted
+    BatchWritten
+    | BatchSkipped
+    | CommitFailed
+    | RecordsFailed
+    | ExpectationUnmet
+    | LagMeasured
+    | PipelineRestarted
 )

@@ -14,6 +14,7 @@ from icestream.metrics.events import (
     BatchWritten,
     CommitFailed,
     Event,
+    ExpectationUnmet,
     LagMeasured,
     PipelineRestarted,
     RecordsFailed,
@@ -63,6 +64,7 @@ class PipelineMetrics:
             BatchSkipped: self._batch_skipped,
             CommitFailed: self._commit_failed,
             RecordsFailed: self._records_failed,
+            ExpectationUnmet: self._expectation_unmet,
             LagMeasured: self._lag_measured,
             PipelineRestarted: self._pipeline_restarted,
         }
@@ -105,6 +107,11 @@ class PipelineMetrics:
         )
         self._failed = self._counter("icestream_records_failed", "Records that could not be used.")
         self._dead = self._counter("icestream_dead_letters", "Records kept as dead letters.")
+        self._unmet = self._counter(
+            "icestream_expectation_failures",
+            "Records that do not meet an expectation.",
+            (*_TABLE, "expectation"),
+        )
         self._retries = self._counter("icestream_commit_retries", "Commit attempts made again.")
         self._refused = self._counter("icestream_commits_failed", "Commits refused for good.")
         self._restarts = self._counter(
@@ -167,6 +174,9 @@ class PipelineMetrics:
         self.sink(event.pipeline, event.table).record_failed_records(event.count)
         self._failed.labels(event.pipeline, event.table).inc(event.count)
         self._dead.labels(event.pipeline, event.table).inc(event.dead_letters)
+
+    def _expectation_unmet(self, event: ExpectationUnmet) -> None:
+        self._unmet.labels(event.pipeline, event.table, event.expectation).inc(event.count)
 
     def _lag_measured(self, event: LagMeasured) -> None:
         self._lag_rows.labels(event.pipeline).set(event.rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import IcestreamError, PlanError
+from icestream.plan.expectation_checks import expectation_problems
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition import parse_term, parse_terms
 from icestream.sinks.iceberg.partition_name import split_name
@@ -68,6 +69,7 @@ class _SinkCheck:
             *self._errors(),
             *self._batching(),
             *self._renames(),
+            *expectation_problems(self.config, self.part, self.options.expect),
         ]
 
     def _problem(self, field: str, what: str, todo: str, *, at: str = "") -> PlanError:
@@ -196,13 +198,18 @@ class _SinkCheck:
 
     def _errors(self) -> Iterator[PlanError]:
         options = self.options
-        wanted = options.on_error == "dead_letter" or any(
-            item.on_fail == "dead_letter" for item in options.expect
-        )
+        wanted = [
+            *(["on_error 'dead_letter'"] if options.on_error == "dead_letter" else []),
+            *(
+                f"expectation {one.name!r}"
+                for one in options.expect
+                if one.on_fail == "dead_letter"
+            ),
+        ]
         if wanted and options.dead_letter is None:
             yield self._problem(
                 "dead_letter",
-                "on_error 'dead_letter' needs a table for the bad rows, and none is named",
+                f"{wanted[0]} needs a table for the bad rows, and none is named",
                 f"Add e.g. `dead_letter: {'.'.join(options.namespace) or 'analytics'}.bad_rows`.",
                 at="on_error" if "on_error" in options.model_fields_set else "expect",
             )

@@ -63,7 +63,7 @@ class PipelinePlan:
 
     def uses_spark_sql(self) -> bool:
         """Tell whether rows pass through Spark SQL, or stay in Arrow from source to file."""
-        return bool(self.transforms) or self.sink.sorts()
+        return bool(self.transforms or self.sink.expectations()) or self.sink.sorts()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.catalogs import CatalogChooser
 from icestream.plan.checks import cross_check
+from icestream.plan.expectation_checks import unknown_columns
 from icestream.plan.memory import batching_of
 from icestream.plan.paths import absolute, resolve
 from icestream.plan.plan import PipelinePlan, Plan, PlannedFeature, Restart
@@ -129,10 +130,15 @@ class _Planner:
         sink = self._sink(sink_part)
         options: Any = sink_part.options
         steps = self.config.transforms.get(name, ())
+        source = self._source(self.config.sources[block.source])
+        if not steps:
+            unknown = list(unknown_columns(self.config, sink_part, options.expect, source))
+            if unknown:
+                raise ConfigError([*unknown])
         return PipelinePlan(
             name=name,
             source_name=block.source,
-            source=self._source(self.config.sources[block.source]),
+            source=source,
             sink_name=block.sink,
             sink=sink,
             batching=batching_of(options, self.config.block.spark.conf),
@@ -173,10 +179,11 @@ class _Planner:
 
     def _dead_letter(self, part: Part) -> Sink[Any] | None:
         options: Any = part.options
-        if options.on_error != "dead_letter":
+        bad_rows = options.dead_letter_options()
+        if bad_rows is None:
             return None
         built: Sink[Any] = registry.find("sinks", part.connector)(
-            options.dead_letter_options(), self.chooser.catalog_of(part), f"{part.name}.dead_letter"
+            bad_rows, self.chooser.catalog_of(part), f"{part.name}.dead_letter"
         )
         return built
 

@@ -8,11 +8,14 @@ from pydantic import Field
 
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.quoting import quote_for_spark
-from icestream.contracts.transform import Transform
+from icestream.contracts.transform import FAULT, Transform
 from icestream.transforms.columns import require_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+SHOWN = 100
 
 
 class CastOptions(ShorthandOptions):
@@ -33,15 +36,68 @@ class CastOptions(ShorthandOptions):
 
 
 class CastTransform(Transform[CastOptions]):
-    """Changes the types of columns by SQL's rules; a value that does not fit is an error."""
+    """Changes the types of columns by SQL's rules; a value that does not fit makes a bad record."""
 
     options_type = CastOptions
+    notes_faults = True
+    passes_faults = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "cast")
+        if FAULT in rows.columns:
+            return self._apply_noting(rows)
         return rows.withColumns(
             {
                 name: rows[quote_for_spark(name)].cast(sql_type)
                 for name, sql_type in self.options.columns.items()
             }
         )
+
+    def _apply_noting(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+        kinds = rows.select(
+            *(rows[quote_for_spark(name)].cast(kind) for name, kind in self.options.columns.items())
+        ).schema
+        reasons, casts = [rows[FAULT]], {}
+        for (name, sql_type), made in zip(self.options.columns.items(), kinds, strict=True):
+            column = rows[quote_for_spark(name)]
+            found = rows.select(column).schema[0].dataType
+            article = "an" if sql_type[:1].lower() in ("a", "i") else "a"
+            words = F.concat(
+                F.lit(f"column {name!r}: "),
+                _shown(column, found),
+                F.lit(f" is not {article} {sql_type}"),
+            )
+            reasons.append(F.when(_is_lost(column, found, made.dataType), words))
+            casts[name] = column.try_cast(sql_type)
+        return rows.withColumns({**casts, FAULT: F.coalesce(*reasons)})
+
+
+def _is_lost(column: Column, found: DataType, wanted: DataType) -> Column:
+    """Tell, in Spark's words, whether a cast makes null of a value, also inside a nested one."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    lost = column.isNotNull() & column.try_cast(wanted).isNull()
+    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
+        inner = found.elementType, wanted.elementType
+        return lost | F.exists(column, lambda item: _is_lost(item, *inner))
+    if isinstance(found, MapType) and isinstance(wanted, MapType):
+        values = found.valueType, wanted.valueType
+        return lost | F.exists(F.map_values(column), lambda item: _is_lost(item, *values))
+    if isinstance(found, StructType) and isinstance(wanted, StructType):
+        for old, new in zip(found, wanted, strict=False):
+            lost = lost | _is_lost(column[old.name], old.dataType, new.dataType)
+    return F.coalesce(lost, F.lit(False))
+
+
+def _shown(column: Column, kind: DataType) -> Column:
+    """Return a value as text short enough for a message."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return F.substring(F.to_json(column), 1, SHOWN)
+    text = F.substring(column.cast("string"), 1, SHOWN)
+    return F.concat(F.lit("'"), text, F.lit("'")) if isinstance(kind, StringType) else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icestream.contracts.transform import hidden_columns
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -18,11 +19,12 @@ def require_columns(rows: DataFrame, wanted: Iterable[str], transform: str) -> N
     Raises:
         SchemaMismatchError: a column is missing.
     """
-    present = {name.lower() for name in rows.columns}
+    columns = [name for name in rows.columns if name not in hidden_columns(rows)]
+    present = {name.lower() for name in columns}
     for name in wanted:
         if name.lower() not in present:
             raise SchemaMismatchError(
                 f"the rows have no column {name!r}",
                 where=f"transform {transform!r}",
-                todo=f"They have: {', '.join(rows.columns)}.",
+                todo=f"They have: {', '.join(columns)}.",
             )

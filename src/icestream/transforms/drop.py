@@ -26,6 +26,7 @@ class DropTransform(Transform[DropOptions]):
     """Leaves columns out; one that is not there is an error."""
 
     options_type = DropOptions
+    passes_faults = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "drop")

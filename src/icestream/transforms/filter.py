@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from icestream.contracts.options import ShorthandOptions
-from icestream.contracts.transform import Transform
+from icestream.contracts.transform import FAULT, Transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,6 +25,12 @@ class FilterTransform(Transform[FilterOptions]):
     """Keeps the rows for which a SQL condition holds."""
 
     options_type = FilterOptions
+    passes_faults = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        return rows.where(self.options.expr)
+        if FAULT not in rows.columns:
+            return rows.where(self.options.expr)
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+        # A row that can't be used is somebody's loss, whatever its other values are.
+        return rows.where(rows[FAULT].isNotNull() | F.expr(self.options.expr))

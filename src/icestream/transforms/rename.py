@@ -33,6 +33,7 @@ class RenameTransform(Transform[RenameOptions]):
     """Renames columns; one that is not there is an error."""
 
     options_type = RenameOptions
+    passes_faults = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "rename")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from icestream.contracts.options import ShorthandOptions
-from icestream.contracts.transform import Transform
+from icestream.contracts.transform import Transform, hidden_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,6 +27,10 @@ class SelectTransform(Transform[SelectOptions]):
     """Keeps or computes columns, in the order given."""
 
     options_type = SelectOptions
+    passes_faults = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        return rows.selectExpr(*self.options.columns)
+        chosen = rows.selectExpr(*self.options.columns)
+        # `*` takes them along already.
+        left = [name for name in hidden_columns(rows) if name not in chosen.columns]
+        return rows.selectExpr(*self.options.columns, *left) if left else chosen

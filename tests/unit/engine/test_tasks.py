@@ -11,9 +11,9 @@ import pytest
 from icestream.contracts.records import Records
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
+from icestream.engine.dead_letters import DeadLetters
 from icestream.engine.tasks import (
     BAD_EXAMPLES,
-    DeadLetters,
     ReadAndWrite,
     Reading,
     ReadOnly,

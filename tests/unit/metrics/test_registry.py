@@ -11,6 +11,7 @@ from icestream.metrics.events import (
     BatchSkipped,
     BatchWritten,
     CommitFailed,
+    ExpectationUnmet,
     LagMeasured,
     PipelineRestarted,
     RecordsFailed,
@@ -77,6 +78,16 @@ def test_written_batch_reaches_the_sinks_own_counters() -> None:
     assert (counts.files_created, counts.bytes_written) == (2, 64_000)
     assert (counts.commit_latency_us, counts.write_latency_us) == (200_000, 500_000)
     assert list(metrics.sinks()) == [("orders", "lake.sales.orders")]
+
+
+def test_expectations_are_counted_by_name() -> None:
+    metrics = PipelineMetrics()
+    for name, count in (("positive", 2), ("positive", 3), ("known", 1)):
+        metrics.observe(ExpectationUnmet("orders", "lake.sales.orders", name, count))
+
+    series = "icestream_expectation_failures_total"
+    assert value(metrics, series, **LABELS, expectation="positive") == 5
+    assert value(metrics, series, **LABELS, expectation="known") == 1
 
 
 def test_tables_are_counted_apart() -> None:

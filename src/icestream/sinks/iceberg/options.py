@@ -191,7 +191,7 @@ class IcebergOptions(Options):
         "the sink's own namespace.",
     )
     expect: tuple[Expectation, ...] = Field(
-        (), description="Conditions that rows should meet.", json_schema_extra=PLANNED
+        (), max_length=60, description="Conditions that rows should meet."
     )
     s3: S3Options | None = Field(None, description="S3 storage.", json_schema_extra=PLANNED)
     gcs: GcsOptions | None = Field(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.check import CheckStep
 from icestream.contracts.quoting import quote_for_spark
-from icestream.contracts.sink import Sink
+from icestream.contracts.sink import Expectation, Sink
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.modes.append import Append
 from icestream.sinks.iceberg.modes.overwrite import Overwrite
@@ -115,6 +115,9 @@ class IcebergSink(Sink[IcebergOptions]):
     def needs_end(self) -> bool:
         # `overwrite` replaces what each batch touches, as it says.
         return self.mode.replaces and self.options.commit_mode != "overwrite"
+
+    def expectations(self) -> tuple[Expectation, ...]:
+        return tuple(Expectation(one.name, one.expr, one.on_fail) for one in self.options.expect)
 
     def writer(self) -> TaskWriter:
         return self.mode.writer()

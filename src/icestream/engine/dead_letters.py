@@ -1,0 +1,96 @@
+"""Dead letters: records that a table did not take, written to a table of their own."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from icestream.contracts.records import BadRecord
+    from icestream.contracts.sink import TaskWriter, WrittenFile
+
+DEAD_LETTERS = pa.schema(
+    [
+        pa.field("raw", pa.binary(), metadata={"doc": "The record as the source gave it."}),
+        pa.field("reason", pa.string(), metadata={"doc": "Why it could not be written."}),
+        pa.field("position", pa.string(), metadata={"doc": "Where in the source it stands."}),
+        pa.field("pipeline", pa.string(), metadata={"doc": "The pipeline that read it."}),
+        pa.field("epoch", pa.int64(), metadata={"doc": "The batch that it was read in."}),
+        pa.field("failed_at", pa.timestamp("us", tz="UTC"), metadata={"doc": "When."}),
+        pa.field(
+            "extra",
+            pa.string(),
+            metadata={"doc": "What the source tells beside the record, as JSON."},
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """Where a task puts the records that are bad."""
+
+    writer: TaskWriter
+    pipeline: str
+    epoch: int
+
+    def write(self, blocks: Iterable[list[BadRecord]]) -> list[WrittenFile]:
+        """Write blocks of bad records, one after the other."""
+        return self.writer.write(self._batches(blocks))
+
+    def _batches(self, blocks: Iterable[list[BadRecord]]) -> Iterator[pa.RecordBatch]:
+        now = datetime.now(tz=timezone.utc)
+        for block in blocks:
+            if block:
+                yield pa.RecordBatch.from_pylist(
+                    [
+                        {
+                            "raw": record.raw,
+                            "reason": record.reason,
+                            "position": record.position,
+                            "pipeline": self.pipeline,
+                            "epoch": self.epoch,
+                            "failed_at": now,
+                            "extra": record.extra,
+                        }
+                        for record in block
+                    ],
+                    schema=DEAD_LETTERS,
+                )
+
+
+def row_as_json(batch: pa.RecordBatch, index: int) -> str:
+    """Return a row as the JSON that our own decoder reads back."""
+    names = batch.schema.names
+    return _json({name: batch.column(place)[index] for place, name in enumerate(names)})
+
+
+def extra_as_json(extra: Mapping[str, pa.Array], index: int) -> str | None:
+    """Return what a source tells beside one record; None if it tells nothing."""
+    return _json({name: column[index] for name, column in extra.items()}) if extra else None
+
+
+def _json(scalars: Mapping[str, pa.Scalar]) -> str:
+    row = {name: _plain(scalar.as_py(), scalar.type) for name, scalar in scalars.items()}
+    return json.dumps(row, ensure_ascii=False, default=str)
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {str(key): _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind.fields}
+    return [_plain(item, kind.value_type) for item in value]

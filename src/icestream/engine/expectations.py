@@ -1,0 +1,104 @@
+"""Looks at each row with the sink's expectations, and tells which are not met."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icestream.contracts.transform import FAULT, ROW
+from icestream.engine.row_faults import UNMET
+from icestream.errors import SchemaMismatchError, UnmetExpectationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import Expectation
+    from icestream.plan.plan import PipelinePlan
+
+
+def with_unmet(rows: DataFrame, expectations: Sequence[Expectation], where: str) -> DataFrame:
+    """Add a column with a bit for each expectation that a row does not meet.
+
+    Raises:
+        SchemaMismatchError: one of them can't be computed from the rows, or is no condition.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return _with_bits(rows, expectations, where)
+    except AnalysisException as exc:
+        for one in expectations:
+            _look_at(rows, one, where)
+        raise SchemaMismatchError(
+            f"the expectations do not fit the rows: {first_line(exc)}", where=where
+        ) from exc
+
+
+def _with_bits(rows: DataFrame, expectations: Sequence[Expectation], where: str) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+    # Beside the row itself, where Spark refuses what is not about one row.
+    looked_at = rows.select("*", *(F.expr(one.expr) for one in expectations)).schema.fields
+    nothing = F.lit(0).cast("long")
+    bits = nothing
+    for place, (one, made) in enumerate(
+        zip(expectations, looked_at[len(rows.columns) :], strict=True)
+    ):
+        if made.dataType.typeName() not in ("boolean", "void"):
+            raise SchemaMismatchError(
+                f"expectation {one.name!r} gives a value of type {made.dataType.simpleString()}, "
+                f"not a condition: {one.expr}",
+                where=where,
+                todo="Write something that is true or false, e.g. `amount > 0`.",
+            )
+        # As in a CHECK of SQL: what can't be told (NULL) is no failure.
+        unmet = F.coalesce(~F.expr(one.expr).cast("boolean"), F.lit(False))
+        bits = bits.bitwiseOR(F.when(unmet, F.lit(1 << place).cast("long")).otherwise(nothing))
+    if FAULT in rows.columns:
+        # Such a row lacks the very value that may be asked for.
+        bits = F.when(rows[FAULT].isNull(), bits).otherwise(nothing)
+    return rows.withColumn(UNMET, bits)
+
+
+def _look_at(rows: DataFrame, expectation: Expectation, where: str) -> None:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+    visible = rows.drop(ROW, FAULT)
+    try:
+        visible.select("*", F.expr(expectation.expr))
+    except AnalysisException as exc:
+        raise SchemaMismatchError(
+            f"expectation {expectation.name!r} does not fit the rows: {first_line(exc)}",
+            where=where,
+            todo=f"Their columns, after the transforms: {', '.join(visible.columns)}.",
+        ) from exc
+
+
+def first_line(exc: Exception) -> str:
+    """Return what Spark says is wrong, without the place in its own plan."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    return lines[0].split("; line ")[0] if lines else type(exc).__name__
+
+
+def unmet_expectation(
+    plan: PipelinePlan,
+    counts: Mapping[str, int],
+    examples: Mapping[str, str],
+    mark: BatchMark,
+) -> UnmetExpectationError | None:
+    """Return the error of a batch that does not meet an expectation with `on_fail: fail`."""
+    for one in plan.sink.expectations():
+        if one.on_fail != "fail" or one.name not in counts:
+            continue
+        count = counts[one.name]
+        return UnmetExpectationError(
+            f"expectation {one.name!r} is not met by {count} {'row' if count == 1 else 'rows'}: "
+            f"{one.expr}, found {examples[one.name]}",
+            where=f"pipeline {plan.name!r}, batch {mark.epoch}",
+            todo="Nothing of the batch was written. Mend the rows where they come from, or set "
+            f"`on_fail: dead_letter` or `on_fail: drop` for it on sink {plan.sink_name!r}.",
+        )
+    return None

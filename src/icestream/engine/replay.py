@@ -1,0 +1,222 @@
+"""Dead letters once more through their pipeline: what is good now joins the table exactly once.
+
+Two tables change, and no commit spans both. So a replay writes down which letters it takes, commits
+their rows with a mark that names that list, and removes the letters. Whoever finds a mark whose
+list is still there finishes the removal, which may be done twice, before anything else.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from icestream.contracts.mark import BatchMark
+from icestream.contracts.records import Records
+from icestream.contracts.source import Source, Split
+from icestream.decode.json import JsonDecoder
+from icestream.engine.batch import write_files
+from icestream.engine.columns import Columns
+from icestream.engine.crash_points import reach
+from icestream.engine.row_faults import INDEX_BITS
+from icestream.engine.state import PipelineState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.decoder import Decoder
+    from icestream.contracts.position import Position
+    from icestream.plan.plan import PipelinePlan
+
+LETTERS_A_COMMIT = 50_000
+
+
+class LetterBox(Protocol):
+    """Where letters come from, and leave for good."""
+
+    def note(self, token: str, letters: pa.Table) -> str: ...
+
+    def noted(self, path: str) -> pa.Table | None: ...
+
+    def forget(self, path: str) -> None: ...
+
+    def remove(self, letters: pa.Table) -> None: ...
+
+
+@dataclass
+class Replayed:
+    """What a replay came to.
+
+    Attributes:
+        letters: letters looked at.
+        taken: letters that are good now, and gone.
+        rows: rows that they became.
+        still_bad: how many stay, by the reason that is found now.
+        untraced: how many stay since they are no record of the source.
+        settled: letters that an earlier replay had written and not removed.
+    """
+
+    letters: int = 0
+    taken: int = 0
+    rows: int = 0
+    still_bad: Counter[str] = field(default_factory=Counter)
+    untraced: int = 0
+    settled: int = 0
+
+
+class Replay:
+    """A replay of one pipeline's letters. The pipeline itself may run meanwhile.
+
+    Args:
+        spark: the session.
+        plan: the pipeline, as the file describes it now.
+        state_root: the folder of `state.path`.
+        box: the pipeline's letters.
+    """
+
+    def __init__(
+        self, spark: SparkSession, plan: PipelinePlan, state_root: Path, box: LetterBox
+    ) -> None:
+        self.outcome = Replayed()
+        self._spark = spark
+        self._box = box
+        # A mark of its own beside the pipeline's, whose name can have no slash.
+        self._name = f"{plan.name}/dlq"
+        source = LetterSource(plan.source)
+        self._plan = replace(plan, source=source, on_error="drop", dead_letter=None)
+        self._columns = Columns(self._plan, _UnchangedState(state_root, plan.name))
+
+    def open(self) -> None:
+        """Connect to the table, and finish what an earlier replay left unfinished."""
+        sink = self._plan.sink
+        sink.open(self._spark, self._name)
+        mark = sink.last_mark()
+        path = mark.end.get("letters") if mark is not None else None
+        letters = self._box.noted(path) if path is not None else None
+        if path is not None and letters is not None:
+            self._box.remove(letters)
+            self._box.forget(path)
+            self.outcome.settled += letters.num_rows
+
+    def run(self, letters: Iterable[pa.RecordBatch]) -> None:
+        """Write what is good now, and leave the rest where it is."""
+        for chunk in _chunks(letters):
+            traced = chunk.filter(chunk["position"].is_valid())
+            self.outcome.letters += chunk.num_rows
+            self.outcome.untraced += chunk.num_rows - traced.num_rows
+            if traced.num_rows:
+                self._replay(traced)
+
+    def _replay(self, letters: pa.Table) -> None:
+        token = uuid.uuid4().hex
+        mark = BatchMark(self._name, token, 0, self._plan.source.identity(), {}, {})
+        slots = self._spark.sparkContext.defaultParallelism
+        size = -(-letters.num_rows // slots)
+        splits = tuple(
+            Split(part.combine_chunks(), part.num_rows)
+            for start in range(0, letters.num_rows, size)
+            if (part := letters.slice(start, size)).num_rows
+        )
+        reach("before-write")
+        outcome = write_files(self._spark, self._plan, self._columns, splits, mark, tells=True)
+        bad = {
+            (number >> INDEX_BITS) * size + (number & ((1 << INDEX_BITS) - 1)): reason
+            for number, reason in outcome.told.items()
+        }
+        self.outcome.still_bad.update(bad.values())
+        good = letters.filter(pa.array([index not in bad for index in range(letters.num_rows)]))
+        if not good.num_rows:
+            return
+        path = self._box.note(token, good)
+        reach("before-commit")
+        rows = sum(file.rows for file in outcome.files)
+        if outcome.files:
+            mark = replace(mark, end={"letters": path}, rows=rows)
+            self._plan.sink.commit(outcome.files, mark)
+            self._plan.sink.publish(mark)
+        reach("after-commit")
+        self._box.remove(good)
+        self._box.forget(path)
+        self.outcome.taken += good.num_rows
+        self.outcome.rows += rows
+
+
+class LetterSource(Source[Any]):
+    """Letters as records of the source that they once came from."""
+
+    def __init__(self, origin: Source[Any]) -> None:
+        super().__init__(origin.options)
+        self._origin = origin
+
+    def identity(self) -> str:
+        return f"dead letters of {self._origin.identity()}"
+
+    def first(self) -> Position:
+        return {}
+
+    def newest(self, current: Position) -> Position:
+        return current
+
+    def rows_between(self, start: Position, end: Position) -> int:  # noqa: ARG002 - the contract's
+        return 0
+
+    def cap(self, start: Position, end: Position, max_rows: int) -> Position:  # noqa: ARG002
+        return end
+
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:  # noqa: ARG002
+        return []
+
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        letters: pa.Table = split.what
+        positions = letters["position"].to_pylist()
+        values = letters["raw"].cast(pa.binary()).combine_chunks()
+        yield Records(values, self._extra(letters), lambda index: str(positions[index]))
+
+    def decoder(self) -> Decoder | None:
+        # A source that gives rows has its letters as JSON.
+        return self._origin.decoder() or JsonDecoder()
+
+    def schema(self) -> pa.Schema | None:
+        return self._origin.schema()
+
+    def extra_columns(self) -> pa.Schema | None:
+        return self._origin.extra_columns()
+
+    def _extra(self, letters: pa.Table) -> dict[str, pa.Array]:
+        columns = self._origin.extra_columns()
+        if columns is None:
+            return {}
+        kept = [None] * letters.num_rows
+        if "extra" in letters.column_names:
+            kept = letters["extra"].to_pylist()
+        values = pa.array([(text or "{}").encode() for text in kept], pa.binary())
+        optional = pa.schema([column.with_nullable(True) for column in columns])
+        rows = JsonDecoder().decode(values, optional).rows
+        return {name: rows.column(name) for name in rows.schema.names}
+
+
+@dataclass(frozen=True)
+class _UnchangedState(PipelineState):
+    """What the pipeline remembers, read and never written: it may be running."""
+
+    def remember_schema(self, columns: dict[str, Any]) -> None:
+        """Leave what is remembered as it is."""
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= LETTERS_A_COMMIT:
+            yield pa.Table.from_batches(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

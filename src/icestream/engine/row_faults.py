@@ -1,0 +1,179 @@
+"""Takes bad rows out of those that Spark hands to a task, and finds the records they came from.
+
+A row carries the number of its record (8 bytes), not the record: bad rows are few, and the source
+gives their records again when asked. So a pipeline without bad rows pays next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.contracts.records import BadRecord, Records
+from icestream.contracts.transform import FAULT, ROW
+from icestream.engine.dead_letters import extra_as_json, row_as_json
+from icestream.errors import BadRecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from icestream.contracts.sink import Expectation
+    from icestream.engine.dead_letters import DeadLetters
+    from icestream.engine.tasks import Reading, Report
+
+UNMET = "__icestream_unmet"
+HIDDEN = (ROW, FAULT, UNMET)
+INDEX_BITS = 40
+
+
+def row_number(split: int, index: int) -> int:
+    """Return the number of a record: its split, and its place therein."""
+    return (split << INDEX_BITS) + index
+
+
+@dataclass(frozen=True)
+class RowFaults:
+    """What happens to rows with a fault, and to those that meet not every expectation.
+
+    Attributes:
+        reading: where the rows came from.
+        expectations: the sink's, by the bits of the column `UNMET`.
+        keeps_faults: whether rows with a fault become dead letters, or are dropped.
+        letters: where dead letters go; None if there are none.
+        tells: whether the report names every bad row instead, as a replay needs it.
+    """
+
+    reading: Reading
+    expectations: tuple[Expectation, ...] = ()
+    keeps_faults: bool = False
+    letters: DeadLetters | None = None
+    tells: bool = False
+
+    def good_rows(
+        self, batches: Iterable[pa.RecordBatch], report: Report
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the good rows without the hidden columns; note the others in the report."""
+        numbered: dict[int, str] = {}
+        unnumbered: list[BadRecord] = []
+        for batch in batches:
+            visible = batch.select([name for name in batch.schema.names if name not in HIDDEN])
+            is_bad = _is_bad(batch)
+            if is_bad is None or not pc.any(is_bad).as_py():
+                yield visible
+                continue
+            bad = batch.filter(is_bad)
+            self._note(bad, visible.filter(is_bad), report, numbered, unnumbered)
+            yield visible.filter(pc.invert(is_bad))
+        if self.letters is not None and (numbered or unnumbered):
+            report.dead_files += self.letters.write(self._records(numbered, unnumbered))
+
+    def _note(
+        self,
+        bad: pa.RecordBatch,
+        rows: pa.RecordBatch,
+        report: Report,
+        numbered: dict[int, str],
+        unnumbered: list[BadRecord],
+    ) -> None:
+        faults = _values(bad, FAULT)
+        unmet = _values(bad, UNMET)
+        numbers = _values(bad, ROW)
+        for index, (fault, bits, number) in enumerate(zip(faults, unmet, numbers, strict=True)):
+            failed = [e for place, e in enumerate(self.expectations) if (bits or 0) >> place & 1]
+            reason = fault if fault is not None else "; ".join(_told(e) for e in failed)
+            if fault is not None:
+                report.bad += 1
+                keep = self.keeps_faults
+            else:
+                keep = self._judge(failed, rows, index, report)
+            if self.tells:
+                report.told[_traced(number, reason)] = reason
+            if not keep or self.letters is None:
+                continue
+            if number is not None:
+                numbered[number] = reason
+            else:
+                raw = row_as_json(rows, index).encode()
+                unnumbered.append(BadRecord(raw, reason, None))
+
+    def _judge(
+        self, failed: list[Expectation], rows: pa.RecordBatch, index: int, report: Report
+    ) -> bool:
+        """Count what a row fails, and tell whether it becomes a dead letter."""
+        report.unmet_rows += 1
+        for expectation in failed:
+            report.unmet[expectation.name] = report.unmet.get(expectation.name, 0) + 1
+            if expectation.on_fail == "fail" and expectation.name not in report.unmet_examples:
+                report.unmet_examples[expectation.name] = row_as_json(rows, index)
+        return any(expectation.on_fail == "dead_letter" for expectation in failed)
+
+    def _records(
+        self, numbered: Mapping[int, str], unnumbered: list[BadRecord]
+    ) -> Iterator[list[BadRecord]]:
+        for split, numbers in groupby(sorted(numbered), key=lambda number: number >> INDEX_BITS):
+            yield from read_again(self.reading, split, {n: numbered[n] for n in numbers})
+        yield unnumbered
+
+
+def read_again(
+    reading: Reading, split: int, reasons: Mapping[int, str]
+) -> Iterator[list[BadRecord]]:
+    """Yield the records of a split that the numbers name, block by block."""
+    base = row_number(split, 0)
+    waiting = sorted(reasons)
+    for block in reading.source.read(reading.splits[split]):
+        count = len(block.values) if isinstance(block, Records) else block.num_rows
+        taken = [number for number in waiting if number < base + count]
+        waiting = waiting[len(taken) :]
+        yield [_record(reading, block, n - base, n, reasons[n]) for n in taken]
+        base += count
+        if not waiting:
+            return
+
+
+def _record(
+    reading: Reading, block: Records | pa.RecordBatch, index: int, number: int, reason: str
+) -> BadRecord:
+    if isinstance(block, Records):
+        raw = block.values[index].as_py()
+        extra = extra_as_json(block.extra, index)
+        return BadRecord(raw, reason, block.position(index), extra)
+    split, place = number >> INDEX_BITS, number & ((1 << INDEX_BITS) - 1)
+    where = f"{reading.source.identity()}, part {split}, row {place}"
+    return BadRecord(row_as_json(block, index).encode(), reason, where)
+
+
+def _traced(number: int | None, reason: str) -> int:
+    if number is None:
+        raise BadRecordError(
+            f"a row that can't be traced back to one record is bad: {reason}",
+            todo="Nothing was written. Leave its record out with --reason or --since, or mend the "
+            "pipeline's transforms.",
+        )
+    return number
+
+
+def _told(expectation: Expectation) -> str:
+    return f"expectation {expectation.name!r} is not met: {expectation.expr}"
+
+
+def _is_bad(batch: pa.RecordBatch) -> pa.Array | None:
+    masks = []
+    if FAULT in batch.schema.names:
+        masks.append(batch.column(FAULT).is_valid())
+    if UNMET in batch.schema.names:
+        masks.append(pc.not_equal(batch.column(UNMET), 0))
+    if len(masks) == 2:
+        return pc.or_(*masks)
+    return masks[0] if masks else None
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    if name not in batch.schema.names:
+        return [None] * batch.num_rows
+    values: list[Any] = batch.column(name).to_pylist()
+    return values

@@ -1,0 +1,197 @@
+"""The way of a batch's rows through Spark SQL: transforms, expectations, a sort order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.transform import FAULT, ROW
+from icestream.engine import tasks
+from icestream.engine.arrow_map import map_in_arrow
+from icestream.engine.expectations import first_line, with_unmet
+from icestream.engine.row_faults import HIDDEN, RowFaults
+from icestream.errors import BadRecordError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from icestream.contracts.transform import Transform
+    from icestream.engine.dead_letters import DeadLetters
+    from icestream.plan.plan import PipelinePlan
+
+# What Spark calls steps that make one row of one row, or none. A step that makes several (or one
+# of several) leaves rows that no single record can stand for.
+_ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias"}
+
+
+@dataclass(frozen=True)
+class ThroughSpark:
+    """One batch on its way.
+
+    Attributes:
+        letters: where dead letters of expectations and transforms go, if there are any.
+        tells: whether reports name every bad row.
+    """
+
+    spark: SparkSession
+    plan: PipelinePlan
+    reading: tasks.Reading
+    letters: DeadLetters | None = None
+    tells: bool = False
+
+    def write(self, numbers: DataFrame) -> list[tasks.Report]:
+        """Read, transform and write the splits; return what became of them."""
+        from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+        from icestream.engine.accumulated import ReportList
+
+        noted = self.spark.sparkContext.accumulator({}, ReportList())
+
+        def note(report: tasks.Report) -> None:
+            noted.add({report.split: report})
+
+        reading = replace(self.reading, numbered=self._wants_numbers())
+        task = tasks.ReadOnly(reading, note)
+        rows = numbers.mapInArrow(task, from_arrow_schema(reading.promised()))
+        rows = self._transformed(rows, note)
+        expectations = self.plan.sink.expectations()
+        if expectations:
+            rows = with_unmet(rows, expectations, f"pipeline {self.plan.name!r}")
+        shape = to_arrow_schema(rows.schema)
+        self.plan.sink.prepare(_visible(shape), declared=not self.reading.evolving)
+        order = self.plan.sink.sort_columns()
+        if order:
+            rows = rows.sortWithinPartitions(*order)
+        faults = self._faults() if set(shape.names) & set(HIDDEN) else None
+        written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
+        for report in written:
+            report.rows = 0
+        return [*noted.value.values(), *written]
+
+    def _notes_faults(self) -> bool:
+        lenient = self.plan.on_error != "fail"
+        return lenient and any(transform.notes_faults for transform in self.plan.transforms)
+
+    def _wants_numbers(self) -> bool:
+        """Tell whether a bad row may have to be traced back to its record."""
+        may_be_bad = self._notes_faults() or bool(self.plan.sink.expectations())
+        is_kept = self.letters is not None or self.tells
+        return may_be_bad and is_kept and self.plan.source.traits.replayable
+
+    def _faults(self) -> RowFaults:
+        return RowFaults(
+            reading=self.reading,
+            expectations=self.plan.sink.expectations(),
+            keeps_faults=self.plan.on_error == "dead_letter",
+            letters=self.letters,
+            tells=self.tells,
+        )
+
+    def _transformed(self, rows: DataFrame, note: Callable[[tasks.Report], None]) -> DataFrame:
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+        no_fault = F.lit(None).cast("string")
+        if self._notes_faults():
+            rows = rows.withColumn(FAULT, no_fault)
+        try:
+            for stage, transform in enumerate(self.plan.transforms):
+                after = _carried(transform, rows)
+                if after is None:
+                    after = transform.apply(self._set_aside(rows, note, stage))
+                    if self._notes_faults():
+                        after = after.withColumn(FAULT, no_fault)
+                rows = after
+        except AnalysisException as exc:
+            raise SchemaMismatchError(
+                f"a transform does not fit the rows: {first_line(exc)}",
+                where=f"pipeline {self.plan.name!r}",
+                todo=f"The source's columns: {', '.join(self.reading.columns.names)}.",
+            ) from exc
+        return rows
+
+    def _set_aside(
+        self, rows: DataFrame, note: Callable[[tasks.Report], None], stage: int
+    ) -> DataFrame:
+        """Take bad rows out now, since what follows would lose sight of them."""
+        if FAULT not in rows.columns:
+            return rows.drop(ROW)
+        kept = rows.drop(ROW, FAULT).schema
+        return map_in_arrow(rows, tasks.SetAside(self._faults(), note, stage), kept)
+
+    def _collect(self, rows: DataFrame, task: tasks.WriteOnly) -> list[tasks.Report]:
+        try:
+            return tasks.read_reports(map_in_arrow(rows, task, "report binary").collect())
+        except _row_errors() as exc:
+            told = next(iter(str(exc).splitlines()), exc)
+            what = "a transform"
+            if self.plan.sink.expectations():
+                what = "a transform or an expectation" if self.plan.transforms else "an expectation"
+            # Spark names the value; the same rows would fail again after any restart.
+            raise BadRecordError(
+                f"{what} can't be applied to a row: {told}",
+                where=f"pipeline {self.plan.name!r}",
+                todo="Nothing of the batch was written. Use `try_cast` or `try_divide` in a "
+                "`select`, or leave such rows out with a `filter` before it.",
+            ) from exc
+
+
+def _carried(transform: Transform[Any], rows: DataFrame) -> DataFrame | None:
+    """Apply a transform to rows that carry hidden columns; None if those would be lost."""
+    from pyspark.errors import AnalysisException
+
+    hidden = [name for name in rows.columns if name in HIDDEN]
+    if not hidden:
+        return transform.apply(rows)
+    if FAULT in hidden and not transform.passes_faults:
+        return None
+    try:
+        after = transform.apply(rows)
+    except AnalysisException:
+        # An aggregate refuses columns beside it; without them it tells what else is wrong.
+        return None
+    is_kept = set(hidden) <= set(after.columns) and _is_row_by_row(rows, after)
+    return after if is_kept else None
+
+
+def _is_row_by_row(before: DataFrame, after: DataFrame) -> bool:
+    """Tell whether each row of `after` is one of `before`, by the steps that Spark has added."""
+    old, new = _steps(before), _steps(after)
+    return len(new) >= len(old) and set(new[: len(new) - len(old)]) <= _ROW_BY_ROW
+
+
+def _steps(rows: DataFrame) -> list[str]:
+    """Return what Spark calls the steps that make the rows, the last one first."""
+    node = rows._jdf.queryExecution().analyzed()
+    names = [node.nodeName()]
+    while node.children().size() == 1:
+        node = node.children().head()
+        names.append(node.nodeName())
+    return names
+
+
+def _visible(columns: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([column for column in columns if column.name not in HIDDEN])
+
+
+def _row_errors() -> tuple[type[Exception], ...]:
+    """Return what Spark raises when an expression can't be computed for a row's values."""
+    from pyspark.errors import (
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )
+
+    return (
+        ArithmeticException,
+        ArrayIndexOutOfBoundsException,
+        DateTimeException,
+        NumberFormatException,
+        SparkRuntimeException,
+    )

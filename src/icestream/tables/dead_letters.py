@@ -1,0 +1,196 @@
+"""Dead-letter tables: what is in them, and how letters leave them again.
+
+Reading needs no JVM; removing letters goes through Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import CommitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from icestream.tables.lookup import FoundTable
+
+KEY = ("position", "epoch", "failed_at")
+COLUMNS = ("raw", "reason", "position", "pipeline", "epoch", "failed_at", "extra")
+
+
+@dataclass(frozen=True)
+class ReasonCount:
+    """How many letters of a pipeline have a reason, and when the newest came."""
+
+    pipeline: str
+    reason: str
+    count: int
+    newest: datetime
+
+
+@dataclass(frozen=True)
+class Letters:
+    """What a dead-letter table holds.
+
+    Attributes:
+        total: how many letters there are.
+        reasons: how many by pipeline and reason, the most frequent first.
+        newest: the newest letters, with the columns of the table.
+    """
+
+    total: int
+    reasons: list[ReasonCount]
+    newest: list[dict[str, Any]]
+
+
+def list_letters(found: FoundTable, *, pipeline: str | None = None, limit: int = 20) -> Letters:
+    """Count the letters of a table by reason, and return the newest ones.
+
+    Args:
+        found: the dead-letter table.
+        pipeline: only those of this pipeline.
+        limit: the most letters to return.
+    """
+    import pyarrow.compute as pc
+
+    keys = _scan(found, ("pipeline", "reason", "failed_at"), pipeline).to_arrow()
+    counted = keys.group_by(["pipeline", "reason"]).aggregate(
+        [([], "count_all"), ("failed_at", "max")]
+    )
+    reasons = [
+        ReasonCount(row["pipeline"], row["reason"], row["count_all"], row["failed_at_max"])
+        for row in counted.to_pylist()
+    ]
+    reasons.sort(key=lambda one: (-one.count, one.pipeline, one.reason))
+    if not keys.num_rows:
+        return Letters(0, [], [])
+    # Only files that may hold the newest are opened for the records themselves.
+    newest_first = pc.array_sort_indices(keys["failed_at"], order="descending")
+    oldest = keys["failed_at"][newest_first[min(limit, keys.num_rows) - 1].as_py()].as_py()
+    rows = _scan(found, COLUMNS, pipeline, since=oldest).to_arrow().to_pylist()
+    rows.sort(key=lambda row: (row["failed_at"], row["epoch"], row["position"] or ""), reverse=True)
+    return Letters(keys.num_rows, reasons, rows[:limit])
+
+
+def _scan(
+    found: FoundTable,
+    columns: tuple[str, ...],
+    pipeline: str | None,
+    since: datetime | None = None,
+) -> Any:
+    from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
+    from pyiceberg.expressions import GreaterThanOrEqual as AtLeast
+    from pyiceberg.expressions.literals import literal
+
+    wanted: BooleanExpression = AlwaysTrue()
+    if pipeline is not None:
+        wanted = EqualTo(term=Reference("pipeline"), value=literal(pipeline))
+    if since is not None:
+        wanted = And(wanted, AtLeast(term=Reference("failed_at"), value=literal(since.isoformat())))
+    known = {field.name for field in found.table.schema().fields}
+    # A table that an older version made lacks the columns that came later.
+    fields = tuple(name for name in columns if name in known)
+    return found.table.scan(row_filter=wanted, selected_fields=fields)
+
+
+class LetterBox:
+    """The letters of one pipeline, for a replay.
+
+    Args:
+        found: the dead-letter table.
+        pipeline: the pipeline's name.
+        spark: the session that removes letters.
+    """
+
+    def __init__(self, found: FoundTable, pipeline: str, spark: SparkSession) -> None:
+        self._found = found
+        self._pipeline = pipeline
+        self._spark = spark
+
+    @property
+    def name(self) -> str:
+        return self._found.name
+
+    def read(
+        self, *, reason: str | None = None, since: datetime | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the letters as the table holds them now.
+
+        Args:
+            reason: only those whose reason has this text in it, in whatever case.
+            since: only those that failed at this time or later.
+        """
+        import pyarrow.compute as pc
+
+        self._found.table.refresh()
+        reader = _scan(self._found, COLUMNS, self._pipeline, since).to_arrow_batch_reader()
+        for batch in reader:
+            if reason is not None:
+                has_it = pc.match_substring(batch.column("reason"), reason, ignore_case=True)
+                batch = batch.filter(has_it)  # noqa: PLW2901 - the same letters, fewer of them
+            if batch.num_rows:
+                yield batch
+
+    def note(self, token: str, letters: pa.Table) -> str:
+        """Write down which letters a replay takes, before it commits; return where."""
+        import pyarrow as pa
+
+        path = f"{self._found.table.location()}/replays/{token}.arrow"
+        kept = letters.select(list(KEY))
+        with (
+            self._found.table.io.new_output(path).create() as file,
+            pa.ipc.new_file(file, kept.schema) as writer,
+        ):
+            writer.write_table(kept)
+        return path
+
+    def noted(self, path: str) -> pa.Table | None:
+        """Return what `note` wrote down; None once it was dealt with."""
+        import pyarrow as pa
+
+        source = self._found.table.io.new_input(path)
+        if not source.exists():
+            return None
+        with source.open() as file:
+            return pa.ipc.open_file(pa.py_buffer(file.read())).read_all()
+
+    def forget(self, path: str) -> None:
+        """Remove what `note` wrote down."""
+        self._found.table.io.delete(path)
+
+    def remove(self, letters: pa.Table) -> None:
+        """Take letters out of the table; those that are gone already are passed over.
+
+        Raises:
+            CommitError: the table did not take it.
+        """
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        view = "icestream_replayed_letters"
+        table = ".".join(_quoted(part) for part in (self._found.catalog, *self._found.identifier))
+        same = " AND ".join(f"held.{name} = gone.{name}" for name in KEY)
+        keys = letters.select(list(KEY))
+        try:
+            self._spark.createDataFrame(keys).distinct().createOrReplaceTempView(view)
+            self._spark.sql(f"REFRESH TABLE {table}")
+            self._spark.sql(
+                f"MERGE INTO {table} held USING {view} gone "
+                f"ON held.pipeline = '{self._pipeline}' AND {same} WHEN MATCHED THEN DELETE"
+            )
+        except (Py4JError, PySparkException) as exc:
+            told = next(iter(str(exc).splitlines()), type(exc).__name__)
+            raise CommitError(
+                f"the records are in their table now, but their letters are still here: {told}",
+                where=f"table {self.name}",
+                todo="Run `icestream dlq replay` again: it removes them and writes nothing twice.",
+            ) from exc
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,266 @@
+"""Dead letters let through once they are good: each once, whatever dies in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.spark.test_expectations import expectation, steps
+
+from icestream.contracts.records import Records
+from icestream.decode.json import JsonDecoder
+from icestream.engine.replay import Replay
+from icestream.errors import SupersededError
+from icestream.sinks.iceberg.ledger import read_marks
+from icestream.tables.dead_letters import LetterBox
+from icestream.tables.lookup import FoundTable
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.spark import Lake
+
+    from icestream.contracts.source import Split
+    from icestream.engine.replay import Replayed
+    from icestream.plan.plan import PipelinePlan
+
+
+class PowerCutError(Exception):
+    pass
+
+
+@dataclass
+class Office:
+    """Replays letters of one lake's pipeline."""
+
+    lake: Lake
+
+    def box(self) -> LetterBox:
+        table = self.lake.catalog.client().load_table(("db", "dead"))
+        found = FoundTable(self.lake.name, ("db", "dead"), table)
+        return LetterBox(found, "events", self.lake.spark)
+
+    def begin(self, plan: PipelinePlan, box: LetterBox | None = None) -> Replay:
+        made = Replay(self.lake.spark, plan, self.lake.state, box or self.box())
+        made.open()
+        return made
+
+    def replay(self, plan: PipelinePlan, **chosen: Any) -> Replayed:
+        made = self.begin(plan)
+        made.run(self.box().read(**chosen))
+        return made.outcome
+
+
+@pytest.fixture
+def office(lake: Lake) -> Office:
+    return Office(lake)
+
+
+class WithOffsets(ScriptedSource):
+    """Tells an offset beside each record, as Kafka does."""
+
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        for block in super().read(split):
+            assert isinstance(block, Records)
+            low, rows = split.what
+            offsets = pa.array(range(low, low + len(rows)), pa.int64())
+            yield Records(block.values, {"offset": offsets}, block.position)
+
+    def extra_columns(self) -> pa.Schema:
+        return pa.schema([pa.field("offset", pa.int64(), nullable=False)])
+
+
+def prices(*given: bytes, kind: type[ScriptedSource] = ScriptedSource) -> ScriptedSource:
+    made = kind(decoder=JsonDecoder())
+    made.append_values(b'{"id":%d,"price":%s}' % (n, price) for n, price in enumerate(given))
+    return made
+
+
+def cast(plan: PipelinePlan, kind: str = "int") -> PipelinePlan:
+    return replace(plan, transforms=steps(("cast", {"price": kind})))
+
+
+def ids(lake: Lake) -> list[int]:
+    return sorted(row["id"] for row in lake.rows())
+
+
+def positions(lake: Lake) -> list[str]:
+    return sorted(row["position"] for row in lake.rows("dead"))
+
+
+def test_letters_that_are_good_now_join_the_table_and_leave_the_rest(
+    lake: Lake, office: Office
+) -> None:
+    source = prices(b'"1"', b'"2.5"', b'"x"', b'"4"', b'"5.5"')
+    lake.run(cast(lake.plan(source, on_error="dead_letter")))
+    assert positions(lake) == ["scripted[1]", "scripted[2]", "scripted[4]"]
+    wider = replace(
+        lake.plan(source, on_error="dead_letter"),
+        transforms=steps(("select", ["id", "CAST(CAST(price AS double) AS int) AS price"])),
+    )
+    lenient = replace(
+        wider, transforms=steps(("cast", {"price": "double"}), ("cast", {"price": "int"}))
+    )
+    outcome = office.replay(lenient)
+
+    assert sorted((row["id"], row["price"]) for row in lake.rows()) == [
+        (0, 1),
+        (1, 2),
+        (3, 4),
+        (4, 5),
+    ]
+    assert positions(lake) == ["scripted[2]"]
+    assert lake.rows("dead")[0]["reason"] == "column 'price': 'x' is not an int", "as it was"
+    assert (outcome.letters, outcome.taken, outcome.rows) == (3, 2, 2)
+    assert dict(outcome.still_bad) == {"column 'price': 'x' is not a double": 1}
+    properties = lake.catalog.client().load_table(("db", "events")).properties
+    assert sorted(read_marks(properties)) == ["events", "events/dlq"]
+
+
+def test_pipeline_goes_on_after_a_replay_as_if_there_had_been_none(
+    lake: Lake, office: Office
+) -> None:
+    source = prices(b'"1"', b'"2.5"')
+    plan = cast(lake.plan(source, on_error="dead_letter"))
+    lake.run(plan)
+    office.replay(replace(plan, transforms=steps(("select", ["id", "int(1) AS price"]))))
+    source.append_values([b'{"id":7,"price":"7"}', b'{"id":8,"price":"y"}'])
+    lake.run(plan)
+
+    assert ids(lake) == [0, 1, 7]
+    assert positions(lake) == ["scripted[3]"]
+
+
+def test_undecodable_letters_are_decoded_with_what_the_source_told_beside_them(
+    lake: Lake, office: Office
+) -> None:
+    source = prices(b"1", b"2", b"true", kind=WithOffsets)
+    source.append_values([b'{"id": "three"}'])
+    lake.run(lake.plan(source, on_error="dead_letter"))
+    assert [row["extra"] for row in sorted(lake.rows("dead"), key=lambda row: row["position"])] == [
+        '{"offset": 2}',
+        '{"offset": 3}',
+    ]
+    spark_table = f"{lake.name}.db.events"
+    lake.spark.sql(f"ALTER TABLE {spark_table} DROP COLUMN price")
+    lake.spark.sql(f"ALTER TABLE {spark_table} ADD COLUMN price boolean")
+    outcome = office.replay(lake.plan(source, on_error="dead_letter"))
+
+    assert (outcome.taken, sum(outcome.still_bad.values())) == (1, 1)
+    assert sorted((row["id"], row["offset"], row["price"]) for row in lake.rows()) == [
+        (0, 0, None),
+        (1, 1, None),
+        (2, 2, True),
+    ]
+    assert positions(lake) == ["scripted[3]"]
+
+
+def test_row_of_a_source_of_rows_comes_back_from_its_json(lake: Lake, office: Office) -> None:
+    schema = pa.schema([("id", pa.int64()), ("blob", pa.binary()), ("amount", pa.decimal128(9, 2))])
+    source = ScriptedSource(schema=schema)
+    source.append_rows([{"id": 1, "blob": b"\xff", "amount": None}, {"id": -1, "blob": b"\x00"}])
+    strict = lake.plan(
+        source,
+        on_error="dead_letter",
+        expect=[expectation("positive", "id > 0", "dead_letter")],
+    )
+    lake.run(strict)
+    assert ids(lake) == [1]
+    assert office.replay(strict).taken == 0
+    assert office.replay(lake.plan(source, on_error="dead_letter")).taken == 1
+
+    assert sorted((row["id"], row["blob"]) for row in lake.rows()) == [(-1, b"\x00"), (1, b"\xff")]
+    assert lake.rows("dead") == []
+
+
+def test_expectation_that_says_fail_keeps_the_letter_in_a_replay(
+    lake: Lake, office: Office
+) -> None:
+    source = prices(b'"1"', b'"x"', b'"-5"', b'"y"')
+    lake.run(cast(lake.plan(source, on_error="dead_letter")))
+    rules = [expectation("known", "price IS NOT NULL", "fail")]
+    plan = replace(
+        lake.plan(source, on_error="dead_letter", expect=rules),
+        transforms=steps(("select", ["id", "CASE price WHEN 'x' THEN 9 END AS price"])),
+    )
+    outcome = office.replay(plan)
+
+    assert dict(outcome.still_bad) == {"expectation 'known' is not met: price IS NOT NULL": 1}
+    assert ids(lake) == [0, 1, 2]
+    assert positions(lake) == ["scripted[3]"]
+
+
+def test_letters_are_chosen_by_reason_and_time(lake: Lake, office: Office) -> None:
+    source = prices(b'"x"', b'"y"')
+    plan = cast(lake.plan(source, on_error="dead_letter"))
+    lake.run(plan)
+    now = max(row["failed_at"] for row in lake.rows("dead"))
+    any_price = replace(plan, transforms=steps(("cast", {"price": "string"})))
+    any_price = replace(any_price, sink=lake.sink("others"))
+    assert office.replay(any_price, since=now.replace(year=now.year + 1)).letters == 0
+    assert office.replay(any_price, reason="'X' is").taken == 1
+    assert positions(lake) == ["scripted[1]"]
+    assert office.replay(any_price, since=now.replace(year=now.year - 1)).taken == 1
+    assert sorted(row["price"] for row in lake.rows("others")) == ["x", "y"]
+
+
+@pytest.mark.parametrize("point", ["note", "remove", "forget"])
+def test_crash_in_a_replay_neither_loses_nor_doubles(
+    lake: Lake, office: Office, point: str
+) -> None:
+    class Crashing(LetterBox):
+        pass
+
+    def crash(*_: object) -> None:
+        raise PowerCutError
+
+    source = prices(b'"1"', b'"x"', b'"y"')
+    plan = cast(lake.plan(source, on_error="dead_letter"))
+    lake.run(plan)
+    mended = replace(plan, transforms=steps(("select", ["id", "int(1) AS price"])))
+    setattr(Crashing, point, crash)
+    box = office.box()
+    broken = Crashing(box._found, "events", lake.spark)
+    first = office.begin(mended, broken)
+    with pytest.raises(PowerCutError):
+        first.run(broken.read())
+    assert len(ids(lake)) == (1 if point == "note" else 3)
+    outcome = office.replay(mended)
+
+    assert ids(lake) == [0, 1, 2]
+    assert lake.rows("dead") == []
+    assert (outcome.settled, outcome.taken) == ((0, 2) if point == "note" else (2, 0))
+    assert list(lake.folder.rglob("replays/*.arrow")) == []
+
+
+def test_second_replay_at_the_same_time_is_refused(lake: Lake, office: Office) -> None:
+    source = prices(b'"x"')
+    plan = cast(lake.plan(source, on_error="dead_letter"))
+    source.append_values([b'{"id":5,"price":"5"}'])
+    lake.run(plan)
+    mended = replace(plan, transforms=steps(("select", ["id", "int(1) AS price"])))
+    slow = office.begin(replace(mended, sink=lake.sink("events")))
+    letters = list(office.box().read())
+    office.replay(mended)
+    with pytest.raises(SupersededError):
+        slow.run(letters)
+
+    assert ids(lake) == [0, 5]
+
+
+def test_letters_that_no_record_stands_for_are_left_alone(lake: Lake, office: Office) -> None:
+    source = prices(b"1", b"2")
+    plan = replace(
+        lake.plan(
+            source, on_error="dead_letter", expect=[expectation("few", "n < 2", "dead_letter")]
+        ),
+        transforms=steps(("select", ["count(*) AS n"])),
+    )
+    lake.run(plan)
+    outcome = office.replay(plan)
+
+    assert (outcome.letters, outcome.untraced, outcome.taken) == (1, 1, 0)
+    assert len(lake.rows("dead")) == 1

@@ -1,0 +1,230 @@
+"""Bad rows taken out in a task, and their records found again, without Spark around it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts.records import Records
+from icestream.contracts.sink import Expectation, TaskWriter, WrittenFile
+from icestream.contracts.transform import FAULT, ROW
+from icestream.decode.json import JsonDecoder
+from icestream.engine.dead_letters import DeadLetters, row_as_json
+from icestream.engine.row_faults import UNMET, RowFaults, row_number
+from icestream.engine.tasks import Reading, Report
+from icestream.errors import BadRecordError
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from icestream.contracts.source import Split
+
+COLUMNS = pa.schema([("id", pa.int64())])
+DROP = Expectation("small", "id < 10", "drop")
+KEEP = Expectation("even", "id % 2 = 0", "dead_letter")
+FAIL = Expectation("positive", "id > 0", "fail")
+
+
+class Notebook(TaskWriter):
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        self.kept += rows
+        return [WrittenFile(len(rows), 1, {})] if rows else []
+
+
+class InBlocksOfThree(ScriptedSource):
+    """Gives a split's records in blocks of three, each with an offset beside it."""
+
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        for block in super().read(split):
+            if not isinstance(block, Records):
+                yield from (block.slice(n, 3) for n in range(0, block.num_rows, 3))
+                continue
+            for first in range(0, len(block.values), 3):
+                values = block.values.slice(first, 3)
+                offsets = pa.array(range(first, first + len(values)))
+                yield Records(values, {"offset": offsets}, f"s[{first}]+{{}}".format)
+
+
+def reading(source: ScriptedSource, slots: int = 1) -> Reading:
+    splits = source.splits(source.first(), source.newest(source.first()), slots)
+    return Reading(
+        source, source.decoder(), tuple(splits), COLUMNS, evolving=False, stop_at_bad=False
+    )
+
+
+def records(*values: bytes) -> InBlocksOfThree:
+    made = InBlocksOfThree(decoder=JsonDecoder())
+    made.append_values(values)
+    return made
+
+
+def batch(ids: list[int], **hidden: Any) -> pa.RecordBatch:
+    kinds = {ROW: pa.int64(), FAULT: pa.string(), UNMET: pa.int64()}
+    arrays = {"id": pa.array(ids, pa.int64())}
+    arrays |= {name: pa.array(values, kinds[name]) for name, values in hidden.items()}
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def taken(faults: RowFaults, *batches: pa.RecordBatch) -> tuple[list[int], Report]:
+    report = Report(0)
+    good = [row for one in faults.good_rows(batches, report) for row in one.to_pylist()]
+    assert all(set(row) == {"id"} for row in good), "no hidden column gets through"
+    return [row["id"] for row in good], report
+
+
+def test_rows_with_a_fault_are_counted_and_dropped() -> None:
+    faults = RowFaults(reading(records()))
+    good, report = taken(
+        faults,
+        batch([1, 2], **{FAULT: [None, None]}),
+        batch([3, 4], **{FAULT: ["no", None]}),
+    )
+    assert (good, report.bad, report.dead_files) == ([1, 2, 4], 1, [])
+
+
+def test_records_of_bad_rows_are_read_again_in_whatever_block_and_split_they_are() -> None:
+    letters = Notebook()
+    source = records(*(b'{"id": %d}' % n for n in range(14)))
+    faults = RowFaults(
+        reading(source, slots=2), keeps_faults=True, letters=DeadLetters(letters, "events", 7)
+    )
+    numbers = [row_number(0, 1), row_number(0, 6), row_number(1, 3), row_number(1, 4)]
+    good, report = taken(
+        faults, batch([1, 6, 10, 11], **{ROW: numbers, FAULT: ["a", "b", "c", None]})
+    )
+    assert good == [11]
+    assert [file.rows for file in report.dead_files] == [3]
+    assert [(row["raw"], row["reason"], row["position"]) for row in letters.kept] == [
+        (b'{"id": 1}', "a", "s[0]+1"),
+        (b'{"id": 6}', "b", "s[6]+0"),
+        (b'{"id": 10}', "c", "s[3]+0"),
+    ]
+    assert [row["extra"] for row in letters.kept] == [
+        '{"offset": 1}',
+        '{"offset": 6}',
+        '{"offset": 3}',
+    ]
+    assert {(row["pipeline"], row["epoch"]) for row in letters.kept} == {("events", 7)}
+
+
+def test_row_of_a_source_of_rows_is_kept_as_json() -> None:
+    letters = Notebook()
+    source = InBlocksOfThree(schema=COLUMNS)
+    source.append_rows({"id": n} for n in range(5))
+    faults = RowFaults(
+        reading(source), keeps_faults=True, letters=DeadLetters(letters, "events", 0)
+    )
+    taken(faults, batch([4], **{ROW: [row_number(0, 4)], FAULT: ["no"]}))
+    assert [(row["raw"], row["position"]) for row in letters.kept] == [
+        (b'{"id": 4}', "scripted scripted, part 0, row 4")
+    ]
+
+
+def test_row_that_no_record_stands_for_is_kept_as_the_table_would_get_it() -> None:
+    letters = Notebook()
+    faults = RowFaults(
+        reading(records()), keeps_faults=True, letters=DeadLetters(letters, "events", 0)
+    )
+    taken(faults, batch([4], **{FAULT: ["no"]}))
+    assert [(row["raw"], row["position"]) for row in letters.kept] == [(b'{"id": 4}', None)]
+
+
+def test_row_is_counted_for_each_expectation_and_the_gravest_decides() -> None:
+    letters = Notebook()
+    faults = RowFaults(
+        reading(records(*(b'{"id": %d}' % n for n in range(13)))),
+        expectations=(DROP, KEEP, FAIL),
+        letters=DeadLetters(letters, "events", 0),
+    )
+    good, report = taken(faults, batch([2, 11, 12], **{ROW: [2, 11, 12], UNMET: [0, 0b011, 0b001]}))
+    assert good == [2]
+    assert (report.unmet, report.unmet_rows, report.bad) == ({"small": 2, "even": 1}, 2, 0)
+    assert [row["reason"] for row in letters.kept] == [
+        "expectation 'small' is not met: id < 10; expectation 'even' is not met: id % 2 = 0"
+    ]
+    assert report.unmet_examples == {}
+
+
+def test_expectation_that_ends_the_batch_shows_a_row() -> None:
+    faults = RowFaults(reading(records()), expectations=(FAIL,))
+    _, report = taken(faults, batch([-1, -2], **{UNMET: [1, 1]}))
+    assert (report.unmet, report.unmet_examples) == ({"positive": 2}, {"positive": '{"id": -1}'})
+
+
+def test_replay_is_told_every_bad_row() -> None:
+    faults = RowFaults(reading(records()), expectations=(FAIL,), tells=True)
+    rows = batch([1, 2, 3], **{ROW: [0, 1, 2], FAULT: [None, "no", None], UNMET: [1, 0, 0]})
+    good, report = taken(faults, rows)
+    assert good == [3]
+    assert report.told == {0: "expectation 'positive' is not met: id > 0", 1: "no"}
+
+
+def test_replay_refuses_a_bad_row_that_it_cannot_trace() -> None:
+    faults = RowFaults(reading(records()), tells=True)
+    with pytest.raises(BadRecordError) as caught:
+        taken(faults, batch([1], **{FAULT: ["no"]}))
+    assert str(caught.value) == (
+        "a row that can't be traced back to one record is bad: no\n"
+        "  Nothing was written. Leave its record out with --reason or --since, or mend the "
+        "pipeline's transforms."
+    )
+
+
+def test_row_as_json_is_read_back_by_the_decoder() -> None:
+    columns = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("price", pa.decimal128(9, 2)),
+            ("blob", pa.binary()),
+            ("tags", pa.list_(pa.string())),
+            ("by_name", pa.map_(pa.string(), pa.int64())),
+            ("who", pa.struct([("name", pa.string()), ("key", pa.binary())])),
+            ("nothing", pa.string()),
+        ]
+    )
+    row = {
+        "id": 1,
+        "at": datetime(2026, 11, 15, 10, 30, 0, 123456, tzinfo=timezone.utc),
+        "price": Decimal("2.50"),
+        "blob": b"\x00\xff",
+        "tags": ["a", None],
+        "by_name": [("x", 1)],
+        "who": {"name": "é", "key": b"\xfe"},
+        "nothing": None,
+    }
+    made = pa.RecordBatch.from_pylist([row], schema=columns)
+    text = row_as_json(made, 0)
+    assert json.loads(text)["who"] == {"name": "é", "key": "/g=="}
+    back = JsonDecoder().decode(pa.array([text.encode()]), columns)
+    assert back.bad == ()
+    assert back.rows.to_pylist() == made.to_pylist()
+
+
+def test_rows_carry_the_number_of_their_record_past_bad_ones() -> None:
+    source = records(b'{"id": 0}', b"x", b'{"id": 2}', b'{"id": 3}', b"y", b'{"id": 5}')
+    numbered = Reading(
+        source,
+        source.decoder(),
+        tuple(source.splits({"row": 0}, {"row": 6}, 1)),
+        COLUMNS,
+        evolving=False,
+        stop_at_bad=False,
+        numbered=True,
+        tells=True,
+    )
+    report = Report(0)
+    rows = [row for one in numbered.rows(report) for row in one.to_pylist()]
+    assert [(row["id"], row[ROW]) for row in rows] == [(0, 0), (2, 2), (3, 3), (5, 5)]
+    assert sorted(report.told) == [1, 4]
+    assert numbered.promised().names == ["id", ROW]
