@@ -122,4 +122,6 @@ class WriteTask:
 
 
 def _chosen(flags: npt.NDArray[np.bool_], values: pa.Array, other: pa.Array) -> pa.Array:
-    return pc.if_else(pa.array(flags), values, other)
+    # By position, not `if_else`, which has no way with some types.
+    own = np.arange(len(flags))
+    return pa.concat_arrays([values, other]).take(pa.array(np.where(flags, own, own + len(own))))
