@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,14 @@ def test_no_name_is_a_dumping_ground() -> None:
     }
 
     assert {part: path for part, path in parts.items() if part in DUMPING_GROUNDS} == {}
+
+
+def test_names_are_quoted_for_sql_in_one_module_only() -> None:
+    doubling = re.compile(r"""replace\(\s*["']`["']|replace\(\s*'"',\s*'\\?"\\?"'\)""")
+    found = {path.name for path in SOURCES if doubling.search(path.read_text(encoding="utf-8"))}
+
+    # CSV's own quotes, which are no SQL.
+    assert found <= {"csv.py"}
 
 
 def test_reading_a_file_loads_no_heavy_package() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.quoting import quote_for_spark
 from icestream.errors import CommitError
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class LetterBox:
         from pyspark.errors import PySparkException
 
         view = "icestream_replayed_letters"
-        table = ".".join(_quoted(part) for part in (self._found.catalog, *self._found.identifier))
+        table = quote_for_spark(self._found.catalog, *self._found.identifier)
         same = " AND ".join(f"held.{name} = gone.{name}" for name in KEY)
         keys = letters.select(list(KEY))
         try:
@@ -190,7 +191,3 @@ class LetterBox:
                 where=f"table {self.name}",
                 todo="Run `icestream dlq replay` again: it removes them and writes nothing twice.",
             ) from exc
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
