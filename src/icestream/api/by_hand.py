@@ -113,6 +113,6 @@ class IcebergSink(TableSink):
     def dead_letters(self) -> TableSink | None:
         """Return the sink for records that can't be written, if the options name one."""
         options = self.options.dead_letter_options()
-        if self.options.on_error != "dead_letter" or options is None:
+        if options is None:
             return None
         return TableSink(options, self.catalog, f"{self.name}.dead_letter")

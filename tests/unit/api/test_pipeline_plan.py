@@ -43,3 +43,9 @@ def test_table_for_bad_rows_has_the_options_that_suit_it(tmp_path: Path) -> None
         table_properties={"write.merge.isolation-level": "snapshot"},
     )
     assert planned(tmp_path).dead_letter is None
+
+
+def test_table_for_rows_that_miss_an_expectation_is_planned(tmp_path: Path) -> None:
+    unmet = {"name": "paid", "expr": "id > 0", "on_fail": "dead_letter"}
+    sink: Any = planned(tmp_path, expect=[unmet], dead_letter="bad").dead_letter
+    assert sink.options.table == "bad"
