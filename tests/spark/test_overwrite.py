@@ -89,8 +89,10 @@ def test_load_leaves_partitions_that_it_does_not_touch(lake: Lake, source: Scrip
     assert ids(lake) == [0, 2, 3, 5, 6, 8, 9, *range(100, 110)]
 
 
-@pytest.mark.parametrize("mode", ["overwrite_table", "overwrite"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("point", "mode"),
+    [*((point, "overwrite") for point in POINTS), ("after-commit", "overwrite_table")],
+)
 def test_load_that_broke_off_is_gone_on_with(
     lake: Lake, source: ScriptedSource, point: str, mode: str
 ) -> None:
@@ -106,7 +108,7 @@ def test_load_that_broke_off_is_gone_on_with(
     assert ids(lake) == list(range(20, 26)), "the next load replaces again"
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", ["before-commit", "after-commit"])
 def test_replayed_first_batch_replaces_once(lake: Lake, source: ScriptedSource, point: str) -> None:
     lake.run(plan(lake, source))
     source.append_rows(numbered(10, 12))

@@ -170,6 +170,10 @@ class Sink(ABC, Generic[OptionsT]):
             CheckpointLostError: they are elsewhere, such as on another branch.
         """
 
+    def audits(self) -> bool:
+        """Tell whether `publish` asks Spark about the rows first."""
+        return False
+
     def publish(self, mark: BatchMark) -> None:
         """Let readers see what was committed up to the batch of `mark`, if that is held back.
 

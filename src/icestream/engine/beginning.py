@@ -46,7 +46,7 @@ def begin(
         committed=bool(status.get("committed")) and status.get("table") == table,
         choice=choice,
     )
-    if choice == "ask":
+    if choice == "ask" and (mark is None or mark.to_json() != state.accepted()):
         plan.sink.refuse_rows_elsewhere()
     if not beginning.anew:
         _refuse_other_connector(plan, mark)

@@ -112,7 +112,7 @@ def open_plan_session(plan: Plan) -> SparkSession:
         given = conf.get("spark.jars.packages")
         conf["spark.jars.packages"] = ",".join([*rest, *([given] if given else [])])
     log = plan.state / "spark.log"
-    light = not any(pipeline.uses_spark_sql() for pipeline in plan.pipelines)
+    light = not any(each.uses_spark_sql() or each.sink.audits() for each in plan.pipelines)
     found = jars.resolve(plan.jars)
     return open_session(plan.master, conf, found, log, secrets=plan.secret_keys, light=light)
 

@@ -60,6 +60,14 @@ def test_endless_stream_that_would_wipe_its_own_rows_is_refused(mode: str) -> No
     refuse(text_of(mode), once=True)
 
 
+def test_pipeline_made_in_python_is_told_by_its_name() -> None:
+    plan = build(parse(text_of("overwrite_table"), "orders.yaml"))
+    with pytest.raises(ConfigError) as caught:
+        refuse_endless(plan, once=False)
+
+    assert str(caught.value).startswith("pipeline 'orders': commit_mode 'overwrite_table' in ")
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_modes_that_say_what_each_batch_does_may_be_endless(mode: str) -> None:
     refuse(text_of(mode), once=False)

@@ -130,6 +130,9 @@ class IcebergSink(Sink[IcebergOptions]):
         if self.target.exists:
             refuse_rows_elsewhere(self.target)
 
+    def audits(self) -> bool:
+        return self.options.publish is not None
+
     def publish(self, mark: BatchMark) -> None:
         if self.options.publish is not None:
             publish(self.target, self.options.publish, mark)
