@@ -117,6 +117,8 @@ class CommitError(IcestreamError):
 class CommitConflictError(CommitError):
     """Other writers moved the table during every attempt. Nothing was written."""
 
+    stale = False  # whether working the batch out anew, on the table as it is now, may help
+
 
 class CommitUnknownError(CommitError):
     """No answer to a commit: it is looked up at the next start, never repeated blindly."""

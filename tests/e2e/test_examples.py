@@ -61,6 +61,20 @@ def test_files_to_lake_keeps_good_and_bad_lines(tmp_path: Path) -> None:
     assert bad["position"].endswith("incoming/2026-11-15.json:2")
 
 
+def test_events_to_many_tables(tmp_path: Path) -> None:
+    folder = copied("events_to_many_tables", tmp_path)
+
+    ended = run_icestream("run", "--once", folder=folder)
+
+    assert ended.code == 0, ended.err
+    ids: list[int] = []
+    for kind in ("view", "cart", "purchase", "refund"):
+        rows = rows_of(folder, f"shop.{kind}_events")
+        assert {row["event_type"] for row in rows} == {kind}
+        ids += [row["event_id"] for row in rows]
+    assert sorted(ids) == list(range(20_000))
+
+
 def test_write_audit_publish_shows_readers_audited_rows_alone(tmp_path: Path) -> None:
     folder = copied("write_audit_publish", tmp_path)
     ended = run_icestream("run", "--once", folder=folder)

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from icestream.api.settings import Settings, catalog_of, plan_of
+from icestream.errors import PlanError
 from icestream.metrics.counters import SinkMetrics
 from icestream.sinks.iceberg.sink import IcebergSink as TableSink
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from icestream.contracts.catalog import Catalog
-    from icestream.contracts.sink import Commit
+    from icestream.contracts.sink import Commit, Sink
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
@@ -43,7 +44,16 @@ class IcebergSink(TableSink):
         self._spark: SparkSession | None = None
 
     def write(self, rows: pa.Table | DataFrame) -> None:
-        """Take rows, from an Arrow table or a Spark DataFrame. `flush` puts them into the table."""
+        """Take rows, from an Arrow table or a Spark DataFrame. `flush` puts them into the table.
+
+        Raises:
+            PlanError: the options have `route_by`, which is for pipelines.
+        """
+        if self.options.route_by is not None:
+            raise PlanError(
+                "rows that are fed by hand go to one table, and `route_by` names many",
+                todo="Give the sink to a pipeline, or make a sink for each table.",
+            )
         self._waiting.append(rows)
 
     def flush(self) -> int | None:
@@ -106,9 +116,9 @@ class IcebergSink(TableSink):
         )
         self._metrics.record_commit(commit_secs=commit.seconds, retries=commit.retries)
 
-    def for_pipeline(self) -> TableSink:
+    def for_pipeline(self) -> Sink[Any]:
         """Return a sink of its own for a pipeline, which keeps the pipeline's mark."""
-        return TableSink(self.options, self.catalog, self.name)
+        return TableSink.build(self.options, self.catalog, self.name)
 
     def dead_letters(self) -> TableSink | None:
         """Return the sink for records that can't be written, if the options name one."""

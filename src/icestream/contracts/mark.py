@@ -25,6 +25,8 @@ class BatchMark:
         load: id of the bounded load that the batch is a part of, where the rows of one load
             replace what the table held; empty otherwise.
         branch: the branch that the batch was written to; empty for the main one.
+        generation: how often the pipeline had begun under a new checkpoint, where one pipeline has
+            marks in many tables and the newest of them counts.
     """
 
     pipeline: str
@@ -37,11 +39,12 @@ class BatchMark:
     instance: str = ""
     load: str = ""
     branch: str = ""
+    generation: int = 0
 
     def to_json(self) -> str:
         """Return the mark in the one form that is stored and compared."""
         facts = asdict(self)
-        for later in ("load", "branch"):
+        for later in ("load", "branch", "generation"):
             # A mark that an older version wrote has none, and must read back as the same text.
             if not facts[later]:
                 del facts[later]

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from icestream.contracts.source import OptionsT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from icestream.contracts.catalog import Catalog
     from icestream.contracts.check import CheckStep
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.options import Options
@@ -82,13 +84,25 @@ class Sink(ABC, Generic[OptionsT]):
     options_type: ClassVar[type[Options]]
     task_modules: tuple[str, ...] = ()  # what `writer` loads in a task
 
+    @classmethod
+    def build(cls, options: Any, catalog: Catalog[Any], name: str) -> Sink[Any]:
+        """Return the sink that the options ask for: this one, or one that does it another way."""
+        return cls(options, catalog, name)  # type: ignore[call-arg]
+
     @abstractmethod
     def identity(self) -> str:
         """Name the table for messages: `lake.sales.orders`."""
 
     @abstractmethod
-    def open(self, spark: SparkSession, pipeline: str) -> None:
-        """Connect, and read the newest mark of the pipeline from the table, if there is a table."""
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
+        """Connect, and read the newest mark of the pipeline from the table, if there is a table.
+
+        Args:
+            spark: the session.
+            pipeline: name of the pipeline that writes.
+            cache: a folder, of the same path on every machine, for what can be made again; a
+                temporary one if absent.
+        """
 
     @abstractmethod
     def last_mark(self) -> BatchMark | None:
@@ -140,6 +154,10 @@ class Sink(ABC, Generic[OptionsT]):
     def expectations(self) -> tuple[Expectation, ...]:
         """Return the conditions that rows should meet, which takes Spark to look at them."""
         return ()
+
+    def computed_columns(self) -> Mapping[str, str]:
+        """Return columns that the writer wants beside the rows', each with its SQL expression."""
+        return {}
 
     @abstractmethod
     def writer(self) -> TaskWriter:

@@ -7,12 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.many_tables import ManyTables, added_up
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
 from icestream.engine import tasks
 from icestream.engine.crash_points import reach
 from icestream.engine.dead_letters import DEAD_LETTERS, DeadLetters
 from icestream.engine.expectations import unmet_expectation
+from icestream.engine.many_tables import Settled, checked, is_settled, settle
 from icestream.errors import BadRecordError, IcestreamError, SchemaMismatchError
 from icestream.metrics.events import BatchWritten, ExpectationUnmet, RecordsFailed
 
@@ -44,6 +46,7 @@ class BatchResult:
         commit: None if there was nothing to write.
         dead_letters: how many of the bad rows were kept.
         unmet: how many rows do not meet an expectation, by its name.
+        tables: what became of it table by table, where there are many.
     """
 
     rows: int
@@ -52,6 +55,12 @@ class BatchResult:
     commit: Commit | None
     dead_letters: int = 0
     unmet: Mapping[str, int] = field(default_factory=dict)
+    tables: Settled | None = None
+
+    @property
+    def refused(self) -> int:
+        """Rows that became dead letters since their table did not take them."""
+        return sum(self.tables.refused.values()) if self.tables is not None else 0
 
 
 def batch_written(pipeline: str, table: str, epoch: int, result: BatchResult) -> BatchWritten:
@@ -100,6 +109,7 @@ class Outcome:
     unmet_examples: dict[str, str] = field(default_factory=dict)
     told: dict[int, str] = field(default_factory=dict)
     error: IcestreamError | None = None
+    reading: tasks.Reading | None = None
 
     def add(self, report: tasks.Report) -> None:
         self.error = self.error or report.error
@@ -120,7 +130,7 @@ def write_once(
     spark: SparkSession, plan: PipelinePlan, columns: Columns, mark: BatchMark
 ) -> BatchResult | None:
     """Write the batch of `mark` unless the table already holds it; None if it does."""
-    if plan.sink.holds(mark):
+    if plan.sink.holds(mark) or is_settled(plan, mark):
         plan.sink.publish(mark)
         return None
     started = time.monotonic()
@@ -130,13 +140,18 @@ def write_once(
     outcome = write_files(spark, plan, columns, splits, mark)
     write_secs = time.monotonic() - started
     reach("before-commit")
-    dead_letters = _commit_dead_letters(plan, outcome, mark)
-    commit = _commit(plan.sink, outcome.files, mark)
+    tables = None
+    if isinstance(plan.sink, ManyTables):
+        tables = settle(spark, plan, outcome, mark)
+        commit, dead_letters = added_up(tables.commits), tables.letters
+    else:
+        dead_letters = _commit_dead_letters(plan, outcome, mark)
+        commit = _commit(plan.sink, outcome.files, mark)
     reach("after-commit")
     plan.sink.publish(mark)
     bad = outcome.bad + outcome.unmet_rows
     unmet = dict(outcome.unmet)
-    return BatchResult(outcome.rows, bad, write_secs, commit, dead_letters, unmet)
+    return BatchResult(outcome.rows, bad, write_secs, commit, dead_letters, unmet, tables)
 
 
 def _commit(sink: Sink[Any], files: list[WrittenFile], mark: BatchMark) -> Commit | None:
@@ -197,7 +212,7 @@ def write_files(
             dead_letters=letters if plan.on_error == "dead_letter" else None,
             tells=tells,
         )
-        outcome = Outcome()
+        outcome = Outcome(reading=reading)
         for report in _reports(spark, plan, reading, letters):
             outcome.add(report)
         failed = outcome.error
@@ -209,7 +224,7 @@ def write_files(
             return outcome
         _discard(plan, outcome)
         if failed is not None:
-            raise failed
+            raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
         columns.add(outcome.new_fields, outcome.wider)
     raise SchemaMismatchError(
         f"the batch showed new fields {SCHEMA_ROUNDS} times over, last "
@@ -226,7 +241,8 @@ def _reports(
     numbers = spark.range(0, count, 1, max(count, 1))
     if not plan.uses_spark_sql():
         plan.sink.prepare(reading.columns, declared=not reading.evolving)
-        task = tasks.ReadAndWrite(reading, plan.sink.writer())
+        read, faults = checked(plan, reading, letters)
+        task = tasks.ReadAndWrite(read, plan.sink.writer(), faults)
         return tasks.read_reports(numbers.mapInArrow(task, "report binary").collect())
     from icestream.engine.through_spark import ThroughSpark
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icestream.contracts.many_tables import ManyTables
 from icestream.engine.checkpoint import read_checkpoint
+from icestream.engine.many_beginnings import refuse_renamed, resumed_at, still_ahead
 from icestream.engine.reconcile import reconcile, refuse_rename, renamed_from
 from icestream.errors import SourceChangedError
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.position import Position
     from icestream.engine.checkpoint import Checkpoint
-    from icestream.engine.reconcile import Choice
+    from icestream.engine.reconcile import Beginning, Choice
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
 
@@ -52,7 +54,8 @@ def begin(
         _refuse_other_connector(plan, mark)
         return _go_on(state, checkpoint)
     remembered = None if choice == "start-over" else state.start()
-    position = beginning.position or remembered
+    position, ahead = _resumed(plan, mark, beginning, choice)
+    position = position or remembered
     if position is None and choice != "start-over":
         position = _end_of_renamed(plan, choice, known)
     state.forget()
@@ -61,9 +64,23 @@ def begin(
     # between, let the source be read from its beginning.
     state.remember_start(current)
     state.accept(mark.to_json() if mark is not None else None)
-    ahead = None if choice == "start-over" else _end_of_letters(plan, mark, current)
+    if ahead is None and choice != "start-over":
+        ahead = _end_of_letters(plan, mark, current)
     state.publish(ahead or current)
     return current, ahead
+
+
+def _resumed(
+    plan: PipelinePlan, mark: BatchMark | None, beginning: Beginning, choice: Choice
+) -> tuple[Position | None, Position | None]:
+    """Return where to go on after the mark, and where the first batch ends if that is fixed."""
+    if not isinstance(plan.sink, ManyTables):
+        return beginning.position, None
+    if beginning.position is not None and mark is not None:
+        return resumed_at(plan.sink, plan.dead_letter, mark)
+    if choice == "start-over":
+        plan.sink.begin_anew(None)
+    return None, None
 
 
 def _end_of_letters(
@@ -73,6 +90,8 @@ def _end_of_letters(
 
     The first batch ends there, so that its letters are known to be written already.
     """
+    if isinstance(plan.sink, ManyTables) and mark is not None:
+        return still_ahead(plan.sink, current)
     held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
     if held is None or held.source != plan.source.identity() or held.end == current:
         return None
@@ -110,6 +129,8 @@ def _end_of_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) 
     old = renamed_from(source=plan.source.identity(), others=plan.sink.foreign_marks(), known=known)
     if old is None:
         return None
+    if isinstance(plan.sink, ManyTables):
+        refuse_renamed(choice, plan.name, plan.sink.identity(), old)
     if choice == "ask":
         raise refuse_rename(plan.name, plan.sink.identity(), old)
     return old.end

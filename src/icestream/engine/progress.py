@@ -71,7 +71,7 @@ class Progress:
         with self._lock:
             self.epoch = epoch
             self.batches += 1
-            self.bad += result.bad
+            self.bad += result.bad + result.refused
             if result.commit is not None:
                 now = time.time()
                 self.committed = True

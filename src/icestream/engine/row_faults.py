@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.contracts.many_tables import ROUTE
 from icestream.contracts.records import BadRecord, Records
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.dead_letters import extra_as_json, row_as_json
 from icestream.errors import BadRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icestream.contracts.sink import Expectation
     from icestream.engine.dead_letters import DeadLetters
@@ -45,6 +46,8 @@ class RowFaults:
         keeps_faults: whether rows with a fault become dead letters, or are dropped.
         letters: where dead letters go; None if there are none.
         tells: whether the report names every bad row instead, as a replay needs it.
+        check: tells what else is wrong with rows, a reason for each; None if nothing is.
+        keeps_number: whether good rows keep the number of their record.
     """
 
     reading: Reading
@@ -52,6 +55,8 @@ class RowFaults:
     keeps_faults: bool = False
     letters: DeadLetters | None = None
     tells: bool = False
+    check: Callable[[pa.RecordBatch], pa.Array | None] | None = None
+    keeps_number: bool = False
 
     def good_rows(
         self, batches: Iterable[pa.RecordBatch], report: Report
@@ -59,8 +64,10 @@ class RowFaults:
         """Yield the good rows without the hidden columns; note the others in the report."""
         numbered: dict[int, str] = {}
         unnumbered: list[BadRecord] = []
-        for batch in batches:
-            visible = batch.select([name for name in batch.schema.names if name not in HIDDEN])
+        hidden = set(HIDDEN) - {ROW} if self.keeps_number else set(HIDDEN)
+        for given in batches:
+            batch = self._checked(given)
+            visible = batch.select([name for name in batch.schema.names if name not in hidden])
             is_bad = _is_bad(batch)
             if is_bad is None or not pc.any(is_bad).as_py():
                 yield visible
@@ -70,6 +77,15 @@ class RowFaults:
             yield visible.filter(pc.invert(is_bad))
         if self.letters is not None and (numbered or unnumbered):
             report.dead_files += self.letters.write(self._records(numbered, unnumbered))
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        reasons = None if self.check is None else self.check(batch)
+        if reasons is None:
+            return batch
+        index = batch.schema.get_field_index(FAULT)
+        if index < 0:
+            return batch.append_column(FAULT, reasons)
+        return batch.set_column(index, FAULT, pc.coalesce(batch.column(index), reasons))
 
     def _note(
         self,
@@ -97,7 +113,7 @@ class RowFaults:
             if number is not None:
                 numbered[number] = reason
             else:
-                raw = row_as_json(rows, index).encode()
+                raw = row_as_json(_shown(rows), index).encode()
                 unnumbered.append(BadRecord(raw, reason, None))
 
     def _judge(
@@ -159,6 +175,10 @@ def _traced(number: int | None, reason: str) -> int:
 
 def _told(expectation: Expectation) -> str:
     return f"expectation {expectation.name!r} is not met: {expectation.expr}"
+
+
+def _shown(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.select([name for name in rows.schema.names if name != ROUTE])
 
 
 def _is_bad(batch: pa.RecordBatch) -> pa.Array | None:

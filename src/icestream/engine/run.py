@@ -135,7 +135,7 @@ def _warm_workers(spark: SparkSession, plan: Plan) -> None:
     slots = spark.sparkContext.defaultParallelism
 
     def body() -> None:
-        from icestream.engine.tasks import WarmUp
+        from icestream.engine.warm_up import WarmUp
 
         task = WarmUp(sources, modules)
         try:

@@ -15,6 +15,7 @@ from icestream.engine.checkpoint import await_done, read_checkpoint
 from icestream.engine.columns import Columns
 from icestream.engine.crash_points import reach
 from icestream.engine.loads import begin_load, end_load
+from icestream.engine.many_tables import table_events
 from icestream.engine.progress import Progress
 from icestream.engine.retry import passes, pause_secs
 from icestream.engine.state import PipelineState
@@ -147,7 +148,7 @@ class PipelineRunner:
         # Spark starts processes of its own for this; meanwhile we look at the table.
         stream = threading.Thread(target=self._preload_stream, daemon=True)
         stream.start()
-        self.plan.sink.open(self._spark, self.plan.name)
+        self.plan.sink.open(self._spark, self.plan.name, self.state.folder / "cache")
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
         self._refuse_if_overtaken()
@@ -290,5 +291,8 @@ class PipelineRunner:
             self._emit(event)
         self.progress.add(mark.epoch, result)
         self.state.report(self.progress.to_json())
-        if result.commit is not None:
+        if result.tables is not None:
+            for told in table_events(name, mark.epoch, result):
+                self._emit(told)
+        elif result.commit is not None:
             self._emit(batch_written(name, table, mark.epoch, result))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +75,7 @@ class Reading:
         evolving: whether fields that `columns` lacks are of interest.
         widening: whether columns may become wider, rather than a record be bad.
         stop_at_bad: whether one bad record decides the batch.
+        dead_letters: where records go that can't be decoded; None to drop them.
         numbered: whether each row carries the number of its record.
         tells: whether the report names every bad record.
     """
@@ -176,12 +176,15 @@ class ReadAndWrite:
 
     reading: Reading
     writer: TaskWriter
+    faults: RowFaults | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for split in _split_numbers(batches):
             report = Report(split)
             with _reported(report):
-                report.files = self.writer.write(self.reading.rows(report))
+                rows = self.reading.rows(report)
+                good = rows if self.faults is None else self.faults.good_rows(rows, report)
+                report.files = self.writer.write(good)
             yield _as_batch(report)
 
 
@@ -234,19 +237,6 @@ class SetAside:
         with _reported(report):
             yield from self.faults.good_rows(batches, report)
         self.note(report)
-
-
-@dataclass(frozen=True)
-class WarmUp:
-    """Loads what a worker needs for its first batch; unpickling the sources loads their modules."""
-
-    sources: list[Source[Any]]
-    modules: list[str]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for module in self.modules:
-            import_module(module)
-        yield from batches
 
 
 class _reported:  # noqa: N801 - reads as a statement

@@ -9,6 +9,7 @@ from icestream.contracts.transform import FAULT, ROW
 from icestream.engine import tasks
 from icestream.engine.arrow_map import map_in_arrow
 from icestream.engine.expectations import first_line, with_unmet
+from icestream.engine.many_tables import checked
 from icestream.engine.row_faults import HIDDEN, RowFaults
 from icestream.errors import BadRecordError, SchemaMismatchError
 
@@ -59,16 +60,41 @@ class ThroughSpark:
         expectations = self.plan.sink.expectations()
         if expectations:
             rows = with_unmet(rows, expectations, f"pipeline {self.plan.name!r}")
+        rows = self._with_computed(rows)
         shape = to_arrow_schema(rows.schema)
         self.plan.sink.prepare(_visible(shape), declared=not self.reading.evolving)
         order = self.plan.sink.sort_columns()
         if order:
             rows = rows.sortWithinPartitions(*order)
-        faults = self._faults() if set(shape.names) & set(HIDDEN) else None
+        _, check = checked(self.plan, self.reading, self.letters)
+        faults = self._faults() if check or set(shape.names) & set(HIDDEN) else None
+        if check is not None and faults is not None:
+            faults = replace(faults, check=check.check, keeps_number=True)
         written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
         for report in written:
             report.rows = 0
         return [*noted.value.values(), *written]
+
+    def _with_computed(self, rows: DataFrame) -> DataFrame:
+        """Add the columns that the sink wants beside the rows' own."""
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+        for name, expr in self.plan.sink.computed_columns().items():
+            made = F.expr(expr)
+            if FAULT in rows.columns:
+                # Such a row lacks the very value that may be asked for.
+                made = F.when(rows[FAULT].isNull(), made)
+            try:
+                rows = rows.withColumn(name, made)
+            except AnalysisException as exc:
+                shown = [column for column in rows.columns if column not in HIDDEN]
+                raise SchemaMismatchError(
+                    f"`{expr}` does not fit the rows: {first_line(exc)}",
+                    where=f"pipeline {self.plan.name!r}, sink {self.plan.sink_name!r}",
+                    todo=f"Their columns, after the transforms: {', '.join(shown)}.",
+                ) from exc
+        return rows
 
     def _notes_faults(self) -> bool:
         lenient = self.plan.on_error != "fail"
@@ -76,7 +102,10 @@ class ThroughSpark:
 
     def _wants_numbers(self) -> bool:
         """Tell whether a bad row may have to be traced back to its record."""
-        may_be_bad = self._notes_faults() or bool(self.plan.sink.expectations())
+        _, check = checked(self.plan, self.reading, self.letters)
+        may_be_bad = (
+            self._notes_faults() or bool(self.plan.sink.expectations()) or check is not None
+        )
         is_kept = self.letters is not None or self.tells
         return may_be_bad and is_kept and self.plan.source.traits.replayable
 

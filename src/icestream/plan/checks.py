@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.errors import IcestreamError, PlanError
 from icestream.plan.expectation_checks import expectation_problems
+from icestream.plan.route_checks import route_problems
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition import parse_term, parse_terms
 from icestream.sinks.iceberg.partition_name import split_name
@@ -70,6 +71,7 @@ class _SinkCheck:
             *self._batching(),
             *self._renames(),
             *expectation_problems(self.config, self.part, self.options.expect),
+            *route_problems(self.config, self.part, self.options),
         ]
 
     def _problem(self, field: str, what: str, todo: str, *, at: str = "") -> PlanError:

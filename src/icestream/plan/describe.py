@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import IcestreamError
+from icestream.plan.upsert_way import upsert_way
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition import parse_terms
 from icestream.sinks.iceberg.properties import table_properties
@@ -97,6 +98,7 @@ def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> 
         return {"name": sink.identity(), "action": "unknown", "reason": "not an Iceberg table"}
     wanted = {
         "name": sink.identity(),
+        "route_by": options.route_by,
         "commit_mode": options.commit_mode,
         "branch": options.branch,
         "publish": None
@@ -123,11 +125,13 @@ def _action(
     options: IcebergOptions, catalog: Catalog[Any], fills: PipelinePlan | None, *, ask: bool
 ) -> dict[str, Any]:
     """Tell what a run would do to the table: create, change, none; or that it is unknown."""
-    missing = {"action": "create"} if options.create else {"action": "missing"}
+    way = upsert_way(options, None)
+    missing = {"action": "create" if options.create else "missing", "upsert": way}
     if not ask:
         return {"action": "unknown", "reason": "not asked"}
     if not options.table:
-        return {"action": "unknown", "reason": "the source names the table"}
+        who = "the source names the table" if options.route_by is None else "the rows name them"
+        return {"action": "unknown", "reason": who, "upsert": way}
     if _is_unmade(catalog):
         return missing
     try:
@@ -137,7 +141,8 @@ def _action(
         changes = _changes(options, table, fills)
     except IcestreamError as exc:
         return {"action": "unknown", "reason": exc.what}
-    return {"action": "change" if changes else "none", "changes": changes}
+    action = "change" if changes else "none"
+    return {"action": action, "changes": changes, "upsert": upsert_way(options, table)}
 
 
 def _changes(

@@ -63,7 +63,8 @@ class PipelinePlan:
 
     def uses_spark_sql(self) -> bool:
         """Tell whether rows pass through Spark SQL, or stay in Arrow from source to file."""
-        return bool(self.transforms or self.sink.expectations()) or self.sink.sorts()
+        needed = self.transforms or self.sink.expectations() or self.sink.computed_columns()
+        return bool(needed) or self.sink.sorts()
 
 
 @dataclass(frozen=True)

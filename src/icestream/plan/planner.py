@@ -173,7 +173,8 @@ class _Planner:
         """Build a sink. Each pipeline has one of its own, since it keeps the pipeline's mark."""
         catalog = self.chooser.catalog_of(part)
         options = resolve(part.options, self.config.folder)
-        built: Sink[Any] = registry.find("sinks", part.connector)(options, catalog, part.name)
+        kind = registry.find("sinks", part.connector)
+        built: Sink[Any] = kind.build(options, catalog, part.name)
         self.sinks.setdefault(part.name, built)
         return built
 

@@ -62,6 +62,7 @@ def _pipeline(pipeline: dict[str, Any]) -> Iterator[str]:
         yield f"    transform  {step}"
     yield from _table("table", pipeline["table"])
     yield from _branch(pipeline["table"])
+    yield from _upsert(pipeline["table"].get("upsert"))
     batching = pipeline["batching"]
     mode = pipeline["table"].get("commit_mode", "append")
     how = "" if mode == "append" else f"{mode}, "
@@ -75,6 +76,9 @@ def _pipeline(pipeline: dict[str, Any]) -> Iterator[str]:
 
 
 def _table(label: str, table: dict[str, Any]) -> Iterator[str]:
+    if table.get("route_by"):
+        yield f"    {label.ljust(9)}  routed by {table['route_by']} into {table['name']}"
+        return
     action = table["action"]
     reason = f": {table['reason']}" if "reason" in table else ""
     yield f"  {MARKS[action]} {label.ljust(9)}  {table['name']} {ACTIONS[action]}{reason}"
@@ -103,6 +107,12 @@ def _branch(table: dict[str, Any]) -> Iterator[str]:
         )
     elif branch != MAIN:
         yield f"    branch     {branch}"
+
+
+def _upsert(upsert: dict[str, Any] | None) -> Iterator[str]:
+    if upsert:
+        yield f"    upsert     {upsert['way']}"
+        yield from (f"  !   {warning}" for warning in upsert["warnings"])
 
 
 def _closing(counts: dict[str, int], pipelines: int) -> str:

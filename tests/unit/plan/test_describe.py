@@ -176,13 +176,22 @@ def test_text_shows_what_would_be_done(tmp_path: Path) -> None:
 
 
 def test_planned_parts_are_marked(tmp_path: Path) -> None:
-    text = FILE.replace("table: orders", "table: orders\n      route_by: kind")
+    text = FILE.replace("table: orders", "table: orders\n      readers: [trino]")
     lines = render_text(description(text, tmp_path)).splitlines()
     at = lines.index("Named in the file, not available in this version")
-    assert lines[at + 1] == f"  ! {tmp_path}/a.yaml:8:7 sinks.lake.config.route_by: 'route_by'"
+    assert lines[at + 1] == f"  ! {tmp_path}/a.yaml:8:7 sinks.lake.config.readers: 'readers'"
     assert lines[-1] == (
         "Plan: 1 pipeline, 1 to create, 0 to change, 0 unchanged, 1 not available in this version."
     )
+
+
+def test_rows_that_name_their_tables_are_shown_so(tmp_path: Path) -> None:
+    found = description(FILE.replace("table: orders", "route_by: lower(kind)"), tmp_path)
+    lines = render_text(found).splitlines()
+
+    assert "    table      routed by lower(kind) into lake.sales.*" in lines
+    assert lines[-1] == "Plan: 1 pipeline, 0 to create, 0 to change, 0 unchanged, 1 unknown."
+    assert found["pipelines"][0]["table"]["reason"] == "the rows name them"
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])

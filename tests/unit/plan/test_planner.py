@@ -251,8 +251,6 @@ views:
             ("3:15 catalogs.nes.type", "nessie"),
             ("4:32 catalogs.my.jdbc.uri", "mysql"),
             ("6:21 sources.hook.connector", "webhook"),
-            ("13:20 sinks.lake.config.commit_mode", "upsert"),
-            ("14:7 sinks.lake.config.key_fields", "key_fields"),
             ("17:7 sinks.lake.config.maintenance", "maintenance"),
             ("18:7 sinks.lake.config.s3", "s3"),
             ("20:47 pipelines.p.transforms[0].flatten", "flatten"),

@@ -15,7 +15,13 @@ from icestream.errors import (
     IcestreamError,
 )
 from icestream.sinks.iceberg import ledger
-from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
+from icestream.sinks.iceberg.java import (
+    COMMIT_FAILED,
+    VALIDATION_FAILED,
+    java_class,
+    java_errors,
+    java_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,6 +133,15 @@ def _settle(
         )
         conflict.retries = attempts - 1
         raise conflict from exc
+    if java_class(exc) == VALIDATION_FAILED:
+        stale = CommitConflictError(
+            f"the table changed under the batch: {java_message(exc)}",
+            where=where,
+            todo="Nothing was written; the batch is replayed at the next start. Use one upsert "
+            "writer a table, and compact it between batches or partition by partition.",
+        )
+        stale.stale = True
+        raise stale from exc
     raise CommitUnknownError(
         f"the commit broke off: {java_message(exc)}",
         where=where,

@@ -23,6 +23,12 @@ COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 VALIDATION_FAILED = "org.apache.iceberg.exceptions.ValidationException"
 
 
+def activate(spark: SparkSession) -> None:
+    """Make a session the one of this thread, from which settings of catalogs are read."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 class JavaCatalog:
     """The catalog object behind one of Spark's catalogs."""
 
@@ -34,9 +40,7 @@ class JavaCatalog:
         self._gateway = gateway
         jvm: Any = spark._jvm
         self._jvm = jvm
-        # Catalog settings are read from the thread's active session, and each pipeline has a
-        # thread of its own.
-        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+        activate(spark)
         self._catalog = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
             spark._jsparkSession, name
         )
@@ -90,6 +94,14 @@ class JavaCatalog:
             if not self.exists(namespace, table):
                 raise
             return self.load(namespace, table)
+
+    def default_location(self, namespace: Sequence[str], table: str) -> str:
+        """Return where the catalog would put a table, without making it."""
+        schema = self._jvm.org.apache.iceberg.SchemaParser.fromJson(
+            '{"type":"struct","schema-id":0,"fields":[]}'
+        )
+        builder = self._catalog.buildTable(self._identifier(namespace, table), schema)
+        return str(builder.createTransaction().table().location())
 
     def _namespace(self, parts: Sequence[str]) -> Any:
         array = self._gateway.new_array(self._jvm.java.lang.String, len(parts))

@@ -60,9 +60,11 @@ class Change:
         deletes: delete files that join it.
         replaced_deletes: delete files that leave it, their content being in `deletes`.
         touched: paths of the data files that `deletes` speak of; refused if one has gone.
-        base: id of the snapshot that the deletes were worked out on; None if it was empty.
+        keyed: whether the change was worked out from the keys that the table holds.
+        base: id of the snapshot that it was worked out on; None if the table was empty.
         branch: the branch to commit to.
         properties: table properties that are set in the same commit.
+        summary: further lines for the snapshot's summary.
     """
 
     added: Sequence[Mapping[str, Any]] = ()
@@ -71,13 +73,15 @@ class Change:
     deletes: Sequence[Mapping[str, Any]] = ()
     replaced_deletes: Sequence[Mapping[str, Any]] = ()
     touched: Sequence[str] = ()
+    keyed: bool = False
     base: int | None = None
     branch: str = MAIN
     properties: Mapping[str, str] = field(default_factory=dict)
+    summary: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_append(self) -> bool:
-        return not self.deletes
+        return not self.keyed
 
     @property
     def data_files(self) -> list[Mapping[str, Any]]:
@@ -152,7 +156,7 @@ class JavaTable:
         """
         transaction = self.java.newTransaction()
         for number, operation in enumerate(self._operations(transaction, change)):
-            for key, value in summary.items():
+            for key, value in {**change.summary, **summary}.items():
                 operation.set(key, value)
             if change.branch != MAIN:
                 operation.toBranch(change.branch)
@@ -207,13 +211,14 @@ class JavaTable:
             delta.removeDeletes(self._file(file))
         if change.base is not None:
             delta.validateFromSnapshot(change.base)
-        # Rows that others add meanwhile are theirs; a file that was compacted away, or a delete
-        # that another writer put on it, makes ours wrong.
+        # A row that another writer added meanwhile may have one of our keys; a file that was
+        # compacted away, or a delete that another one put on it, makes our positions wrong.
         paths = self.jvm.java.util.ArrayList()
         for path in change.touched:
             paths.add(path)
         delta.validateDataFilesExist(paths)
         delta.validateDeletedFiles()
+        delta.validateNoConflictingDataFiles()
         delta.validateNoConflictingDeleteFiles()
         return delta
 
@@ -224,6 +229,16 @@ class JavaTable:
 
     def _snapshot_id(self, branch: str) -> int:
         return int(self.java.snapshot(branch).snapshotId())
+
+    def delete_where(self, expression: str) -> None:
+        """Delete the rows that an expression in JSON matches, which must be those of whole files.
+
+        A commit of its own, and none if there are no such rows.
+        """
+        delete = self.java.newDelete()
+        parser = self.jvm.org.apache.iceberg.expressions.ExpressionParser
+        delete.deleteFromRowFilter(parser.fromJson(expression, self.java.schema()))
+        delete.commit()
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set table properties in a commit of their own."""

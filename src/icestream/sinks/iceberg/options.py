@@ -58,7 +58,7 @@ class IcebergOptions(Options):
     table: str = Field(
         "",
         description="Name of the table; made when missing, with the schema of the stream. "
-        "Required, except for change sources, which bring their own.",
+        "Required, except with `route_by`, and for change sources, which bring their own.",
     )
     create: bool = Field(
         True, description="Make a missing table; `false` makes a missing table an error."
@@ -110,9 +110,9 @@ class IcebergOptions(Options):
         "append",
         description="How a batch changes the table: `append` adds its rows, `overwrite` replaces "
         "the partitions that it touches (the whole table when that is not partitioned), "
-        "`overwrite_table` replaces the table, `overwrite_partitions` the partitions named below. "
-        "A load by `run --once` replaces once and then adds.",
-        json_schema_extra={"planned": ["upsert"]},
+        "`overwrite_table` replaces the table, `overwrite_partitions` the partitions named below "
+        "(a load by `run --once` replaces once and then adds), `upsert` replaces the row of each "
+        "key.",
     )
     overwrite_partitions: tuple[Name, ...] = Field(
         (),
@@ -123,24 +123,28 @@ class IcebergOptions(Options):
         (),
         description="Fields that identify a row for `commit_mode: upsert`; the source's primary "
         "key if absent.",
-        json_schema_extra=PLANNED,
     )
     sequence_field: str | None = Field(
         None,
-        description="Field that tells which of two changes to one key is newer; the source's "
-        "position if absent.",
-        json_schema_extra=PLANNED,
+        description="Field that tells which of two changes to one key is newer, in a batch and "
+        "across batches; the order in which they come if absent.",
     )
     tombstone_days: float = Field(
         7,
         ge=0,
-        description="Days for which the sequence of a deleted key is remembered.",
-        json_schema_extra=PLANNED,
+        description="Days for which the sequence of a deleted key is remembered, in a table "
+        "`TABLE__tombstones` beside the table, where `sequence_field` is given; 0 for none.",
+    )
+    op_field: Name | None = Field(
+        None,
+        description="Field that tells what a row of the stream is: `d`, `delete` or `deleted` "
+        "takes the row of its key away, anything else writes it. Not a column of the table. "
+        "Change sources bring their own.",
     )
     delete_mode: Literal["hard", "soft", "ignore"] = Field(
         "hard",
-        description="What a delete in a change stream does to the row.",
-        json_schema_extra=PLANNED,
+        description="What a delete does: `hard` removes the row, `soft` keeps it and sets "
+        "`_is_deleted` and `_deleted_at`, `ignore` passes over it.",
     )
     schema_evolution: Literal["strict", "add_columns", "full"] = Field(
         "add_columns",
@@ -174,10 +178,11 @@ class IcebergOptions(Options):
         None,
         description="Checks on the rows of `branch`, after which readers of the main one see them.",
     )
-    route_by: str | None = Field(
+    route_by: Name | None = Field(
         None,
-        description="Field or expression that names the table a row goes to.",
-        json_schema_extra=PLANNED,
+        description="Column, or Spark SQL expression, that names the table of each row, in place "
+        "of `table`: a bare name is one of `namespace`, `sales.orders` has its own. Tables are "
+        "made when missing, with the columns that their rows fill.",
     )
     on_error: Literal["fail", "drop", "dead_letter"] = Field(
         "fail",

@@ -9,14 +9,14 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.quoting import quote_for_spark
 from icestream.contracts.sink import Expectation, Sink
 from icestream.sinks.iceberg import ledger
-from icestream.sinks.iceberg.modes.append import Append
-from icestream.sinks.iceberg.modes.overwrite import Overwrite
+from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.publish import publish, refuse_rows_elsewhere
 from icestream.sinks.iceberg.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import Commit, TaskWriter, WrittenFile
-    from icestream.sinks.iceberg.modes.mode import Mode
-
-MODES: dict[str, type[Mode]] = {
-    "append": Append,
-    "overwrite": Overwrite,
-    "overwrite_table": Overwrite,
-    "overwrite_partitions": Overwrite,
-}
 
 
 class IcebergSink(Sink[IcebergOptions]):
@@ -44,9 +36,16 @@ class IcebergSink(Sink[IcebergOptions]):
         self.catalog = catalog
         self.name = name
         self.target = Target(options, catalog, name)
-        # What a version has not yet is refused before it runs, and planned all the same.
-        self.mode = MODES.get(options.commit_mode, Append)(options, self.target)
+        self.mode = MODES[options.commit_mode](options, self.target)
         self.task_modules = self.mode.task_modules
+
+    @classmethod
+    def build(cls, options: IcebergOptions, catalog: Catalog[Any], name: str) -> Sink[Any]:
+        if options.route_by is None:
+            return cls(options, catalog, name)
+        from icestream.sinks.iceberg.fanout.sink import FanOutSink
+
+        return FanOutSink(options, catalog, name)
 
     @property
     def namespace(self) -> tuple[str, ...]:
@@ -59,8 +58,8 @@ class IcebergSink(Sink[IcebergOptions]):
     def identity(self) -> str:
         return self.target.identity
 
-    def open(self, spark: SparkSession, pipeline: str) -> None:
-        self.target.open(spark, pipeline)
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
+        self.target.open(spark, pipeline, cache)
 
     def last_mark(self) -> BatchMark | None:
         return self.target.last_mark()
@@ -75,7 +74,7 @@ class IcebergSink(Sink[IcebergOptions]):
         from icestream.sinks.iceberg.evolve import to_arrow
 
         schema = self.target.schema()
-        return None if schema is None else to_arrow(schema)
+        return None if schema is None else self.mode.stream_columns(to_arrow(schema))
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
         self.target.prepare(self.mode.table_columns(columns), declared=declared)

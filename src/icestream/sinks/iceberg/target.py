@@ -12,6 +12,7 @@ from icestream.sinks.iceberg.properties import write_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     import pyarrow as pa
     from pyiceberg.schema import Schema
@@ -34,7 +35,6 @@ class Target:
 
     Attributes:
         seen: the pipeline's mark that we last saw in the table, or wrote.
-        spark: the session, once opened.
     """
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], sink_name: str) -> None:
@@ -44,7 +44,8 @@ class Target:
         self.namespace: tuple[str, ...] = tuple(options.namespace or ())
         self.table = options.table or ""
         self.seen: str | None = None
-        self.spark: SparkSession | None = None
+        self._session: SparkSession | None = None
+        self._cache: Path | None = None
         self.pipeline = ""
         self._java: JavaCatalog | None = None
         self._handle: JavaTable | None = None
@@ -67,9 +68,19 @@ class Target:
         return self._state
 
     @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    @property
     def session(self) -> SparkSession:
-        assert self.spark is not None  # noqa: S101 - `open` comes first
-        return self.spark
+        assert self._session is not None  # noqa: S101 - `open` comes first
+        return self._session
+
+    @property
+    def cache(self) -> Path:
+        """A folder for what can be made again: lost, it costs time and nothing else."""
+        assert self._cache is not None  # noqa: S101 - `open` comes first
+        return self._cache
 
     @property
     def fitting(self) -> Fitting:
@@ -81,13 +92,17 @@ class Target:
         assert self._handle is not None  # noqa: S101 - `open` or `prepare` comes first
         return self._handle
 
-    def open(self, spark: SparkSession, pipeline: str) -> None:
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
         """Connect, and read the table if there is one."""
+        import tempfile
+        from pathlib import Path
+
         from icestream.sinks.iceberg.fitting import Fitting
         from icestream.sinks.iceberg.java import JavaCatalog
 
         self.pipeline = pipeline
-        self.spark = spark
+        self._session = spark
+        self._cache = cache or self._cache or Path(tempfile.mkdtemp(prefix="icestream-"))
         # Makes the catalog's own store where it is missing, and puts its faults into our words.
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
@@ -148,13 +163,17 @@ class Target:
             exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
             raise
 
-    def writer(self) -> IcebergWriter:
-        """Return a writer of data files for the table as it is now."""
+    def writer(self, file_schema: Schema | None = None) -> IcebergWriter:
+        """Return a writer of data files for the table as it is now.
+
+        Args:
+            file_schema: columns of the files, if they hold more than the table's own.
+        """
         from icestream.sinks.iceberg.writer import IcebergWriter
 
         state = self.state
         return IcebergWriter(
-            schema=state.schema.model_dump_json(),
+            schema=(file_schema or state.schema).model_dump_json(),
             spec=state.spec.model_dump_json(),
             location=state.location,
             properties=state.properties,

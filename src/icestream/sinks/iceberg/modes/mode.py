@@ -33,6 +33,10 @@ class Mode(ABC):
         """Return the columns that the table has for rows with `columns`."""
         return columns
 
+    def stream_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the rows that a table with `columns` is filled from."""
+        return columns
+
     @abstractmethod
     def writer(self) -> TaskWriter:
         """Return what tasks write the rows with."""

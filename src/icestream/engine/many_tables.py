@@ -1,0 +1,196 @@
+"""Batches of a sink that is many tables: each table for itself, and letters when all is told.
+
+Dead letters come last here, so that they can hold the rows of a table that did not take them. A
+dead-letter table that holds a batch is thus the proof that the whole batch is settled.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.many_tables import ManyTables
+from icestream.contracts.records import BadRecord
+from icestream.contracts.transform import ROW
+from icestream.engine.dead_letters import DeadLetters, row_as_json
+from icestream.engine.row_faults import INDEX_BITS, RowFaults, read_again
+from icestream.metrics.events import BatchSkipped, BatchWritten, RecordsFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.many_tables import RefusedRows, TableCommits
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.engine.batch import BatchResult, Outcome
+    from icestream.engine.tasks import Reading
+    from icestream.errors import IcestreamError
+    from icestream.plan.plan import PipelinePlan
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of a batch, table by table.
+
+    Attributes:
+        commits: what each commit did, by table.
+        held: tables that held the batch already.
+        refused: how many rows became dead letters since their table did not take them, by table.
+        letters: further dead letters.
+    """
+
+    commits: Mapping[str, Commit] = field(default_factory=dict)
+    held: tuple[str, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    letters: int = 0
+
+
+def checked(
+    plan: PipelinePlan, reading: Reading, letters: DeadLetters | None
+) -> tuple[Reading, RowFaults | None]:
+    """Let rows that name no table be taken out on the way to the writer, if they may be.
+
+    Where a table's rows may become dead letters, each row keeps the number of its record.
+    """
+    if not isinstance(plan.sink, ManyTables) or plan.on_error == "fail":
+        return reading, None
+    kept = letters is not None or reading.tells
+    numbered = kept and plan.source.traits.replayable
+    faults = RowFaults(
+        reading=reading,
+        keeps_faults=plan.on_error == "dead_letter",
+        letters=letters,
+        tells=reading.tells,
+        check=plan.sink.route_faults(),
+        keeps_number=True,
+    )
+    return replace(reading, numbered=numbered), faults
+
+
+def is_settled(plan: PipelinePlan, mark: BatchMark) -> bool:
+    """Tell whether the letters of a batch are there, and so all that comes before them."""
+    if not isinstance(plan.sink, ManyTables) or plan.dead_letter is None:
+        return False
+    if plan.dead_letter.holds(mark):
+        return True
+    held = plan.dead_letter.last_mark()
+    if held is None or held.source != mark.source or held.end != mark.end:
+        return False
+    # Without any row in any table, all that was read so far is letters.
+    return plan.sink.last_mark() is None
+
+
+def settle(spark: SparkSession, plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> Settled:
+    """Commit what the tasks put aside to every table, then the letters."""
+    sink = plan.sink
+    assert isinstance(sink, ManyTables)  # noqa: S101 - asked for only then
+    try:
+        done = sink.commit_tables(outcome.files, mark)
+        dead_files = list(outcome.dead_files)
+        if done.refused:
+            if plan.on_error != "dead_letter" or plan.dead_letter is None:
+                raise _refusal(done)
+            dead_files += _write_letters(spark, plan, outcome.reading, done.refused, mark)
+        _commit_letters(plan, dead_files, mark)
+    finally:
+        sink.discard(outcome.files)
+    refused = {one.table: one.rows for one in done.refused}
+    letters = sum(file.rows for file in outcome.dead_files)
+    return Settled(done.commits, done.held, refused, letters)
+
+
+def table_events(
+    pipeline: str, epoch: int, result: BatchResult
+) -> Iterator[BatchWritten | BatchSkipped | RecordsFailed]:
+    """Yield what happened to each table of a batch."""
+    from icestream.engine.batch import batch_written
+
+    settled = result.tables
+    if settled is None:
+        return
+    for table in settled.held:
+        yield BatchSkipped(pipeline, table, epoch)
+    for table, commit in settled.commits.items():
+        yield batch_written(pipeline, table, epoch, replace(result, commit=commit))
+    for table, rows in settled.refused.items():
+        yield RecordsFailed(pipeline, table, rows, rows)
+
+
+def _refusal(done: TableCommits) -> IcestreamError:
+    """Return the error of a batch that some table did not take; it names the table."""
+    first, *others = done.refused
+    error = first.error
+    lines = [error.todo] if error.todo else []
+    if others:
+        lines.append(f"Not taken by these either: {', '.join(one.table for one in others)}.")
+    count = len(done.commits) + len(done.held)
+    if count:
+        tables = (
+            "1 other table of the batch holds"
+            if count == 1
+            else (f"{count} other tables of the batch hold")
+        )
+        lines.append(f"{tables} it now; a replay leaves what is held as it is.")
+    error.todo = "\n".join(lines)
+    return error
+
+
+def _commit_letters(plan: PipelinePlan, files: list[WrittenFile], mark: BatchMark) -> None:
+    if plan.dead_letter is not None and files:
+        rows = sum(file.rows for file in files)
+        plan.dead_letter.commit(files, replace(mark, rows=rows))
+
+
+def _write_letters(
+    spark: SparkSession,
+    plan: PipelinePlan,
+    reading: Reading | None,
+    refused: tuple[RefusedRows, ...],
+    mark: BatchMark,
+) -> list[WrittenFile]:
+    assert plan.dead_letter is not None  # noqa: S101 - asked for only then
+    assert reading is not None  # noqa: S101 - rows were read
+    parts = tuple(
+        (part, f"table {one.table}: {one.error.what}") for one in refused for part in one.parts
+    )
+    letters = DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
+    numbers = spark.range(0, len(parts), 1, len(parts))
+    task = WriteRefused(reading, letters, parts)
+    # The bytes come from our own tasks, over Spark's own authenticated connection.
+    found = [pickle.loads(row[0]) for row in numbers.mapInArrow(task, "files binary").collect()]  # noqa: S301
+    return [file for files in found for file in files]
+
+
+@dataclass(frozen=True)
+class WriteRefused:
+    """Writes rows that a table did not take as dead letters, in tasks."""
+
+    reading: Reading
+    letters: DeadLetters
+    parts: tuple[tuple[Callable[[], Iterator[pa.RecordBatch]], str], ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                read, reason = self.parts[number]
+                files = self.letters.write(self._records(read(), reason))
+                packed = pa.array([pickle.dumps(files)], pa.binary())
+                yield pa.RecordBatch.from_arrays([packed], ["files"])
+
+    def _records(self, batches: Iterable[pa.RecordBatch], reason: str) -> Iterator[list[BadRecord]]:
+        numbers: list[int] = []
+        for batch in batches:
+            if ROW in batch.schema.names:
+                numbers += batch.column(ROW).to_pylist()
+            else:
+                rows: Any = range(batch.num_rows)
+                yield [BadRecord(row_as_json(batch, row).encode(), reason, None) for row in rows]
+        numbers.sort()
+        for split, own in groupby(numbers, key=lambda number: number >> INDEX_BITS):
+            yield from read_again(self.reading, split, dict.fromkeys(own, reason))

@@ -1,0 +1,1 @@
+"""`route_by`: one stream into many tables."""

@@ -1,0 +1,148 @@
+"""Reads from a row which table it goes to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.contracts.many_tables import ROUTE
+from icestream.errors import BadRecordError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+Identifier = tuple[str, ...]
+
+COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")
+PART = re.compile(r"\w+|`[^`]+`")
+# A slash would lead out of the table's folder, and quotes and spaces out of what SQL takes.
+ODD = re.compile(r"[\x00-\x20/\\`'\"]")
+LONGEST_NAME = 255
+NO_NAME = "route_by: the row names no table, its value is null"
+
+
+def column_path(route_by: str) -> tuple[str, ...] | None:
+    """Return the column that `route_by` names; None if it is an expression."""
+    if COLUMN.fullmatch(route_by.strip()) is None:
+        return None
+    return tuple(part.strip("`") for part in PART.findall(route_by))
+
+
+@dataclass(frozen=True)
+class Route:
+    """From a row to its table.
+
+    Attributes:
+        path: the column with the name, and the way into it where that is a struct.
+        namespace: where a bare name is.
+        reserved: names that are no row's to choose, such as the table of dead letters.
+    """
+
+    path: tuple[str, ...]
+    namespace: Identifier
+    reserved: frozenset[Identifier] = frozenset()
+
+    @classmethod
+    def of(cls, options: IcebergOptions) -> Route:
+        assert options.route_by is not None  # noqa: S101 - a fan-out has one
+        dead = options.dead_letter_name()
+        reserved = frozenset() if dead is None else frozenset({(*dead[0], dead[1])})
+        return cls(column_path(options.route_by) or (ROUTE,), options.namespace, reserved)
+
+    def check(self, columns: pa.Schema) -> None:
+        """Look whether rows with these columns can name a table.
+
+        Raises:
+            SchemaMismatchError: they lack the column, or it holds no names.
+        """
+        shown = ".".join(self.path)
+        kind: Any = pa.struct(list(columns))
+        for name in self.path:
+            index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+            if index < 0:
+                raise SchemaMismatchError(
+                    f"route_by: the rows have no column {shown!r}",
+                    todo=f"Their columns: {', '.join(columns.names)}.",
+                )
+            kind = kind.field(index).type
+        if pa.types.is_nested(kind):
+            raise SchemaMismatchError(
+                f"route_by: column {shown!r} is a {kind}, which names no table",
+                todo="Use a column of text, or a Spark SQL expression that gives text.",
+            )
+
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the name that each row gives, as text."""
+        top, *rest = self.path
+        column = batch.column(batch.schema.get_field_index(top))
+        found = pc.struct_field(column, rest) if rest else column
+        if pa.types.is_binary(found.type):
+            return found.cast(pa.string())
+        return found if pa.types.is_string(found.type) else found.cast(pa.string())
+
+    def table_of(self, value: str) -> Identifier:
+        """Return the namespace and table that a value names.
+
+        Raises:
+            ValueError: it names none; the message says why.
+        """
+        *namespace, table = value.split(".")
+        identifier = (*(namespace or self.namespace), table)
+        reason = None
+        if not all(identifier):
+            reason = "a part of it is empty"
+        elif ODD.search(value):
+            reason = "it has a space, a slash, a quote or a control character in it"
+        elif len(value) > LONGEST_NAME:
+            reason = f"it is longer than {LONGEST_NAME} characters"
+        elif identifier in self.reserved:
+            reason = "that is the table of dead letters"
+        if reason is not None:
+            shown = value if len(value) <= LONGEST_NAME else value[:40] + "..."
+            raise ValueError(f"route_by: {shown!r} is no name for a table: {reason}")
+        return identifier
+
+    def tables(self, values: pa.Array) -> dict[str, Identifier]:
+        """Return the table of each name among the values.
+
+        Raises:
+            BadRecordError: some row names none.
+        """
+        try:
+            if values.null_count:
+                raise ValueError(NO_NAME)
+            return {value: self.table_of(value) for value in values.unique().to_pylist()}
+        except ValueError as exc:
+            raise BadRecordError(
+                str(exc),
+                todo="Nothing of the batch was written. Leave such rows out with a `filter` "
+                "transform, or set `on_error: dead_letter` with a `dead_letter` table, or "
+                "`on_error: drop`.",
+            ) from None
+
+
+@dataclass(frozen=True)
+class RouteFaults:
+    """Tells why rows name no table."""
+
+    route: Route
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array | None:
+        values = self.route.values(batch)
+        reasons = {value: self._reason(value) for value in values.unique().to_pylist()}
+        if not any(reasons.values()):
+            return None
+        return pa.array([reasons[value] for value in values.to_pylist()], pa.string())
+
+    def _reason(self, value: str | None) -> str | None:
+        if value is None:
+            return NO_NAME
+        try:
+            self.route.table_of(value)
+        except ValueError as exc:
+            return str(exc)
+        return None

@@ -1,0 +1,250 @@
+"""`route_by`: one stream into many tables, each of them exactly once.
+
+Tasks put the rows aside, table by table; then tables are made and filled, and all are committed
+side by side before the batch ends. Each table has the batch's mark for itself: a replay leaves
+those that hold it as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from icestream.contracts.check import CheckStep
+from icestream.contracts.many_tables import ROUTE, ManyTables, TableCommits, added_up
+from icestream.contracts.sink import Commit, Expectation
+from icestream.errors import CommitConflictError, IcestreamError
+from icestream.sinks.iceberg.modes.registry import MODES
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.sort import parse_sort
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import TaskWriter, WrittenFile
+    from icestream.sinks.iceberg.fanout.routes import Route
+    from icestream.sinks.iceberg.fanout.shares import Share
+    from icestream.sinks.iceberg.fanout.tables import Tables
+    from icestream.sinks.iceberg.sink import IcebergSink
+
+logger = logging.getLogger(__name__)
+
+# Where rows are put aside: beside the tables, under a name that no table has.
+STAGING = "__icestream"
+
+
+class FanOutSink(ManyTables[IcebergOptions]):
+    """The tables that rows name."""
+
+    options_type = IcebergOptions
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        self.options = options
+        self.catalog = catalog
+        self.name = name
+        mode = MODES[options.commit_mode]
+        self.task_modules = (*mode.task_modules, "icestream.sinks.iceberg.fanout.writing")
+        self._replaces = mode.replaces
+        self._columns: pa.Schema | None = None
+        self._folder = ""
+        self._tables: Tables | None = None
+        self._touched: list[IcebergSink] | None = None
+
+    @property
+    def route(self) -> Route:
+        from icestream.sinks.iceberg.fanout.routes import Route
+
+        return Route.of(self.options)
+
+    @property
+    def tables(self) -> Tables:
+        assert self._tables is not None  # noqa: S101 - `open` comes first
+        return self._tables
+
+    def identity(self) -> str:
+        return ".".join((self.catalog.name, *self.options.namespace, "*"))
+
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
+        import tempfile
+        from pathlib import Path
+
+        from icestream.sinks.iceberg.fanout.sweeping import sweep
+        from icestream.sinks.iceberg.fanout.tables import Tables
+
+        self._tables = self._tables or Tables(self.options, self.catalog, self.name)
+        folder = cache or Path(tempfile.mkdtemp(prefix="icestream-"))
+        self._tables.open(spark, pipeline, folder)
+        self._touched = None
+        java = self._tables.java
+        if self.options.create:
+            java.create_namespace(self.options.namespace)
+        beside = java.default_location(self.options.namespace, STAGING)
+        self._folder = f"{beside.rstrip('/')}/{quote(pipeline, safe='')}"
+        sweep(self._folder, self.catalog.pyiceberg_properties())
+
+    def last_mark(self) -> BatchMark | None:
+        return self.tables.newest_mark()
+
+    def foreign_marks(self) -> list[BatchMark]:
+        return self.tables.foreign_marks()
+
+    def holds(self, mark: BatchMark) -> bool:  # noqa: ARG002 - the contract's
+        return False
+
+    def columns(self) -> pa.Schema | None:
+        return None
+
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
+        import pyarrow as pa
+
+        self.route.check(columns)
+        self._columns = pa.schema([column for column in columns if column.name != ROUTE])
+
+    def computed_columns(self) -> Mapping[str, str]:
+        from icestream.sinks.iceberg.fanout.routes import column_path
+
+        route_by = self.options.route_by or ""
+        return {} if column_path(route_by) is not None else {ROUTE: route_by}
+
+    def adds_columns(self) -> bool:
+        return self.options.schema_evolution != "strict"
+
+    def widens_columns(self) -> bool:
+        return self.options.schema_evolution == "full"
+
+    def replaces(self) -> bool:
+        return self._replaces
+
+    def needs_end(self) -> bool:
+        return self._replaces and self.options.commit_mode != "overwrite"
+
+    def expectations(self) -> tuple[Expectation, ...]:
+        return tuple(Expectation(one.name, one.expr, one.on_fail) for one in self.options.expect)
+
+    def route_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None]:
+        from icestream.sinks.iceberg.fanout.routes import RouteFaults
+
+        return RouteFaults(self.route)
+
+    def writer(self) -> TaskWriter:
+        from icestream.sinks.iceberg.fanout.staging import RoutingWriter
+
+        assert self._columns is not None  # noqa: S101 - `prepare` comes first
+        return RoutingWriter(
+            columns=self._columns,
+            route=self.route,
+            folder=self._folder,
+            io_properties=self.catalog.pyiceberg_properties(),
+        )
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        done = self.commit_tables(files, mark)
+        for refused in done.refused:
+            raise refused.error
+        self.discard(files)
+        return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
+
+    def commit_tables(self, files: list[WrittenFile], mark: BatchMark) -> TableCommits:
+        from icestream.sinks.iceberg.fanout.shares import shares_of
+        from icestream.sinks.iceberg.fanout.writing import write_tables
+
+        tables = self.tables
+        mark = replace(mark, generation=tables.kept.kept.generation)
+        named = sorted({table for file in files for table in file.what["tables"]})
+        # Before any of them is made: after a crash, each is known to hold rows or to lack them.
+        tables.kept.add(frozenset(named))
+        sinks = {table: tables.sink(table) for table in named}
+        shares = shares_of(files, sinks, self.catalog.pyiceberg_properties())
+        self._touched = list(sinks.values())
+        tables.each(lambda share: self._prepare(share, mark), shares)
+        ready = [share for share in shares if share.is_ready]
+        pieces = [(share.staged, share.writer) for share in ready if share.writer is not None]
+        written = write_tables(tables.spark, pieces, parse_sort(self.options))
+        for share, found in zip(ready, written, strict=True):
+            if isinstance(found, IcestreamError):
+                share.refuse(found, mark)
+            else:
+                share.files = found
+        tables.each(lambda share: self._commit(share, mark), ready)
+        return TableCommits(
+            commits={share.name: share.commit for share in shares if share.commit is not None},
+            held=tuple(share.name for share in shares if share.is_held),
+            refused=tuple(share.refused() for share in shares if share.error is not None),
+        )
+
+    def _prepare(self, share: Share, mark: BatchMark) -> None:
+        from icestream.sinks.iceberg.fanout.shares import catalog_refused
+        from icestream.sinks.iceberg.java import java_errors, java_message
+
+        assert self._columns is not None  # noqa: S101 - `prepare` comes first
+        try:
+            self.tables.open_new(share.table, mark)
+            if self._holds(share.sink, mark):
+                share.is_held = True
+                return
+            share.sink.prepare(share.columns(self._columns))
+            share.writer = share.sink.writer()
+        except java_errors() as exc:
+            self.tables.refuse_if_away(java_message(exc))
+            share.refuse(catalog_refused(java_message(exc)), mark)
+        except IcestreamError as exc:
+            share.refuse(exc, mark)
+
+    def _holds(self, table: IcebergSink, mark: BatchMark) -> bool:
+        """Tell whether a table holds the batch, be it under the checkpoint that was lost."""
+        if table.holds(mark):
+            return True
+        held, again = table.last_mark(), self.read_again()
+        if held is None or again is None or (again.start, again.end) != (mark.start, mark.end):
+            return False
+        return (held.query_id, held.epoch) == (again.query_id, again.epoch)
+
+    def _commit(self, share: Share, mark: BatchMark) -> None:
+        if not share.is_ready or not share.files:
+            return
+        try:
+            share.commit = share.commit_once(replace(mark, rows=share.rows))
+        except IcestreamError as exc:
+            if isinstance(exc, CommitConflictError):
+                # Of any other commit it is not certain that the table lacks the files.
+                share.sink.discard(share.files)
+            share.refuse(exc, mark)
+
+    def begin_anew(self, again: BatchMark | None) -> None:
+        newest = self.last_mark()
+        self.tables.kept.begin(0 if newest is None else newest.generation + 1, again)
+
+    def read_again(self) -> BatchMark | None:
+        return self.tables.kept.batch_again()
+
+    def refuse_rows_elsewhere(self) -> None:
+        self.tables.each(lambda sink: sink.refuse_rows_elsewhere(), self.tables.all())
+
+    def publish(self, mark: BatchMark) -> None:
+        if self.options.publish is None:
+            return
+        # At the start any table may be behind, if the last run ended before this.
+        touched = self.tables.all() if self._touched is None else self._touched
+        self.tables.each(lambda sink: sink.publish(mark), touched)
+        self._touched = []
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        from pyiceberg.io import load_file_io
+
+        for path in (file.what["file-path"] for file in files):
+            load_file_io(self.catalog.pyiceberg_properties(), path).delete(path)
+
+    def check(self) -> Iterator[CheckStep]:
+        yield from self.catalog.check()
+        yield CheckStep("find tables", self._describe_tables)
+
+    def _describe_tables(self) -> str:
+        return f"{self.identity()}, by {self.options.route_by}"

@@ -1,0 +1,200 @@
+"""The tables of a fan-out: found again at the start, made on the way, worked on side by side."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from icestream.errors import CheckpointLostError, TransientError
+from icestream.sinks.iceberg.fanout.memory import Memory
+from icestream.sinks.iceberg.fanout.shares import catalog_refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.mark import BatchMark
+    from icestream.sinks.iceberg.fanout.routes import Identifier
+    from icestream.sinks.iceberg.java import JavaCatalog
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.sink import IcebergSink
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 16
+TOMBSTONES = "__tombstones"
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class Tables:
+    """Every table that one pipeline is known to write to, each a sink of its own."""
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        self._options = options
+        self._catalog = catalog
+        self._name = name
+        self._sinks: dict[Identifier, IcebergSink] = {}
+        self._strangers: list[BatchMark] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._spark: SparkSession | None = None
+        self._java: JavaCatalog | None = None
+        self._cache: Path | None = None
+        self._pipeline = ""
+        self.memory: Memory | None = None
+
+    @property
+    def java(self) -> JavaCatalog:
+        assert self._java is not None  # noqa: S101 - `open` comes first
+        return self._java
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None  # noqa: S101 - `open` comes first
+        return self._spark
+
+    @property
+    def kept(self) -> Memory:
+        assert self.memory is not None  # noqa: S101 - `open` comes first
+        return self.memory
+
+    def open(self, spark: SparkSession, pipeline: str, cache: Path) -> None:
+        """Connect, and read the tables that are remembered or, failing that, found by marks."""
+        from icestream.sinks.iceberg.java import JavaCatalog
+
+        self._spark, self._pipeline, self._cache = spark, pipeline, cache
+        self._catalog.client()
+        self._java = JavaCatalog(spark, self._catalog.name)
+        self._pool = self._pool or ThreadPoolExecutor(AT_ONCE, "icestream-table")
+        self.memory = Memory(cache)
+        if self.memory.is_there:
+            known = sorted(self.memory.kept.tables)
+            self._sinks = dict(zip(known, self.each(self._opened, known), strict=True))
+            self._strangers = []
+        else:
+            self._find()
+
+    def _find(self) -> None:
+        """Look through the namespace for tables with a mark of the pipeline."""
+        found = sorted(self._there())
+        sinks = dict(zip(found, self.each(self._opened, found), strict=True))
+        self._strangers = [mark for sink in sinks.values() for mark in sink.foreign_marks()]
+        self._sinks = {name: sink for name, sink in sinks.items() if sink.last_mark() is not None}
+        self.kept.recover(frozenset(self._sinks))
+
+    def _there(self) -> Iterable[Identifier]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        dead = self._options.dead_letter_name()
+        try:
+            names = self._catalog.client().list_tables(self._options.namespace)
+        except NoSuchNamespaceError:
+            return []
+        tables = {(*self._options.namespace, name[-1]) for name in names}
+        tables = {name for name in tables if not name[-1].endswith(TOMBSTONES)}
+        return tables if dead is None else tables - {(*dead[0], dead[1])}
+
+    def sink(self, table: Identifier) -> IcebergSink:
+        """Return the sink of a table, which is opened when it is first needed."""
+        from icestream.sinks.iceberg.sink import IcebergSink
+
+        known = self._sinks.get(table)
+        if known is None:
+            *namespace, name = table
+            given = {"namespace": tuple(namespace), "table": name, "route_by": None}
+            options = self._options.model_copy(update=given)
+            known = self._sinks[table] = IcebergSink(options, self._catalog, self._name)
+        return known
+
+    def open_new(self, table: Identifier, mark: BatchMark) -> None:
+        """Open a table that was not known at the start.
+
+        Raises:
+            CheckpointLostError: it holds rows of the pipeline that nobody has reckoned with.
+        """
+        sink = self._sinks[table]
+        if sink.target.is_open:
+            return
+        self._open(sink, table)
+        held = sink.last_mark()
+        if held is not None and held.query_id != mark.query_id:
+            raise CheckpointLostError(
+                f"the table holds this pipeline's rows up to batch {held.epoch} of another "
+                "checkpoint, and was not found at the start: it is outside of the sink's namespace",
+                todo="Nothing was written to it. To write to it all the same, next to what it "
+                f"holds, unset its property 'icestream.mark.{mark.pipeline}'.",
+            )
+
+    def all(self) -> list[IcebergSink]:
+        """Return the tables that were opened."""
+        return [sink for sink in self._sinks.values() if sink.target.is_open]
+
+    def newest_mark(self) -> BatchMark | None:
+        """Return the pipeline's newest mark in any of the tables."""
+        marks = [mark for sink in self.all() if (mark := sink.last_mark()) is not None]
+        return max(marks, key=_age, default=None)
+
+    def foreign_marks(self) -> list[BatchMark]:
+        """Return the newest mark of every other pipeline in any of the tables."""
+        newest: dict[str, BatchMark] = {}
+        own = [mark for sink in self.all() for mark in sink.foreign_marks()]
+        for mark in sorted([*self._strangers, *own], key=_age):
+            newest[mark.pipeline] = mark
+        return list(newest.values())
+
+    def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+        """Do work side by side; all of it is done before the first error is raised."""
+        assert self._pool is not None  # noqa: S101 - `open` comes first
+        waiting = [self._pool.submit(self._active, work, item) for item in items]
+        errors = [error for one in waiting if (error := one.exception()) is not None]
+        for error in errors:
+            raise error
+        return [one.result() for one in waiting]
+
+    def _active(self, work: Callable[[Item], Outcome], item: Item) -> Outcome:
+        from icestream.sinks.iceberg.java import activate
+
+        activate(self.spark)
+        return work(item)
+
+    def _opened(self, table: Identifier) -> IcebergSink:
+        sink = self.sink(table)
+        self._open(sink, table)
+        return sink
+
+    def _open(self, sink: IcebergSink, table: Identifier) -> None:
+        from icestream.sinks.iceberg.java import java_errors, java_message
+
+        assert self._cache is not None  # noqa: S101 - `open` comes first
+        folder = self._cache / "tables" / quote(".".join(table), safe="")
+        try:
+            sink.open(self.spark, self._pipeline, folder)
+        except java_errors() as exc:
+            self.refuse_if_away(java_message(exc))
+            raise catalog_refused(java_message(exc)) from exc
+
+    def refuse_if_away(self, message: str) -> None:
+        """Tell a catalog that answers nobody from one that refuses a table.
+
+        Raises:
+            TransientError: it answers nobody.
+        """
+        from icestream.sinks.iceberg.java import java_errors
+
+        try:
+            self.java.exists(self._options.namespace, "icestream")
+        except java_errors() as exc:
+            raise TransientError(
+                f"the catalog does not answer: {message}",
+                where=f"sink {self._name!r}, {self._catalog.identity()}",
+            ) from exc
+
+
+def _age(mark: BatchMark) -> tuple[int, int]:
+    return mark.generation, mark.epoch

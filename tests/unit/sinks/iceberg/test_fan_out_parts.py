@@ -1,0 +1,247 @@
+"""The parts of a fan-out that need no JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts.mark import BatchMark
+from icestream.contracts.transform import ROW
+from icestream.errors import AttentionError, BadRecordError, CorruptStateError, SchemaMismatchError
+from icestream.sinks.iceberg.fanout import staging
+from icestream.sinks.iceberg.fanout.memory import Memory
+from icestream.sinks.iceberg.fanout.routes import Route, RouteFaults, column_path
+from icestream.sinks.iceberg.fanout.staging import RoutingWriter, StagedRows
+from icestream.sinks.iceberg.fanout.sweeping import sweep
+from icestream.sinks.iceberg.fanout.writing import Unit, _bins, _cut, in_order
+from icestream.sinks.iceberg.sort import parse_sort_term
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROUTE_BY_KIND = Route(("kind",), ("db",), frozenset({("db", "dead")}))
+COLUMNS = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("note", pa.string())])
+
+
+def batch(*rows: tuple[int, str | None, str | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(COLUMNS.names, row, strict=True)) for row in rows], schema=COLUMNS
+    )
+
+
+def staged(folder: Path, *batches: pa.RecordBatch) -> dict[str, Any]:
+    writer = RoutingWriter(
+        columns=COLUMNS, route=ROUTE_BY_KIND, folder=str(folder), io_properties={}
+    )
+    (file,) = writer.write(batches)
+    assert file.rows == sum(each.num_rows for each in batches)
+    return file.what
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("kind", ("kind",)),
+        (" meta.kind ", ("meta", "kind")),
+        ("`event-type`", ("event-type",)),
+        ("`a.b`.c", ("a.b", "c")),
+        ("lower(kind)", None),
+        ("a || b", None),
+    ],
+)
+def test_column_is_told_from_an_expression(text: str, path: tuple[str, ...] | None) -> None:
+    assert column_path(text) == path
+
+
+@pytest.mark.parametrize(
+    ("value", "table"),
+    [
+        ("orders", ("db", "orders")),
+        ("sales.orders", ("sales", "orders")),
+        ("a.b.orders", ("a", "b", "orders")),
+        ("42", ("db", "42")),
+        ("naïve-name", ("db", "naïve-name")),
+    ],
+)
+def test_value_names_a_table(value: str, table: tuple[str, ...]) -> None:
+    assert ROUTE_BY_KIND.table_of(value) == table
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("", "a part of it is empty"),
+        ("sales.", "a part of it is empty"),
+        ("..", "a part of it is empty"),
+        ("../secret", "a part of it is empty"),
+        ("a/b", "it has a space, a slash, a quote or a control character in it"),
+        ("a b", "it has a space, a slash, a quote or a control character in it"),
+        ("a\nb", "it has a space, a slash, a quote or a control character in it"),
+        ("dead", "that is the table of dead letters"),
+        ("db.dead", "that is the table of dead letters"),
+    ],
+)
+def test_value_that_names_no_table_is_refused(value: str, reason: str) -> None:
+    with pytest.raises(ValueError, match="is no name for a table") as caught:
+        ROUTE_BY_KIND.table_of(value)
+    assert str(caught.value) == f"route_by: {value!r} is no name for a table: {reason}"
+
+
+def test_long_name_is_refused_and_shown_in_short() -> None:
+    with pytest.raises(ValueError, match="longer than 255 characters") as caught:
+        ROUTE_BY_KIND.table_of("x" * 300)
+    assert "x" * 40 + "...'" in str(caught.value)
+
+
+def test_faults_are_told_row_by_row_and_only_if_there_are_any() -> None:
+    faults = RouteFaults(ROUTE_BY_KIND)
+
+    assert faults(batch((1, "a", None), (2, "b", None))) is None
+    found = faults(batch((1, "a", None), (2, None, None), (3, "", None)))
+    assert found is not None
+    assert found.to_pylist() == [
+        None,
+        "route_by: the row names no table, its value is null",
+        "route_by: '' is no name for a table: a part of it is empty",
+    ]
+
+
+def test_name_inside_a_struct_is_found() -> None:
+    rows = pa.RecordBatch.from_pylist([{"meta": {"kind": 7}}, {"meta": None}])
+    route = Route(("meta", "kind"), ("db",))
+    route.check(rows.schema)
+
+    assert route.values(rows).to_pylist() == ["7", None]
+
+
+def test_column_that_holds_no_names_is_refused() -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        ROUTE_BY_KIND.check(pa.schema([("kind", pa.list_(pa.string()))]))
+    assert caught.value.what == (
+        "route_by: column 'kind' is a list<item: string>, which names no table"
+    )
+
+
+def test_rows_are_put_aside_by_table_in_their_order(tmp_path: Path) -> None:
+    what = staged(
+        tmp_path,
+        batch((1, "a", None), (2, "b", "x"), (3, "a", None)),
+        batch((4, "b", None), (5, "db.a", None)),
+    )
+
+    tables = what["tables"]
+    assert list(tables) == [("db", "a"), ("db", "b")]
+    assert tables["db", "a"].valued == {"id", "kind"}
+    assert tables["db", "b"].valued == {"id", "kind", "note"}
+    found = {
+        name[-1]: [
+            number
+            for block in StagedRows(what["file-path"], tuple(one.blocks), {})()
+            for number in block["id"].to_pylist()
+        ]
+        for name, one in tables.items()
+    }
+    assert found == {"a": [1, 3, 5], "b": [2, 4]}
+
+
+def test_rows_keep_the_numbers_of_their_records(tmp_path: Path) -> None:
+    numbered = batch((1, "a", None)).append_column(ROW, pa.array([77], pa.int64()))
+
+    what = staged(tmp_path, numbered)
+
+    (block,) = StagedRows(what["file-path"], ((0, 1),), {})()
+    assert block[ROW].to_pylist() == [77]
+
+
+def test_rows_are_written_as_they_come_once_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "FLUSH_BYTES", 1)
+
+    what = staged(tmp_path, batch((1, "a", None)), batch((2, "a", "x"), (3, "b", None)))
+
+    assert what["tables"]["db", "a"].blocks == [(0, 1), (1, 1)]
+    assert what["tables"]["db", "a"].valued == {"id", "kind", "note"}
+
+
+def test_bad_row_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(BadRecordError, match="its value is null"):
+        staged(tmp_path, batch((1, "a", None)), batch((2, None, None)))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_column_with_far_too_many_values_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "MOST_TABLES", 2)
+    with pytest.raises(AttentionError) as caught:
+        staged(tmp_path, batch((1, "a", None), (2, "b", None), (3, "c", None)))
+
+    assert str(caught.value) == (
+        "route_by: the rows of one batch name more than 2 tables\n"
+        "  Nothing of the batch was written. Look whether `route_by` names a column with few "
+        "values."
+    )
+
+
+def test_what_was_put_aside_and_left_is_swept_away(tmp_path: Path) -> None:
+    folder = tmp_path / "__icestream" / "orders"
+    staged(folder, batch((1, "a", None)))
+
+    sweep(str(folder), {})
+    sweep(str(tmp_path / "never made"), {})
+
+    assert list(folder.iterdir()) == []
+
+
+def test_large_table_is_cut_between_tasks_and_small_ones_share_one() -> None:
+    large = [StagedRows("x", ((0, 40), (1, 40)), {}), StagedRows("y", ((0, 40),), {})]
+
+    cut = [[(one.path, one.blocks) for one in part] for part in _cut(large, 80)]
+
+    assert cut == [[("x", ((0, 40),)), ("x", ((1, 40),))], [("y", ((0, 40),))]]
+    assert list(_cut(large, 120)) == [tuple(large)]
+    units = [Unit(n, 0, (StagedRows("x", ((0, n),), {}),), Any) for n in (1, 2, 3, 4)]  # type: ignore[arg-type]
+    assert [[unit.table for unit in one] for one in _bins(units, 2)] == [[4, 1], [3, 2]]
+
+
+def test_each_term_says_where_its_nulls_go() -> None:
+    rows = pa.table({"a": [None, 2, 1, None], "b": [1, 1, 1, 2]})
+    terms = [parse_sort_term("a desc nulls first"), parse_sort_term("b desc")]
+
+    assert in_order(rows, terms).to_pydict() == {"a": [None, None, 2, 1], "b": [2, 1, 1, 1]}
+
+
+def test_memory_outlives_the_process(tmp_path: Path) -> None:
+    mark = BatchMark("p", "q", 3, "s", {"row": 1}, {"row": 2})
+    memory = Memory(tmp_path / "cache")
+    assert not memory.is_there
+    memory.add(frozenset({("db", "a")}))
+    memory.begin(2, mark)
+
+    again = Memory(tmp_path / "cache")
+
+    assert again.is_there
+    assert again.kept.tables == {("db", "a")}
+    assert (again.kept.generation, again.batch_again()) == (2, mark)
+
+
+def test_tables_that_were_found_again_are_kept_with_what_is_written_next(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    memory.recover(frozenset({("db", "a")}))
+    assert not Memory(tmp_path).is_there
+    memory.begin(1, None)
+
+    assert Memory(tmp_path).kept.tables == {("db", "a")}
+
+
+def test_memory_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "fan-out.json").write_text("{")
+    with pytest.raises(CorruptStateError) as caught:
+        Memory(tmp_path)
+
+    assert caught.value.what.startswith(f"the file {tmp_path}/fan-out.json can't be read: ")
+    assert caught.value.todo == "Remove it: the tables are then found by their marks."
