@@ -132,6 +132,25 @@ def renames_by_id(before: Mapping[int, str], now: Mapping[int, str]) -> dict[str
     return {name: now[key] for key, name in before.items() if key in now and now[key] != name}
 
 
+def pending_renames(table: Schema, renames: Mapping[str, str]) -> list[RenameColumn]:
+    """Return the renames that are left to make: of columns that go by their old name still."""
+    names = set(table.column_names)
+    return [
+        RenameColumn(_path_of(table, old), _renamed(old, new).removeprefix(_parent(old)))
+        for old, new in renames.items()
+        if old in names and _renamed(old, new) not in names
+    ]
+
+
+def _renamed(old: str, new: str) -> str:
+    """Return the full name of a renamed column; the new one may leave the parents out."""
+    return new if new.startswith(_parent(old)) else _parent(old) + new
+
+
+def _parent(name: str) -> str:
+    return name[: name.rfind(".") + 1]
+
+
 def can_widen(old: IcebergType, new: IcebergType) -> bool:
     """Tell whether a table's column may become `new`: what Iceberg's Java API 1.11 allows.
 
@@ -157,24 +176,18 @@ class _Comparing:
         self, table: Schema, stream: Schema, renames: Mapping[str, str]
     ) -> list[RenameColumn]:
         names, given = set(table.column_names), set(stream.column_names)
-        changes = []
         for old, new in renames.items():
-            parent = old.rpartition(".")[0]
-            name = new.removeprefix(f"{parent}.") if parent else new
-            full = f"{parent}.{name}" if parent else name
-            if old not in names:
-                continue  # Renamed before, or never there.
-            if full in names:
+            full = _renamed(old, new)
+            if old in names and full in names:
                 self.problems.append(
                     f"column {old!r} can't be renamed: the table has a column {full!r} too"
                 )
-            elif old in given:
+            elif old in names and old in given:
                 self.problems.append(
-                    f"column {old!r} can't be renamed to {name!r}: the stream still has it"
+                    f"column {old!r} can't be renamed to {new!r}: the stream still has it"
                 )
-            else:
-                changes.append(RenameColumn(_path_of(table, old), name))
-        return changes
+        left = {old: new for old, new in renames.items() if old not in given}
+        return pending_renames(table, left)
 
     def structs(
         self, path: Path, found: StructType, wanted: StructType, *, in_key: bool = False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from icestream.errors import CheckpointLostError, CommitConflictError, SchemaMismatchError
 from icestream.schemas.changes import AddColumn, RenameColumn
+from icestream.schemas.comparison import pending_renames, renames_by_id
 from icestream.sinks.iceberg.evolve import TableShape, asked, permitted, to_iceberg
 from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
 from icestream.sinks.iceberg.java_schema import (
@@ -22,6 +24,8 @@ from icestream.sinks.iceberg.sort import parse_sort
 from icestream.sinks.iceberg.spec_change import names_partitions, spec_change
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
@@ -95,9 +99,19 @@ class Fitting:
         """
         if self._fits is not None and self._fits[1] == declared and self._fits[0].equals(columns):
             return
+        self._attempt(partial(self._step, columns, declared=declared))
+        self._fits = (columns, declared)
+
+    def rename(self) -> None:
+        """Rename columns as the file asks, for a stream whose columns are the table's own."""
+        if self._options.schema_evolution == "full" and self._options.renames:
+            self._attempt(self._rename_columns)
+
+    def _attempt(self, step: Callable[[], bool]) -> None:
+        """Take steps, each a commit of its own, until there is none left to take."""
         for _ in range(ATTEMPTS):
             try:
-                while self._step(columns, declared=declared):
+                while step():
                     self._target.look()
             except java_errors() as exc:  # noqa: PERF203 - each attempt by itself
                 # Another writer was quicker; what is left to change is worked out anew.
@@ -108,7 +122,6 @@ class Fitting:
                     ) from exc
                 self._target.look()
             else:
-                self._fits = (columns, declared)
                 return
         raise CommitConflictError(
             f"the table could not be changed in {ATTEMPTS} attempts, other writers moved it",
@@ -145,6 +158,13 @@ class Fitting:
         logger.info("table %s: %s", self._target.identity, ", ".join(map(str, step)))
         return True
 
+    def _rename_columns(self) -> bool:
+        renames = pending_renames(self._target.state.schema, self._options.renames)
+        if renames:
+            change_columns(self._target.handle, renames)
+            logger.info("table %s: %s", self._target.identity, ", ".join(map(str, renames)))
+        return bool(renames)
+
     def _change_spec(self) -> bool:
         if not names_partitions(self._options):
             return False
@@ -174,15 +194,25 @@ class Fitting:
         )
 
     def _refuse_renamed(self, changes: list[SchemaChange]) -> None:
+        """Refuse to make a column anew that somebody, or the file, gave another name."""
         for change in changes:
-            renamed = self._renamed.get(change.column)
-            if isinstance(change, AddColumn) and renamed is not None:
+            old = change.column
+            if not isinstance(change, AddColumn):
+                continue
+            if old in self._options.renames:
                 raise SchemaMismatchError(
-                    f"column {change.column!r} of the table was renamed to {renamed!r} while the "
-                    f"pipeline ran, and the stream still has {change.column!r}",
-                    todo=f"To go on in the renamed column, add the transform `rename: "
-                    f"{{{change.column}: {renamed}}}`. A start without it adds "
-                    f"{change.column!r} as a column of its own.",
+                    f"the stream still has a column {old!r}, which `renames` calls "
+                    f"{self._options.renames[old]!r}",
+                    todo="Give such rows the new name by a transform, or take the column out of "
+                    "`renames`.",
+                )
+            if old in self._renamed:
+                new = self._renamed[old]
+                raise SchemaMismatchError(
+                    f"column {old!r} of the table was renamed to {new!r} while the pipeline ran, "
+                    f"and the stream still has {old!r}",
+                    todo=f"To go on in the renamed column, add the transform `rename: {{{old}: "
+                    f"{new}}}`. A start without it adds {old!r} as a column of its own.",
                 )
 
 
@@ -201,6 +231,4 @@ def _refuse_lost(exc: Exception) -> None:
 
 def _renamed(before: Schema, now: Schema) -> dict[str, str]:
     """Return the columns that kept their id and go by another name, by the old one."""
-    from icestream.schemas.comparison import renames_by_id
-
     return renames_by_id(before._lazy_id_to_name, now._lazy_id_to_name)

@@ -132,6 +132,7 @@ class Target:
         if self._state is None:
             return None
         self._notice()
+        self.fitting.rename()
         self._is_looked_at = True
         return self.state.schema
 
