@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from icestream.cli import render
 from icestream.metrics.events import (
     BatchSkipped,
+    BatchSpread,
     BatchWritten,
     CommitFailed,
     ExpectationUnmet,
@@ -51,13 +52,15 @@ class BatchLog:
         elif isinstance(event, BatchWritten):
             # What waited when the batch began, less what it took.
             behind = max(self._lag_rows.get(event.pipeline, 0) - event.rows, 0)
-            logger.log(self._level, "%s", batch_line(event, behind))
+            level = logging.DEBUG if event.of_many else self._level
+            logger.log(level, "%s", batch_line(event, behind))
+        elif isinstance(event, BatchSpread):
+            logger.log(self._level, "%s", spread_line(event))
         elif isinstance(event, BatchSkipped):
+            level = logging.DEBUG if event.of_many else self._level
+            table = event.table if event.of_many else "the table"
             logger.log(
-                self._level,
-                "%s: batch %d is in the table already, skipped",
-                event.pipeline,
-                event.epoch,
+                level, "%s: batch %d is in %s already, skipped", event.pipeline, event.epoch, table
             )
         elif isinstance(event, RecordsFailed):
             kept = f", {event.dead_letters:,} kept as dead letters" if event.dead_letters else ""
@@ -74,12 +77,23 @@ class BatchLog:
 
 def batch_line(event: BatchWritten, lag_rows: int) -> str:
     """Return a batch in one line."""
+    table = f" of {event.table}" if event.of_many else ""
     retries = f", {render.count(event.retries, 'retry').replace('retrys', 'retries')}"
     return (
-        f"{event.pipeline}: batch {event.epoch}, {render.count(event.rows, 'row')} in "
+        f"{event.pipeline}: batch {event.epoch}{table}, {render.count(event.rows, 'row')} in "
         f"{render.count(event.files, 'file')}, {render.size(event.bytes)}, "
         f"write {event.write_secs:.1f} s, commit {event.commit_secs:.1f} s"
         f"{retries if event.retries else ''}, lag {render.count(lag_rows, 'row')}"
+    )
+
+
+def spread_line(event: BatchSpread) -> str:
+    """Return a batch that went to several tables in one line."""
+    held = f", {event.held:,} held it already" if event.held else ""
+    return (
+        f"{event.pipeline}: batch {event.epoch}, {render.count(event.rows, 'row')} in "
+        f"{render.count(event.files, 'file')} of {render.count(event.tables, 'table')}{held}, "
+        f"put aside {event.write_secs:.1f} s, commit {event.commit_secs:.1f} s"
     )
 
 

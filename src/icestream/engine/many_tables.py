@@ -7,6 +7,7 @@ dead-letter table that holds a batch is thus the proof that the whole batch is s
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from icestream.contracts.records import BadRecord
 from icestream.contracts.transform import ROW
 from icestream.engine.dead_letters import DeadLetters, row_as_json
 from icestream.engine.row_faults import INDEX_BITS, RowFaults, read_again
-from icestream.metrics.events import BatchSkipped, BatchWritten, RecordsFailed
+from icestream.metrics.events import BatchSkipped, BatchSpread, BatchWritten, RecordsFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,12 +44,14 @@ class Settled:
         held: tables that held the batch already.
         refused: how many rows became dead letters since their table did not take them, by table.
         letters: further dead letters.
+        seconds: how long it took, from rows put aside to the last commit.
     """
 
     commits: Mapping[str, Commit] = field(default_factory=dict)
     held: tuple[str, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     letters: int = 0
+    seconds: float = 0.0
 
 
 def checked(
@@ -90,6 +93,7 @@ def settle(spark: SparkSession, plan: PipelinePlan, outcome: Outcome, mark: Batc
     """Commit what the tasks put aside to every table, then the letters."""
     sink = plan.sink
     assert isinstance(sink, ManyTables)  # noqa: S101 - asked for only then
+    started = time.monotonic()
     try:
         done = sink.commit_tables(outcome.files, mark)
         dead_files = list(outcome.dead_files)
@@ -102,12 +106,12 @@ def settle(spark: SparkSession, plan: PipelinePlan, outcome: Outcome, mark: Batc
         sink.discard(outcome.files)
     refused = {one.table: one.rows for one in done.refused}
     letters = sum(file.rows for file in outcome.dead_files)
-    return Settled(done.commits, done.held, refused, letters)
+    return Settled(done.commits, done.held, refused, letters, time.monotonic() - started)
 
 
 def table_events(
     pipeline: str, epoch: int, result: BatchResult
-) -> Iterator[BatchWritten | BatchSkipped | RecordsFailed]:
+) -> Iterator[BatchWritten | BatchSkipped | BatchSpread | RecordsFailed]:
     """Yield what happened to each table of a batch."""
     from icestream.engine.batch import batch_written
 
@@ -115,11 +119,23 @@ def table_events(
     if settled is None:
         return
     for table in settled.held:
-        yield BatchSkipped(pipeline, table, epoch)
+        yield BatchSkipped(pipeline, table, epoch, of_many=True)
     for table, commit in settled.commits.items():
-        yield batch_written(pipeline, table, epoch, replace(result, commit=commit))
+        told = batch_written(pipeline, table, epoch, replace(result, commit=commit))
+        yield replace(told, of_many=True)
     for table, rows in settled.refused.items():
         yield RecordsFailed(pipeline, table, rows, rows)
+    total = result.commit
+    yield BatchSpread(
+        pipeline=pipeline,
+        epoch=epoch,
+        tables=len(settled.commits),
+        held=len(settled.held),
+        rows=total.rows if total is not None else 0,
+        files=total.files if total is not None else 0,
+        write_secs=result.write_secs,
+        commit_secs=settled.seconds,
+    )
 
 
 def _refusal(done: TableCommits) -> IcestreamError:

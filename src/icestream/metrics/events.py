@@ -22,6 +22,7 @@ class BatchWritten:
         retries: attempts that another writer's commit spoiled.
         snapshot_id: the snapshot that the commit made; None if it made none.
         newest_row_at: when the newest row happened or arrived, in seconds since 1970, if known.
+        of_many: whether the batch went to several tables, which `BatchSpread` tells as a whole.
     """
 
     pipeline: str
@@ -35,15 +36,42 @@ class BatchWritten:
     retries: int = 0
     snapshot_id: int | None = None
     newest_row_at: float | None = None
+    of_many: bool = False
 
 
 @dataclass(frozen=True)
 class BatchSkipped:
-    """A replayed batch was in the table already."""
+    """A replayed batch was in the table already; `of_many` as in `BatchWritten`."""
 
     pipeline: str
     table: str
     epoch: int
+    of_many: bool = False
+
+
+@dataclass(frozen=True)
+class BatchSpread:
+    """A batch is in every table that its rows name; each table has told of itself.
+
+    Attributes:
+        pipeline: the pipeline's name.
+        epoch: number of the batch within its query.
+        tables: tables that were written to.
+        held: tables that held the batch already.
+        rows: rows written.
+        files: data files made.
+        write_secs: how long it took until every row was put aside.
+        commit_secs: how long it took from there, the last commit included.
+    """
+
+    pipeline: str
+    epoch: int
+    tables: int
+    held: int
+    rows: int
+    files: int
+    write_secs: float
+    commit_secs: float
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,7 @@ class PipelineRestarted:
 Event: TypeAlias = (
     BatchWritten
     | BatchSkipped
+    | BatchSpread
     | CommitFailed
     | RecordsFailed
     | ExpectationUnmet

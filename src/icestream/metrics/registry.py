@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from icestream.metrics.counters import SinkMetrics
 from icestream.metrics.events import (
     BatchSkipped,
+    BatchSpread,
     BatchWritten,
     CommitFailed,
     Event,
@@ -62,6 +63,7 @@ class PipelineMetrics:
         self._observers: dict[type, Callable[..., None]] = {
             BatchWritten: self._batch_written,
             BatchSkipped: self._batch_skipped,
+            BatchSpread: lambda _: None,  # counted table by table
             CommitFailed: self._commit_failed,
             RecordsFailed: self._records_failed,
             ExpectationUnmet: self._expectation_unmet,

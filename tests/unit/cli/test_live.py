@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import io
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from icestream.cli.live import BatchLog, _lines
 from icestream.engine.progress import Progress
-from icestream.metrics.events import BatchSkipped, BatchWritten, LagMeasured, RecordsFailed
+from icestream.metrics.events import (
+    BatchSkipped,
+    BatchSpread,
+    BatchWritten,
+    LagMeasured,
+    RecordsFailed,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -47,6 +54,30 @@ def test_retries_skips_and_bad_records_are_told(caplog: pytest.LogCaptureFixture
         "o: batch 1, 1 row in 1 file, 10 B, write 0.1 s, commit 0.5 s, 2 retries, lag 0 rows",
         "o: batch 2 is in the table already, skipped",
         "o: 3 records could not be used, 3 kept as dead letters",
+    ]
+
+
+def test_batch_of_many_tables_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = BatchLog()
+    with caplog.at_level(logging.INFO, logger="icestream.cli.live"):
+        log.observe(replace(WRITTEN, of_many=True))
+        log.observe(BatchSkipped("orders", "lake.sales.refunds", 12, of_many=True))
+        log.observe(BatchSpread("orders", 12, 1, 1, 10_000, 3, 0.81, 1.25))
+    assert caplog.messages == [
+        "orders: batch 12, 10,000 rows in 3 files of 1 table, 1 held it already, put aside 0.8 s, "
+        "commit 1.2 s"
+    ]
+
+
+def test_each_of_many_tables_is_told_to_those_who_ask(caplog: pytest.LogCaptureFixture) -> None:
+    log = BatchLog()
+    with caplog.at_level(logging.DEBUG, logger="icestream.cli.live"):
+        log.observe(replace(WRITTEN, of_many=True))
+        log.observe(BatchSkipped("orders", "lake.sales.refunds", 12, of_many=True))
+    assert caplog.messages == [
+        "orders: batch 12 of lake.sales.orders, 10,000 rows in 3 files, 1.2 MB, write 0.8 s, "
+        "commit 0.2 s, lag 0 rows",
+        "orders: batch 12 is in lake.sales.refunds already, skipped",
     ]
 
 
