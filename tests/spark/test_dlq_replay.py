@@ -15,7 +15,7 @@ from icestream.engine.replay import Replay
 from icestream.errors import SupersededError
 from icestream.sinks.iceberg.ledger import read_marks
 from icestream.tables.dead_letters import LetterBox
-from icestream.tables.lookup import FoundTable
+from icestream.tables.lookup import find_table
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from icestream.contracts.source import Split
     from icestream.engine.replay import Replayed
     from icestream.plan.plan import PipelinePlan
+    from icestream.tables.lookup import FoundTable
 
 
 class PowerCutError(Exception):
@@ -38,10 +39,11 @@ class Office:
 
     lake: Lake
 
+    def find(self) -> FoundTable:
+        return find_table((self.lake.name, "db", "dead"), {self.lake.name: self.lake.catalog})
+
     def box(self) -> LetterBox:
-        table = self.lake.catalog.client().load_table(("db", "dead"))
-        found = FoundTable(self.lake.name, ("db", "dead"), table)
-        return LetterBox(found, "events", self.lake.spark)
+        return LetterBox(self.find, "events", self.lake.spark)
 
     def begin(self, plan: PipelinePlan, box: LetterBox | None = None) -> Replay:
         made = Replay(self.lake.spark, plan, self.lake.state, box or self.box())
@@ -227,8 +229,7 @@ def test_crash_in_a_replay_neither_loses_nor_doubles(
     lake.run(plan)
     mended = replace(plan, transforms=steps(("select", ["id", "int(1) AS price"])))
     setattr(Crashing, point, crash)
-    box = office.box()
-    broken = Crashing(box._found, "events", lake.spark)
+    broken = Crashing(office.find, "events", lake.spark)
     first = office.begin(mended, broken)
     with pytest.raises(PowerCutError):
         first.run(broken.read())

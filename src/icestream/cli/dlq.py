@@ -87,6 +87,7 @@ def replay_command(
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
     from icestream.tables.dead_letters import LetterBox
+    from icestream.tables.lookup import find_table
 
     after = None if since is None else moment(since)
     plan = build(load(path), only=[pipeline])
@@ -94,12 +95,12 @@ def replay_command(
     (chosen,) = _with_letters(plan, pipeline)
     _refuse_replacing(chosen)
     assert chosen.dead_letter is not None  # noqa: S101 - chosen for having one
-    found = _table(plan, chosen.dead_letter.identity())
-    if found is None:
+    name = chosen.dead_letter.identity()
+    if _table(plan, name) is None:
         outcome = Replayed()
     else:
         spark = open_plan_session(plan)
-        box = LetterBox(found, pipeline, spark)
+        box = LetterBox(lambda: find_table(name.split("."), plan.catalogs), pipeline, spark)
         replay = Replay(spark, chosen, plan.state, box)
         replay.open()
         replay.run(box.read(reason=reason, since=after))

@@ -12,7 +12,7 @@ from icestream.contracts.quoting import quote_for_spark
 from icestream.errors import CommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     import pyarrow as pa
@@ -103,13 +103,14 @@ class LetterBox:
     """The letters of one pipeline, for a replay.
 
     Args:
-        found: the dead-letter table.
+        find: gives the dead-letter table as it is now.
         pipeline: the pipeline's name.
         spark: the session that removes letters.
     """
 
-    def __init__(self, found: FoundTable, pipeline: str, spark: SparkSession) -> None:
-        self._found = found
+    def __init__(self, find: Callable[[], FoundTable], pipeline: str, spark: SparkSession) -> None:
+        self._find = find
+        self._found = find()
         self._pipeline = pipeline
         self._spark = spark
 
@@ -128,7 +129,7 @@ class LetterBox:
         """
         import pyarrow.compute as pc
 
-        self._found.table.refresh()
+        self._found = self._find()
         reader = _scan(self._found, COLUMNS, self._pipeline, since).to_arrow_batch_reader()
         for batch in reader:
             if reason is not None:
