@@ -146,3 +146,28 @@ def test_files_of_the_old_spec_may_be_committed_after_the_change(lake: Lake) -> 
 
     assert sorted(row["id"] for row in lake.rows("t")) == list(range(36))
     assert len(lake.sql("SELECT * FROM lake.db.t WHERE country = 'NO'")) == 18
+
+
+def test_new_column_that_is_called_like_a_partition_field_is_refused(lake: Lake) -> None:
+    """Iceberg can't hold both; under another name the column is welcome."""
+    append(lake, lake.sink("t", partitioning=["days(ts)"]), rows())
+    append(lake, lake.sink("t", partitioning="none"), rows(12), 1)
+    named = rows(24).append_column("ts_day", pa.array(["x"] * 12))
+    with pytest.raises(SchemaMismatchError) as caught:
+        append(lake, lake.sink("t"), named, 2)
+
+    assert str(caught.value) == (
+        f"pipeline 'events', table {lake.name}.db.t: column 'ts_day' can't be added: a partition "
+        "field of the table has that name\n"
+        "  Convert the stream with a `cast` transform, or alter the table."
+    )
+    append(lake, lake.sink("t"), named.rename_columns([*SCHEMA.names, "the_day"]), 2)
+    assert len(lake.rows("t")) == 36
+
+
+def test_new_table_tells_columns_and_partition_fields_apart(lake: Lake) -> None:
+    named = rows().append_column("ts_day", pa.array(["x"] * 12))
+    append(lake, lake.sink("t", partitioning=["days(ts)", "country"]), named)
+
+    assert [name for name, _, _ in fields(lake)] == ["ts_day_2", "country"]
+    assert len(lake.sql("SELECT * FROM lake.db.t WHERE ts_day = 'x'")) == 12

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from icestream.schemas.comparison import Comparison
 
 UNKNOWN = {
+    "routed": "one stream fills many tables: only a run can tell",
     "transformed": "transforms stand between the stream and the table: only a run can tell",
     "unknown": "nothing is known of the stream's columns before the first run",
 }
@@ -157,6 +158,8 @@ def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
     from icestream.engine.columns import remembered
     from icestream.engine.state import PipelineState
 
+    if getattr(getattr(pipeline.sink, "options", None), "route_by", None) is not None:
+        return None, "routed"
     if pipeline.transforms:
         return None, "transformed"
     declared = pipeline.source.schema()

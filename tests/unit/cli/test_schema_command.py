@@ -198,6 +198,10 @@ def test_columns_that_fit_are_told(icestream: Icestream, tmp_path: Path) -> None
             "transforms stand between the stream and the table: only a run can tell",
         ),
         (file("id int"), "the table does not exist yet; `icestream run` makes it"),
+        (
+            file("id int").replace("table: events", "route_by: id"),
+            "one stream fills many tables: only a run can tell",
+        ),
     ],
 )
 def test_what_is_not_known_is_said(

@@ -32,7 +32,7 @@ class TableOf(Sink[Any]):
     def identity(self) -> str:
         return "lake.db.events"
 
-    def open(self, spark: Any, pipeline: str) -> None:
+    def open(self, spark: Any, pipeline: str, cache: Path | None = None) -> None:
         raise NotImplementedError
 
     def last_mark(self) -> BatchMark | None:
@@ -47,7 +47,7 @@ class TableOf(Sink[Any]):
     def columns(self) -> pa.Schema | None:
         return self._columns
 
-    def prepare(self, columns: pa.Schema) -> None:
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
         raise NotImplementedError
 
     def adds_columns(self) -> bool:

@@ -182,6 +182,15 @@ def test_publishing_needs_a_branch_of_its_own() -> None:
     accepts("branch: audit", CHECKS)
 
 
+def test_renames_need_a_table_that_follows_everything() -> None:
+    assert message("renames: {old: new}") == (
+        "orders.yaml:7:16 sinks.lake.config.renames: schema_evolution 'add_columns' renames no "
+        "columns, and some are given\n"
+        "  Use `schema_evolution: full`, or take `renames` out."
+    )
+    accepts("renames: {old: new}", "schema_evolution: full")
+
+
 def test_view_needs_a_query_or_aggregates() -> None:
     assert message(head="views:\n  v: {source: a.b, target: a.c}\n") == (
         "orders.yaml:2:3 views.v: a view needs either `sql` or `aggregates`\n"

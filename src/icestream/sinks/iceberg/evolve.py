@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.changes import AddColumn, MakeOptional, UpdateType
-from icestream.schemas.comparison import MISFIT, compare
+from icestream.schemas.comparison import MISFIT, Comparison, compare
 from icestream.schemas.conversion import arrow_to_iceberg as to_iceberg
 from icestream.schemas.conversion import iceberg_to_arrow as to_arrow
 from icestream.sinks.iceberg.partition import parse_terms
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
 
     from icestream.schemas.changes import SchemaChange
-    from icestream.schemas.comparison import Comparison
     from icestream.sinks.iceberg.options import IcebergOptions
 
 __all__ = ["TableShape", "asked", "permitted", "to_arrow", "to_iceberg"]
@@ -68,6 +67,10 @@ class TableShape:
         sources = {field.source_id for spec in self.specs for field in spec.fields}
         return {self._name(each) for each in sources if each in self.schema.field_ids}
 
+    def partition_names(self) -> set[str]:
+        """Return the names that no new column may have: Iceberg checks every spec for them."""
+        return {field.name for spec in self.specs for field in spec.fields}
+
     def _name(self, field_id: int) -> str:
         return str(self.schema.find_column_name(field_id))
 
@@ -84,6 +87,19 @@ def asked(
         declared: whether the source declares them, so that they are all there are.
     """
     stream = to_iceberg(columns, table.format_version)
+    found = _compared(table, stream, options, declared=declared)
+    taken = table.partition_names()
+    clashes = [
+        f"column {name!r} can't be added: a partition field of the table has that name"
+        for change in found.changes
+        if isinstance(change, AddColumn) and (name := change.column) in taken
+    ]
+    return Comparison(found.changes, (*found.problems, *clashes))
+
+
+def _compared(
+    table: TableShape, stream: Schema, options: IcebergOptions, *, declared: bool
+) -> Comparison:
     if options.schema_evolution != "full":
         return compare(table.schema, stream)
     return compare(

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+REFUSED = (
+    "ForbiddenException",
+    "IllegalArgumentException",
+    "NotAuthorizedException",
+    "UnsupportedOperationException",
+    "ValidationException",
+)
 GONE = ("NoSuchTableException", "NotFoundException")
 
 
@@ -114,12 +121,15 @@ class Fitting:
                 while step():
                     self._target.look()
             except java_errors() as exc:  # noqa: PERF203 - each attempt by itself
-                # Another writer was quicker; what is left to change is worked out anew.
-                if java_class(exc) != COMMIT_FAILED:
+                kind = java_class(exc)
+                if kind.endswith(REFUSED):
                     raise SchemaMismatchError(
                         f"the catalog refused to change the table: {java_message(exc)}",
                         todo="Alter the table with your engine, then start the pipeline again.",
                     ) from exc
+                if kind != COMMIT_FAILED:
+                    raise
+                # Another writer was quicker; what is left to change is worked out anew.
                 self._target.look()
             else:
                 return

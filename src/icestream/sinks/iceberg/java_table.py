@@ -246,22 +246,3 @@ class JavaTable:
         for key, value in properties.items():
             update.set(key, value)
         update.commit()
-
-    def add_columns(self, added: Sequence[tuple[str | None, str, str, str | None]]) -> None:
-        """Add optional columns, each `(parent, name, type as JSON, doc)`, in one commit."""
-        update = self.java.updateSchema()
-        types = self.jvm.org.apache.iceberg.SchemaParser
-        for parent, name, type_json, doc in added:
-            holder = json.dumps(
-                {
-                    "type": "struct",
-                    "schema-id": 0,
-                    "fields": [
-                        {"id": 1, "name": "x", "required": False, "type": json.loads(type_json)}
-                    ],
-                }
-            )
-            column_type = types.fromJson(holder).findField("x").type()
-            # Always with a parent, if only null: without one a dot in the name is refused.
-            update.addColumn(parent, name, column_type, doc)
-        update.commit()

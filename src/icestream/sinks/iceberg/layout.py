@@ -21,7 +21,7 @@ from pyiceberg.transforms import (
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
@@ -58,7 +58,7 @@ def partition_spec(schema: Schema, terms: Sequence[Term]) -> PartitionSpec:
                 source_id=column.field_id,
                 field_id=FIRST_PARTITION_ID + index,
                 transform=transform,
-                name=_partition_name(term),
+                name=_partition_name(term, {each.name: each.field_id for each in schema.fields}),
             )
         )
     return PartitionSpec(*fields)
@@ -106,9 +106,11 @@ def _transform(term: Term) -> AnyTransform:
     return BucketTransform(width) if term.transform == "bucket" else TruncateTransform(width)
 
 
-def _partition_name(term: Term) -> str:
-    column = term.column.replace(".", "_")
-    if term.transform == "identity":
-        return column
-    suffix = {"truncate": "trunc"}.get(term.transform, term.transform)
-    return f"{column}_{suffix}"
+def _partition_name(term: Term, columns: Mapping[str, int]) -> str:
+    """Return the name that Spark would give, unless a column has it: Iceberg refuses that."""
+    if term.transform == "identity" and term.column in columns:
+        return term.column
+    suffix = {"truncate": "_trunc", "identity": ""}.get(term.transform, f"_{term.transform}")
+    name = term.column.replace(".", "_") + suffix
+    others = (f"{name}_{number}" for number in range(2, len(columns) + 3))
+    return next(each for each in (name, *others) if each not in columns)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
@@ -38,6 +39,7 @@ class IcebergSink(Sink[IcebergOptions]):
         self.target = Target(options, catalog, name)
         self.mode = MODES[options.commit_mode](options, self.target)
         self.task_modules = self.mode.task_modules
+        self._columns: tuple[Schema, pa.Schema] | None = None
 
     @classmethod
     def build(cls, options: IcebergOptions, catalog: Catalog[Any], name: str) -> Sink[Any]:
@@ -74,7 +76,12 @@ class IcebergSink(Sink[IcebergOptions]):
         from icestream.sinks.iceberg.evolve import to_arrow
 
         schema = self.target.schema()
-        return None if schema is None else self.mode.stream_columns(to_arrow(schema))
+        if schema is None:
+            return None
+        # Asked for each batch; the same object unless the table was changed.
+        if self._columns is None or self._columns[0] is not schema:
+            self._columns = (schema, self.mode.stream_columns(to_arrow(schema)))
+        return self._columns[1]
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
         self.target.prepare(self.mode.table_columns(columns), declared=declared)
