@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
@@ -50,6 +50,7 @@ class Result:
         peak_rss_mb: resident memory in MiB, the highest of all runs.
         versions: of what ran.
         when: when it ended, in UTC.
+        figures: what else a case measures, by name; each case says what they are.
     """
 
     case: str
@@ -62,6 +63,7 @@ class Result:
     peak_rss_mb: int
     versions: dict[str, str]
     when: str
+    figures: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of_runs(

@@ -31,7 +31,7 @@ class Contender(ABC):
     `started_at`.
     """
 
-    name: ClassVar[str]
+    name: str
     ends_itself: ClassVar[bool] = True
 
     @abstractmethod

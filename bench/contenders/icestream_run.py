@@ -12,6 +12,8 @@ from bench.contenders.contender import Command, Contender
 from icestream.engine import jars
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bench.stream import Stream
 
 PIPELINE = "events"
@@ -24,16 +26,14 @@ sources:
       brokers: [{bootstrap}]
       topics: [{topic}]
       format: json
-      schema: "{schema}"
-sinks:
+{declared}sinks:
   lake:
     connector: iceberg
     config:
       namespace: {namespace}
-      table: {table}
-      compression: {codec}
+{table}      compression: {codec}
       profile: high_throughput
-pipelines:
+{more}pipelines:
   {pipeline}: {{source: events, sink: lake}}
 spark:
   master: "local[2]"
@@ -49,10 +49,20 @@ def icestream_versions() -> dict[str, str]:
     return {**{part: metadata.version(part) for part in parts}, "iceberg": iceberg}
 
 
+def started_pipeline(folder: Path, pipeline: str) -> float:
+    """Return when a pipeline began, in seconds since 1970."""
+    # It takes its lock first of all, once Spark is there: before it looks at the table, at the
+    # checkpoint or at Kafka.
+    return (folder / ".icestream" / "pipelines" / pipeline / "lock").stat().st_mtime
+
+
 class IcestreamRun(Contender):
     """Kafka into the embedded lake, with the `high_throughput` profile and a 2 GB driver."""
 
     name = "icestream"
+    table: str | None = lake.TABLE
+    declares: bool = True
+    sink_options: Mapping[str, str] = {}
 
     def versions(self) -> dict[str, str]:
         return icestream_versions()
@@ -61,16 +71,28 @@ class IcestreamRun(Contender):
         config = CONFIG.format(
             bootstrap=stream.bootstrap,
             topic=stream.topic,
-            schema=lake.SCHEMA,
+            declared=f'      schema: "{lake.SCHEMA}"\n' if self.declares else "",
             namespace=lake.NAMESPACE,
-            table=lake.TABLE,
+            table="" if self.table is None else f"      table: {self.table}\n",
             codec=lake.CODEC,
+            more="".join(f"      {key}: {value}\n" for key, value in self.sink_options.items()),
             pipeline=PIPELINE,
         )
         (folder / "icestream.yaml").write_text(config)
         return Command([str(Path(sys.executable).with_name("icestream")), "run", "--once"])
 
     def started_at(self, folder: Path) -> float:
-        # The pipeline takes its lock first of all, once Spark is there: before it looks at the
-        # table, at the checkpoint or at Kafka.
-        return (folder / ".icestream" / "pipelines" / PIPELINE / "lock").stat().st_mtime
+        return started_pipeline(folder, PIPELINE)
+
+
+class EvolvingRun(IcestreamRun):
+    """The same into a table that is there, under a `schema_evolution` of its own."""
+
+    def __init__(self, evolution: str, *, declares: bool = False) -> None:
+        self.name = evolution
+        self.declares = declares
+        self.sink_options = {"schema_evolution": evolution}
+
+    def prepare(self, stream: Stream, folder: Path) -> Command:
+        self.lake(folder).create_table()
+        return super().prepare(stream, folder)

@@ -36,27 +36,37 @@ def _install(folder: Path) -> None:
     )
 
 
+def kafka_connector() -> list[str]:
+    """Return the jars of Spark's Kafka source, installed when missing."""
+    folder = installed("spark-sql-kafka", SPARK_KAFKA, _install)
+    return [str(path) for path in sorted(folder.glob("*.jar"))]
+
+
+def pyspark_versions() -> dict[str, str]:
+    """Return the versions of Spark and of what it reads and writes with."""
+    return {
+        "pyspark": metadata.version("pyspark"),
+        "iceberg": jars.iceberg_runtime().rpartition(":")[2],
+        "spark-sql-kafka-0-10": SPARK_KAFKA,
+    }
+
+
 class PysparkJob(Contender):
     """`bench/jobs/pyspark_kafka_append.py`."""
 
     name = "pyspark"
 
     def versions(self) -> dict[str, str]:
-        return {
-            "pyspark": metadata.version("pyspark"),
-            "iceberg": jars.iceberg_runtime().rpartition(":")[2],
-            "spark-sql-kafka-0-10": SPARK_KAFKA,
-        }
+        return pyspark_versions()
 
     def prepare(self, stream: Stream, folder: Path) -> Command:
         found = jars.resolve([jars.iceberg_runtime(), SQLITE])
-        connector = installed("spark-sql-kafka", SPARK_KAFKA, _install)
         mine = self.lake(folder)
         mine.warehouse.mkdir(parents=True)
         settings = {
             "bootstrap": stream.bootstrap,
             "topic": stream.topic,
-            "jars": [str(path) for path in (*found, *sorted(connector.glob("*.jar")))],
+            "jars": [*map(str, found), *kafka_connector()],
             "database": str(mine.database),
             "warehouse": str(mine.warehouse),
             "catalog": lake.CATALOG,

@@ -53,7 +53,7 @@ def test_results_file_has_the_documented_keys(tmp_path: Path) -> None:
     (row,) = json.loads(path.read_text())
     assert set(row) == {
         *("case", "contender", "rows", "seconds", "rows_per_s"),
-        *("wall_s", "cpu_s", "peak_rss_mb", "versions", "when"),
+        *("wall_s", "cpu_s", "peak_rss_mb", "versions", "when", "figures"),
     }
     assert path.read_text().endswith("]\n")
 
