@@ -131,7 +131,6 @@ def write_once(
 ) -> BatchResult | None:
     """Write the batch of `mark` unless the table already holds it; None if it does."""
     if plan.sink.holds(mark) or is_settled(plan, mark):
-        plan.sink.publish(mark)
         return None
     started = time.monotonic()
     slots = spark.sparkContext.defaultParallelism
@@ -148,7 +147,6 @@ def write_once(
         dead_letters = _commit_dead_letters(plan, outcome, mark)
         commit = _commit(plan.sink, outcome.files, mark)
     reach("after-commit")
-    plan.sink.publish(mark)
     bad = outcome.bad + outcome.unmet_rows
     unmet = dict(outcome.unmet)
     return BatchResult(outcome.rows, bad, write_secs, commit, dead_letters, unmet, tables)

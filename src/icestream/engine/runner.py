@@ -274,6 +274,7 @@ class PipelineRunner:
                 raise
             self._last = self.plan.sink.last_mark()
             self._note(mark, result)
+            self.plan.sink.publish(mark)
             self._attempt = 0
         self._current = end
         if self._admitted == end:
