@@ -10,6 +10,7 @@ from tests.fixtures.power_cut import power_cut_at
 
 from icestream.engine.crash_points import POINTS
 from icestream.errors import CheckpointLostError, PublishError
+from icestream.metrics.events import BatchWritten
 from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedSource
 
@@ -112,6 +113,7 @@ def test_failed_check_stops_before_readers_see_a_row(lake: Lake, source: Scripte
         f"CALL {lake.name}.system.fast_forward('db.events', 'main', 'audit')",
     ]
     assert caught.value.exit_code == 5
+    assert [one.epoch for one in lake.events if isinstance(one, BatchWritten)] == [0, 1, 2]
     assert ids(lake) == list(range(6))
     with pytest.raises(PublishError):
         lake.run(plan(lake, source))

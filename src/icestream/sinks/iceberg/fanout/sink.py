@@ -228,6 +228,9 @@ class FanOutSink(ManyTables[IcebergOptions]):
     def refuse_rows_elsewhere(self) -> None:
         self.tables.each(lambda sink: sink.refuse_rows_elsewhere(), self.tables.all())
 
+    def audits(self) -> bool:
+        return self.options.publish is not None
+
     def publish(self, mark: BatchMark) -> None:
         if self.options.publish is None:
             return
