@@ -147,9 +147,7 @@ def _with_letters(plan: Plan, pipeline: str | None) -> list[PipelinePlan]:
 
 
 def _refuse_replacing(pipeline: PipelinePlan) -> None:
-    """Refuse to replay into a table whose rows each commit replaces, or into many tables."""
-    from icestream.contracts.many_tables import ManyTables
-
+    """Refuse to replay into a table whose rows each commit replaces."""
     mode = getattr(getattr(pipeline.sink, "options", None), "commit_mode", "append")
     if mode.startswith("overwrite"):
         raise PlanError(
@@ -157,12 +155,6 @@ def _refuse_replacing(pipeline: PipelinePlan) -> None:
             "rows that the table holds",
             where=f"pipeline {pipeline.name!r}",
             todo="Load the whole batch again instead.",
-        )
-    if isinstance(pipeline.sink, ManyTables):
-        raise PlanError(
-            "dead letters can't be replayed into many tables, which `route_by` names",
-            where=f"pipeline {pipeline.name!r}",
-            todo="Send the records to the source again: their bytes are in column `raw`.",
         )
 
 

@@ -85,6 +85,10 @@ class ManyTables(Sink[OptionsT]):
         """Commit to every table that lacks the batch. The files stay until `discard`."""
 
     @abstractmethod
+    def marks(self) -> list[BatchMark]:
+        """Return the pipeline's newest mark in each of the tables, as last looked at."""
+
+    @abstractmethod
     def begin_anew(self, again: BatchMark | None) -> None:
         """Take note that the pipeline begins under a new checkpoint.
 

@@ -56,6 +56,16 @@ class BatchMark:
         return cls(**json.loads(text))
 
 
+def replay_name(pipeline: str) -> str:
+    """Return the name that marks of replayed dead letters go by; no pipeline's has a slash."""
+    return f"{pipeline}/dlq"
+
+
+def is_of_replay(mark: BatchMark) -> bool:
+    """Tell whether a mark is of replayed dead letters, of which each replay has a query id."""
+    return mark.pipeline.endswith("/dlq")
+
+
 def overtaken(by: BatchMark, where: str) -> SupersededError:
     """Return the error of an instance that finds another one's mark in the table."""
     return SupersededError(

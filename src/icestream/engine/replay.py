@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.many_tables import ManyTables
+from icestream.contracts.mark import BatchMark, replay_name
 from icestream.contracts.records import Records
 from icestream.contracts.source import Source, Split
 from icestream.decode.json import JsonDecoder
@@ -39,6 +40,8 @@ LETTERS_A_COMMIT = 50_000
 
 class LetterBox(Protocol):
     """Where letters come from, and leave for good."""
+
+    def read(self) -> Iterator[pa.RecordBatch]: ...
 
     def note(self, token: str, letters: pa.Table) -> str: ...
 
@@ -86,8 +89,9 @@ class Replay:
         self.outcome = Replayed()
         self._spark = spark
         self._box = box
-        # A mark of its own beside the pipeline's, whose name can have no slash.
-        self._name = f"{plan.name}/dlq"
+        # A mark of its own beside the pipeline's.
+        self._name = replay_name(plan.name)
+        self._cache = PipelineState(state_root, plan.name).folder / "dlq"
         source = LetterSource(plan.source)
         self._plan = replace(plan, source=source, on_error="drop", dead_letter=None)
         self._columns = Columns(self._plan, _UnchangedState(state_root, plan.name))
@@ -95,14 +99,38 @@ class Replay:
     def open(self) -> None:
         """Connect to the table, and finish what an earlier replay left unfinished."""
         sink = self._plan.sink
+        if isinstance(sink, ManyTables):
+            sink.open(self._spark, self._name, self._cache)
+            for mark in sink.marks():
+                self._finish(mark)
+            return
         sink.open(self._spark, self._name)
-        mark = sink.last_mark()
-        path = mark.end.get("letters") if mark is not None else None
+        newest = sink.last_mark()
+        if newest is not None:
+            self._finish(newest)
+
+    def _finish(self, mark: BatchMark) -> None:
+        path = mark.end.get("letters")
         letters = self._box.noted(path) if path is not None else None
-        if path is not None and letters is not None:
-            self._box.remove(letters)
-            self._box.forget(path)
-            self.outcome.settled += letters.num_rows
+        if path is None or letters is None:
+            return
+        if isinstance(self._plan.sink, ManyTables):
+            self._write_again(letters, mark)
+        self._box.remove(letters)
+        self._box.forget(path)
+        self.outcome.settled += letters.num_rows
+
+    def _write_again(self, taken: pa.Table, mark: BatchMark) -> None:
+        """Write the rows of a replay to the tables that lack them; one at least has its own."""
+        found = [
+            pa.Table.from_batches([batch]).join(taken, taken.column_names, join_type="left semi")
+            for batch in self._box.read()
+        ]
+        letters = [part for part in found if part.num_rows]
+        if letters:
+            splits = self._splits(pa.concat_tables(letters))
+            outcome = write_files(self._spark, self._plan, self._columns, splits, mark, tells=True)
+            self._plan.sink.commit(outcome.files, mark)
 
     def run(self, letters: Iterable[pa.RecordBatch]) -> None:
         """Write what is good now, and leave the rest where it is."""
@@ -116,13 +144,8 @@ class Replay:
     def _replay(self, letters: pa.Table) -> None:
         token = uuid.uuid4().hex
         mark = BatchMark(self._name, token, 0, self._plan.source.identity(), {}, {})
-        slots = self._spark.sparkContext.defaultParallelism
-        size = -(-letters.num_rows // slots)
-        splits = tuple(
-            Split(part.combine_chunks(), part.num_rows)
-            for start in range(0, letters.num_rows, size)
-            if (part := letters.slice(start, size)).num_rows
-        )
+        splits = self._splits(letters)
+        size = splits[0].rows
         reach("before-write")
         outcome = write_files(self._spark, self._plan, self._columns, splits, mark, tells=True)
         bad = {
@@ -145,6 +168,15 @@ class Replay:
         self._box.forget(path)
         self.outcome.taken += good.num_rows
         self.outcome.rows += rows
+
+    def _splits(self, letters: pa.Table) -> tuple[Split, ...]:
+        slots = self._spark.sparkContext.defaultParallelism
+        size = -(-letters.num_rows // slots)
+        return tuple(
+            Split(part.combine_chunks(), part.num_rows)
+            for start in range(0, letters.num_rows, size)
+            if (part := letters.slice(start, size)).num_rows
+        )
 
 
 class LetterSource(Source[Any]):

@@ -140,17 +140,6 @@ def test_replay_into_a_table_that_is_replaced_is_refused(
     )
 
 
-def test_replay_into_many_tables_is_refused(icestream: Icestream, tmp_path: Path) -> None:
-    write_file(tmp_path, WITH_LETTERS.replace("table: events,", "route_by: kind,"))
-    ended = icestream("dlq", "replay", "--pipeline", "shop")
-    assert (ended.code, ended.err) == (
-        2,
-        "error: pipeline 'shop': dead letters can't be replayed into many tables, which `route_by` "
-        "names\n"
-        "  Send the records to the source again: their bytes are in column `raw`.\n",
-    )
-
-
 def test_replay_without_any_letters_needs_no_spark(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, WITH_LETTERS)
     ended = icestream("dlq", "replay", "--pipeline", "shop")

@@ -93,6 +93,9 @@ class FanOutSink(ManyTables[IcebergOptions]):
     def last_mark(self) -> BatchMark | None:
         return self.tables.newest_mark()
 
+    def marks(self) -> list[BatchMark]:
+        return self.tables.marks()
+
     def foreign_marks(self) -> list[BatchMark]:
         return self.tables.foreign_marks()
 

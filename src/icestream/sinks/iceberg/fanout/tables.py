@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from icestream.contracts.mark import is_of_replay
 from icestream.errors import CheckpointLostError, TransientError
 from icestream.sinks.iceberg.fanout.memory import Memory
 from icestream.sinks.iceberg.fanout.shares import catalog_refused
@@ -123,22 +124,26 @@ class Tables:
             return
         self._open(sink, table)
         held = sink.last_mark()
-        if held is not None and held.query_id != mark.query_id:
-            raise CheckpointLostError(
-                f"the table holds this pipeline's rows up to batch {held.epoch} of another "
-                "checkpoint, and was not found at the start: it is outside of the sink's namespace",
-                todo="Nothing was written to it. To write to it all the same, next to what it "
-                f"holds, unset its property 'icestream.mark.{mark.pipeline}'.",
-            )
+        if held is None or held.query_id == mark.query_id or is_of_replay(mark):
+            return
+        raise CheckpointLostError(
+            f"the table holds this pipeline's rows up to batch {held.epoch} of another "
+            "checkpoint, and was not found at the start: it is outside of the sink's namespace",
+            todo="Nothing was written to it. To write to it all the same, next to what it "
+            f"holds, unset its property 'icestream.mark.{mark.pipeline}'.",
+        )
 
     def all(self) -> list[IcebergSink]:
         """Return the tables that were opened."""
         return [sink for sink in self._sinks.values() if sink.target.is_open]
 
+    def marks(self) -> list[BatchMark]:
+        """Return the pipeline's newest mark in each of the tables."""
+        return [mark for sink in self.all() if (mark := sink.last_mark()) is not None]
+
     def newest_mark(self) -> BatchMark | None:
         """Return the pipeline's newest mark in any of the tables."""
-        marks = [mark for sink in self.all() if (mark := sink.last_mark()) is not None]
-        return max(marks, key=_age, default=None)
+        return max(self.marks(), key=_age, default=None)
 
     def foreign_marks(self) -> list[BatchMark]:
         """Return the newest mark of every other pipeline in any of the tables."""

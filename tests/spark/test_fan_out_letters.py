@@ -1,0 +1,69 @@
+"""Dead letters of many tables, let through once their table takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.fixtures.fan_outs import PowerCutError, ids, planned, row, scripted
+
+from icestream.engine.replay import Replay
+from icestream.errors import CommitConflictError
+from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.tables.dead_letters import LetterBox
+from icestream.tables.lookup import find_table
+
+if TYPE_CHECKING:
+    from tests.fixtures.spark import Lake
+
+    from icestream.engine.replay import Replayed
+    from icestream.testing.scripted import ScriptedSource
+
+
+def box(lake: Lake) -> LetterBox:
+    catalogs = {lake.name: lake.catalog}
+    return LetterBox(lambda: find_table((lake.name, "db", "dead"), catalogs), "events", lake.spark)
+
+
+def replayed(lake: Lake, source: ScriptedSource) -> Replayed:
+    letters = box(lake)
+    replay = Replay(lake.spark, planned(lake, source, on_error="dead_letter"), lake.state, letters)
+    replay.open()
+    replay.run(letters.read())
+    return replay.outcome
+
+
+def let_fail(monkeypatch: pytest.MonkeyPatch, error: Exception, *tables: str) -> None:
+    original = IcebergSink.commit
+
+    def commit(self: IcebergSink, *arguments: Any) -> Any:
+        if self.table in tables:
+            raise error
+        return original(self, *arguments)
+
+    monkeypatch.setattr(IcebergSink, "commit", commit)
+
+
+def test_letters_go_to_their_tables_once_whatever_dies_in_between(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = scripted(row(1, "a"), row(2, "b"), row(3, None), row(4, "other.c"))
+    let_fail(monkeypatch, CommitConflictError("refused 4 times"), "b", "c")
+    lake.run(planned(lake, source, on_error="dead_letter"))
+    assert (ids(lake, "a"), len(lake.rows("dead"))) == ([1], 3)
+    monkeypatch.undo()
+
+    let_fail(monkeypatch, PowerCutError(), "b")
+    with pytest.raises(PowerCutError):
+        replayed(lake, source)
+    monkeypatch.undo()
+    assert len(lake.rows("dead")) == 3, "one of the tables has its rows, and no letter is gone"
+
+    outcome = replayed(lake, source)
+    assert (outcome.settled, outcome.letters, outcome.taken) == (2, 1, 0)
+    assert outcome.still_bad == {"route_by: the row names no table, its value is null": 1}
+    assert ids(lake, "b") == [2]
+    assert [one[0] for one in lake.sql("SELECT id FROM lake.other.c")] == [4]
+    assert [letter["raw"] for letter in lake.rows("dead")] == [
+        b'{"id": 3, "kind": null, "note": null}'
+    ]
