@@ -257,6 +257,25 @@ def test_second_replay_at_the_same_time_is_refused(lake: Lake, office: Office) -
     assert ids(lake) == [0, 5]
 
 
+def test_pipeline_may_run_while_its_letters_are_replayed(lake: Lake, office: Office) -> None:
+    source = prices(b'"1"', b'"x"')
+    plan = cast(lake.plan(source, on_error="dead_letter"))
+    lake.run(plan)
+    mended = replace(
+        plan, transforms=steps(("select", ["id", "int(1) AS price"])), sink=lake.sink("events")
+    )
+    replaying = office.begin(mended)
+    letters = list(office.box().read())
+    source.append_values([b'{"id":7,"price":"7"}', b'{"id":8,"price":"y"}'])
+    lake.run(plan)
+    replaying.run(letters)
+    source.append_values([b'{"id":9,"price":"9"}'])
+    lake.run(plan)
+
+    assert ids(lake) == [0, 1, 7, 9]
+    assert positions(lake) == ["scripted[3]"]
+
+
 def test_letters_that_no_record_stands_for_are_left_alone(lake: Lake, office: Office) -> None:
     source = prices(b"1", b"2")
     plan = replace(

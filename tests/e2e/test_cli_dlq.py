@@ -1,0 +1,99 @@
+"""Dead letters by the installed command: kept, shown, killed half-way through, and let through."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fixtures.command_line import run_icestream
+
+from icestream.engine.crash_points import VARIABLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = """\
+version: "1.0"
+sources:
+  files:
+    connector: files
+    config: {path: incoming, format: json, schema: "id bigint, price string"}
+sinks:
+  lake:
+    connector: iceberg
+    config:
+      namespace: demo
+      table: events
+      on_error: dead_letter
+      dead_letter: bad
+      expect: [{name: positive, expr: id > 0, on_fail: dead_letter}]
+pipelines:
+  events: {source: files, sink: lake, transforms: [{cast: {price: int}}]}
+metrics: {port: 0}
+"""
+RECORDS = """\
+{"id": 1, "price": "1"}
+{"id": 2, "price": "2.5"}
+{"id": -3, "price": "3"}
+{"id": "four", "price": "4"}
+{"id": 5, "price": "dear"}
+"""
+
+
+def rows(folder: Path) -> list[tuple[int, str]]:
+    ended = run_icestream(
+        "query",
+        "SELECT id, CAST(price AS varchar) AS price FROM demo.events ORDER BY id",
+        "--output",
+        "json",
+        folder=folder,
+    )
+    assert ended.code == 0, ended.err
+    return [(row["id"], row["price"]) for row in ended.document["rows"]]
+
+
+def reasons(folder: Path) -> dict[str, int]:
+    ended = run_icestream("dlq", "list", "--output", "json", folder=folder)
+    assert ended.code == 0, ended.err
+    (table,) = ended.document["tables"]
+    return {one["reason"]: one["count"] for one in table["reasons"]}
+
+
+@pytest.mark.timeout(600)
+def test_letters_are_shown_and_let_through_once_whatever_dies(tmp_path: Path) -> None:
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "a.json").write_text(RECORDS, encoding="utf-8")
+    (tmp_path / "icestream.yaml").write_text(FILE, encoding="utf-8")
+    ran = run_icestream("run", "--once", folder=tmp_path)
+    assert ran.code == 0, ran.err
+    assert "events: expectation 'positive' is not met by 1 record" in ran.err
+    assert rows(tmp_path) == [(1, "1")]
+    assert reasons(tmp_path) == {
+        "column 'price': '2.5' is not an int": 1,
+        "expectation 'positive' is not met: id > 0": 1,
+        "column 'id': 'four' is not a bigint": 1,
+        "column 'price': 'dear' is not an int": 1,
+    }
+
+    mended = FILE.replace("id > 0", "id <> 0")
+    (tmp_path / "icestream.yaml").write_text(mended, encoding="utf-8")
+    replay = ("dlq", "replay", "--pipeline", "events")
+    crashing = {**os.environ, VARIABLE: "after-commit:1"}
+    assert run_icestream(*replay, folder=tmp_path, env=crashing).code == -9
+    assert rows(tmp_path) == [(-3, "3"), (1, "1")]
+    assert len(reasons(tmp_path)) == 4, "its letter is still there"
+
+    again = run_icestream(*replay, folder=tmp_path)
+    assert again.code == 0, again.err
+    assert again.out.splitlines()[:2] == [
+        "1 letter of an earlier replay, whose rows were written already, removed",
+        "events: 3 dead letters read, 0 replayed, 0 rows written to lake.demo.events",
+    ]
+    assert sorted(again.out.splitlines()[2:]) == [
+        "still bad: 1 x column 'id': 'four' is not a bigint",
+        "still bad: 1 x column 'price': '2.5' is not an int",
+        "still bad: 1 x column 'price': 'dear' is not an int",
+    ]
+    assert rows(tmp_path) == [(-3, "3"), (1, "1")]
+    assert "expectation 'positive' is not met: id > 0" not in reasons(tmp_path)
