@@ -130,6 +130,18 @@ def test_status_joins_state_lock_and_table(icestream: Icestream, tmp_path: Path)
     assert (killed["state"], killed["is_running"]) == ("stopped", False)
 
 
+def test_status_of_many_tables_is_what_the_pipeline_told(
+    icestream: Icestream, tmp_path: Path
+) -> None:
+    write_file(tmp_path, FILE.replace("table: events", "route_by: event_type"))
+    state = PipelineState(plan_of(tmp_path).state, "shop")
+    state.make()
+    moment = "2026-11-15T10:30:00.000+00:00"
+    state.report({"state": "finished", "rows": 6, "error": None, "last_commit_at": moment})
+    (one,) = icestream("status", "--output", "json").document["pipelines"]
+    assert (one["table"], one["last_commit_at"]) == ("lake.demo.*", moment)
+
+
 def test_status_shows_the_first_line_of_an_error(icestream: Icestream, tmp_path: Path) -> None:
     state = PipelineState(plan_of(make_shop(tmp_path)).state, "shop")
     state.make()
