@@ -59,7 +59,12 @@ def launch_settings(
     """
     settings = {**DEFAULTS, "spark.master": master}
     if master.startswith("local"):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Workers here have this very installation; those of a cluster may have another one.
+            "spark.python.daemon.module": "icestream.engine.worker_daemon",
+        }
     settings |= conf
     patterns = [REDACTION, conf.get("spark.redaction.regex", ""), *map(re.escape, sorted(secrets))]
     settings["spark.redaction.regex"] = "|".join(pattern for pattern in patterns if pattern)

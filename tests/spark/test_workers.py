@@ -1,0 +1,37 @@
+"""The Python workers that tasks run in."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from icestream.sinks.iceberg.jobs import run_pieces
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_worker_reads_no_archive_and_has_our_modules_loaded(spark: SparkSession) -> None:
+    import pyspark
+
+    # In here, so that it reaches the worker by value: tests are not installed there.
+    def look(_: int) -> dict[str, Any]:
+        import sys
+        import zipimport
+
+        import pyspark
+
+        finders = sys.path_importer_cache.values()
+        return {
+            "archives": sum(isinstance(finder, zipimport.zipimporter) for finder in finders),
+            "pyspark": pyspark.__file__,
+            "loaded": "icestream.sinks.iceberg.writer" in sys.modules,
+        }
+
+    (found,) = run_pieces(spark, [0], look)
+    assert found == {"archives": 0, "pyspark": pyspark.__file__, "loaded": True}
+
+
+def test_outcomes_come_in_the_order_of_the_pieces(spark: SparkSession) -> None:
+    assert run_pieces(spark, [3, 1, 2], pickle.dumps) == [pickle.dumps(n) for n in (3, 1, 2)]
+    assert run_pieces(spark, [], pickle.dumps) == []
