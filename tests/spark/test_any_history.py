@@ -194,7 +194,7 @@ def other(world: World, step: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_any_history_ends_in_the_rows_of_a_dictionary(lake: Lake, mode: str, version: int) -> None:
     @settings(
-        max_examples=5,
+        max_examples=3,
         deadline=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
