@@ -5,6 +5,7 @@ Reading needs no JVM; removing letters goes through Spark.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -162,8 +163,9 @@ class LetterBox:
             return pa.ipc.open_file(pa.py_buffer(file.read())).read_all()
 
     def forget(self, path: str) -> None:
-        """Remove what `note` wrote down."""
-        self._found.table.io.delete(path)
+        """Remove what `note` wrote down, unless another replay has done so."""
+        with suppress(FileNotFoundError):
+            self._found.table.io.delete(path)
 
     def remove(self, letters: pa.Table) -> None:
         """Take letters out of the table; those that are gone already are passed over.

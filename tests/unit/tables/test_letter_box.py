@@ -1,0 +1,29 @@
+"""What a replay writes down of the letters it takes; no Spark runs here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.catalogs.jdbc import embedded
+from icestream.engine.dead_letters import DEAD_LETTERS
+from icestream.tables.dead_letters import LetterBox
+from icestream.tables.lookup import find_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_note_that_another_replay_has_removed_is_passed_over(tmp_path: Path) -> None:
+    catalog = embedded(tmp_path / "lake", "lake")
+    catalog.client().create_namespace_if_not_exists("db")
+    catalog.client().create_table(("db", "dead"), schema=DEAD_LETTERS)
+    no_spark: Any = None
+    box = LetterBox(lambda: find_table(("db", "dead"), {"lake": catalog}), "events", no_spark)
+    path = box.note("token", pa.Table.from_pylist([], schema=DEAD_LETTERS))
+    assert box.noted(path) is not None
+
+    box.forget(path)
+    assert box.noted(path) is None
+    box.forget(path)
