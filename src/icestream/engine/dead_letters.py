@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,10 @@ DEAD_LETTERS = pa.schema(
         ),
     ]
 )
+
+# Each buffer becomes a file of its own.
+BUFFER_BYTES = 64 << 20
+RECORD_BYTES = 500  # what a record takes beside its own bytes
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,34 @@ class DeadLetters:
                     ],
                     schema=DEAD_LETTERS,
                 )
+
+
+@dataclass
+class LetterBuffer:
+    """Bad records on their way, few of them in memory: a whole topic may be in another format.
+
+    Attributes:
+        letters: where they go.
+        files: what was written so far.
+    """
+
+    letters: DeadLetters
+    files: list[WrittenFile]
+    _waiting: list[BadRecord] = field(default_factory=list)
+    _bytes: int = 0
+
+    def add(self, record: BadRecord) -> None:
+        """Take a record; as many as fill a buffer are written."""
+        self._waiting.append(record)
+        self._bytes += RECORD_BYTES + len(record.raw or b"") + len(record.extra or "")
+        if self._bytes >= BUFFER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._waiting:
+            self.files += self.letters.write([self._waiting])
+        self._waiting, self._bytes = [], 0
 
 
 def row_as_json(batch: pa.RecordBatch, index: int) -> str:

@@ -18,7 +18,7 @@ from icestream.contracts.records import BadRecord, Records
 from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
-from icestream.engine.dead_letters import extra_as_json
+from icestream.engine.dead_letters import LetterBuffer, extra_as_json
 from icestream.engine.row_faults import row_number
 from icestream.errors import IcestreamError
 
@@ -97,7 +97,9 @@ class Reading:
 
     def rows(self, report: Report) -> Iterator[pa.RecordBatch]:
         """Yield the good rows of a split, and note everything else in its report."""
-        bad: list[BadRecord] = []
+        bad = None
+        if self.dead_letters is not None:
+            bad = LetterBuffer(self.dead_letters, report.dead_files)
         extra = self.source.extra_columns()
         names = set(extra.names) if extra is not None else set()
         decoded = pa.schema([column for column in self.columns if column.name not in names])
@@ -111,16 +113,15 @@ class Reading:
                 first += block.num_rows
             report.rows += batch.num_rows
             yield batch
-        report.examples = bad[:BAD_EXAMPLES]
-        if self.dead_letters is not None and bad:
-            report.dead_files += self.dead_letters.write([bad])
+        if bad is not None:
+            bad.flush()
 
     def _decode(
         self,
         records: Records,
         columns: pa.Schema,
         report: Report,
-        bad: list[BadRecord],
+        bad: LetterBuffer | None,
         first: int,
     ) -> pa.RecordBatch:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
@@ -132,14 +133,19 @@ class Reading:
             report.bad += 1
             if self.tells:
                 report.told[first + index] = reason
-            if self.dead_letters is not None or len(bad) < BAD_EXAMPLES:
-                raw = records.values[index].as_py()
-                extra = extra_as_json(records.extra, index)
-                bad.append(BadRecord(raw, reason, records.position(index), extra))
+            is_example = len(report.examples) < BAD_EXAMPLES
+            if bad is None and not is_example:
+                continue
+            raw = records.values[index].as_py()
+            extra = extra_as_json(records.extra, index)
+            record = BadRecord(raw, reason, records.position(index), extra)
+            if is_example:
+                report.examples.append(record)
+            if bad is not None:
+                bad.add(record)
         if outcome.new_fields and self.evolving:
             report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
         if (report.bad and self.stop_at_bad) or report.new_fields:
-            report.examples = bad[:BAD_EXAMPLES]
             raise _Stop
         rows = self._with_extra(outcome.rows, outcome.kept, records)
         return self._with_numbers(rows, outcome.kept, first)

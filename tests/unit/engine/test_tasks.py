@@ -11,6 +11,7 @@ import pytest
 from icestream.contracts.records import Records
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
+from icestream.engine import dead_letters
 from icestream.engine.dead_letters import DeadLetters
 from icestream.engine.tasks import (
     BAD_EXAMPLES,
@@ -131,6 +132,33 @@ def test_dead_letters_take_every_bad_record() -> None:
     }
     assert [row["position"] for row in letters.kept] == [f"scripted[{n}]" for n in range(30)]
     assert {row["failed_at"].tzname() for row in letters.kept} == {"UTC"}
+
+
+class Counting(Notebook):
+    """Knows the most letters that ever came at once."""
+
+    most = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        given = list(batches)
+        self.most = max(self.most, sum(batch.num_rows for batch in given))
+        return super().write(given)
+
+
+def test_bad_records_of_a_whole_split_are_never_in_memory_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "BUFFER_BYTES", 4 * (dead_letters.RECORD_BYTES + 1))
+    letters = Counting()
+    task = ReadAndWrite(
+        reading(*[b"x"] * 30, dead_letters=DeadLetters(letters, "events", 7)), Notebook()
+    )
+    [report] = run(task, 0)
+
+    assert letters.most == 4
+    assert sum(file.rows for file in report.dead_files) == 30
+    assert [row["position"] for row in letters.kept] == [f"scripted[{n}]" for n in range(30)]
+    assert (report.bad, len(report.examples)) == (30, BAD_EXAMPLES)
 
 
 def test_bad_record_that_decides_the_batch_stops_the_writing() -> None:
