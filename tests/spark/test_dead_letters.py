@@ -14,8 +14,9 @@ from icestream.contracts.options import Options
 from icestream.contracts.transform import Transform
 from icestream.decode.json import JsonDecoder
 from icestream.engine import batch as batch_module
-from icestream.errors import BadRecordError, CheckpointLostError
+from icestream.errors import AttentionError, BadRecordError, CheckpointLostError
 from icestream.metrics.events import RecordsFailed
+from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -202,23 +203,12 @@ def test_letters_of_a_first_batch_of_bad_records_are_not_doubled(lake: Lake) -> 
 def test_checkpoint_lost_after_a_crash_between_the_commits_loses_and_doubles_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class PowerCutError(Exception):
-        pass
-
     source = ScriptedSource(decoder=JsonDecoder())
     source.append_values(undecodable(2, 1))
     plan = lake.plan(source, on_error="dead_letter")
     lake.run(plan)
     source.append_values(undecodable(2, 2))
-    original = batch_module._commit
-
-    def commit(sink, files, mark):  # type: ignore[no-untyped-def]
-        if sink.identity().endswith("events"):
-            raise PowerCutError
-        return original(sink, files, mark)
-
-    monkeypatch.setattr(batch_module, "_commit", commit)
-    with pytest.raises(PowerCutError):
+    with pytest.raises(cut_before_rows(monkeypatch)):
         lake.run(plan)
     monkeypatch.undo()
     wipe_checkpoint(lake)
@@ -227,3 +217,72 @@ def test_checkpoint_lost_after_a_crash_between_the_commits_loses_and_doubles_not
 
     assert sorted(row["id"] for row in lake.rows()) == [0, 0, 0, 1, 1]
     assert len(lake.rows("dead")) == 4
+
+
+def cut_before_rows(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
+    """Let the power fail once the letters of a batch are written, and its rows are not."""
+
+    class PowerCutError(Exception):
+        pass
+
+    original = batch_module._commit
+
+    def commit(sink, files, mark):  # type: ignore[no-untyped-def]
+        if sink.identity().endswith("events"):
+            raise PowerCutError
+        return original(sink, files, mark)
+
+    monkeypatch.setattr(batch_module, "_commit", commit)
+    return PowerCutError
+
+
+def test_rules_that_change_between_the_commits_of_a_batch_lose_no_row(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ScriptedSource(decoder=JsonDecoder())
+    source.append_values(undecodable(3, 1))
+    plan = lake.plan(source, on_error="dead_letter")
+    with pytest.raises(cut_before_rows(monkeypatch)):
+        lake.run(plan)
+    monkeypatch.undo()
+    expect = ({"name": "small", "expr": "id < 2", "on_fail": "dead_letter"},)
+    with pytest.raises(AttentionError) as caught:
+        lake.run(lake.plan(source, on_error="dead_letter", expect=expect))
+
+    assert str(caught.value) == (
+        "pipeline 'events', batch 0: the batch was cut off after its 1 dead letters were written "
+        f"to {lake.name}.db.dead, and now it has 2: what makes a record bad has changed in "
+        "between\n  Nothing more of the batch was written. Undo the change (of `expect`, "
+        "`on_error`, the transforms or the columns) until this batch is done, then make it again: "
+        "`icestream dlq replay` lets letters through that are no longer bad."
+    )
+    assert len(lake.rows("dead")) == 1
+    lake.run(plan)
+    assert sorted(row["id"] for row in lake.rows()) == [0, 1, 2]
+    assert len(lake.rows("dead")) == 1
+
+
+def test_letters_of_a_dropped_table_do_not_stand_for_those_of_its_successor(lake: Lake) -> None:
+    source = ScriptedSource(decoder=JsonDecoder())
+    source.append_values([b'{"id": 0}', b"x", b'{"id": 1}', b"y"])
+    plan = lake.plan(source, on_error="dead_letter", batching=Batching(1, 0.1, 2))
+    lake.run(plan)
+    lake.sql("DROP TABLE lake.db.events")
+    wipe_checkpoint(lake)
+    lake.events.clear()
+    lake.run(plan)
+
+    assert sorted(row["id"] for row in lake.rows()) == [0, 1]
+    assert failed(lake) == [(1, 1), (1, 1)], "in batches of their usual size, every letter kept"
+
+
+def test_pipeline_that_starts_over_writes_every_letter_again(lake: Lake) -> None:
+    source = ScriptedSource(decoder=JsonDecoder())
+    source.append_values([b'{"id": 0}', b"x"])
+    plan = lake.plan(source, on_error="dead_letter", batching=Batching(1, 0.1, 1))
+    lake.run(plan)
+    lake.events.clear()
+    lake.run(plan, beginning="start-over")
+
+    assert failed(lake) == [(1, 1)]
+    assert len(lake.rows("dead")) == 2

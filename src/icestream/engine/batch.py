@@ -14,8 +14,9 @@ from icestream.engine import tasks
 from icestream.engine.crash_points import reach
 from icestream.engine.dead_letters import DEAD_LETTERS, DeadLetters
 from icestream.engine.expectations import unmet_expectation
+from icestream.engine.letters_once import are_written
 from icestream.engine.many_tables import Settled, checked, is_settled, settle
-from icestream.errors import BadRecordError, IcestreamError, SchemaMismatchError
+from icestream.errors import AttentionError, BadRecordError, IcestreamError, SchemaMismatchError
 from icestream.metrics.events import BatchWritten, ExpectationUnmet, RecordsFailed
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.mark import BatchMark
+    from icestream.contracts.position import Position
     from icestream.contracts.records import BadRecord
     from icestream.contracts.sink import Commit, Sink, WrittenFile
     from icestream.contracts.source import Split
@@ -127,9 +129,16 @@ class Outcome:
 
 
 def write_once(
-    spark: SparkSession, plan: PipelinePlan, columns: Columns, mark: BatchMark
+    spark: SparkSession,
+    plan: PipelinePlan,
+    columns: Columns,
+    mark: BatchMark,
+    letters_end: Position | None = None,
 ) -> BatchResult | None:
-    """Write the batch of `mark` unless the table already holds it; None if it does."""
+    """Write the batch of `mark` unless the table already holds it; None if it does.
+
+    With `letters_end`, the letters of the first batch are written if it ends there.
+    """
     if plan.sink.holds(mark) or is_settled(plan, mark):
         return None
     started = time.monotonic()
@@ -141,10 +150,10 @@ def write_once(
     reach("before-commit")
     tables = None
     if isinstance(plan.sink, ManyTables):
-        tables = settle(spark, plan, outcome, mark)
+        tables = settle(spark, plan, outcome, mark, letters_end)
         commit, dead_letters = added_up(tables.commits), tables.letters
     else:
-        dead_letters = _commit_dead_letters(plan, outcome, mark)
+        dead_letters = _commit_dead_letters(plan, outcome, mark, letters_end)
         commit = _commit(plan.sink, outcome.files, mark)
     reach("after-commit")
     bad = outcome.bad + outcome.unmet_rows
@@ -160,25 +169,24 @@ def _commit(sink: Sink[Any], files: list[WrittenFile], mark: BatchMark) -> Commi
     return sink.commit(files, replace(mark, rows=sum(file.rows for file in files)))
 
 
-def _commit_dead_letters(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> int:
+def _commit_dead_letters(
+    plan: PipelinePlan, outcome: Outcome, mark: BatchMark, letters_end: Position | None
+) -> int:
     # Before the good rows: a crash in between replays the batch, and only what is missing is
     # committed then.
-    if plan.dead_letter is None or not outcome.dead_files:
+    if plan.dead_letter is None:
         return 0
-    if plan.dead_letter.holds(mark) or _resumes_before_letters(plan, mark):
+    found = sum(file.rows for file in outcome.dead_files)
+    try:
+        written = are_written(plan, found, mark, letters_end)
+    except AttentionError:
+        _discard(plan, outcome)
+        raise
+    if written:
         plan.dead_letter.discard(outcome.dead_files)
         return 0
     commit = _commit(plan.dead_letter, outcome.dead_files, mark)
     return commit.rows if commit is not None else 0
-
-
-def _resumes_before_letters(plan: PipelinePlan, mark: BatchMark) -> bool:
-    """Tell whether a pipeline without its checkpoint reads again what has left letters already."""
-    assert plan.dead_letter is not None  # noqa: S101 - asked for only then
-    held, main = plan.dead_letter.last_mark(), plan.sink.last_mark()
-    if held is None or held.source != mark.source or held.end != mark.end:
-        return False
-    return main is None or main.end == mark.start
 
 
 def write_files(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from icestream.contracts.many_tables import ManyTables
 from icestream.engine.checkpoint import read_checkpoint
+from icestream.engine.letters_once import end_of_letters
 from icestream.engine.many_beginnings import refuse_renamed, resumed_at, still_ahead
 from icestream.engine.reconcile import reconcile, refuse_rename, renamed_from
 from icestream.errors import SourceChangedError
@@ -60,12 +61,12 @@ def begin(
         position = _end_of_renamed(plan, choice, known)
     state.forget()
     current = position or plan.source.first()
+    ahead, letters_end, ignored = _letters(plan, state, mark, current, choice, ahead)
     # In this order: a mark that was accepted before the start is known would, after a crash in
     # between, let the source be read from its beginning.
     state.remember_start(current)
+    state.remember_letters(letters_end, ignored)
     state.accept(mark.to_json() if mark is not None else None)
-    if ahead is None and choice != "start-over":
-        ahead = _end_of_letters(plan, mark, current)
     state.publish(ahead or current)
     return current, ahead
 
@@ -83,22 +84,24 @@ def _resumed(
     return None, None
 
 
-def _end_of_letters(
-    plan: PipelinePlan, mark: BatchMark | None, current: Position
-) -> Position | None:
-    """Return how far dead letters are ahead of the table, after bad records alone or a crash.
-
-    The first batch ends there, so that its letters are known to be written already.
-    """
+def _letters(
+    plan: PipelinePlan,
+    state: PipelineState,
+    mark: BatchMark | None,
+    current: Position,
+    choice: Choice,
+    ahead: Position | None,
+) -> tuple[Position | None, Position | None, str | None]:
+    """Return where the first batch ends, where if its letters are written, and which to ignore."""
+    if choice == "start-over":
+        held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
+        return ahead, None, held.to_json() if held is not None else None
+    ignored = state.ignored_letters()
     if isinstance(plan.sink, ManyTables) and mark is not None:
-        return still_ahead(plan.sink, current)
-    held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
-    if held is None or held.source != plan.source.identity() or held.end == current:
-        return None
-    if mark is None:
-        return held.end
-    is_later = held.query_id == mark.query_id and held.epoch > mark.epoch
-    return held.end if mark.end == current and (is_later or held.start == mark.end) else None
+        # Which letters they have is told by the marks of the tables.
+        return ahead or still_ahead(plan.sink, current), None, ignored
+    letters_end = end_of_letters(plan, mark, current, ignored)
+    return ahead or letters_end, letters_end, ignored
 
 
 def _refuse_other_connector(plan: PipelinePlan, mark: BatchMark | None) -> None:

@@ -18,6 +18,7 @@ from icestream.contracts.many_tables import ManyTables
 from icestream.contracts.records import BadRecord
 from icestream.contracts.transform import ROW
 from icestream.engine.dead_letters import DeadLetters, row_as_json
+from icestream.engine.letters_once import are_held
 from icestream.engine.row_faults import INDEX_BITS, RowFaults, read_again
 from icestream.metrics.events import BatchSkipped, BatchSpread, BatchWritten, RecordsFailed
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.many_tables import RefusedRows, TableCommits
     from icestream.contracts.mark import BatchMark
+    from icestream.contracts.position import Position
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.engine.batch import BatchResult, Outcome
     from icestream.engine.tasks import Reading
@@ -80,17 +82,20 @@ def is_settled(plan: PipelinePlan, mark: BatchMark) -> bool:
     """Tell whether the letters of a batch are there, and so all that comes before them."""
     if not isinstance(plan.sink, ManyTables) or plan.dead_letter is None:
         return False
-    if plan.dead_letter.holds(mark):
-        return True
-    held = plan.dead_letter.last_mark()
-    if held is None or held.source != mark.source or held.end != mark.end:
-        return False
-    # Without any row in any table, all that was read so far is letters.
-    return plan.sink.last_mark() is None
+    return plan.dead_letter.holds(mark)
 
 
-def settle(spark: SparkSession, plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> Settled:
-    """Commit what the tasks put aside to every table, then the letters."""
+def settle(
+    spark: SparkSession,
+    plan: PipelinePlan,
+    outcome: Outcome,
+    mark: BatchMark,
+    letters_end: Position | None = None,
+) -> Settled:
+    """Commit what the tasks put aside to every table, then the letters.
+
+    With `letters_end`, the letters of the first batch are written if it ends there.
+    """
     sink = plan.sink
     assert isinstance(sink, ManyTables)  # noqa: S101 - asked for only then
     started = time.monotonic()
@@ -101,7 +106,7 @@ def settle(spark: SparkSession, plan: PipelinePlan, outcome: Outcome, mark: Batc
             if plan.on_error != "dead_letter" or plan.dead_letter is None:
                 raise _refusal(done)
             dead_files += _write_letters(spark, plan, outcome.reading, done.refused, mark)
-        _commit_letters(plan, dead_files, mark)
+        _commit_letters(plan, dead_files, mark, letters_end)
     finally:
         sink.discard(outcome.files)
     refused = {one.table: one.rows for one in done.refused}
@@ -157,9 +162,18 @@ def _refusal(done: TableCommits) -> IcestreamError:
     return error
 
 
-def _commit_letters(plan: PipelinePlan, files: list[WrittenFile], mark: BatchMark) -> None:
-    if plan.dead_letter is not None and files:
-        rows = sum(file.rows for file in files)
+def _commit_letters(
+    plan: PipelinePlan,
+    files: list[WrittenFile],
+    mark: BatchMark,
+    letters_end: Position | None,
+) -> None:
+    if plan.dead_letter is None or not files:
+        return
+    rows = sum(file.rows for file in files)
+    if are_held(plan, rows, mark, letters_end):
+        plan.dead_letter.discard(files)
+    else:
         plan.dead_letter.commit(files, replace(mark, rows=rows))
 
 

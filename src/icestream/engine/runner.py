@@ -267,7 +267,7 @@ class PipelineRunner:
             )
             assert self._columns is not None  # noqa: S101 - set before the query starts
             try:
-                result = write_once(spark, self.plan, self._columns, mark)
+                result = write_once(spark, self.plan, self._columns, mark, self.state.letters_end())
             except CommitError as exc:
                 table = self.plan.sink.identity()
                 self._emit(CommitFailed(self.plan.name, table, exc.retries, exc.what))

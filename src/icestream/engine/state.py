@@ -92,6 +92,17 @@ class PipelineState:
     def accept(self, mark: str | None) -> None:
         self._write("accepted.json", {"mark": mark})
 
+    def letters_end(self) -> Position | None:
+        """Return where the first batch ends if its letters were there before it."""
+        return (self._read("letters.json") or {}).get("end")
+
+    def ignored_letters(self) -> str | None:
+        """Return the mark of letters that a person chose to start over next to, if one did."""
+        return (self._read("letters.json") or {}).get("ignored")
+
+    def remember_letters(self, end: Position | None, ignored: str | None) -> None:
+        self._write("letters.json", {"end": end, "ignored": ignored})
+
     def load(self) -> dict[str, Any] | None:
         """Return the last bounded load, `id` and whether it has `ended`, if there was one."""
         return self._read("load.json")

@@ -107,3 +107,29 @@ def test_crash_while_resuming_never_reads_from_the_beginning(
 
     with pytest.raises(CheckpointLostError):
         begin(plan_over(MARK), state, "ask", ())
+
+
+LETTERS = replace(MARK, start={"row": 10}, end={"row": 30}, rows=3)
+
+
+def plan_with_letters(mark: BatchMark | None, letters: BatchMark) -> PipelinePlan:
+    dead_letter: Any = MarkedTable(letters)
+    return replace(plan_over(mark), dead_letter=dead_letter)
+
+
+def test_letters_of_the_first_batch_are_known_to_be_written(state: PipelineState) -> None:
+    first = replace(LETTERS, start={"row": 0})
+    assert begin(plan_with_letters(None, first), state, "ask", ()) == ({"row": 0}, {"row": 30})
+    assert state.letters_end() == {"row": 30}
+
+
+def test_letters_from_further_on_tell_nothing_without_the_table(state: PipelineState) -> None:
+    assert begin(plan_with_letters(None, LETTERS), state, "ask", ()) == ({"row": 0}, None)
+    assert state.letters_end() is None
+
+
+def test_letters_are_ignored_by_who_starts_over_also_after_a_crash(state: PipelineState) -> None:
+    plan = plan_with_letters(None, replace(LETTERS, start={"row": 0}))
+    assert begin(plan, state, "start-over", ()) == ({"row": 0}, None)
+    assert begin(plan, state, "ask", ()) == ({"row": 0}, None), "no batch was planned yet"
+    assert state.letters_end() is None

@@ -1,0 +1,88 @@
+"""Tells whether the letters of a batch that is read again are in the dead-letter table already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icestream.errors import AttentionError
+
+if TYPE_CHECKING:
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.position import Position
+    from icestream.plan.plan import PipelinePlan
+
+
+def end_of_letters(
+    plan: PipelinePlan, mark: BatchMark | None, current: Position, ignored: str | None
+) -> Position | None:
+    """Return how far dead letters are ahead of the table, after bad records alone or a crash.
+
+    The first batch ends there, so that its letters are known to be written already.
+
+    Args:
+        plan: the pipeline.
+        mark: the newest mark of its table.
+        current: where it goes on.
+        ignored: a mark of letters that a person chose to start over next to.
+    """
+    held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
+    if held is None or held.source != plan.source.identity() or held.end == current:
+        return None
+    if held.to_json() == ignored:
+        return None
+    if mark is None:
+        # Letters from further on may be of a table that is gone, with letters before them that
+        # nobody can count.
+        return held.end if held.start == current else None
+    is_later = held.query_id == mark.query_id and held.epoch > mark.epoch
+    return held.end if mark.end == current and (is_later or held.start == mark.end) else None
+
+
+def are_written(
+    plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Position | None
+) -> bool:
+    """Tell whether letters that were just found are those that the table holds.
+
+    Args:
+        plan: the pipeline.
+        found: how many letters the batch has now.
+        mark: the batch.
+        letters_end: where the first batch ends if its letters were written by an earlier query.
+
+    Raises:
+        AttentionError: the table holds another number of letters for the very same records.
+    """
+    assert plan.dead_letter is not None  # noqa: S101 - asked for only then
+    held = plan.dead_letter.last_mark()
+    if held is None or not (plan.dead_letter.holds(mark) or _is_first(held, mark, letters_end)):
+        return False
+    if _is_same_batch(held, mark) and held.rows != found:
+        table = plan.dead_letter.identity()
+        raise AttentionError(
+            f"the batch was cut off after its {held.rows} dead letters were written to {table}, "
+            f"and now it has {found}: what makes a record bad has changed in between",
+            where=f"pipeline {plan.name!r}, batch {mark.epoch}",
+            todo="Nothing more of the batch was written. Undo the change (of `expect`, `on_error`, "
+            "the transforms or the columns) until this batch is done, then make it again: "
+            "`icestream dlq replay` lets letters through that are no longer bad.",
+        )
+    return True
+
+
+def are_held(plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Position | None) -> bool:
+    """Tell whether an earlier query wrote as many letters of the very same records.
+
+    For a batch of many tables, which are committed before the letters: it is too late to refuse.
+    """
+    held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
+    if held is None or not _is_first(held, mark, letters_end):
+        return False
+    return _is_same_batch(held, mark) and held.rows == found
+
+
+def _is_first(held: BatchMark, mark: BatchMark, letters_end: Position | None) -> bool:
+    return mark.epoch == 0 and letters_end is not None and held.end == mark.end == letters_end
+
+
+def _is_same_batch(held: BatchMark, mark: BatchMark) -> bool:
+    return (held.source, held.start, held.end) == (mark.source, mark.start, mark.end)
