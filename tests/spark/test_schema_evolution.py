@@ -179,7 +179,8 @@ AFTER = pa.schema(
 def changed_source(lake: Lake, version: int = 3) -> ScriptedSource:
     """Run a source that declares its columns, and return it with other columns and one more row."""
     one = {"id": 1, "old": "a", "at": {"x": 1, "gone": 2}}
-    lake.run(lake.plan(rows_source(BEFORE, one), format_version=version))
+    plan = lake.plan(rows_source(BEFORE, one), format_version=version, schema_evolution="full")
+    lake.run(plan)
     two = {"id": 1 << 40, "at": {"x": 1 << 40, "new": [1]}, "more": [("k", {"n": 1})]}
     return rows_source(AFTER, one, two)
 
@@ -272,6 +273,7 @@ def test_column_that_partitions_the_table_is_not_dropped(lake: Lake) -> None:
     append(lake, lake.sink(partitioning=["country"]), both)
     sink = lake.sink(schema_evolution="full")
     sink.open(lake.spark, "events")
+    sink.prepare(both.schema, declared=True)
     with pytest.raises(SchemaMismatchError) as caught:
         sink.prepare(both.select(["id"]).schema, declared=True)
 

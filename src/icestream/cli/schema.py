@@ -129,9 +129,11 @@ def _kind(kind: IcebergType) -> str:
 
 def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     from icestream.plan.table_changes import compare_columns
+    from icestream.sinks.iceberg.options import MAIN
     from icestream.tables.lookup import load_table
 
-    evolution = getattr(getattr(pipeline.sink, "options", None), "schema_evolution", "")
+    options = getattr(pipeline.sink, "options", None)
+    evolution, branch = getattr(options, "schema_evolution", ""), getattr(options, "branch", MAIN)
     name = pipeline.sink.identity()
     columns, origin = _stream(plan, pipeline)
     report: dict[str, Any] = {
@@ -149,8 +151,8 @@ def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     table = load_table(name.split("."), plan.catalogs)
     if table is None:
         return report
-    found = compare_columns(pipeline, table, columns, declared=origin == "declared")
-    return {**report, "exists": True, **_difference(found, evolution, name)}
+    found = compare_columns(pipeline, table, columns)
+    return {**report, "exists": True, **_difference(found, evolution, branch, name)}
 
 
 def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
@@ -169,12 +171,12 @@ def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
     return known, "unknown" if known is None else "seen"
 
 
-def _difference(found: Comparison, evolution: str, table: str) -> dict[str, Any]:
+def _difference(found: Comparison, evolution: str, branch: str, table: str) -> dict[str, Any]:
     from icestream.sinks.iceberg.evolve import permitted
 
     refused = None
     try:
-        made = permitted(found, evolution)
+        made = permitted(found, evolution, branch)
     except SchemaMismatchError as exc:
         made, refused = [], str(exc)
     # A column that may be null, where the table asks for values, is looked at row by row.

@@ -101,6 +101,13 @@ class Source(ABC, Generic[OptionsT]):
         """
         return None
 
+    def declares(self) -> bool:
+        """Tell whether the options say what the columns are, so that `schema` tells all of them.
+
+        False where `schema` looks into data that is there: the next may have other columns.
+        """
+        return self.schema() is not None
+
     def extra_columns(self) -> pa.Schema | None:
         """Return the columns that `Records.extra` carries; None for none."""
         return None

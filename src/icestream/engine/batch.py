@@ -246,7 +246,7 @@ def _reports(
     count = len(reading.splits)
     numbers = spark.range(0, count, 1, max(count, 1))
     if not plan.uses_spark_sql():
-        plan.sink.prepare(reading.columns, declared=not reading.evolving)
+        plan.sink.prepare(reading.columns, declared=plan.source.declares())
         read, faults = checked(plan, reading, letters)
         task = tasks.ReadAndWrite(read, plan.sink.writer(), faults)
         return tasks.read_reports(numbers.mapInArrow(task, "report binary").collect())

@@ -71,10 +71,11 @@ class Columns:
             wider: columns as they must be to take values that did not fit.
 
         Raises:
-            SchemaMismatchError: the sink's schema is strict.
+            SchemaMismatchError: the sink's schema is strict, and each field is a column of it.
         """
         assert self._columns is not None  # noqa: S101 - a batch was read with them
-        if fields and not self._plan.sink.adds_columns():
+        # A transform may leave them out; what reaches the table is looked at there.
+        if fields and not self._plan.transforms and not self._plan.sink.adds_columns():
             named = ", ".join(f"{name!r} {kind}" for name, kind in sorted(fields.items()))
             raise SchemaMismatchError(
                 f"the stream has columns that the table lacks: {named}",

@@ -217,6 +217,10 @@ class LetterSource(Source[Any]):
     def schema(self) -> pa.Schema | None:
         return self._origin.schema()
 
+    def declares(self) -> bool:
+        # What the table has is for the pipeline itself to decide.
+        return False
+
     def extra_columns(self) -> pa.Schema | None:
         return self._origin.extra_columns()
 

@@ -62,7 +62,7 @@ class ThroughSpark:
             rows = with_unmet(rows, expectations, f"pipeline {self.plan.name!r}")
         rows = self._with_computed(rows)
         shape = to_arrow_schema(rows.schema)
-        self.plan.sink.prepare(_visible(shape), declared=not self.reading.evolving)
+        self.plan.sink.prepare(_visible(shape), declared=self.plan.source.declares())
         order = self.plan.sink.sort_columns()
         if order:
             rows = rows.sortWithinPartitions(*order)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from icestream.contracts.secrets import HIDDEN, is_secret
-from icestream.errors import IcestreamError
+from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.plan.upsert_way import upsert_way
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition import parse_terms
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan, Plan
 
 FORMAT_VERSION = 1
-MARKS = {"create": "+", "change": "~", "none": " ", "missing": "!", "unknown": "?"}
+MARKS = {
+    "create": "+",
+    "change": "~",
+    "none": " ",
+    "missing": "!",
+    "refused": "!",
+    "unknown": "?",
+}
 
 
 def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
@@ -124,7 +131,7 @@ def _terms(options: IcebergOptions) -> Iterable[Any]:
 def _action(
     options: IcebergOptions, catalog: Catalog[Any], fills: PipelinePlan | None, *, ask: bool
 ) -> dict[str, Any]:
-    """Tell what a run would do to the table: create, change, none; or that it is unknown."""
+    """Tell what a run would do: create, change, none, or that it would stop; or `unknown`."""
     way = upsert_way(options, None)
     missing = {"action": "create" if options.create else "missing", "upsert": way}
     if not ask:
@@ -140,9 +147,16 @@ def _action(
             return missing
         changes = _changes(options, table, fills)
     except IcestreamError as exc:
-        return {"action": "unknown", "reason": exc.what}
+        return _hindered(exc)
     action = "change" if changes else "none"
     return {"action": action, "changes": changes, "upsert": upsert_way(options, table)}
+
+
+def _hindered(exc: IcestreamError) -> dict[str, Any]:
+    """Tell a table that a run would refuse too from one that can't be looked at now."""
+    if isinstance(exc, SchemaMismatchError):
+        return {"action": "refused", "reason": exc.what, "todo": exc.todo}
+    return {"action": "unknown", "reason": exc.what}
 
 
 def _changes(

@@ -16,6 +16,7 @@ ACTIONS = {
     "change": "would be changed",
     "none": "exists",
     "missing": "does not exist, and `create` is false",
+    "refused": "does not fit, a run would stop",
     "unknown": "unknown",
 }
 
@@ -82,6 +83,8 @@ def _table(label: str, table: dict[str, Any]) -> Iterator[str]:
     action = table["action"]
     reason = f": {table['reason']}" if "reason" in table else ""
     yield f"  {MARKS[action]} {label.ljust(9)}  {table['name']} {ACTIONS[action]}{reason}"
+    if table.get("todo"):
+        yield f"  !   {table['todo']}"
     if action == "create" and label == "table":
         yield f"  +   partitioned by {', '.join(table['partitioning']) or 'nothing'}"
         if table["sort_order"]:
@@ -124,6 +127,8 @@ def _closing(counts: dict[str, int], pipelines: int) -> str:
     ]
     if counts["missing"]:
         parts.append(f"{counts['missing']} missing")
+    if counts["refused"]:
+        parts.append(f"{counts['refused']} refused")
     if counts["unknown"]:
         parts.append(f"{counts['unknown']} unknown")
     if counts["planned"]:

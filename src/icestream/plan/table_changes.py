@@ -50,30 +50,29 @@ def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]
     """
     from icestream.sinks.iceberg.evolve import permitted
 
-    declared = None if pipeline.transforms else pipeline.source.schema()
+    columns = None if pipeline.transforms else pipeline.source.schema()
     options = getattr(pipeline.sink, "options", None)
-    if declared is None or options is None:
+    if columns is None or options is None:
         return []
-    found = compare_columns(pipeline, table, declared, declared=True)
-    changes = permitted(found, options.schema_evolution)
+    found = compare_columns(pipeline, table, columns)
+    changes = permitted(found, options.schema_evolution, options.branch)
     return [{**change.to_json(), "words": str(change)} for change in changes]
 
 
-def compare_columns(
-    pipeline: PipelinePlan, table: Table, columns: pa.Schema, *, declared: bool
-) -> Comparison:
+def compare_columns(pipeline: PipelinePlan, table: Table, columns: pa.Schema) -> Comparison:
     """Return what rows with `columns` ask of a pipeline's table."""
     from icestream.sinks.iceberg.evolve import asked
 
     sink: Any = pipeline.sink
     shape = shape_of(table, pipeline.name)
+    declared = pipeline.source.declares()
     return asked(shape, sink.mode.table_columns(columns), sink.options, declared=declared)
 
 
 def shape_of(table: Table, pipeline: str) -> TableShape:
     """Return the shape of a table that PyIceberg loaded."""
+    from icestream.sinks.iceberg.declared import is_shared, read_declared
     from icestream.sinks.iceberg.evolve import TableShape
-    from icestream.sinks.iceberg.ledger import read_marks
 
     return TableShape(
         schema=table.schema(),
@@ -81,5 +80,6 @@ def shape_of(table: Table, pipeline: str) -> TableShape:
         specs=list(table.specs().values()),
         sort_order=table.sort_order(),
         format_version=table.format_version,
-        is_shared=any(name != pipeline for name in read_marks(table.properties)),
+        is_shared=is_shared(table.properties, pipeline),
+        declared_before=read_declared(table.properties, pipeline),
     )

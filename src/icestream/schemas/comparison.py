@@ -101,6 +101,7 @@ def compare(
     keys: Collection[str] = (),
     needed: Mapping[str, str] | None = None,
     held: Collection[str] = (),
+    droppable: Collection[str] | None = None,
 ) -> Comparison:
     """Return the changes and the problems between a table and a stream.
 
@@ -112,10 +113,11 @@ def compare(
         keys: columns that identify a row, beside those that the table's schema says.
         needed: columns that can't be dropped, and what each does, e.g. `partitions the table`.
         held: columns that are left null rather than dropped.
+        droppable: the only columns that may be dropped; None for any.
     """
     if not isinstance(stream_schema, Schema):
         stream_schema = arrow_to_iceberg(stream_schema)
-    comparing = _Comparing(declared=declared, needed=needed or {}, held=held)
+    comparing = _Comparing(droppable if declared else (), needed=needed or {}, held=held)
     renamed = comparing.rename(table_schema, stream_schema, renames or {})
     table_schema = apply(table_schema, renamed)
     comparing.keys = {*keys, *table_schema.identifier_field_names()}
@@ -164,8 +166,14 @@ def can_widen(old: IcebergType, new: IcebergType) -> bool:
 
 
 class _Comparing:
-    def __init__(self, *, declared: bool, needed: Mapping[str, str], held: Collection[str]) -> None:
-        self.declared = declared
+    def __init__(
+        self,
+        droppable: Collection[str] | None,
+        *,
+        needed: Mapping[str, str],
+        held: Collection[str],
+    ) -> None:
+        self.droppable = droppable
         self.needed = needed
         self.held = held
         self.keys: set[str] = set()
@@ -220,12 +228,13 @@ class _Comparing:
         """Note a column of the table that the stream lacks."""
         name = _name(path)
         use = "identifies its rows" if name in self.keys else self.needed.get(name)
-        if in_key or (use is not None and (self.declared or name in self.keys)):
+        is_unwanted = self.droppable is None or name in self.droppable
+        if in_key or (use is not None and (is_unwanted or name in self.keys)):
             reason = use or "is part of a map's key"
             self.problems.append(
                 f"column {name!r} of the table {reason} and is missing in the stream"
             )
-        elif self.declared and not self._holds(name):
+        elif is_unwanted and not self._holds(name):
             self.changes.append(DropColumn(path))
         elif wanted.required:
             self.changes.append(MakeOptional(path, is_missing=True))

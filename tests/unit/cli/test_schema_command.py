@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -56,11 +57,11 @@ pipelines:
 """
 
 
-def make_table(folder: Path) -> Table:
+def make_table(folder: Path, **properties: str) -> Table:
     client = plan_of(folder).catalogs["lake"].client()
     client.create_namespace_if_not_exists("demo")
     spec = PartitionSpec(PartitionField(2, 1000, DayTransform(), "ts_day"))
-    return client.create_table("demo.events", SCHEMA, partition_spec=spec)
+    return client.create_table("demo.events", SCHEMA, partition_spec=spec, properties=properties)
 
 
 def diff(icestream: Icestream, *arguments: str) -> Any:
@@ -118,7 +119,8 @@ def test_columns_are_shown_as_json(icestream: Icestream, tmp_path: Path) -> None
 
 def test_declared_columns_are_compared(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, file("id bigint, ts timestamp, name string"))
-    make_table(tmp_path)
+    declared = {1: "id", 3: "items", 4: "items.element", 5: "items.element.sku"}
+    make_table(tmp_path, **{"icestream.columns.shop": json.dumps(declared)})
     ended = icestream("schema", "diff")
 
     assert (ended.code, ended.out.splitlines()) == (

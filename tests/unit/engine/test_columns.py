@@ -194,6 +194,17 @@ def test_strict_sink_refuses_new_fields_by_name(state: PipelineState) -> None:
     )
 
 
+def test_new_field_that_a_transform_may_leave_out_does_not_stop_a_strict_pipeline(
+    state: PipelineState,
+) -> None:
+    source = json_source(b'{"id": 1}')
+    columns = Columns(plan(source, TableOf(strict=True), transforms=("select",)), state)
+    columns.of(splits(source))
+    columns.add({"b": pa.string()})
+
+    assert columns.of([]) == pa.schema([("id", pa.int64()), ("b", pa.string())])
+
+
 @pytest.mark.parametrize("kept", ["{}", '{"arrow": "###"}', '{"arrow": "AAAA"}'])
 def test_remembered_columns_that_cannot_be_read_are_named(state: PipelineState, kept: str) -> None:
     path = state.folder / "schema.json"

@@ -121,7 +121,7 @@ pipelines: {{orders: {{source: shop, sink: lake}}}}
 
 
 def test_columns_that_the_source_declares_are_compared_with_the_table(tmp_path: Path) -> None:
-    make_table(tmp_path, PartitionSpec())
+    make_table(tmp_path, PartitionSpec(), **{"icestream.columns.orders": '{"1": "id", "2": "ts"}'})
     for file, changes in [
         (
             declaring(
@@ -139,10 +139,36 @@ def test_columns_that_the_source_declares_are_compared_with_the_table(tmp_path: 
 def test_table_that_does_not_fit_is_marked(tmp_path: Path) -> None:
     make_table(tmp_path, PartitionSpec())
     file = declaring("id int, n bigint", "schema_evolution: strict")
+    found = description(file, tmp_path)
+    table = found["pipelines"][0]["table"]
+    todo = "Use `schema_evolution: add_columns`, or alter the table."
+    assert (table["action"], table["reason"], table["todo"]) == (
+        "refused",
+        "the stream has columns that the table lacks: 'n' long",
+        todo,
+    )
+    lines = render_text(found).splitlines()
+    at = lines.index(
+        "  ! table      lake.sales.orders does not fit, a run would stop: the stream has columns "
+        "that the table lacks: 'n' long"
+    )
+    assert lines[at + 1] == f"  !   {todo}"
+    assert lines[-1] == "Plan: 1 pipeline, 0 to create, 0 to change, 0 unchanged, 1 refused."
+
+
+def test_column_that_the_pipeline_did_not_declare_before_is_not_dropped(tmp_path: Path) -> None:
+    make_table(tmp_path, PartitionSpec(), **{"icestream.columns.orders": '{"1": "id"}'})
+    file = declaring("id int", "schema_evolution: full")
+    assert description(file, tmp_path)["pipelines"][0]["table"]["action"] == "none"
+
+
+def test_columns_are_not_dropped_for_the_rows_of_a_branch(tmp_path: Path) -> None:
+    make_table(tmp_path, PartitionSpec(), **{"icestream.columns.orders": '{"1": "id", "2": "ts"}'})
+    file = declaring("id int", "schema_evolution: full, branch: audit")
     table = description(file, tmp_path)["pipelines"][0]["table"]
     assert (table["action"], table["reason"]) == (
-        "unknown",
-        "the stream has columns that the table lacks: 'n' long",
+        "refused",
+        "columns belong to all branches, and rows for branch 'audit' ask to drop 'ts'",
     )
 
 

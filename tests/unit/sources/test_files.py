@@ -261,6 +261,14 @@ def test_rows_fit_the_schema_given(tmp_path: Path, kind: str) -> None:
     assert everything(source) == [{"more": None, "id": 1}]
 
 
+def test_only_columns_of_the_options_are_declared(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    told = quick(tmp_path, format="parquet")
+
+    assert (told.schema(), told.declares()) == (pa.schema([("id", pa.int64())]), False)
+    assert quick(tmp_path, format="parquet", schema="id bigint").declares()
+
+
 def test_parquet_column_that_appears_later_is_told_and_taken_after_a_restart(
     tmp_path: Path,
 ) -> None:

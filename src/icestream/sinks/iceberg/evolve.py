@@ -6,15 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from icestream.errors import SchemaMismatchError
-from icestream.schemas.changes import AddColumn, MakeOptional, UpdateType
+from icestream.schemas.changes import (
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    RenameColumn,
+    UpdateType,
+)
 from icestream.schemas.comparison import MISFIT, Comparison, compare
 from icestream.schemas.conversion import arrow_to_iceberg as to_iceberg
 from icestream.schemas.conversion import iceberg_to_arrow as to_arrow
+from icestream.sinks.iceberg.declared import droppable
+from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.partition import parse_terms
 from icestream.sinks.iceberg.spec_change import names_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.partitioning import PartitionSpec
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from icestream.schemas.changes import SchemaChange
     from icestream.sinks.iceberg.options import IcebergOptions
 
-__all__ = ["TableShape", "asked", "permitted", "to_arrow", "to_iceberg"]
+__all__ = ["TableShape", "asked", "permitted", "refuse_on_branch", "to_arrow", "to_iceberg"]
 
 MENDED_BY_FULL = (
     "Use `schema_evolution: full`, convert the stream with a `cast` transform, or alter the table."
@@ -40,6 +48,7 @@ class TableShape:
         spec: its partition spec.
         specs: every spec that it ever had.
         is_shared: whether other pipelines write to it too.
+        declared_before: the columns that the pipeline last declared, by field id.
     """
 
     schema: Schema
@@ -48,6 +57,7 @@ class TableShape:
     sort_order: SortOrder
     format_version: int
     is_shared: bool
+    declared_before: Mapping[int, str]
 
     def needed(self, options: IcebergOptions) -> dict[str, str]:
         """Return the columns that can't be dropped, and what each does."""
@@ -111,15 +121,17 @@ def _compared(
         keys=options.key_fields,
         needed=table.needed(options),
         held=table.held(),
+        droppable=droppable(table.schema, table.declared_before, stream),
     )
 
 
-def permitted(found: Comparison, evolution: str) -> list[SchemaChange]:
+def permitted(found: Comparison, evolution: str, branch: str = MAIN) -> list[SchemaChange]:
     """Return the changes that make the table fit, all of them allowed.
 
     Args:
         found: what the stream asks of the table.
         evolution: `strict`, `add_columns` or `full`.
+        branch: the branch that the rows go to.
 
     Raises:
         SchemaMismatchError: a change that is needed is not allowed, or none would do; the message
@@ -128,6 +140,7 @@ def permitted(found: Comparison, evolution: str) -> list[SchemaChange]:
     if evolution == "full":
         if found.problems:
             raise SchemaMismatchError("; ".join(found.problems), todo=MISFIT)
+        refuse_on_branch(found.changes, branch)
         return list(found.changes)
     lacking = [change for change in found.changes if isinstance(change, AddColumn)]
     mended = [words for change in found.changes if (words := _refusal(change))]
@@ -140,6 +153,23 @@ def permitted(found: Comparison, evolution: str) -> list[SchemaChange]:
     if refused:
         raise SchemaMismatchError("; ".join(refused), todo=todo)
     return list(lacking)
+
+
+def refuse_on_branch(changes: Iterable[SchemaChange], branch: str) -> None:
+    """Refuse what readers of the main branch would notice before anything is published.
+
+    Raises:
+        SchemaMismatchError: a column would be dropped or renamed for the rows of a branch.
+    """
+    kinds = (DropColumn, RenameColumn)
+    seen = [str(change) for change in changes if isinstance(change, kinds)]
+    if branch != MAIN and seen:
+        raise SchemaMismatchError(
+            f"columns belong to all branches, and rows for branch {branch!r} ask to "
+            f"{', '.join(seen)}",
+            todo="Alter the table with your engine once its readers are ready, or write to the "
+            "main branch.",
+        )
 
 
 def _refusal(change: SchemaChange) -> str | None:

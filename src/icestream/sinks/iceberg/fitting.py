@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 from icestream.errors import CheckpointLostError, CommitConflictError, SchemaMismatchError
 from icestream.schemas.changes import AddColumn, RenameColumn
 from icestream.schemas.comparison import pending_renames, renames_by_id
-from icestream.sinks.iceberg.evolve import TableShape, asked, permitted, to_iceberg
+from icestream.sinks.iceberg.declared import (
+    declared_text,
+    is_shared,
+    property_key,
+    read_declared,
+)
+from icestream.sinks.iceberg.evolve import (
+    TableShape,
+    asked,
+    permitted,
+    refuse_on_branch,
+    to_iceberg,
+)
 from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
 from icestream.sinks.iceberg.java_schema import (
     change_columns,
@@ -145,6 +157,7 @@ class Fitting:
             (not self._is_adopted and self._set_properties())
             or self._change_columns(columns, declared=declared)
             or (not self._is_adopted and self._change_spec())
+            or (declared and self._note_declared(columns))
         )
         self._is_adopted = self._is_adopted or not changed
         return changed
@@ -157,7 +170,7 @@ class Fitting:
 
     def _change_columns(self, columns: pa.Schema, *, declared: bool) -> bool:
         found = asked(self._shape(), columns, self._options, declared=declared)
-        changes = permitted(found, self._options.schema_evolution)
+        changes = permitted(found, self._options.schema_evolution, self._options.branch)
         if not changes:
             return False
         self._refuse_renamed(changes)
@@ -168,8 +181,20 @@ class Fitting:
         logger.info("table %s: %s", self._target.identity, ", ".join(map(str, step)))
         return True
 
+    def _note_declared(self, columns: pa.Schema) -> bool:
+        """Keep in the table which columns are ours to drop, once it has them all."""
+        if self._options.schema_evolution != "full":
+            return False
+        state, key = self._target.state, property_key(self._target.pipeline)
+        text = declared_text(state.schema, to_iceberg(columns, state.format_version))
+        if state.properties.get(key) == text:
+            return False
+        self._target.handle.set_properties({key: text})
+        return True
+
     def _rename_columns(self) -> bool:
         renames = pending_renames(self._target.state.schema, self._options.renames)
+        refuse_on_branch(renames, self._options.branch)
         if renames:
             change_columns(self._target.handle, renames)
             logger.info("table %s: %s", self._target.identity, ", ".join(map(str, renames)))
@@ -200,7 +225,8 @@ class Fitting:
             specs=read_specs(self._target.handle),
             sort_order=state.sort_order,
             format_version=state.format_version,
-            is_shared=bool(self._target.foreign_marks()),
+            is_shared=is_shared(state.properties, self._target.pipeline),
+            declared_before=read_declared(state.properties, self._target.pipeline),
         )
 
     def _refuse_renamed(self, changes: list[SchemaChange]) -> None:

@@ -131,8 +131,12 @@ class Target:
         """Return the table's columns as they are now; None while there is no table."""
         if self._state is None:
             return None
-        self._notice()
-        self.fitting.rename()
+        try:
+            self.fitting.notice()
+            self.fitting.rename()
+        except IcestreamError as exc:
+            exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
+            raise
         self._is_looked_at = True
         return self.state.schema
 
@@ -142,7 +146,7 @@ class Target:
             if self._state is None:
                 self._create(columns)
             elif not self._is_looked_at:
-                self._notice()
+                self.fitting.notice()
             self._is_looked_at = False
             # Also a table just made: another pipeline may have been quicker.
             self.fitting.fit(columns, declared=declared)
@@ -156,13 +160,6 @@ class Target:
         assert self._java is not None  # noqa: S101 - `open` comes first
         self._handle = self.fitting.create(self._java, columns)
         self.look()
-
-    def _notice(self) -> None:
-        try:
-            self.fitting.notice()
-        except IcestreamError as exc:
-            exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
-            raise
 
     def writer(self, file_schema: Schema | None = None) -> IcebergWriter:
         """Return a writer of data files for the table as it is now.

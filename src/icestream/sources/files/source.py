@@ -146,6 +146,10 @@ class FilesSource(Source[FilesOptions]):
             self._schema = self._schema_of_files()
         return self._schema
 
+    def declares(self) -> bool:
+        # Two files that were looked into tell nothing of the others.
+        return self.options.schema_text is not None
+
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("find folder", self._find_folder)
         yield CheckStep("list files", self._count_files)

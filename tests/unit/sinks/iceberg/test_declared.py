@@ -1,0 +1,68 @@
+"""Which columns a pipeline may drop: those that it declared itself."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from icestream.sinks.iceberg.declared import (
+    declared_text,
+    droppable,
+    is_shared,
+    property_key,
+    read_declared,
+)
+from icestream.sinks.iceberg.evolve import to_iceberg
+
+POINT = pa.struct([("x", pa.int64())])
+TABLE = to_iceberg(pa.schema([("id", pa.int64()), ("note", pa.string()), ("at", POINT)]))
+OURS = {1: "id", 2: "note", 3: "at", 4: "at.x"}
+ID = to_iceberg(pa.schema([("id", pa.int64())]))
+
+
+def test_columns_that_were_declared_come_back_from_the_property() -> None:
+    stream = to_iceberg(pa.schema([("at", POINT), ("id", pa.int64()), ("later", pa.int64())]))
+    text = declared_text(TABLE, stream)
+
+    assert text == '{"1":"id","3":"at","4":"at.x"}'
+    assert read_declared({property_key("shop"): text}, "shop") == {1: "id", 3: "at", 4: "at.x"}
+    assert read_declared({property_key("shop"): text}, "other") == {}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": "b"}', "null"])
+def test_property_that_somebody_spoiled_lets_nothing_be_dropped(text: str) -> None:
+    assert read_declared({property_key("shop"): text}, "shop") == {}
+
+
+def test_columns_that_were_declared_may_be_dropped() -> None:
+    assert droppable(TABLE, OURS, ID) == {"note", "at", "at.x"}
+    assert droppable(TABLE, {}, ID) == set()
+
+
+def test_column_with_a_member_that_somebody_added_stays() -> None:
+    assert droppable(TABLE, {1: "id", 2: "note", 3: "at"}, ID) == {"note"}
+
+
+def test_column_that_somebody_renamed_stays() -> None:
+    assert droppable(TABLE, {**OURS, 2: "remark"}, ID) == {"at", "at.x"}
+
+
+def test_column_whose_name_the_stream_has_in_other_letters_stays() -> None:
+    stream = to_iceberg(pa.schema([("id", pa.int64()), ("Note", pa.string())]))
+    assert droppable(TABLE, OURS, stream) == {"at", "at.x"}
+
+
+@pytest.mark.parametrize(
+    ("key", "shared"),
+    [
+        ("icestream.mark.shop", False),
+        ("icestream.mark.shop/dlq", False),
+        ("icestream.columns.shop", False),
+        ("icestream.mark.other", True),
+        ("icestream.mark.other/dlq", True),
+        ("icestream.columns.other", True),
+        ("owner", False),
+    ],
+)
+def test_table_is_shared_with_other_pipelines_only(key: str, shared: bool) -> None:
+    assert is_shared({key: "{}"}, "shop") is shared
