@@ -85,4 +85,6 @@ def test_table_row_is_wanted_where_no_change_of_the_batch_brought_the_value() ->
     ]
     outcome = newest([chunk(0, rows, text=False, sequenced=False)])
     assert outcome.low.tolist() == [1, 2, 3]
-    assert outcome.wants_table_row().tolist() == [True, False, False]
+    wanted = outcome.keys().wants_table_row
+    assert wanted is not None
+    assert wanted.tolist() == [True, False, False]

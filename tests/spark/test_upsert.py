@@ -153,8 +153,68 @@ def test_tombstone_is_forgotten_after_its_days(lake: Lake) -> None:
     lake.sql("update lake.db.events__tombstones set __deleted_at = __deleted_at - interval 4 days")
     again = upserting(lake, sequence_field="no", tombstone_days=2)
     change(again, [{"id": 2, "op": "d", "no": 9}], epoch=1, schema=schema)
-    kept = lake.sql("select id, __sequence from lake.db.events__tombstones")
+    kept = lake.sql("select key_1, __sequence from lake.db.events__tombstones")
     assert [tuple(row) for row in kept] == [(2, 9)]
+
+
+def test_tombstones_of_many_batches_are_joined(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from icestream.sinks.iceberg.modes.upsert import tombstones
+
+    monkeypatch.setattr(tombstones, "MANY_FILES", 3)
+    schema = SCHEMA.append(pa.field("no", pa.int32()))
+    sink = upserting(lake, sequence_field="no")
+    for epoch in range(4):
+        change(sink, [{"id": epoch, "op": "d", "no": 5}], epoch=epoch, schema=schema)
+    files = lake.sql("select count(*) from lake.db.events__tombstones.data_files")
+    assert files[0][0] == 2
+    late = [{"id": n, "name": "late", "no": 4} for n in range(5)]
+    change(sink, late, epoch=4, schema=schema)
+    assert table(lake) == [(4, "late")]
+
+
+def test_sort_order_does_not_decide_which_change_is_newer(lake: Lake) -> None:
+    sink = upserting(lake, sort_order=("name",))
+    change(sink, [{"id": 1, "name": "z"}, {"id": 1, "name": "a"}, {"id": 2, "name": "Z"}])
+    assert table(lake) == [(1, "a"), (2, "Z")]
+    assert [row["name"] for row in lake.rows()] == ["Z", "a"]
+    assert sink.sort_columns() == []
+
+
+def test_renamed_key_is_still_found(lake: Lake, version: int) -> None:
+    schema = SCHEMA.append(pa.field("no", pa.int32()))
+    sink = upserting(lake, sequence_field="no", format_version=version)
+    change(sink, [{"id": 1, "name": "a", "no": 1}, {"id": 2, "op": "d", "no": 5}], schema=schema)
+    lake.sql("alter table lake.db.events rename column id to order_id")
+    renamed = pa.schema([("order_id", pa.int64()), *list(schema)[1:]])
+    again = upserting(lake, key_fields=("order_id",), sequence_field="no")
+    rows = [{"order_id": 1, "name": "b", "no": 2}, {"order_id": 2, "name": "late", "no": 4}]
+    change(again, rows, epoch=1, schema=renamed)
+    assert table(lake, "order_id, name", "order_id") == [(1, "b")]
+
+
+def test_table_upgraded_from_format_2_goes_on(lake: Lake) -> None:
+    sink = upserting(lake, format_version=2)
+    change(sink, [{"id": n, "name": "a"} for n in range(4)])
+    change(sink, [{"id": 0, "op": "d"}, {"id": 1, "name": "b"}], epoch=1)
+    lake.sql("alter table lake.db.events set tblproperties ('format-version' = '3')")
+    again = upserting(lake, format_version=2)
+    change(again, [{"id": 2, "name": "c"}], epoch=2)
+    change(again, [{"id": 1, "name": "d"}, {"id": 2, "name": "e"}, {"id": 3, "op": "d"}], epoch=3)
+    assert table(lake) == [(1, "d"), (2, "e")]
+
+
+def test_value_inside_a_renamed_field_is_kept(lake: Lake) -> None:
+    def schema(inner: str) -> pa.Schema:
+        where = pa.field("at", pa.struct([(inner, pa.string())]))
+        return pa.schema([*SCHEMA, where, pa.field(UNSENT, pa.list_(pa.string()))])
+
+    sink = upserting(lake)
+    change(sink, [{"id": 1, "name": "a", "at": {"zip": "0150"}}], schema=schema("zip"))
+    lake.sql("alter table lake.db.events rename column at.zip to postcode")
+    again = upserting(lake)
+    partial = {"id": 1, "name": "b", UNSENT: ["at"]}
+    change(again, [partial], epoch=1, schema=schema("postcode"))
+    assert table(lake, "name, at.postcode", "name") == [("b", "0150")]
 
 
 def test_composite_and_text_keys(lake: Lake, version: int) -> None:

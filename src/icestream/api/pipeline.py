@@ -123,6 +123,7 @@ class Pipeline:
         return self._live
 
     def _launch(self, name: str, *, once: bool, beginning: Choice) -> Pipeline:
+        from icestream.api.checks import refuse_unfit
         from icestream.engine.choices import RunChoices
         from icestream.engine.run import Run
         from icestream.metrics.registry import PipelineMetrics
@@ -130,6 +131,7 @@ class Pipeline:
 
         if self.sink is None:
             raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
+        refuse_unfit(name, self.sink.options)
         metrics = PipelineMetrics()
         plan = plan_of(self.settings, self.sink.catalog, self._plan(name, self.sink))
         refuse_endless(plan, once=once)

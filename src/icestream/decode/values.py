@@ -12,6 +12,7 @@ import json
 import math
 import re
 from decimal import Decimal, InvalidOperation, localcontext
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -87,6 +88,7 @@ _NAMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
+@lru_cache(maxsize=1024)
 def converter(kind: pa.DataType) -> Convert:
     """Return a function that makes a parsed JSON value fit `kind` or raises `MisfitError`."""
     for is_kind, build in _BUILDERS:

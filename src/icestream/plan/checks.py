@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from icestream.config import Config, Part
 
+UPSERT_ALONE = ("key_fields", "sequence_field", "op_field", "delete_mode", "tombstone_days")
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
 CHANGE_CONNECTORS = ("postgres-cdc",)
 CHANGE_FORMATS = ("debezium-json", "debezium-avro")
@@ -159,6 +160,15 @@ class _SinkCheck:
                 "Add e.g. `key_fields: [order_id]`, or use `commit_mode: append`.",
                 at="commit_mode",
             )
+        if options.commit_mode != "upsert" and not self.for_changes:
+            for field in UPSERT_ALONE:
+                if field in options.model_fields_set:
+                    yield self._problem(
+                        field,
+                        f"commit_mode {options.commit_mode!r} does not look at {field!r}, and it "
+                        "is given",
+                        "Use `commit_mode: upsert`, or take it out.",
+                    )
         replaces = options.commit_mode == "overwrite_partitions"
         if replaces and not options.overwrite_partitions:
             yield self._problem(

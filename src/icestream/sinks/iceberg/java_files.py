@@ -89,7 +89,8 @@ class LiveFiles:
             live = self._live(java, file, ())
             self._files[live.path] = live
         for file in _each(changes.removedDeleteFiles()):
-            self._change_deletes(java, file, add=False)
+            if not self._change_deletes(java, file, add=False):
+                return False
         for file in _each(changes.addedDeleteFiles()):
             if not self._change_deletes(java, file, add=True):
                 return False
@@ -107,7 +108,8 @@ class LiveFiles:
         return True
 
     def _list(self, java: Any, snapshot: Any) -> None:
-        scan = java.newScan().useSnapshot(snapshot.snapshotId()).includeColumnStats(self._columns)
+        # Bounds by the names of now: the snapshot may be older than a rename.
+        scan = java.newScan().includeColumnStats(self._columns).useSnapshot(snapshot.snapshotId())
         self._files = {}
         tasks = scan.planFiles()
         try:

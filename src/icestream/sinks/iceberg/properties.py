@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.writer import WriteSettings
 
 MB = 1 << 20
+# End of the name of the table that remembers the deleted keys of another one.
+TOMBSTONES = "__tombstones"
 # Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader knows.
 ICEBERG_CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
 

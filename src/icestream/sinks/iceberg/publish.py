@@ -6,7 +6,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from icestream.contracts.quoting import quote_for_spark
-from icestream.errors import CheckpointLostError, CommitConflictError, PublishError
+from icestream.errors import (
+    CheckpointLostError,
+    CommitConflictError,
+    CommitUnknownError,
+    PublishError,
+)
 
 if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
@@ -157,7 +162,7 @@ def _refuse_if_moved(target: Target, to: str, branch: str, where: str) -> None:
 
 def _move(target: Target, to: str, audited: int, where: str) -> None:
     """Let readers see the snapshot that was audited, and no other one."""
-    from icestream.sinks.iceberg.java import java_errors, java_message
+    from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
     from icestream.sinks.iceberg.java_branches import fast_forward, head
 
     branch = target.options.branch
@@ -175,9 +180,12 @@ def _move(target: Target, to: str, audited: int, where: str) -> None:
         try:
             fast_forward(target.handle, to, branch)
         except java_errors() as exc:
-            # Another commit came first, or the answer was lost: the next look tells.
-            if attempt == ATTEMPTS - 1:
-                raise CommitConflictError(
+            # Another commit came first: the next look tells. After any other fault the pipeline
+            # is started anew, and looks then.
+            is_conflict = java_class(exc) == COMMIT_FAILED
+            if attempt == ATTEMPTS - 1 or not is_conflict:
+                kind = CommitConflictError if is_conflict else CommitUnknownError
+                raise kind(
                     f"branch {to!r} could not be moved: {java_message(exc)}",
                     where=where,
                     todo=f"The batch is on {branch!r}; it is published at the next start.",

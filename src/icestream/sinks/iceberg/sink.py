@@ -9,13 +9,14 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.quoting import quote_for_spark
 from icestream.contracts.sink import Expectation, Sink
 from icestream.sinks.iceberg import ledger
+from icestream.sinks.iceberg.expectations import expectations_of
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.publish import publish, refuse_rows_elsewhere
 from icestream.sinks.iceberg.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -93,13 +94,15 @@ class IcebergSink(Sink[IcebergOptions]):
         return self.options.schema_evolution == "full"
 
     def sorts(self) -> bool:
-        return bool(self.options.sort_order)
+        return bool(self.options.sort_order) and not self.mode.sorts_itself
 
     def sort_columns(self) -> list[Any]:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         from icestream.sinks.iceberg.sort import parse_sort
 
+        if not self.sorts():
+            return []
         columns = []
         for term in parse_sort(self.options):
             column = F.col(self._in_spark(term.column))
@@ -123,7 +126,13 @@ class IcebergSink(Sink[IcebergOptions]):
         return self.mode.replaces and self.options.commit_mode != "overwrite"
 
     def expectations(self) -> tuple[Expectation, ...]:
-        return tuple(Expectation(one.name, one.expr, one.on_fail) for one in self.options.expect)
+        return expectations_of(self.options)
+
+    def row_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None] | None:
+        from icestream.sinks.iceberg.missing_values import missing_values
+
+        schema = self.target.state.schema if self.target.exists else None
+        return missing_values(schema, self.options)
 
     def writer(self) -> TaskWriter:
         return self.mode.writer()

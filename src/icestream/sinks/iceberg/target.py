@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.mark import overtaken
@@ -79,7 +80,11 @@ class Target:
     @property
     def cache(self) -> Path:
         """A folder for what can be made again: lost, it costs time and nothing else."""
-        assert self._cache is not None  # noqa: S101 - `open` comes first
+        if self._cache is None:
+            import tempfile
+            from pathlib import Path
+
+            self._cache = Path(tempfile.mkdtemp(prefix="icestream-"))
         return self._cache
 
     @property
@@ -94,15 +99,12 @@ class Target:
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
         """Connect, and read the table if there is one."""
-        import tempfile
-        from pathlib import Path
-
         from icestream.sinks.iceberg.fitting import Fitting
         from icestream.sinks.iceberg.java import JavaCatalog
 
         self.pipeline = pipeline
         self._session = spark
-        self._cache = cache or self._cache or Path(tempfile.mkdtemp(prefix="icestream-"))
+        self._cache = cache or self._cache
         # Makes the catalog's own store where it is missing, and puts its faults into our words.
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
@@ -208,7 +210,8 @@ class Target:
         for path in paths:
             if io is None:
                 io = load_file_io(self.catalog.pyiceberg_properties(), self.state.location)
-            io.delete(path)
+            with suppress(FileNotFoundError):
+                io.delete(path)
 
     def table_missing(self) -> ConnectorError:
         return ConnectorError(

@@ -75,11 +75,14 @@ def test_position_delete_file_is_sorted_and_bound_to_its_data_file(tmp_path: Pat
     assert one["lower-bounds"] == one["upper-bounds"]
 
 
-def test_position_deletes_of_many_files_stay_in_the_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_position_deletes_of_many_files_stay_in_the_table(tmp_path: Path, version: int) -> None:
     _, (old,) = written(tmp_path, 2, (FILE, [1]))
     theirs = {key: value for key, value in old.items() if key != "referenced-data-file"}
-    writer, _ = written(tmp_path, 2, (replace(FILE, deletes=(theirs,)), [2]))
+    again = replace(FILE, deletes=(theirs,))
+    writer, (new,) = written(tmp_path, version, (again, [2]))
     assert writer.replaced == []
+    assert read_dead(replace(FILE, deletes=(new,)), IO) == BitMap([1, 2])
 
 
 def test_equality_deletes_of_another_writer_are_refused() -> None:

@@ -10,13 +10,14 @@ import pytest
 from icestream.contracts.mark import BatchMark
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, CorruptStateError, SchemaMismatchError
+from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.fanout import staging
 from icestream.sinks.iceberg.fanout.memory import Memory
 from icestream.sinks.iceberg.fanout.routes import Route, RouteFaults, column_path
 from icestream.sinks.iceberg.fanout.staging import RoutingWriter, StagedRows
-from icestream.sinks.iceberg.fanout.sweeping import sweep
-from icestream.sinks.iceberg.fanout.writing import Unit, _bins, _cut, in_order
+from icestream.sinks.iceberg.fanout.writing import Unit, _bins, _cut
 from icestream.sinks.iceberg.sort import parse_sort_term
+from icestream.sinks.iceberg.sweeping import sweep
 
 if TYPE_CHECKING:
     from pathlib import Path

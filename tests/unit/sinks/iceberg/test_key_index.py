@@ -11,14 +11,17 @@ import pytest
 
 from icestream.errors import ConnectorError
 from icestream.sinks.iceberg.java_files import LiveFile
+from icestream.sinks.iceberg.modes.upsert import key_index
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
 from icestream.sinks.iceberg.modes.upsert.key_index import (
     NO_SEQUENCE,
     ROW_ID,
+    SPARE_INDEXES,
     IndexSettings,
     find,
+    forget_others,
 )
-from icestream.sinks.iceberg.modes.upsert.newest import Newest, newest
+from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys, newest
 from icestream.sinks.iceberg.modes.upsert.staging import Chunk
 
 if TYPE_CHECKING:
@@ -37,17 +40,17 @@ def data_file(
     return LiveFile(str(path), len(rows), first, {"file-format": "parquet"})
 
 
-def keys(*columns: list[Any]) -> Newest:
+def keys(*columns: list[Any]) -> BatchKeys:
     found = fingerprints([pa.array(values) for values in columns])
     count = len(columns[0])
-    return newest([Chunk("", found, np.zeros(count, np.bool_), None, {})])
+    return newest([Chunk("", found, np.zeros(count, np.bool_), None, {})]).keys()
 
 
 def settings(folder: Path, *ids: int, sequence: int | None = None) -> IndexSettings:
     return IndexSettings(ids, sequence, str(folder / "keys"), {})
 
 
-def hits(found: Any, batch: Newest, wanted: list[int]) -> set[tuple[int, int]]:
+def hits(found: Any, batch: BatchKeys, wanted: list[int]) -> set[tuple[int, int]]:
     """Pairs of key and position; the keys are whole numbers."""
     assert batch.low.tolist() == sorted(wanted)
     return {
@@ -65,13 +68,14 @@ def test_keys_are_found_in_every_row_group(tmp_path: Path, wanted: list[int]) ->
     for _ in range(2):  # the second time from the index
         found = find(file, batch, settings(tmp_path, 1))
         assert hits(found, batch, wanted) == expected
-        assert (found.row_ids == found.positions + 100).all()
+        assert found.row_ids is not None
+        assert found.row_ids.tolist() == (found.positions + 100).tolist()
 
 
 @pytest.mark.parametrize("count", [2, 400])
 def test_two_rows_of_one_key_and_rows_without_one(tmp_path: Path, count: int) -> None:
     schema = pa.schema([column(1, "shop", pa.string()), column(2, "no", pa.int32())])
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"shop": "a", "no": 1},
         {"shop": None, "no": 1},
         {"shop": "a", "no": 2},
@@ -86,7 +90,7 @@ def test_two_rows_of_one_key_and_rows_without_one(tmp_path: Path, count: int) ->
 
 def test_row_ids_that_the_file_keeps_come_before_its_own(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64()), column(ROW_ID, "_row_id", pa.int64())])
-    rows = [{"id": 1, "_row_id": 7}, {"id": 2, "_row_id": None}]
+    rows: list[dict[str, Any]] = [{"id": 1, "_row_id": 7}, {"id": 2, "_row_id": None}]
     found = find(data_file(tmp_path, schema, rows), keys([1, 2]), settings(tmp_path, 1))
     assert found.row_ids is not None
     assert found.row_ids.tolist() == [7, 101]
@@ -94,7 +98,7 @@ def test_row_ids_that_the_file_keeps_come_before_its_own(tmp_path: Path) -> None
 
 def test_sequence_is_kept_beside_the_key(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64()), column(5, "at", pa.timestamp("us"))])
-    rows = [{"id": 1, "at": 9}, {"id": 2, "at": None}]
+    rows: list[dict[str, Any]] = [{"id": 1, "at": 9}, {"id": 2, "at": None}]
     file = data_file(tmp_path, schema, rows, first=None)
     found = find(file, keys([1, 2]), settings(tmp_path, 1, sequence=5))
     assert found.sequence is not None
@@ -115,12 +119,60 @@ def test_file_older_than_the_column_of_the_key_holds_none(tmp_path: Path) -> Non
     assert found.keys.tolist() == []
 
 
-def test_index_is_closed_to_others_and_leaves_no_half(tmp_path: Path) -> None:
+def test_index_is_closed_to_others(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64())])
     find(data_file(tmp_path, schema, [{"id": 1}]), keys([1]), settings(tmp_path, 1))
     (made,) = (tmp_path / "keys").iterdir()
     assert made.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+
+
+def test_index_that_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
+    file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
+    index = settings(tmp_path, 1)
+    index.file_of(file.path).parent.mkdir()
+    index.file_of(file.path).touch()
+    assert find(file, keys([1]), index).positions.tolist() == [0]
+
+
+def test_index_that_could_not_be_finished_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, seen = key_index._segment, []
+
+    def full_disk(*arguments: Any) -> pa.RecordBatch:
+        seen.append(1)
+        if len(seen) == 2:
+            raise OSError("no space left on device")
+        return original(*arguments)
+
+    monkeypatch.setattr(key_index, "_segment", full_disk)
+    rows = [{"id": n} for n in range(100)]
+    file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), rows)
+    with pytest.raises(OSError, match="no space left on device"):
+        find(file, keys([1]), settings(tmp_path, 1))
+    assert list((tmp_path / "keys").iterdir()) == []
+
+
+def test_imported_file_without_field_ids_is_named(tmp_path: Path) -> None:
+    file = data_file(tmp_path, pa.schema([("id", pa.int64())]), [{"id": 1}])
+    with pytest.raises(ConnectorError) as caught:
+        find(file, keys([1]), settings(tmp_path, 1))
+    assert str(caught.value) == (
+        f"upsert can't look for keys in {file.path}: its columns have no field ids, as those of "
+        "files that were imported\n"
+        "  Rewrite the table's files first, with `rewrite_data_files` and `rewrite-all`."
+    )
+
+
+def test_indexes_of_files_that_left_the_table_are_removed(tmp_path: Path) -> None:
+    file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
+    index = settings(tmp_path, 1)
+    find(file, keys([1]), index)
+    for number in range(SPARE_INDEXES + 1):
+        (tmp_path / "keys" / f"{number}.keys").touch()
+    forget_others(index, [file])
+    assert list((tmp_path / "keys").iterdir()) == [index.file_of(file.path)]
 
 
 def test_file_of_another_format_is_named(tmp_path: Path) -> None:

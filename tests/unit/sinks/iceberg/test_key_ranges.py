@@ -14,7 +14,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from icestream.sinks.iceberg.java_files import LiveFile
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
 from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
-from icestream.sinks.iceberg.modes.upsert.key_ranges import may_hold
+from icestream.sinks.iceberg.modes.upsert.key_ranges import files_that_may_hold
 from icestream.sinks.iceberg.modes.upsert.newest import newest
 from icestream.sinks.iceberg.modes.upsert.staging import Chunk
 
@@ -32,8 +32,8 @@ def between(lower: int, upper: int, kind: Any = LongType) -> LiveFile:
 
 def holds(file: LiveFile, keys: list[Any], schema: Schema = LONG) -> bool:
     found = fingerprints([pa.array(keys)])
-    batch = newest([Chunk("", found, np.zeros(len(keys), np.bool_), None, {})])
-    return may_hold(file, batch, INDEX, schema)
+    batch = newest([Chunk("", found, np.zeros(len(keys), np.bool_), None, {})]).keys()
+    return files_that_may_hold([file], batch, INDEX, schema) == [file]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from icestream.contracts.many_tables import ROUTE
 from icestream.errors import BadRecordError, SchemaMismatchError
+from icestream.sinks.iceberg.properties import TOMBSTONES
 
 if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -101,6 +102,8 @@ class Route:
             reason = f"it is longer than {LONGEST_NAME} characters"
         elif identifier in self.reserved:
             reason = "that is the table of dead letters"
+        elif table.endswith(TOMBSTONES):
+            reason = "a table of that name remembers the deleted keys of another one"
         if reason is not None:
             shown = value if len(value) <= LONGEST_NAME else value[:40] + "..."
             raise ValueError(f"route_by: {shown!r} is no name for a table: {reason}")

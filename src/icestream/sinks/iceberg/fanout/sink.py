@@ -16,6 +16,7 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.many_tables import ROUTE, ManyTables, TableCommits, added_up
 from icestream.contracts.sink import Commit, Expectation
 from icestream.errors import CommitConflictError, IcestreamError
+from icestream.sinks.iceberg.expectations import expectations_of
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.sort import parse_sort
@@ -53,6 +54,7 @@ class FanOutSink(ManyTables[IcebergOptions]):
         mode = MODES[options.commit_mode]
         self.task_modules = (*mode.task_modules, "icestream.sinks.iceberg.fanout.writing")
         self._replaces = mode.replaces
+        self._sorts_themselves = mode.sorts_itself
         self._columns: pa.Schema | None = None
         self._folder = ""
         self._tables: Tables | None = None
@@ -76,8 +78,8 @@ class FanOutSink(ManyTables[IcebergOptions]):
         import tempfile
         from pathlib import Path
 
-        from icestream.sinks.iceberg.fanout.sweeping import sweep
         from icestream.sinks.iceberg.fanout.tables import Tables
+        from icestream.sinks.iceberg.sweeping import sweep
 
         self._tables = self._tables or Tables(self.options, self.catalog, self.name)
         folder = cache or Path(tempfile.mkdtemp(prefix="icestream-"))
@@ -130,7 +132,7 @@ class FanOutSink(ManyTables[IcebergOptions]):
         return self._replaces and self.options.commit_mode != "overwrite"
 
     def expectations(self) -> tuple[Expectation, ...]:
-        return tuple(Expectation(one.name, one.expr, one.on_fail) for one in self.options.expect)
+        return expectations_of(self.options)
 
     def route_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None]:
         from icestream.sinks.iceberg.fanout.routes import RouteFaults
@@ -170,7 +172,8 @@ class FanOutSink(ManyTables[IcebergOptions]):
         tables.each(lambda share: self._prepare(share, mark), shares)
         ready = [share for share in shares if share.is_ready]
         pieces = [(share.staged, share.writer) for share in ready if share.writer is not None]
-        written = write_tables(tables.spark, pieces, parse_sort(self.options))
+        order = () if self._sorts_themselves else parse_sort(self.options)
+        written = write_tables(tables.spark, pieces, order)
         for share, found in zip(ready, written, strict=True):
             if isinstance(found, IcestreamError):
                 share.refuse(found, mark)

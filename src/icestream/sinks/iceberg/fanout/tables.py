@@ -11,6 +11,7 @@ from icestream.contracts.mark import is_of_replay
 from icestream.errors import CheckpointLostError, TransientError
 from icestream.sinks.iceberg.fanout.memory import Memory
 from icestream.sinks.iceberg.fanout.shares import catalog_refused
+from icestream.sinks.iceberg.properties import TOMBSTONES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 16
-TOMBSTONES = "__tombstones"
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")

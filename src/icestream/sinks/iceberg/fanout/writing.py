@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from icestream.errors import IcestreamError
+from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.fanout.staging import StagedRows
 from icestream.sinks.iceberg.jobs import run_pieces
 
@@ -89,26 +89,6 @@ class WriteTables:
         except IcestreamError as exc:
             # The other tables of the bin are written all the same.
             return exc
-
-
-def in_order(rows: pa.Table, order: Sequence[SortTerm]) -> pa.Table:
-    """Return the rows sorted; each term says by itself where its nulls go."""
-    keys: dict[str, Any] = {}
-    directions = []
-    for number, term in enumerate(order):
-        column = _column(rows, term.column)
-        keys[f"null{number}"] = pc.is_null(column)
-        directions.append((f"null{number}", "descending" if term.nulls_first else "ascending"))
-        keys[f"value{number}"] = column
-        directions.append((f"value{number}", "descending" if term.descending else "ascending"))
-    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions))
-
-
-def _column(rows: pa.Table, name: str) -> Any:
-    if name in rows.column_names:
-        return rows[name]
-    top, *rest = name.split(".")
-    return pc.struct_field(rows[top], rest)
 
 
 def _cut(parts: Sequence[StagedRows], most: int) -> Iterator[tuple[StagedRows, ...]]:

@@ -23,6 +23,7 @@ class Mode(ABC):
     """
 
     replaces: ClassVar[bool] = False  # whether rows leave the table for those of a load
+    sorts_itself: ClassVar[bool] = False  # whether rows must come in the order of the stream
     task_modules: ClassVar[tuple[str, ...]] = ("icestream.sinks.iceberg.writer",)
 
     def __init__(self, options: IcebergOptions, target: Target) -> None:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from icestream.errors import ConnectorError
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints, numbers
+from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icestream.sinks.iceberg.java_files import LiveFile
-    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys
 
     Ints = npt.NDArray[np.int64]
 
 VERSION = 1
 ROW_ID = 2147483540  # Iceberg's own field id
+# Removed once there are this many too many.
+SPARE_INDEXES = 64
 NO_SEQUENCE = np.iinfo(np.int64).min
 
 
@@ -74,7 +77,19 @@ class Found:
     sequence: Ints | None
 
 
-def find(file: LiveFile, batch: Newest, settings: IndexSettings) -> Found:
+def forget_others(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
+    """Remove the indexes on this machine of data files that left the table."""
+    folder = Path(settings.folder)
+    kept = list(folder.glob("*.keys")) if folder.exists() else []
+    if len(kept) <= len(files) + SPARE_INDEXES:
+        return
+    wanted = {settings.file_of(file.path) for file in files}
+    for path in kept:
+        if path not in wanted:
+            path.unlink(missing_ok=True)
+
+
+def find(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> Found:
     """Look the keys of a batch up in a data file."""
     parts = [_find(segment, batch) for segment in _segments(file, settings)]
     positions = _joined([segment["position"][rows] for segment, _, rows in parts], np.int64)
@@ -96,7 +111,7 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
 
 
 def _find(
-    segment: dict[str, npt.NDArray[Any]], batch: Newest
+    segment: dict[str, npt.NDArray[Any]], batch: BatchKeys
 ) -> tuple[dict[str, npt.NDArray[Any]], Ints, Ints]:
     """Return the segment, the keys found in it, and the row of the segment for each."""
     low = segment["low"]
@@ -123,7 +138,7 @@ def _find(
 
 
 def _stepped(
-    segment: dict[str, npt.NDArray[Any]], batch: Newest, keys: Ints, rows: Ints
+    segment: dict[str, npt.NDArray[Any]], batch: BatchKeys, keys: Ints, rows: Ints
 ) -> tuple[Ints, Ints]:
     if batch.high is None:
         return keys, rows
@@ -142,7 +157,7 @@ def _stepped(
 
 def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt.NDArray[Any]]]:
     path = settings.file_of(file.path)
-    if not path.exists():
+    if not _is_whole(path):
         _make(file, settings, path)
     with pa.memory_map(str(path)) as mapped:
         reader = pa.ipc.open_file(mapped)
@@ -152,6 +167,16 @@ def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt
                 name: batch.column(index).to_numpy()
                 for index, name in enumerate(batch.schema.names)
             }
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether there is an index; one that a power cut left empty is none."""
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            pa.ipc.open_file(mapped)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
 
 
 def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
@@ -170,7 +195,7 @@ def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
         with io.new_input(file.path).open() as stream, pa.OSFile(str(begun), "wb") as output:
             parquet = pq.ParquetFile(stream)
             writer = None
-            for segment in _sorted_row_groups(parquet, settings):
+            for segment in _sorted_row_groups(parquet, file.path, settings):
                 writer = writer or pa.ipc.new_file(output, segment.schema)
                 writer.write_batch(segment)
             if writer is None:
@@ -183,13 +208,9 @@ def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
 
 
 def _sorted_row_groups(
-    parquet: pq.ParquetFile, settings: IndexSettings
+    parquet: pq.ParquetFile, path: str, settings: IndexSettings
 ) -> Iterator[pa.RecordBatch]:
-    names = {
-        int(field.metadata[b"PARQUET:field_id"]): field.name
-        for field in parquet.schema_arrow
-        if field.metadata and b"PARQUET:field_id" in field.metadata
-    }
+    names = names_by_id(parquet, path)
     if not all(key in names for key in settings.key_ids):
         return  # the key's columns are younger than the file, so no row of it has one
     wanted = [*settings.key_ids, ROW_ID]
@@ -216,7 +237,7 @@ def _segment(
         whole &= column(key).is_valid().to_numpy(zero_copy_only=False)
     at = np.flatnonzero(whole)
     keys = fingerprints([column(key).take(pa.array(at)) for key in settings.key_ids])
-    order = np.argsort(keys.low, kind="stable")
+    order = np.argsort(keys.low)
     at = at[order]
     arrays: dict[str, npt.NDArray[Any]] = {"low": keys.low[order]}
     if keys.high is not None:

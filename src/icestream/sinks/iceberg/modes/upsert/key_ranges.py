@@ -6,46 +6,48 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from pyiceberg.conversions import from_bytes
-from pyiceberg.types import DateType, IntegerType, LongType
+from pyiceberg.types import IntegerType, LongType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
     from pyiceberg.schema import Schema
 
     from icestream.sinks.iceberg.java_files import LiveFile
     from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
-    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys
+
+    Ints = npt.NDArray[np.int64]
 
 RANGED = (IntegerType, LongType)
 
 
-def may_hold(file: LiveFile, batch: Newest, index: IndexSettings, schema: Schema) -> bool:
-    """Tell whether a key of the batch lies within a file's bounds; True where none are kept.
+def files_that_may_hold(
+    files: Sequence[LiveFile], batch: BatchKeys, index: IndexSettings, schema: Schema
+) -> list[LiveFile]:
+    """Return the files within whose bounds a key of the batch lies, or which keep no bounds.
 
     Only for keys that are one whole number: hashes have no order. Keys that grow with time, as
     serial numbers do, leave all but the newest files out.
     """
     kind = schema.find_field(index.key_ids[0]).field_type
     if batch.high is not None or not isinstance(kind, RANGED):
+        return list(files)
+    # By their sign: as unsigned numbers, which they are sorted as, negative ones come last.
+    keys = np.sort(batch.low.view(np.int64))
+    return [file for file in files if _may_hold(file, keys, index.key_ids[0], kind)]
+
+
+def _may_hold(file: LiveFile, keys: Ints, field: int, kind: IntegerType | LongType) -> bool:
+    lower, upper = (_bound(file, side, field, kind) for side in ("lower-bounds", "upper-bounds"))
+    if lower is None or upper is None:
         return True
-    bounds = [
-        _bound(file, side, index.key_ids[0], kind) for side in ("lower-bounds", "upper-bounds")
-    ]
-    if bounds[0] is None or bounds[1] is None:
-        return True
-    signed = np.sort(batch.low.view(np.int64)) if _wraps(batch) else batch.low.view(np.int64)
-    first = np.searchsorted(signed, bounds[0], side="left")
-    last = np.searchsorted(signed, bounds[1], side="right")
-    return bool(last > first)
+    first = np.searchsorted(keys, lower, side="left")
+    return bool(np.searchsorted(keys, upper, side="right") > first)
 
 
-def _wraps(batch: Newest) -> bool:
-    """Tell whether some keys are negative, which unsigned order puts last."""
-    return len(batch) > 0 and bool(batch.low.view(np.int64)[-1] < 0)
-
-
-def _bound(
-    file: LiveFile, side: str, field: int, kind: IntegerType | LongType | DateType
-) -> int | None:
+def _bound(file: LiveFile, side: str, field: int, kind: IntegerType | LongType) -> int | None:
     kept = file.described.get(side)
     if kept is None or field not in kept["keys"]:
         return None

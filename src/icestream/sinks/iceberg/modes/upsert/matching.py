@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pyiceberg.schema import Schema
 
 from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings, find
 from icestream.sinks.iceberg.modes.upsert.table_rows import TableRows
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from icestream.sinks.iceberg.java_files import LiveFile
     from icestream.sinks.iceberg.modes.upsert.key_index import Found
-    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys
 
     Ints = npt.NDArray[np.int64]
 
@@ -35,7 +36,7 @@ class Matched:
 
     Attributes:
         keys: keys of the batch that the table holds a row of, older than the change.
-        row_ids: the id of each such row; None before format v3.
+        row_ids: the id of each such row, -1 if it has none.
         late: keys for which the table's row is newer than the change.
         deletes: the delete files written.
         replaced: the delete files that they stand for.
@@ -44,7 +45,7 @@ class Matched:
     """
 
     keys: Ints
-    row_ids: Ints | None
+    row_ids: Ints
     late: Ints
     deletes: list[dict[str, Any]] = field(default_factory=list)
     replaced: list[dict[str, Any]] = field(default_factory=list)
@@ -57,18 +58,18 @@ class MatchTask:
     """Looks a batch's keys up in some of the table's files.
 
     Attributes:
-        batch: the newest change of each key.
+        batch: the keys of the batch.
         index: how keys are looked up.
         location: where the table is.
         format_version: of the table.
-        lacking: field ids of the columns that some row of the batch was sent without.
+        lacking: the columns that some row of the batch was sent without, as JSON of a schema.
     """
 
-    batch: Newest
+    batch: BatchKeys
     index: IndexSettings
     location: str
     format_version: int
-    lacking: tuple[int, ...] = ()
+    lacking: str | None = None
 
     @cached_property
     def _io(self) -> FileIO:
@@ -78,8 +79,10 @@ class MatchTask:
 
     def __call__(self, files: Sequence[LiveFile]) -> Matched:
         writer = DeleteWriter(self._io, self.location, self.format_version)
-        wanted = self.batch.wants_table_row() if self.lacking else None
-        rows = TableRows(self._io, self.lacking)
+        wanted = self.batch.wants_table_row
+        rows = None
+        if self.lacking is not None:
+            rows = TableRows(self._io, Schema.model_validate_json(self.lacking))
         keys, row_ids, late = [], [], []
         for file in files:
             found = find(file, self.batch, self.index)
@@ -94,19 +97,20 @@ class MatchTask:
                 continue
             writer.delete(file, dead, found.positions[hit])
             keys.append(found.keys[hit])
-            if found.row_ids is not None:
-                row_ids.append(found.row_ids[hit])
-            if wanted is not None:
+            # A file from before the table was upgraded to v3 has no ids.
+            known = np.full(len(hit), -1) if found.row_ids is None else found.row_ids
+            row_ids.append(known[hit])
+            if rows is not None and wanted is not None:
                 asked = hit & wanted[found.keys]
                 rows.take(file.path, found.keys[asked], found.positions[asked])
         return Matched(
             keys=_joined(keys),
-            row_ids=_joined(row_ids) if row_ids else None,
+            row_ids=_joined(row_ids),
             late=_joined(late),
             deletes=writer.close(),
             replaced=writer.replaced,
             touched=writer.touched,
-            rows=rows.all(),
+            rows=None if rows is None else rows.all(),
         )
 
     def _newer(self, found: Found) -> npt.NDArray[np.bool_]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from icestream.errors import CommitConflictError, SchemaMismatchError
+from icestream.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
 from icestream.sinks.iceberg.modes.mode import Mode
 from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
     with_soft_columns,
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
-    from icestream.sinks.iceberg.java_files import LiveFile, LiveFiles
+    from icestream.sinks.iceberg.java_files import LiveFiles
     from icestream.sinks.iceberg.java_table import Change
     from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
     from icestream.sinks.iceberg.modes.upsert.matching import Matched
@@ -35,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 # How often a batch is worked out anew when a compaction or another writer was quicker.
 ATTEMPTS = 5
-# Indexes of files that left the table are removed once there are this many too many.
-SPARE_INDEXES = 64
+# Rows put aside by a run that may be paused, and not dead, are left to it for so long.
+LEFT_BEHIND = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ class Upsert(Mode):
         "icestream.sinks.iceberg.modes.upsert.matching",
         "icestream.sinks.iceberg.modes.upsert.rows",
     )
+    sorts_itself = True
     _live: LiveFiles | None = None
+    _swept = ""
 
     @property
     def keys(self) -> KeySettings:
@@ -96,19 +100,34 @@ class Upsert(Mode):
         return StagingWriter(
             schema=state.schema.model_dump_json(),
             keys=self.keys,
-            location=state.location,
+            folder=self._staging(),
             io_properties=self.target.catalog.pyiceberg_properties(),
         )
+
+    def _staging(self) -> str:
+        """Return where rows are put aside, emptied of what an earlier run left there."""
+        from icestream.sinks.iceberg.sweeping import sweep
+
+        name = quote(self.target.pipeline, safe="") or "by-hand"
+        folder = f"{self.target.state.location.rstrip('/')}/data/__staged/{name}"
+        if folder != self._swept:
+            sweep(folder, self.target.catalog.pyiceberg_properties(), older_than=LEFT_BEHIND)
+            self._swept = folder
+        return folder
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
         from icestream.sinks.iceberg.modes.upsert.newest import newest
 
         chunks = [file.what["chunk"] for file in files]
         try:
-            return self._commit(newest(chunks), chunks, mark)
-        finally:
-            # A batch that was not written is put aside anew when it is replayed.
+            commit = self._commit(newest(chunks), chunks, mark)
+        except CommitUnknownError:
+            raise  # whoever asked may look, and commit the same rows once more
+        except BaseException:
             self.discard(files)
+            raise
+        self.discard(files)
+        return commit
 
     def _commit(self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None) -> Commit:
         rows = sum(len(chunk.deletes) for chunk in chunks)
@@ -117,7 +136,7 @@ class Upsert(Mode):
             try:
                 commit = self.target.commit(self._change(outcome), mark, rows=rows)
             except CommitConflictError as exc:
-                self._remove(outcome)
+                self._remove(outcome.files, outcome.matched)
                 if not exc.stale or attempt == ATTEMPTS:
                     raise
                 logger.info("%s: %s; working the batch out anew", self.target.identity, exc.what)
@@ -126,17 +145,23 @@ class Upsert(Mode):
         raise AssertionError("the last attempt returns or raises")
 
     def _work_out(self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None) -> _Outcome:
+        from icestream.sinks.iceberg.modes.upsert.key_index import forget_others
         from icestream.sinks.iceberg.modes.upsert.passes import late_keys, look_up, write_rows
 
         live = self._files()
         files = live.refresh()
-        matched = look_up(self.target, batch, files, self._index())
-        self._forget_indexes(files)
+        index = self._index()
+        matched = look_up(self.target, batch, files, index)
+        forget_others(index, files)
         late = late_keys(batch, matched)
-        if self._tombstones is not None:
-            late |= self._tombstones.newer(batch)
-            self._tombstones.remember(batch, chunks, late, mark)
-        written, counts = write_rows(self.target, batch, chunks, matched, late)
+        try:
+            if self._tombstones is not None:
+                late |= self._tombstones.newer(batch)
+                self._tombstones.remember(batch, chunks, late, mark)
+            written, counts = write_rows(self.target, batch, chunks, matched, late)
+        except BaseException:
+            self._remove([], matched)
+            raise
         return _Outcome(written, matched, live.snapshot_id, **counts)
 
     @cached_property
@@ -170,9 +195,9 @@ class Upsert(Mode):
             },
         )
 
-    def _remove(self, outcome: _Outcome) -> None:
-        paths = {file.what["file-path"] for file in outcome.files}
-        paths |= {one["file-path"] for part in outcome.matched for one in part.deletes}
+    def _remove(self, files: list[WrittenFile], matched: list[Matched]) -> None:
+        paths = {file.what["file-path"] for file in files}
+        paths |= {one["file-path"] for part in matched for one in part.deletes}
         self.target.remove(sorted(paths))
 
     def _files(self) -> LiveFiles:
@@ -194,17 +219,6 @@ class Upsert(Mode):
             folder=str(self.target.cache / "keys"),
             io_properties=self.target.catalog.pyiceberg_properties(),
         )
-
-    def _forget_indexes(self, files: list[LiveFile]) -> None:
-        folder = self.target.cache / "keys"
-        kept = list(folder.glob("*.keys")) if folder.exists() else []
-        if len(kept) <= len(files) + SPARE_INDEXES:
-            return
-        index = self._index()
-        wanted = {index.file_of(file.path) for file in files}
-        for path in kept:
-            if path not in wanted:
-                path.unlink(missing_ok=True)
 
     def _check(self, columns: pa.Schema) -> None:
         """Look whether the rows have a key, and something to compare them by."""

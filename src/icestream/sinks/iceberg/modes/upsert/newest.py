@@ -6,12 +6,12 @@ Works on the keys alone, as arrays: the rows stay where the tasks put them aside
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -32,6 +32,26 @@ class Place(NamedTuple):
 
     chunk: Ints
     row: Ints
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """The keys of a batch, sorted; as much of `Newest` as a look-up needs.
+
+    Attributes:
+        low: the keys.
+        high: their other half; None if `low` is the key itself.
+        sequence: how new the change of each is; None if the stream does not tell.
+        wants_table_row: for which keys a value of the table's row is needed; None for none.
+    """
+
+    low: Numbers
+    high: Numbers | None
+    sequence: Ints | None
+    wants_table_row: Flags | None = None
+
+    def __len__(self) -> int:
+        return len(self.low)
 
 
 @dataclass(frozen=True)
@@ -63,12 +83,12 @@ class Newest:
     def __len__(self) -> int:
         return len(self.low)
 
-    def wants_table_row(self) -> Flags:
-        """Tell for which keys a value of the table's row is needed."""
+    def keys(self) -> BatchKeys:
+        """Return what is needed to look the keys up."""
         wanted = np.zeros(len(self), np.bool_)
         for name, donors in self.donors.items():
             wanted |= self.lacking[name] & (donors == FROM_TABLE)
-        return wanted
+        return BatchKeys(self.low, self.high, self.sequence, wanted if self.donors else None)
 
 
 def newest(chunks: Sequence[Chunk]) -> Newest:
@@ -95,7 +115,8 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
         ends[:-1] |= high[1:] != high[:-1]
     last = order[ends]
     unsent = _unsent(chunks)
-    donors = {name: _donors(~flags[order], deletes[order], ends) for name, flags in unsent.items()}
+    # Columns that were always left out together, as by soft deletes, share their arrays.
+    donors = shared(unsent, lambda flags: _donors(~flags[order], deletes[order], ends))
     return Newest(
         low=low[ends],
         high=None if high is None else high[ends],
@@ -103,7 +124,7 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
         sequence=None if sequence is None else sequence[last],
         place=Place(place.chunk[last], place.row[last]),
         donors=donors,
-        lacking={name: flags[last] for name, flags in unsent.items()},
+        lacking=shared(unsent, lambda flags: flags[last]),
         all_places=Place(place.chunk[order], place.row[order]),
     )
 
@@ -118,14 +139,33 @@ def _order(low: Numbers, high: Numbers | None, sequence: Ints | None) -> Ints:
     return np.argsort(low, kind="stable") if len(by) == 1 else np.lexsort(by)
 
 
+def shared(
+    arrays: Mapping[str, Flags], work: Callable[[Flags], npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Do something with each array, and once with one that goes by several names."""
+    done: dict[int, npt.NDArray[Any]] = {}
+    for array in arrays.values():
+        if id(array) not in done:
+            done[id(array)] = work(array)
+    return {name: done[id(array)] for name, array in arrays.items()}
+
+
+def joined_flags(parts: Sequence[Mapping[str, Flags]], lengths: Sequence[int]) -> dict[str, Flags]:
+    """Join flags by name; names whose flags are the same arrays share what they are joined to."""
+    absent = [np.zeros(length, np.bool_) for length in lengths]
+    done: dict[tuple[int, ...], Flags] = {}
+    found = {}
+    for name in sorted({name for part in parts for name in part}):
+        arrays = [part.get(name, none) for part, none in zip(parts, absent, strict=True)]
+        key = tuple(map(id, arrays))
+        if key not in done:
+            done[key] = np.concatenate(arrays)
+        found[name] = done[key]
+    return found
+
+
 def _unsent(chunks: Sequence[Chunk]) -> dict[str, Flags]:
-    names = sorted({name for chunk in chunks for name in chunk.unsent})
-    return {
-        name: np.concatenate(
-            [chunk.unsent.get(name, np.zeros(len(chunk.deletes), np.bool_)) for chunk in chunks]
-        )
-        for name in names
-    }
+    return joined_flags([c.unsent for c in chunks], [len(c.deletes) for c in chunks])
 
 
 def _donors(sent: Flags, deletes: Flags, ends: Flags) -> Ints:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.schema import Schema
 
 from icestream.sinks.iceberg.jobs import run_pieces
-from icestream.sinks.iceberg.modes.upsert.key_ranges import may_hold
+from icestream.sinks.iceberg.modes.upsert.key_ranges import files_that_may_hold
 from icestream.sinks.iceberg.modes.upsert.matching import MatchTask, pieces_of
 from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask, with_row_ids
+from icestream.sinks.iceberg.sort import parse_sort
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,13 +36,15 @@ def look_up(
 ) -> list[Matched]:
     """Find the batch's keys in the table, and delete the rows that they take the place of."""
     state = target.state
-    near = [file for file in files if may_hold(file, batch, index, state.schema)]
+    keys = batch.keys()
+    near = files_that_may_hold(files, keys, index, state.schema)
+    lacking = [state.schema.find_field(name) for name in batch.donors]
     task = MatchTask(
-        batch=batch,
+        batch=keys,
         index=index,
         location=state.location,
         format_version=state.format_version,
-        lacking=tuple(state.schema.find_field(name).field_id for name in batch.donors),
+        lacking=Schema(*lacking).model_dump_json() if lacking else None,
     )
     slots = target.session.sparkContext.defaultParallelism
     return run_pieces(target.session, pieces_of(near, slots), task)
@@ -66,8 +70,7 @@ def write_rows(
     row_ids = np.full(len(batch), -1, np.int64)
     for part in matched:
         there[part.keys] = True
-        if part.row_ids is not None:
-            row_ids[part.keys] = part.row_ids
+        row_ids[part.keys] = part.row_ids
     counts = np.flatnonzero(~batch.deletes & ~late)
     keeps_ids = target.state.format_version >= 3 and bool((row_ids[counts] >= 0).any())
     pieces = _pieces(batch, len(chunks), counts, row_ids if keeps_ids else None)
@@ -76,7 +79,7 @@ def write_rows(
         writer=target.writer(with_row_ids(target.state.schema) if keeps_ids else None),
         batch=batch if batch.donors else None,
         table_rows=_table_rows(matched),
-        fields={name: target.state.schema.find_field(name).field_id for name in batch.donors},
+        order=tuple(parse_sort(target.options)),
         io_properties=target.catalog.pyiceberg_properties(),
     )
     written = run_pieces(target.session, pieces, task)

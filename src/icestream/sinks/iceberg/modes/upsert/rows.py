@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.modes.upsert.key_index import ROW_ID
 from icestream.sinks.iceberg.modes.upsert.newest import FROM_TABLE, Newest
 from icestream.sinks.iceberg.modes.upsert.staging import read_chunk
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
     from icestream.contracts.sink import WrittenFile
+    from icestream.sinks.iceberg.sort import SortTerm
     from icestream.sinks.iceberg.writer import IcebergWriter
 
     Ints = npt.NDArray[np.int64]
@@ -63,8 +65,8 @@ class WriteTask:
         chunks: where each chunk is.
         writer: of data files.
         batch: the newest change of each key, for columns that some were sent without.
-        table_rows: by field id, values of the table's own rows; with the key that each is for.
-        fields: field id of each column that some row was sent without.
+        table_rows: values of the table's own rows, with the key that each is for.
+        order: the sort order of the rows of a file.
         io_properties: how PyIceberg reaches the store, secrets included.
     """
 
@@ -72,7 +74,7 @@ class WriteTask:
     writer: IcebergWriter
     batch: Newest | None
     table_rows: pa.Table | None
-    fields: Mapping[str, int]
+    order: tuple[SortTerm, ...]
     io_properties: Mapping[str, str]
 
     def __call__(self, piece: Rows) -> list[WrittenFile]:
@@ -83,29 +85,33 @@ class WriteTask:
         if piece.row_ids is not None:
             known = pa.array(piece.row_ids, mask=piece.row_ids < 0)
             rows = rows.append_column(ROW_ID_NAME, known)
+        if self.order:
+            rows = in_order(rows, self.order)
         return self.writer.write(rows.to_batches(max_chunksize=ROWS_A_BATCH))
 
     def _filled(self, rows: pa.Table, piece: Rows, batch: Newest) -> pa.Table:
-        for name, field in self.fields.items():
+        for name in batch.donors:
             lacking = batch.lacking[name][piece.keys]
             if not lacking.any():
                 continue
             donors = batch.donors[name][piece.keys]
             column = rows.column(name).combine_chunks()
-            column = self._from_table(column, field, piece.keys, lacking & (donors == FROM_TABLE))
+            column = self._from_table(column, name, piece.keys, lacking & (donors == FROM_TABLE))
             column = self._from_batch(column, name, batch, np.where(lacking, donors, -1))
             rows = rows.set_column(rows.schema.get_field_index(name), rows.field(name), column)
         return rows
 
     def _from_table(
-        self, column: pa.Array, field: int, keys: Ints, asked: npt.NDArray[np.bool_]
+        self, column: pa.Array, name: str, keys: Ints, asked: npt.NDArray[np.bool_]
     ) -> pa.Array:
         rows = self.table_rows
-        if rows is None or not asked.any() or str(field) not in rows.schema.names:
+        if rows is None or not asked.any() or name not in rows.schema.names:
             return column
         held = rows.column(KEY).combine_chunks()
         at = pc.index_in(pa.array(keys), held)
-        values = rows.column(str(field)).combine_chunks().cast(column.type).take(at)
+        # A key that the table lacks keeps what was sent, if only nulls.
+        asked = asked & at.is_valid().to_numpy(zero_copy_only=False)
+        values = rows.column(name).combine_chunks().cast(column.type).take(at)
         return _chosen(asked, values, column)
 
     def _from_batch(self, column: pa.Array, name: str, batch: Newest, donors: Ints) -> pa.Array:

@@ -22,6 +22,7 @@ from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
 from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.modes.upsert.fingerprints import Fingerprints, fingerprints, numbers
+from icestream.sinks.iceberg.modes.upsert.newest import joined_flags
 from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
     DELETED,
     DELETED_AT,
@@ -76,16 +77,16 @@ class StagingWriter(TaskWriter):
     Args:
         schema: the table's schema as JSON.
         keys: what a key is.
-        location: where the table is; the rows lie there until the commit.
+        folder: where the rows lie until the commit.
         io_properties: how PyIceberg reaches the store, secrets included.
     """
 
     def __init__(
-        self, *, schema: str, keys: KeySettings, location: str, io_properties: Mapping[str, str]
+        self, *, schema: str, keys: KeySettings, folder: str, io_properties: Mapping[str, str]
     ) -> None:
         self._schema_json = schema
         self._keys = keys
-        self._location = location
+        self._folder = folder
         self._io_properties = dict(io_properties)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
@@ -94,8 +95,8 @@ class StagingWriter(TaskWriter):
         schema = optional(Schema.model_validate_json(self._schema_json))
         columns = file_columns(schema)
         noted = _Noted(self._keys)
-        path = f"{self._location.rstrip('/')}/data/staged-{uuid.uuid4()}.arrow"
-        io = load_file_io(dict(self._io_properties), self._location)
+        path = f"{self._folder}/{uuid.uuid4()}.arrow"
+        io = load_file_io(dict(self._io_properties), path)
         output = None
         try:
             for batch in self._changes(batches):
@@ -136,7 +137,7 @@ class StagingWriter(TaskWriter):
         own = {*self._keys.fields, self._keys.sequence, self._keys.op, UNSENT, DELETED, DELETED_AT}
         if deletes.any():
             for name in (name for name in self._names if name not in own):
-                unsent[name] = unsent.get(name, np.zeros(len(deletes), np.bool_)) | deletes
+                unsent[name] = unsent[name] | deletes if name in unsent else deletes
         return _Told(rows, np.zeros(len(deletes), np.bool_), unsent)
 
     @cached_property
@@ -172,20 +173,13 @@ class _Noted:
     def chunk(self, path: str) -> Chunk:
         columns = [pa.concat_arrays(self._columns[name]) for name in self._keys.fields]
         deletes = np.concatenate(self._deletes)
-        unsent = {}
-        for name in {name for part in self._unsent for name in part}:
-            unsent[name] = np.concatenate(
-                [
-                    part.get(name, np.zeros(len(flags), np.bool_))
-                    for part, flags in zip(self._unsent, self._deletes, strict=True)
-                ]
-            )
+        lengths = [len(flags) for flags in self._deletes]
         return Chunk(
             path=path,
             keys=fingerprints(columns),
             deletes=deletes,
             sequence=np.concatenate(self._sequence) if self._sequence else None,
-            unsent=unsent,
+            unsent=joined_flags(self._unsent, lengths),
         )
 
     def _required(self, batch: pa.RecordBatch, name: str, role: str) -> pa.Array:

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
+from pyiceberg.schema import Schema
+
+from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,13 +26,13 @@ class TableRows:
 
     Args:
         io: the store.
-        fields: field ids of the columns; they are the columns' names in what comes out, since a
-            data file may know a column by an older name.
+        columns: the columns, as the table has them now; a file may know them, and what they are
+            made of, by older names and narrower types.
     """
 
-    def __init__(self, io: FileIO, fields: tuple[int, ...]) -> None:
+    def __init__(self, io: FileIO, columns: Schema) -> None:
         self._io = io
-        self._fields = fields
+        self._columns = columns
         self._parts: list[pa.Table] = []
 
     def take(self, path: str, keys: Ints, positions: Ints) -> None:
@@ -39,28 +43,31 @@ class TableRows:
         keys, positions = keys[order], positions[order]
         with self._io.new_input(path).open() as stream:
             parquet = pq.ParquetFile(stream)
-            names = {
-                int(column.metadata[b"PARQUET:field_id"]): column.name
-                for column in parquet.schema_arrow
-                if column.metadata and b"PARQUET:field_id" in column.metadata
-            }
-            known = [field for field in self._fields if field in names]
+            names = names_by_id(parquet, path)
+            known = [names[one.field_id] for one in self._columns.fields if one.field_id in names]
             offset = 0
             for number in range(parquet.num_row_groups):
                 end = offset + parquet.metadata.row_group(number).num_rows
                 first, last = np.searchsorted(positions, (offset, end))
                 if last > first:
-                    rows = parquet.read_row_group(number, columns=[names[f] for f in known])
-                    chosen = rows.take(pa.array(positions[first:last] - offset))
-                    part = chosen.select([names[f] for f in known]).rename_columns(
-                        [str(field) for field in known]
-                    )
-                    self._parts.append(part.append_column(KEY, pa.array(keys[first:last])))
+                    rows = self._read(parquet, number, known, positions[first:last] - offset)
+                    self._parts.append(rows.append_column(KEY, pa.array(keys[first:last])))
                 offset = end
 
     def all(self) -> pa.Table | None:
         """Return everything taken; a column that a file lacks is null there."""
         if not self._parts:
             return None
-        bare = [part.replace_schema_metadata(None) for part in self._parts]
-        return pa.concat_tables(bare, promote_options="permissive").combine_chunks()
+        return pa.concat_tables(self._parts, promote_options="permissive").combine_chunks()
+
+    def _read(self, parquet: pq.ParquetFile, number: int, known: list[str], at: Ints) -> pa.Table:
+        if not known:
+            return pa.table({KEY: pa.array(at)}).select([])
+        chosen = parquet.read_row_group(number, columns=known).take(pa.array(at))
+        held = pyarrow_to_schema(chosen.schema)
+        there = [one for one in self._columns.fields if one.field_id in held._lazy_id_to_name]
+        fitting = [
+            _to_requested_schema(Schema(*there), held, batch, downcast_ns_timestamp_to_us=False)
+            for batch in chosen.combine_chunks().to_batches()
+        ]
+        return pa.Table.from_batches(fitting)

@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from icestream.contracts.quoting import quote_for_spark
 from icestream.sinks.iceberg.java_files import LiveFiles
 from icestream.sinks.iceberg.java_table import Change
 from icestream.sinks.iceberg.jobs import run_pieces
-from icestream.sinks.iceberg.modes.upsert.key_index import Found, IndexSettings, find
+from icestream.sinks.iceberg.modes.upsert.key_index import (
+    Found,
+    IndexSettings,
+    find,
+    forget_others,
+)
 from icestream.sinks.iceberg.modes.upsert.matching import pieces_of
 from icestream.sinks.iceberg.modes.upsert.staging import read_chunk
+from icestream.sinks.iceberg.properties import TOMBSTONES
 from icestream.sinks.iceberg.target import Target
 
 if TYPE_CHECKING:
@@ -33,15 +40,15 @@ if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import WrittenFile
     from icestream.sinks.iceberg.java_files import LiveFile
-    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys, Newest
     from icestream.sinks.iceberg.modes.upsert.staging import Chunk
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.writer import IcebergWriter
 
-SUFFIX = "__tombstones"
 SEQUENCE = "__sequence"
 DELETED_AT = "__deleted_at"
 EXPIRY_EVERY_SECS = 3600.0
+MANY_FILES = 100
 
 
 class Tombstones:
@@ -57,7 +64,7 @@ class Tombstones:
         self._main = target
         beside = type(options)(
             namespace=options.namespace,
-            table=f"{target.table}{SUFFIX}",
+            table=f"{target.table}{TOMBSTONES}",
             format_version=options.format_version,
             partitioning=(f"days({DELETED_AT})",),
         )
@@ -72,8 +79,11 @@ class Tombstones:
             return late
         assert self._live is not None  # noqa: S101 - set by `_open`
         session = self._target.session
-        pieces = pieces_of(self._live.refresh(), session.sparkContext.defaultParallelism)
-        for found in run_pieces(session, pieces, _LookUp(batch, self._index())):
+        files = self._live.refresh()
+        index = self._index()
+        forget_others(index, files)
+        pieces = pieces_of(files, session.sparkContext.defaultParallelism)
+        for found in run_pieces(session, pieces, _LookUp(batch.keys(), index)):
             for part in found:
                 assert part.sequence is not None  # noqa: S101 - the index keeps it
                 assert batch.sequence is not None  # noqa: S101 - or there were no tombstones
@@ -95,21 +105,23 @@ class Tombstones:
         held = self._target.last_mark()
         if mark is not None and held is not None and _same_batch(held, mark):
             return
-        pieces = [
-            (number, batch.place.row[keys[batch.place.chunk[keys] == number]])
+        # In one file: there is one look-up a file in every batch to come.
+        piece = [
+            (int(number), batch.place.row[keys[batch.place.chunk[keys] == number]])
             for number in np.unique(batch.place.chunk[keys])
         ]
         task = _Write(
             chunks=tuple(chunk.path for chunk in chunks),
-            keys=self._options.key_fields,
+            keys=self._names,
             sequences=tuple(chunk.sequence for chunk in chunks if chunk.sequence is not None),
             writer=self._target.writer(),
             io_properties=self._target.catalog.pyiceberg_properties(),
         )
-        written = run_pieces(self._target.session, pieces, task)
-        files = [file.what for files in written for file in files]
-        self._target.commit(Change(added=files), mark, rows=len(keys))
+        (written,) = run_pieces(self._target.session, [piece], task)
+        change = Change(added=[file.what for file in written])
+        self._target.commit(change, mark, rows=len(keys))
         self._expire()
+        self._tidy()
 
     def _open(self, *, create: bool = False) -> bool:
         """Open the table if there is one, or make it; tells whether there is one."""
@@ -119,26 +131,33 @@ class Tombstones:
         if create or target.exists:
             target.prepare(self._columns())
         if target.exists and self._live is None:
-            self._live = LiveFiles(target.handle, "main", self._options.key_fields)
+            self._live = LiveFiles(target.handle, "main", list(self._names.values()))
         return target.exists
 
     def _columns(self) -> pa.Schema:
         from icestream.sinks.iceberg.evolve import to_arrow
 
         columns = to_arrow(self._main.state.schema)
-        keys = [columns.field(name).with_nullable(True) for name in self._options.key_fields]
         return pa.schema(
             [
-                *keys,
+                *(pa.field(ours, columns.field(name).type) for name, ours in self._names.items()),
                 pa.field(SEQUENCE, pa.int64()),
                 pa.field(DELETED_AT, pa.timestamp("us", tz="UTC")),
             ]
         )
 
+    @property
+    def _names(self) -> dict[str, str]:
+        """The columns of the key, each by a name that stays when the table's column is renamed."""
+        schema = self._main.state.schema
+        return {
+            name: f"key_{schema.find_field(name).field_id}" for name in self._options.key_fields
+        }
+
     def _index(self) -> IndexSettings:
         schema = self._target.state.schema
         return IndexSettings(
-            key_ids=tuple(schema.find_field(key).field_id for key in self._options.key_fields),
+            key_ids=tuple(schema.find_field(name).field_id for name in self._names.values()),
             sequence_id=schema.find_field(SEQUENCE).field_id,
             folder=str(self._main.cache / "tombstones"),
             io_properties=self._target.catalog.pyiceberg_properties(),
@@ -155,6 +174,28 @@ class Tombstones:
             json.dumps({"type": "lt", "term": DELETED_AT, "value": midnight.isoformat()})
         )
 
+    def _tidy(self) -> None:
+        """Join the small files of many batches, and let their snapshots go.
+
+        Nobody reads an older state of this table, and nobody else writes to it.
+        """
+        assert self._live is not None  # noqa: S101 - set by `_open`
+        if len(self._live.refresh()) < MANY_FILES:
+            return
+        target = self._target
+        name = ".".join(quote_for_spark(part) for part in (*target.namespace, target.table))
+        call = f"CALL {quote_for_spark(target.catalog.name)}.system."
+        argument = name.replace("'", "\\'")
+        target.session.sql(
+            f"{call}rewrite_data_files(table => '{argument}', "
+            "options => map('min-input-files', '2'))"
+        ).collect()
+        now = datetime.now(tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+        target.session.sql(
+            f"{call}expire_snapshots(table => '{argument}', retain_last => 1, "
+            f"older_than => timestamp '{now}')"
+        ).collect()
+
 
 def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
     return replace(held, rows=0, instance="") == replace(mark, rows=0, instance="")
@@ -162,7 +203,7 @@ def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
 
 @dataclass(frozen=True)
 class _LookUp:
-    batch: Newest
+    batch: BatchKeys
     index: IndexSettings
 
     def __call__(self, files: Sequence[LiveFile]) -> list[Found]:
@@ -172,17 +213,20 @@ class _LookUp:
 @dataclass(frozen=True)
 class _Write:
     chunks: tuple[str, ...]
-    keys: tuple[str, ...]
+    keys: Mapping[str, str]
     sequences: tuple[npt.NDArray[np.int64], ...]
     writer: IcebergWriter
     io_properties: Mapping[str, str]
 
-    def __call__(self, piece: tuple[int, npt.NDArray[np.int64]]) -> list[WrittenFile]:
-        number, rows = piece
-        staged = read_chunk(self.chunks[number], self.io_properties)
-        keys = staged.select(list(self.keys)).take(pa.array(rows))
+    def __call__(self, piece: list[tuple[int, npt.NDArray[np.int64]]]) -> list[WrittenFile]:
         now = datetime.now(tz=timezone.utc)
-        told = keys.append_column(SEQUENCE, pa.array(self.sequences[number][rows])).append_column(
+        told = [self._told(number, rows, now) for number, rows in piece]
+        return self.writer.write(pa.concat_tables(told).combine_chunks().to_batches())
+
+    def _told(self, number: int, rows: npt.NDArray[np.int64], now: datetime) -> pa.Table:
+        staged = read_chunk(self.chunks[number], self.io_properties)
+        keys = staged.select(list(self.keys)).rename_columns(list(self.keys.values()))
+        keys = keys.take(pa.array(rows))
+        return keys.append_column(SEQUENCE, pa.array(self.sequences[number][rows])).append_column(
             DELETED_AT, pa.array([now] * len(rows), pa.timestamp("us", tz="UTC"))
         )
-        return self.writer.write(told.to_batches())

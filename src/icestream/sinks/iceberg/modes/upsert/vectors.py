@@ -111,7 +111,8 @@ class DeleteWriter:
         """Delete rows of a data file, besides those that are dead already."""
         union = dead | BitMap(positions.astype(np.uint32))
         self.touched.append(file.path)
-        self.replaced += [one for one in file.deletes if self._is_of_one_file(one)]
+        # A table that was upgraded from v2 may have deletes of many files beside vectors.
+        self.replaced += [one for one in file.deletes if "referenced-data-file" in one]
         if self.format_version >= 3:
             self._vectors.append((file, union))
         else:
@@ -123,9 +124,6 @@ class DeleteWriter:
             self._written += self._write_vectors()
             self._vectors = []
         return self._written
-
-    def _is_of_one_file(self, delete: Mapping[str, Any]) -> bool:
-        return self.format_version >= 3 or "referenced-data-file" in delete
 
     def _new_path(self, suffix: str) -> str:
         return f"{self.location.rstrip('/')}/data/{uuid.uuid4()}-deletes.{suffix}"

@@ -1,0 +1,67 @@
+"""Options that the chosen mode does not look at are refused, not ignored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.api.checks import refuse_unfit
+from icestream.config import parse
+from icestream.errors import ConfigError, PlanError, UnavailableError
+from icestream.plan import build
+from icestream.sinks.iceberg.options import IcebergOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "key_fields: [id]",
+        "sequence_field: ts",
+        "op_field: op",
+        "delete_mode: soft",
+        "tombstone_days: 3",
+    ],
+)
+def test_option_of_upsert_is_refused_in_another_mode(tmp_path: Path, option: str) -> None:
+    text = f"sinks: {{lake: {{connector: iceberg, config: {{namespace: a, table: b, {option}}}}}}}"
+    with pytest.raises(ConfigError) as caught:
+        build(parse(text, tmp_path / "a.yaml"))
+    name = option.partition(":")[0]
+    assert str(caught.value).partition(": ")[2] == (
+        f"commit_mode 'append' does not look at {name!r}, and it is given\n"
+        "  Use `commit_mode: upsert`, or take it out."
+    )
+
+
+def test_script_is_held_to_the_rules_of_a_file() -> None:
+    options = IcebergOptions(namespace=("a",), table="b", on_error="dead_letter")
+    with pytest.raises(PlanError) as caught:
+        refuse_unfit("events", options)
+    assert str(caught.value) == (
+        "pipeline 'events', options of the sink: on_error 'dead_letter' needs a table for the bad "
+        "rows, and none is named\n  Add e.g. `dead_letter: a.bad_rows`."
+    )
+
+
+def test_script_may_not_name_what_is_not_available() -> None:
+    with pytest.raises(UnavailableError, match="'readers' is not available in this version"):
+        refuse_unfit("events", IcebergOptions(namespace=("a",), table="b", readers=("trino",)))
+
+
+def test_dollar_is_only_text_to_a_script() -> None:
+    properties = {"comment": "costs ${PRICE}"}
+    refuse_unfit("events", IcebergOptions(namespace=("a",), table="b", table_properties=properties))
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/dlq", "1st"])
+def test_odd_name_of_a_pipeline_is_refused(name: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        refuse_unfit(name, IcebergOptions(namespace=("a",), table="b"))
+    assert str(caught.value) == (
+        f"{name!r} is no name for a pipeline\n"
+        "  Begin with a letter, and go on with letters, digits, '_' and '-'."
+    )
