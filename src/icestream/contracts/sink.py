@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from icestream.contracts.source import OptionsT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -158,6 +158,14 @@ class Sink(ABC, Generic[OptionsT]):
     def computed_columns(self) -> Mapping[str, str]:
         """Return columns that the writer wants beside the rows', each with its SQL expression."""
         return {}
+
+    def row_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None] | None:
+        """Return what tells, in a task, why the table does not take rows; None if it takes any.
+
+        It gives a reason for each bad row of a batch, or None for a batch without one. Asked for
+        where bad rows do not end the batch, and again after `prepare`; `writer` refuses such rows.
+        """
+        return None
 
     @abstractmethod
     def writer(self) -> TaskWriter:

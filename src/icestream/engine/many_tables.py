@@ -59,11 +59,16 @@ class Settled:
 def checked(
     plan: PipelinePlan, reading: Reading, letters: DeadLetters | None
 ) -> tuple[Reading, RowFaults | None]:
-    """Let rows that name no table be taken out on the way to the writer, if they may be.
+    """Let rows that the sink does not take be left out on the way to the writer, if they may be.
 
-    Where a table's rows may become dead letters, each row keeps the number of its record.
+    Where they may become dead letters, each row has the number of its record, and keeps it where
+    one of many tables may yet refuse it.
     """
-    if not isinstance(plan.sink, ManyTables) or plan.on_error == "fail":
+    if plan.on_error == "fail":
+        return reading, None
+    sink = plan.sink
+    check = sink.route_faults() if isinstance(sink, ManyTables) else sink.row_faults()
+    if check is None:
         return reading, None
     kept = letters is not None or reading.tells
     numbered = kept and plan.source.traits.replayable
@@ -72,8 +77,8 @@ def checked(
         keeps_faults=plan.on_error == "dead_letter",
         letters=letters,
         tells=reading.tells,
-        check=plan.sink.route_faults(),
-        keeps_number=True,
+        check=check,
+        keeps_number=isinstance(sink, ManyTables),
     )
     return replace(reading, numbered=numbered), faults
 

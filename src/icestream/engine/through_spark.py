@@ -69,7 +69,7 @@ class ThroughSpark:
         _, check = checked(self.plan, self.reading, self.letters)
         faults = self._faults() if check or set(shape.names) & set(HIDDEN) else None
         if check is not None and faults is not None:
-            faults = replace(faults, check=check.check, keeps_number=True)
+            faults = replace(faults, check=check.check, keeps_number=check.keeps_number)
         written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
         for report in written:
             report.rows = 0
