@@ -254,7 +254,8 @@ def test_rules_that_change_between_the_commits_of_a_batch_lose_no_row(
         f"to {lake.name}.db.dead, and now it has 2: what makes a record bad has changed in "
         "between\n  Nothing more of the batch was written. Undo the change (of `expect`, "
         "`on_error`, the transforms or the columns) until this batch is done, then make it again: "
-        "`icestream dlq replay` lets letters through that are no longer bad."
+        "`icestream dlq replay` lets letters through that are no longer bad. Where a condition "
+        "asks for the time, as with `now()`, write the time of these letters in its place."
     )
     assert len(lake.rows("dead")) == 1
     lake.run(plan)

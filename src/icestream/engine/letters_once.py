@@ -64,7 +64,8 @@ def are_written(
             where=f"pipeline {plan.name!r}, batch {mark.epoch}",
             todo="Nothing more of the batch was written. Undo the change (of `expect`, `on_error`, "
             "the transforms or the columns) until this batch is done, then make it again: "
-            "`icestream dlq replay` lets letters through that are no longer bad.",
+            "`icestream dlq replay` lets letters through that are no longer bad. Where a condition "
+            "asks for the time, as with `now()`, write the time of these letters in its place.",
         )
     return True
 
