@@ -134,12 +134,6 @@ class IcebergSink(Sink[IcebergOptions]):
         schema = self.target.state.schema if self.target.exists else None
         return missing_values(schema, self.options)
 
-    def row_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None] | None:
-        from icestream.sinks.iceberg.missing_values import missing_values
-
-        schema = self.target.state.schema if self.target.exists else None
-        return missing_values(schema, self.options)
-
     def writer(self) -> TaskWriter:
         return self.mode.writer()
 
