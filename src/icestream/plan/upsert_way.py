@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
     from icestream.sinks.iceberg.options import IcebergOptions
 
-# Bytes of index a row: key and position; twice the key where it is hashed.
-EXACT_BYTES, HASHED_BYTES = 12, 20
+# Bytes of index a row: key and position, twice the key where it is hashed; then what may be kept
+# beside it, the id of a row that took another's place and its sequence.
+EXACT_BYTES, HASHED_BYTES, ROW_ID_BYTES, SEQUENCE_BYTES = 12, 20, 8, 8
 MANY_FILES = 5_000
 LARGE_INDEX = 16 << 30
 
@@ -24,9 +25,12 @@ def upsert_way(options: IcebergOptions, table: Table | None) -> dict[str, Any] |
         return {"keys": list(options.key_fields), "way": f"rows by {keys}", "warnings": []}
     held = _held(table)
     ranged = _is_one_number(options, table)
-    size = held["total-records"] * (EXACT_BYTES if ranged else HASHED_BYTES)
+    row = EXACT_BYTES if ranged else HASHED_BYTES
+    row += ROW_ID_BYTES * (table.metadata.format_version >= 3)
+    row += SEQUENCE_BYTES * (options.sequence_field is not None)
+    size = held["total-records"] * row
     way = (
-        f"rows by {keys}, looked up in an index of {_bytes(size)} beside the state "
+        f"rows by {keys}, looked up in an index of up to {_bytes(size)} beside the state "
         f"({held['total-records']} rows in {held['total-data-files']} files)"
     )
     if ranged:
