@@ -6,6 +6,7 @@ gives their records again when asked. So a pipeline without bad rows pays next t
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from icestream.contracts.many_tables import ROUTE
 from icestream.contracts.records import BadRecord, Records
 from icestream.contracts.transform import FAULT, ROW
-from icestream.engine.dead_letters import extra_as_json, row_as_json
+from icestream.engine.dead_letters import LetterBuffer, extra_as_json, row_as_json
 from icestream.errors import BadRecordError
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class RowFaults:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the good rows without the hidden columns; note the others in the report."""
         numbered: dict[int, str] = {}
-        unnumbered: list[BadRecord] = []
+        unnumbered = None
+        if self.letters is not None:
+            unnumbered = LetterBuffer(self.letters, report.dead_files)
         hidden = set(HIDDEN) - {ROW} if self.keeps_number else set(HIDDEN)
         for given in batches:
             batch = self._checked(given)
@@ -75,8 +78,10 @@ class RowFaults:
             bad = batch.filter(is_bad)
             self._note(bad, visible.filter(is_bad), report, numbered, unnumbered)
             yield visible.filter(pc.invert(is_bad))
-        if self.letters is not None and (numbered or unnumbered):
-            report.dead_files += self.letters.write(self._records(numbered, unnumbered))
+        if self.letters is not None and numbered:
+            report.dead_files += self.letters.write(self._records(numbered))
+        if unnumbered is not None:
+            unnumbered.flush()
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         reasons = None if self.check is None else self.check(batch)
@@ -93,7 +98,7 @@ class RowFaults:
         rows: pa.RecordBatch,
         report: Report,
         numbered: dict[int, str],
-        unnumbered: list[BadRecord],
+        unnumbered: LetterBuffer | None,
     ) -> None:
         faults = _values(bad, FAULT)
         unmet = _values(bad, UNMET)
@@ -108,13 +113,13 @@ class RowFaults:
                 keep = self._judge(failed, rows, index, report)
             if self.tells:
                 report.told[_traced(number, reason)] = reason
-            if not keep or self.letters is None:
+            if not keep or unnumbered is None:
                 continue
             if number is not None:
-                numbered[number] = reason
+                numbered[number] = sys.intern(reason)  # many rows have the same
             else:
                 raw = row_as_json(_shown(rows), index).encode()
-                unnumbered.append(BadRecord(raw, reason, None))
+                unnumbered.add(BadRecord(raw, reason, None))
 
     def _judge(
         self, failed: list[Expectation], rows: pa.RecordBatch, index: int, report: Report
@@ -127,12 +132,9 @@ class RowFaults:
                 report.unmet_examples[expectation.name] = row_as_json(rows, index)
         return any(expectation.on_fail == "dead_letter" for expectation in failed)
 
-    def _records(
-        self, numbered: Mapping[int, str], unnumbered: list[BadRecord]
-    ) -> Iterator[list[BadRecord]]:
+    def _records(self, numbered: Mapping[int, str]) -> Iterator[list[BadRecord]]:
         for split, numbers in groupby(sorted(numbered), key=lambda number: number >> INDEX_BITS):
             yield from read_again(self.reading, split, {n: numbered[n] for n in numbers})
-        yield unnumbered
 
 
 def read_again(

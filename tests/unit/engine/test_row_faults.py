@@ -14,6 +14,7 @@ from icestream.contracts.records import Records
 from icestream.contracts.sink import Expectation, TaskWriter, WrittenFile
 from icestream.contracts.transform import FAULT, ROW
 from icestream.decode.json import JsonDecoder
+from icestream.engine import dead_letters
 from icestream.engine.dead_letters import DeadLetters, row_as_json
 from icestream.engine.row_faults import UNMET, RowFaults, row_number
 from icestream.engine.tasks import Reading, Report
@@ -137,6 +138,20 @@ def test_row_that_no_record_stands_for_is_kept_as_the_table_would_get_it() -> No
     )
     taken(faults, batch([4], **{FAULT: ["no"]}))
     assert [(row["raw"], row["position"]) for row in letters.kept] == [(b'{"id": 4}', None)]
+
+
+def test_rows_that_no_record_stands_for_are_written_a_buffer_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "BUFFER_BYTES", 2 * dead_letters.RECORD_BYTES)
+    letters = Notebook()
+    faults = RowFaults(
+        reading(records()), keeps_faults=True, letters=DeadLetters(letters, "events", 0)
+    )
+    _, report = taken(faults, batch([1, 2, 3, 4, 5], **{FAULT: ["bad"] * 5}))
+
+    assert [file.rows for file in report.dead_files] == [2, 2, 1]
+    assert len(letters.kept) == 5
 
 
 def test_row_is_counted_for_each_expectation_and_the_gravest_decides() -> None:
