@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from icestream.contracts import registry
 from icestream.decode.json import JsonDecoder
 from icestream.errors import SchemaMismatchError
 from icestream.metrics.events import BatchWritten
@@ -140,6 +141,26 @@ def test_strict_table_refuses_a_field_that_it_lacks(lake: Lake) -> None:
     assert [row["id"] for row in lake.rows()] == [1]
     lake.run(lake.plan(source))
     assert [row["id"] for row in by_id(lake)] == [1, 2, 3]
+
+
+def test_strict_table_takes_rows_whose_new_field_a_transform_leaves_out(lake: Lake) -> None:
+    select = registry.find("transforms", "select")
+    chosen = (select(select.options_type.model_validate(["id"])),)
+    everything = (select(select.options_type.model_validate(["*"])),)
+    source = json_source({"id": 1})
+    plan = lake.plan(source, schema_evolution="strict")
+    lake.run(replace(plan, transforms=chosen))
+    append(source, {"id": 2, "new": "x"})
+    lake.run(replace(plan, transforms=chosen))
+    assert by_id(lake) == [{"id": 1}, {"id": 2}]
+
+    append(source, {"id": 3, "new": "x"})
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(replace(plan, transforms=everything))
+    assert str(caught.value) == (
+        f"pipeline 'events', table {lake.name}.db.events: the stream has columns that the table "
+        "lacks: 'new' string\n  Use `schema_evolution: add_columns`, or alter the table."
+    )
 
 
 def test_given_schema_does_not_grow(lake: Lake, declared: ScriptedSource) -> None:
