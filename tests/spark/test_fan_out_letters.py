@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,3 +68,14 @@ def test_letters_go_to_their_tables_once_whatever_dies_in_between(
     assert [letter["raw"] for letter in lake.rows("dead")] == [
         b'{"id": 3, "kind": null, "note": null}'
     ]
+
+
+def test_letters_do_not_stand_for_rows_of_tables_that_were_dropped(lake: Lake) -> None:
+    source = scripted(row(1, "a"), row(2, None))
+    lake.run(planned(lake, source, on_error="dead_letter"))
+    lake.sql("DROP TABLE lake.db.a")
+    shutil.rmtree(lake.state)
+    lake.run(planned(lake, source, on_error="dead_letter"))
+
+    assert ids(lake, "a") == [1]
+    assert len(lake.rows("dead")) == 1, "the batch and its letter are the same as before"
