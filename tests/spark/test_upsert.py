@@ -46,7 +46,7 @@ def summary(lake: Lake) -> dict[str, str]:
     snapshot = lake.catalog.client().load_table(("db", "events")).current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None
-    return {**snapshot.summary.additional_properties, "operation": snapshot.summary.operation}
+    return dict(snapshot.summary.additional_properties)
 
 
 @pytest.fixture(params=[2, 3])
@@ -309,7 +309,8 @@ def test_compaction_during_the_batch_makes_it_work_out_anew(
     sink = upserting(lake)
     change(sink, [{"id": n, "name": "a"} for n in range(10)])
     change(sink, [{"id": 3, "name": "b"}], epoch=1)
-    original, met = mode.Upsert._change, []
+    original = mode.Upsert._change
+    met: list[int] = []
 
     def meet_a_compaction(self: mode.Upsert, outcome: Any) -> Any:
         if not met:
@@ -334,7 +335,8 @@ def test_row_that_another_writer_adds_during_the_batch_is_found(
 
     sink = upserting(lake)
     change(sink, [{"id": 1, "name": "a"}] if there_before else [{"id": 7, "op": "d"}])
-    original, met = mode.Upsert._change, []
+    original = mode.Upsert._change
+    met: list[int] = []
 
     def meet_a_writer(self: mode.Upsert, outcome: Any) -> Any:
         if not met:
