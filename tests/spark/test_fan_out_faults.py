@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def fail(error: Exception, *names: str) -> None:
         def commit(self: IcebergSink, *arguments: Any) -> Any:
             if self.table in names:
-                raise error
+                # One each: tables fail side by side, and every error says where.
+                raise copy.copy(error)
             return original(self, *arguments)
 
         monkeypatch.setattr(IcebergSink, "commit", commit)
