@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from bench.results import Result
+
+
+class Named(Protocol):
+    """Something that goes by a name, as contenders do."""
+
+    @property
+    def name(self) -> str: ...
+
+
+AnyContender = TypeVar("AnyContender", bound=Named)
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,10 @@ class Choices:
     rounds: int | None = None
     only: Collection[str] = ()
     keeps_tables: bool = False
+
+    def chosen(self, contenders: Iterable[AnyContender]) -> list[AnyContender]:
+        """Return the contenders that run."""
+        return [each for each in contenders if not self.only or each.name in self.only]
 
     @property
     def is_trial(self) -> bool:

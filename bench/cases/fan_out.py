@@ -120,7 +120,7 @@ class FanOut(Case):
             stream = fill_topic(broker, choices.rows or self.rows, TABLES)
             return race(
                 self.name,
-                [each for each in contenders if not choices.only or each.name in choices.only],
+                choices.chosen(contenders),
                 stream,
                 folder,
                 rounds=choices.rounds or self.rounds,

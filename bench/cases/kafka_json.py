@@ -54,14 +54,9 @@ class KafkaJsonAppend(Case):
             stream = fill_topic(broker, rows)
             took = time.monotonic() - began
             print(f"{self.name}: {rows:,} records sent in {took:.0f} s", file=sys.stderr)
-            chosen = [
-                each
-                for each in self.contenders(broker)
-                if not choices.only or each.name in choices.only
-            ]
             return race(
                 self.name,
-                chosen,
+                choices.chosen(self.contenders(broker)),
                 stream,
                 folder,
                 rounds=choices.rounds or self.rounds,

@@ -101,7 +101,7 @@ class UpsertGrowth(Case):
 
     def run(self, choices: Choices, folder: Path) -> list[Result]:
         sizes = _scaled(self.sizes, choices.rows)
-        chosen = [each for each in CONTENDERS if not choices.only or each.name in choices.only]
+        chosen = choices.chosen(CONTENDERS)
         results: list[Result] = []
         for number, kind in enumerate(keyed_rows.KEYS):
             place = folder / kind

@@ -39,7 +39,7 @@ class UpsertStream(Case):
             stream = change_stream.fill_topic(broker, changes)
             return race(
                 self.name,
-                [each for each in contenders if not choices.only or each.name in choices.only],
+                choices.chosen(contenders),
                 stream,
                 folder,
                 rounds=choices.rounds or self.rounds,

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.power_cut import power_cut_before_rows
 
 from icestream.decode.json import JsonDecoder
-from icestream.engine import batch as batch_module
 from icestream.errors import BadRecordError
 from icestream.metrics.events import BatchWritten, RecordsFailed
 from icestream.testing.scripted import ScriptedSource
@@ -95,26 +95,10 @@ def test_dead_letters_keep_the_record_and_where_it_came_from(lake: Lake) -> None
     ]
 
 
-def test_crash_between_the_two_commits_keeps_each_record_once(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class PowerCutError(Exception):
-        pass
-
-    original = batch_module._commit
-    calls: list[str] = []
-
-    def commit(sink, files, mark):  # type: ignore[no-untyped-def]
-        calls.append(sink.identity())
-        if len(calls) == 2:
-            raise PowerCutError
-        return original(sink, files, mark)
-
+def test_crash_between_the_two_commits_keeps_each_record_once(lake: Lake) -> None:
     records = source(10, 4, 7)
-    monkeypatch.setattr(batch_module, "_commit", commit)
-    with pytest.raises(PowerCutError):
+    with power_cut_before_rows() as calls:
         lake.run(lake.plan(records, on_error="dead_letter"))
-    monkeypatch.undo()
     assert calls == [f"{lake.name}.db.dead", f"{lake.name}.db.events"]
     assert lake.rows() == []
     lake.run(lake.plan(records, on_error="dead_letter"))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.power_cut import power_cut_before_rows
 from tests.spark.test_expectations import steps
 
 from icestream.contracts.options import Options
 from icestream.contracts.transform import Transform
 from icestream.decode.json import JsonDecoder
-from icestream.engine import batch as batch_module
 from icestream.errors import AttentionError, BadRecordError, CheckpointLostError
 from icestream.metrics.events import RecordsFailed
 from icestream.plan.plan import Batching
@@ -208,9 +208,8 @@ def test_checkpoint_lost_after_a_crash_between_the_commits_loses_and_doubles_not
     plan = lake.plan(source, on_error="dead_letter")
     lake.run(plan)
     source.append_values(undecodable(2, 2))
-    with pytest.raises(cut_before_rows(monkeypatch)):
+    with power_cut_before_rows():
         lake.run(plan)
-    monkeypatch.undo()
     wipe_checkpoint(lake)
     source.append_values(undecodable(1, 1))
     lake.run(plan, beginning="resume")
@@ -219,32 +218,14 @@ def test_checkpoint_lost_after_a_crash_between_the_commits_loses_and_doubles_not
     assert len(lake.rows("dead")) == 4
 
 
-def cut_before_rows(monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
-    """Let the power fail once the letters of a batch are written, and its rows are not."""
-
-    class PowerCutError(Exception):
-        pass
-
-    original = batch_module._commit
-
-    def commit(sink, files, mark):  # type: ignore[no-untyped-def]
-        if sink.identity().endswith("events"):
-            raise PowerCutError
-        return original(sink, files, mark)
-
-    monkeypatch.setattr(batch_module, "_commit", commit)
-    return PowerCutError
-
-
 def test_rules_that_change_between_the_commits_of_a_batch_lose_no_row(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ScriptedSource(decoder=JsonDecoder())
     source.append_values(undecodable(3, 1))
     plan = lake.plan(source, on_error="dead_letter")
-    with pytest.raises(cut_before_rows(monkeypatch)):
+    with power_cut_before_rows():
         lake.run(plan)
-    monkeypatch.undo()
     expect = ({"name": "small", "expr": "id < 2", "on_fail": "dead_letter"},)
     with pytest.raises(AttentionError) as caught:
         lake.run(lake.plan(source, on_error="dead_letter", expect=expect))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.power_cut import power_cut_before_rows
 
 from icestream.contracts import registry
 from icestream.decode.json import JsonDecoder
@@ -216,30 +217,12 @@ def test_expectation_that_spark_cannot_compute_needs_a_person(lake: Lake) -> Non
     assert lake.rows() == []
 
 
-def test_replayed_batch_counts_and_keeps_each_letter_once(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from icestream.engine import batch as batch_module
-
-    class PowerCutError(Exception):
-        pass
-
-    original = batch_module._commit
-    calls: list[str] = []
-
-    def commit(sink, files, mark):  # type: ignore[no-untyped-def]
-        calls.append(sink.identity())
-        if len(calls) == 2:
-            raise PowerCutError
-        return original(sink, files, mark)
-
+def test_replayed_batch_counts_and_keeps_each_letter_once(lake: Lake) -> None:
     source = amounts(1, -1, 2, -2)
     rules = [expectation("positive", "amount > 0", "dead_letter")]
     plan = with_dead_letters(lake, lake.plan(source, expect=rules))
-    monkeypatch.setattr(batch_module, "_commit", commit)
-    with pytest.raises(PowerCutError):
+    with power_cut_before_rows():
         lake.run(plan)
-    monkeypatch.undo()
     assert lake.rows() == []
     lake.run(plan)
 

@@ -328,8 +328,9 @@ def test_compaction_during_the_batch_makes_it_work_out_anew(
 
 
 @pytest.mark.parametrize("there_before", [False, True])
+@pytest.mark.parametrize("by_hand", [False, True])
 def test_row_that_another_writer_adds_during_the_batch_is_found(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, there_before: bool
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, *, there_before: bool, by_hand: bool
 ) -> None:
     from icestream.sinks.iceberg.modes.upsert import mode
 
@@ -345,7 +346,8 @@ def test_row_that_another_writer_adds_during_the_batch_is_found(
         return original(self, outcome)
 
     monkeypatch.setattr(mode.Upsert, "_change", meet_a_writer)
-    commit = change(sink, [{"id": 2, "name": "ours"}], epoch=1)
+    files = written(sink, pa.Table.from_pylist([{"id": 2, "name": "ours"}], schema=SCHEMA))
+    commit = sink.commit_unmarked(files) if by_hand else sink.commit(files, mark(1))
     assert commit.retries == 1
     assert table(lake) == [*([(1, "a")] if there_before else []), (2, "ours")]
 

@@ -87,6 +87,8 @@ def commit_unmarked(
     try:
         snapshot_id = table.commit(change, properties, {}, None)
     except java_errors() as exc:
+        if java_class(exc) == VALIDATION_FAILED:
+            raise _stale(exc, where) from exc
         kind = CommitConflictError if java_class(exc) == COMMIT_FAILED else CommitUnknownError
         raise kind(
             f"the commit broke off: {java_message(exc)}",
@@ -134,19 +136,23 @@ def _settle(
         conflict.retries = attempts - 1
         raise conflict from exc
     if java_class(exc) == VALIDATION_FAILED:
-        stale = CommitConflictError(
-            f"the table changed under the batch: {java_message(exc)}",
-            where=where,
-            todo="Nothing was written; the batch is replayed at the next start. Use one upsert "
-            "writer a table, and compact it between batches or partition by partition.",
-        )
-        stale.stale = True
-        raise stale from exc
+        raise _stale(exc, where) from exc
     raise CommitUnknownError(
         f"the commit broke off: {java_message(exc)}",
         where=where,
         todo="The table does not hold the batch; it is replayed at the next start.",
     ) from exc
+
+
+def _stale(exc: Exception, where: str) -> CommitConflictError:
+    stale = CommitConflictError(
+        f"the table changed under the batch: {java_message(exc)}",
+        where=where,
+        todo="Nothing was written; the batch is replayed at the next start. Use one upsert "
+        "writer a table, and compact it between batches or partition by partition.",
+    )
+    stale.stale = True
+    return stale
 
 
 def _superseded(found: str | None, key: str, where: str) -> IcestreamError:

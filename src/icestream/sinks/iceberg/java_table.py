@@ -10,10 +10,10 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
+from icestream.sinks.iceberg.options import MAIN
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-MAIN = "main"
 
 
 class Fence:

@@ -12,6 +12,7 @@ from icestream.errors import (
     CommitUnknownError,
     PublishError,
 )
+from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
-MAIN = "main"
 
 
 def publish(target: Target, options: PublishOptions, mark: BatchMark) -> None:

@@ -92,22 +92,23 @@ def forget_others(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
 def find(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> Found:
     """Look the keys of a batch up in a data file."""
     parts = [_find(segment, batch) for segment in _segments(file, settings)]
-    positions = _joined([segment["position"][rows] for segment, _, rows in parts], np.int64)
+    positions = joined([segment["position"][rows] for segment, _, rows in parts])
     row_ids = None
     if file.first_row_id is not None:
         row_ids = positions + file.first_row_id
         stored = [segment["row_id"][rows] for segment, _, rows in parts if "row_id" in segment]
         if stored:
-            known = _joined(stored, np.int64)
+            known = joined(stored)
             row_ids = np.where(known >= 0, known, row_ids)
     sequence = None
     if settings.sequence_id is not None:
-        sequence = _joined([segment["sequence"][rows] for segment, _, rows in parts], np.int64)
-    return Found(_joined([keys for _, keys, _ in parts], np.int64), positions, row_ids, sequence)
+        sequence = joined([segment["sequence"][rows] for segment, _, rows in parts])
+    return Found(joined([keys for _, keys, _ in parts]), positions, row_ids, sequence)
 
 
-def _joined(arrays: Sequence[npt.NDArray[Any]], kind: type) -> npt.NDArray[Any]:
-    return np.concatenate(arrays).astype(kind) if arrays else np.zeros(0, kind)
+def joined(arrays: Sequence[npt.NDArray[Any]]) -> Ints:
+    """Return arrays of whole numbers as one; an empty one for none."""
+    return np.concatenate(arrays).astype(np.int64) if arrays else np.zeros(0, np.int64)
 
 
 def _find(
@@ -152,7 +153,7 @@ def _stepped(
         keys, rows = keys[inside], rows[inside]
         alike = batch.low[keys] == segment["low"][rows]
         keys, rows = keys[alike], rows[alike]
-    return _joined(found_keys, np.int64), _joined(found_rows, np.int64)
+    return joined(found_keys), joined(found_rows)
 
 
 def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt.NDArray[Any]]]:

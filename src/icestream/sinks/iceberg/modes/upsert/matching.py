@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyiceberg.schema import Schema
 
-from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings, find
+from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings, find, joined
 from icestream.sinks.iceberg.modes.upsert.table_rows import TableRows
 from icestream.sinks.iceberg.modes.upsert.vectors import DeleteWriter, read_dead
 
@@ -104,9 +104,9 @@ class MatchTask:
                 asked = hit & wanted[found.keys]
                 rows.take(file.path, found.keys[asked], found.positions[asked])
         return Matched(
-            keys=_joined(keys),
-            row_ids=_joined(row_ids),
-            late=_joined(late),
+            keys=joined(keys),
+            row_ids=joined(row_ids),
+            late=joined(late),
             deletes=writer.close(),
             replaced=writer.replaced,
             touched=writer.touched,
@@ -130,10 +130,6 @@ def pieces_of(files: Sequence[LiveFile], slots: int) -> list[list[LiveFile]]:
         pieces[least].append(file)
         loads[least] += file.rows
     return [piece for piece in pieces if piece]
-
-
-def _joined(arrays: Sequence[Ints]) -> Ints:
-    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
 def _not_in(values: Ints, sorted_values: Ints) -> npt.NDArray[np.bool_]:
