@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.decode.moments import TIMESTAMP, micros_since_epoch
+from icestream.decode.moments import TIMESTAMP, nanos_since_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ def _text_type(text: str) -> pa.DataType:
     if found is None:
         return TEXT
     try:
-        micros_since_epoch(text)
+        nanos_since_epoch(text)
     except ValueError:
         return TEXT
     if found[2] is None:

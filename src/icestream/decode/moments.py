@@ -13,10 +13,8 @@ _CLOCK = re.compile(r"(\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def micros_since_epoch(text: str) -> int:
-    """Return the microseconds from 1970 to a timestamp; one without a zone is taken for UTC.
-
-    Digits past the microsecond are dropped.
+def nanos_since_epoch(text: str) -> int:
+    """Return the nanoseconds from 1970 to a timestamp; one without a zone is taken for UTC.
 
     Raises:
         ValueError: the text is not a timestamp.
@@ -29,7 +27,8 @@ def micros_since_epoch(text: str) -> int:
         moment = datetime.fromisoformat(f"{day}T{clock or '00'}+00:00") - _offset(zone)
     except OverflowError as exc:
         raise ValueError(text) from exc
-    return (moment - _EPOCH) // timedelta(microseconds=1) + _micros(fraction)
+    whole = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    return whole + int((fraction or "").ljust(9, "0"))
 
 
 def parse_date(text: str) -> date:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.decode.moments import micros_since_epoch, parse_date, parse_time
+from icestream.decode.moments import nanos_since_epoch, parse_date, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,9 +192,16 @@ def _binary(kind: pa.DataType) -> Convert:
 
 
 def _timestamp(kind: pa.DataType) -> Convert:
-    # Arrow's converter takes whole numbers of the type's own unit for timestamps.
-    times, parts = {"ns": (1000, 1), "us": (1, 1), "ms": (1, 1000), "s": (1, 10**6)}[kind.unit]
-    return _from_text(kind, lambda text: micros_since_epoch(text) * times // parts)
+    nanos = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9}[kind.unit]
+
+    def parse(text: str) -> int:
+        # Arrow's converter takes whole numbers of the type's own unit for timestamps.
+        units = nanos_since_epoch(text) // nanos
+        if not -(1 << 63) <= units < 1 << 63:  # nanoseconds go from 1677 to 2262
+            raise ValueError(text)
+        return units
+
+    return _from_text(kind, parse)
 
 
 def _day(kind: pa.DataType) -> Convert:

@@ -188,6 +188,22 @@ def test_missing_columns_are_null_and_required_ones_are_bad() -> None:
     assert decoded.bad == ((1, reason), (2, reason))
 
 
+@pytest.mark.parametrize("beside", ["", ', "m": {"x": 1}'], ids=["fast", "slow"])
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_timestamp_keeps_its_nanoseconds_where_the_column_has_them(
+    beside: str, zone: str | None
+) -> None:
+    kind = pa.timestamp("ns", zone)
+    columns = [("at", kind), *([("m", pa.map_(pa.string(), pa.int64()))] if beside else [])]
+    texts = ["2024-01-02T12:00:05.123456789Z", "1969-12-31T23:59:59.9999999Z", "2300-01-01"]
+    raw = pa.array([f'{{"at": "{text}"{beside}}}'.encode() for text in texts])
+    decoded = JsonDecoder().decode(raw, pa.schema(columns))
+
+    assert decoded.rows.column("at").cast(pa.int64()).to_pylist() == [1704196805123456789, -100]
+    name = "timestamp" if zone else "timestamp_ntz"
+    assert decoded.bad == ((2, f"column 'at': '2300-01-01' is not a {name}"),)
+
+
 def test_last_of_duplicate_keys_is_taken() -> None:
     assert decode([b'{"a": 1, "a": 2}']).rows.to_pydict() == {"a": [2]}
 
