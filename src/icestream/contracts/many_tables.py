@@ -81,8 +81,16 @@ class ManyTables(Sink[OptionsT]):
         """Return what tells, in a task, why rows of a batch name no table; None if all do."""
 
     @abstractmethod
-    def commit_tables(self, files: list[WrittenFile], mark: BatchMark) -> TableCommits:
-        """Commit to every table that lacks the batch. The files stay until `discard`."""
+    def commit_tables(
+        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
+    ) -> TableCommits:
+        """Commit to every table that lacks the batch. The files stay until `discard`.
+
+        Args:
+            files: what the tasks wrote.
+            mark: the batch's.
+            done: called after each table's commit, from any thread.
+        """
 
     @abstractmethod
     def marks(self) -> list[BatchMark]:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 
 POINTS = ("before-write", "before-commit", "after-commit", "after-batch")
+# Reached once for each table of a batch, and only where there are many.
+AFTER_TABLE = "after-table"
 VARIABLE = "ICESTREAM_CRASH_AT"
 
 _reached: Counter[str] = Counter()
+_one_at_a_time = threading.Lock()  # tables are committed side by side
 
 
 def reach(point: str) -> None:
@@ -22,6 +26,7 @@ def reach(point: str) -> None:
     if not wanted:
         return
     name, _, times = wanted.partition(":")
-    _reached[point] += 1
-    if name == point and _reached[point] == int(times or 1):
-        os.kill(os.getpid(), signal.SIGKILL)
+    with _one_at_a_time:
+        _reached[point] += 1
+        if name == point and _reached[point] == int(times or 1):
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from icestream.contracts.many_tables import ManyTables
 from icestream.contracts.records import BadRecord
 from icestream.contracts.transform import ROW
+from icestream.engine.crash_points import AFTER_TABLE, reach
 from icestream.engine.dead_letters import DeadLetters, row_as_json
 from icestream.engine.letters_once import are_held
 from icestream.engine.row_faults import INDEX_BITS, RowFaults, read_again
@@ -105,7 +106,7 @@ def settle(
     assert isinstance(sink, ManyTables)  # noqa: S101 - asked for only then
     started = time.monotonic()
     try:
-        done = sink.commit_tables(outcome.files, mark)
+        done = sink.commit_tables(outcome.files, mark, lambda: reach(AFTER_TABLE))
         dead_files = list(outcome.dead_files)
         if done.refused:
             if plan.on_error != "dead_letter" or plan.dead_letter is None:

@@ -1,7 +1,7 @@
 """Runs `icestream run` as a process of its own, and ends it at the worst moments.
 
-The process can be ended at a named point (`icestream.engine.crash_points.POINTS`), or from
-outside at any moment, as a power cut would.
+The process can be ended at a named point (`icestream.engine.crash_points`), or from outside at
+any moment, as a power cut would.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icestream.engine.crash_points import POINTS, VARIABLE
+from icestream.engine.crash_points import AFTER_TABLE, POINTS, VARIABLE
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable
 
-__all__ = ["POINTS", "RunProcess"]
+__all__ = ["AFTER_TABLE", "POINTS", "RunProcess"]
 
 
 class RunProcess:
@@ -40,8 +40,9 @@ class RunProcess:
         environment.pop(VARIABLE, None)
         if crash_at is not None:
             point, times = crash_at
-            if point not in POINTS:
-                raise ValueError(f"no point is called {point!r}; there are {', '.join(POINTS)}")
+            known = (*POINTS, AFTER_TABLE)
+            if point not in known:
+                raise ValueError(f"no point is called {point!r}; there are {', '.join(known)}")
             environment[VARIABLE] = f"{point}:{times}"
         self.lines: deque[str] = deque(maxlen=10_000)
         self.process = subprocess.Popen(  # noqa: S603 - our own command

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import told
 from icestream.contracts.many_tables import ROUTE, ManyTables, TableCommits, added_up
 from icestream.contracts.sink import Commit, Expectation
 from icestream.errors import CommitConflictError, IcestreamError
@@ -151,13 +152,15 @@ class FanOutSink(ManyTables[IcebergOptions]):
         )
 
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
-        done = self.commit_tables(files, mark)
+        done = self.commit_tables(files, mark, lambda: None)
         for refused in done.refused:
             raise refused.error
         self.discard(files)
         return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
 
-    def commit_tables(self, files: list[WrittenFile], mark: BatchMark) -> TableCommits:
+    def commit_tables(
+        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
+    ) -> TableCommits:
         from icestream.sinks.iceberg.fanout.shares import shares_of
         from icestream.sinks.iceberg.fanout.writing import write_tables
 
@@ -179,7 +182,7 @@ class FanOutSink(ManyTables[IcebergOptions]):
                 share.refuse(found, mark)
             else:
                 share.files = found
-        tables.each(lambda share: self._commit(share, mark), ready)
+        tables.each(lambda share: self._commit(share, mark, done), ready)
         return TableCommits(
             commits={share.name: share.commit for share in shares if share.commit is not None},
             held=tuple(share.name for share in shares if share.is_held),
@@ -213,7 +216,7 @@ class FanOutSink(ManyTables[IcebergOptions]):
             return False
         return (held.query_id, held.epoch) == (again.query_id, again.epoch)
 
-    def _commit(self, share: Share, mark: BatchMark) -> None:
+    def _commit(self, share: Share, mark: BatchMark, done: Callable[[], None]) -> None:
         if not share.is_ready or not share.files:
             return
         try:
@@ -223,6 +226,8 @@ class FanOutSink(ManyTables[IcebergOptions]):
                 # Of any other commit it is not certain that the table lacks the files.
                 share.sink.discard(share.files)
             share.refuse(exc, mark)
+        else:
+            done()
 
     def begin_anew(self, again: BatchMark | None) -> None:
         newest = self.last_mark()
@@ -250,6 +255,9 @@ class FanOutSink(ManyTables[IcebergOptions]):
 
         for path in (file.what["file-path"] for file in files):
             load_file_io(self.catalog.pyiceberg_properties(), path).delete(path)
+
+    def explain(self, fault: BaseException) -> IcestreamError | None:
+        return self.catalog.explain(told(fault), f"table {self.identity()}")
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()
