@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import PLACE, Options
 
 
 class GlueSettings(Options):
@@ -24,5 +24,5 @@ class GlueCatalogOptions(Options):
     type: Literal["glue"] = Field("glue", description="Kind of catalog.")
     glue: GlueSettings | None = Field(None, description="Where Glue is, and whose.")
     warehouse: str | None = Field(
-        None, description="Where tables are stored.", json_schema_extra={"path": True}
+        None, description="Where tables are stored.", json_schema_extra=PLACE
     )

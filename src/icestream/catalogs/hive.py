@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import PLACE, Options
 
 
 class HiveSettings(Options):
@@ -17,7 +17,7 @@ class HiveSettings(Options):
         description="Thrift address; several, comma-separated, are tried one after the other.",
     )
     warehouse: str | None = Field(
-        None, description="Where tables are stored.", json_schema_extra={"path": True}
+        None, description="Where tables are stored.", json_schema_extra=PLACE
     )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
 from icestream.catalogs.sql_catalog import SqlStoredCatalog
 from icestream.catalogs.sql_store import PostgresqlStore, SqliteStore, SqlStore
-from icestream.contracts.options import Options
+from icestream.contracts.options import PLACE, Options
 from icestream.errors import PlanError, UnavailableError
+from icestream.storage.blocks import StorageBlocks
+
+if TYPE_CHECKING:
+    from icestream.contracts.storage import Storage
 
 POSTGRESQL_PORT = 5432
 SECRET_PARAMETERS = {"user", "password", "sslpassword"}
@@ -42,7 +46,7 @@ class JdbcConnection(Options):
         return uri
 
 
-class JdbcCatalogOptions(Options):
+class JdbcCatalogOptions(StorageBlocks):
     """Tables by name in a SQL database."""
 
     type: Literal["jdbc"] = Field("jdbc", description="The kind of catalog.")
@@ -51,7 +55,7 @@ class JdbcCatalogOptions(Options):
         None,
         description="Folder or URI below which tables are made; "
         "with SQLite, the folder of its file where absent.",
-        json_schema_extra={"path": True},
+        json_schema_extra=PLACE,
     )
 
 
@@ -60,9 +64,12 @@ class JdbcCatalog(SqlStoredCatalog[JdbcCatalogOptions]):
 
     options_type = JdbcCatalogOptions
 
-    def __init__(self, name: str, options: JdbcCatalogOptions) -> None:
+    def __init__(
+        self, name: str, options: JdbcCatalogOptions, storage: Storage | None = None
+    ) -> None:
         store = _store(name, options.jdbc)
-        warehouse = options.warehouse
+        storage = storage or options.given_storage()
+        warehouse = options.warehouse or (storage.warehouse() if storage else None)
         if warehouse is None and isinstance(store, SqliteStore):
             warehouse = str(store.path.absolute().parent)
         if warehouse is None:
@@ -72,17 +79,18 @@ class JdbcCatalog(SqlStoredCatalog[JdbcCatalogOptions]):
                 todo="Add e.g. `warehouse: /data/lake`, the folder or URI below which tables "
                 "are made.",
             )
-        super().__init__(name, options, store, warehouse)
+        super().__init__(name, options, store, warehouse, storage)
 
     def identity(self) -> str:
         return f"jdbc {self.store.describe()}"
 
 
-def embedded(folder: Path, name: str = "lake") -> JdbcCatalog:
+def embedded(folder: Path, name: str = "lake", storage: Storage | None = None) -> JdbcCatalog:
     """Return the catalog of a file that names none: a SQLite file in the warehouse's folder."""
     uri = f"jdbc:sqlite:{folder.absolute() / 'catalog.db'}"
-    options = {"jdbc": {"uri": uri}, "warehouse": str(folder)}
-    return JdbcCatalog(name, JdbcCatalogOptions.model_validate(options))
+    warehouse = storage.warehouse() if storage else None
+    options = {"jdbc": {"uri": uri}, "warehouse": warehouse or str(folder)}
+    return JdbcCatalog(name, JdbcCatalogOptions.model_validate(options), storage)
 
 
 def _kind_and_rest(uri: str) -> tuple[str, str]:

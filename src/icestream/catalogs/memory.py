@@ -7,16 +7,20 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from icestream.catalogs.sql_catalog import SqlStoredCatalog
 from icestream.catalogs.sql_store import SqliteStore
-from icestream.contracts.options import Options
+from icestream.contracts.options import PLACE
+from icestream.storage.blocks import StorageBlocks
+
+if TYPE_CHECKING:
+    from icestream.contracts.storage import Storage
 
 
-class MemoryCatalogOptions(Options):
+class MemoryCatalogOptions(StorageBlocks):
     """Tables that are forgotten when the process ends."""
 
     type: Literal["memory"] = Field("memory", description="The kind of catalog.")
@@ -24,7 +28,7 @@ class MemoryCatalogOptions(Options):
         None,
         description="Folder or URI below which tables are made; it is kept. Without one, a "
         "temporary folder that is removed at the end.",
-        json_schema_extra={"path": True},
+        json_schema_extra=PLACE,
     )
 
 
@@ -37,10 +41,14 @@ class MemoryCatalog(SqlStoredCatalog[MemoryCatalogOptions]):
 
     options_type = MemoryCatalogOptions
 
-    def __init__(self, name: str, options: MemoryCatalogOptions) -> None:
+    def __init__(
+        self, name: str, options: MemoryCatalogOptions, storage: Storage | None = None
+    ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="icestream-memory-"))
-        warehouse = options.warehouse or str(folder / "warehouse")
-        super().__init__(name, options, SqliteStore(folder / "catalog.db"), warehouse)
+        storage = storage or options.given_storage()
+        bucket = storage.warehouse() if storage else None
+        warehouse = options.warehouse or bucket or str(folder / "warehouse")
+        super().__init__(name, options, SqliteStore(folder / "catalog.db"), warehouse, storage)
         atexit.register(self._forget, folder, os.getpid())
 
     def identity(self) -> str:

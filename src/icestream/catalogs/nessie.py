@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import PLACE, Options
 
 
 class NessieSettings(Options):
@@ -15,7 +15,7 @@ class NessieSettings(Options):
     uri: str = Field(min_length=1, description="Address of the server.")
     branch: str = Field("main", min_length=1, description="Branch of the catalog.")
     warehouse: str | None = Field(
-        None, description="Where tables are stored.", json_schema_extra={"path": True}
+        None, description="Where tables are stored.", json_schema_extra=PLACE
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from icestream.contracts.catalog import Catalog
+from icestream.contracts.catalog import Abilities, Catalog
 from icestream.contracts.check import CheckStep
 from icestream.contracts.source import OptionsT
-from icestream.errors import DependencyError, RefusedError
+from icestream.errors import DependencyError
+from icestream.storage.blocks import storage_at
+from icestream.storage.places import as_uri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from icestream.catalogs.sql_store import SqlStore
+    from icestream.contracts.storage import Storage
 
 _LOCATION = (
     "SELECT metadata_location FROM iceberg_tables "
@@ -42,12 +43,23 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         options: its block of the file.
         store: the database.
         warehouse: folder or URI below which tables are made.
+        storage: where that is; None to tell by its scheme.
     """
 
-    def __init__(self, name: str, options: OptionsT, store: SqlStore, warehouse: str) -> None:
-        super().__init__(name, options)
+    abilities = Abilities(nested_namespaces=True, views=True)
+
+    def __init__(
+        self,
+        name: str,
+        options: OptionsT,
+        store: SqlStore,
+        warehouse: str,
+        storage: Storage | None = None,
+    ) -> None:
+        self.warehouse = as_uri(warehouse)
+        self.files = storage or storage_at(self.warehouse)
+        super().__init__(name, options, self.files)
         self.store = store
-        self.warehouse = _as_uri(warehouse)
         self._client: SqlCatalog | None = None
 
     @property
@@ -55,7 +67,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         return f"catalog {self.name!r} ({self.store.describe()})"
 
     def jars(self) -> tuple[str, ...]:
-        return (self.store.jar,)
+        return (self.store.jar, *self.files.jars())
 
     def spark_settings(self) -> dict[str, str]:
         return {
@@ -65,6 +77,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
             # Each session has a cache of its own, and would not see what another one committed.
             "cache-enabled": "false",
             **self.store.jdbc_settings(),
+            **self.files.spark_settings(),
         }
 
     def pyiceberg_properties(self) -> dict[str, str]:
@@ -75,6 +88,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
             "schema_version": "v1",
             # A connection that died while it waited in the pool is replaced unseen.
             "pool_pre_ping": "true",
+            **self.files.pyiceberg_properties(),
         }
 
     def client(self) -> SqlCatalog:
@@ -97,7 +111,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
 
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("reach catalog", self._reach)
-        yield CheckStep("write to warehouse", self._write_to_warehouse)
+        yield from self.files.check(self.warehouse)
 
     def close(self) -> None:
         with _connecting:
@@ -146,34 +160,3 @@ class SqlStoredCatalog(Catalog[OptionsT]):
             else len(self.client().list_namespaces())
         )
         return f"{self.store.describe()}, {namespaces} namespace{'' if namespaces == 1 else 's'}"
-
-    def _write_to_warehouse(self) -> str:
-        if not self.warehouse.startswith("file:"):
-            return f"{self.warehouse} (not tried)"
-        folder = Path(self.warehouse.removeprefix("file://"))
-        probe = folder / ".icestream-check"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            probe.touch()
-            probe.unlink()
-        except OSError as exc:
-            raise RefusedError(
-                f"the warehouse {str(folder)!r} is not writable ({exc.strerror})",
-                where=self._where,
-                todo="Let this user write to the folder, or name another one as `warehouse`.",
-            ) from exc
-        return str(folder)
-
-
-def _as_uri(warehouse: str) -> str:
-    """Return a place as the URI that every reader understands alike.
-
-    Iceberg takes locations letter by letter, so nothing in a path is percent-encoded.
-    """
-    scheme = urlsplit(warehouse).scheme
-    if len(scheme) > 1 and scheme != "file":
-        return warehouse.rstrip("/")
-    path = warehouse.removeprefix("file:")
-    if path.startswith("//"):
-        path = "/" + path.lstrip("/")
-    return f"file://{Path(path).expanduser().absolute()}"

@@ -73,7 +73,8 @@ def _in_options(options: BaseModel, base: Path) -> Iterator[Planned]:
             continue
         if isinstance(mark, list) and value in mark:
             yield Planned(path, str(value))
-        if _extra(field).get("path") is True and isinstance(value, str) and _unsupported(value):
+        local = _extra(field).get("path") is True and not _extra(field).get("remote")
+        if local and isinstance(value, str) and _unsupported(value):
             yield Planned(path, _unsupported(value))
         yield from _nested(value, path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 from icestream.contracts.source import OptionsT
@@ -15,6 +16,29 @@ if TYPE_CHECKING:
 
     from icestream.contracts.check import CheckStep
     from icestream.contracts.options import Options
+    from icestream.contracts.storage import Storage
+    from icestream.errors import IcestreamError
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a kind of catalog can do beyond keeping tables by name.
+
+    Attributes:
+        nested_namespaces: namespaces may lie in namespaces.
+        views: it keeps views.
+        catalog_branches: it has branches and tags of all its tables together.
+        multi_table_commits: several tables can change in one commit.
+        vends_credentials: it can hand out short-lived credentials for a table's files.
+        case_sensitive: names that differ in case only are two names.
+    """
+
+    nested_namespaces: bool = False
+    views: bool = False
+    catalog_branches: bool = False
+    multi_table_commits: bool = False
+    vends_credentials: bool = False
+    case_sensitive: bool = True
 
 
 class Catalog(ABC, Generic[OptionsT]):
@@ -26,13 +50,16 @@ class Catalog(ABC, Generic[OptionsT]):
     Args:
         name: the catalog's name in SQL and in the store itself.
         options: the catalog block of the file.
+        storage: where the files of its tables lie; None if only the catalog knows.
     """
 
     options_type: ClassVar[type[Options]]
+    abilities: ClassVar[Abilities] = Abilities()
 
-    def __init__(self, name: str, options: OptionsT) -> None:
+    def __init__(self, name: str, options: OptionsT, storage: Storage | None = None) -> None:
         self.name = name
         self.options = options
+        self.storage = storage
 
     @abstractmethod
     def identity(self) -> str:
@@ -59,6 +86,10 @@ class Catalog(ABC, Generic[OptionsT]):
             RefusedError: credentials or permissions were refused.
         """
 
+    def environment(self) -> dict[str, str]:
+        """Return variables that libraries read from the process's environment."""
+        return {} if self.storage is None else self.storage.environment()
+
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
         """Return a table for reading, or None if there is none of that name."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -67,6 +98,15 @@ class Catalog(ABC, Generic[OptionsT]):
             return self.client().load_table(identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+
+    def explain(self, said: str, where: str) -> IcestreamError | None:
+        """Turn a fault of the catalog or its store into an error of ours; None if not known.
+
+        Args:
+            said: the fault and its causes, as `contracts.faults.told` puts them.
+            where: the place, for the message.
+        """
+        return None if self.storage is None else self.storage.explain(said, where)
 
     def check(self) -> Iterator[CheckStep]:
         """Look whether the catalog can be used, step by step."""

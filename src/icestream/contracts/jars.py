@@ -6,6 +6,10 @@ SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"
 POSTGRESQL = "org.postgresql:postgresql:42.7.14"
 ICEBERG_VERSION = "1.11.0"
 SCALA = "2.13"
+AWS_BUNDLE = f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"
+GCP_BUNDLE = f"org.apache.iceberg:iceberg-gcp-bundle:{ICEBERG_VERSION}"
+# Works with newer runtimes.
+AZURE_BUNDLE = "org.apache.iceberg:iceberg-azure-bundle:1.10.0"
 
 
 def iceberg_runtime_for(spark_minor: str) -> str:

@@ -12,12 +12,16 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.fields import FieldInfo
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
+
+
+PLACE: JsonDict = {"path": True, "remote": True}
 
 
 def _as_text(value: Any) -> Any:
@@ -63,6 +67,7 @@ class Options(BaseModel):
     - `{"planned": ["upsert"]}`: the same for these values only.
     - `{"path": True}`: a local path, or an address with a scheme; a relative one is taken from
       the folder of the configuration file.
+    - `PLACE`: the same, and it may lie in an object store.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

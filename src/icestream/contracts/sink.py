@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from icestream.contracts.check import CheckStep
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.options import Options
+    from icestream.errors import IcestreamError
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,10 @@ class Sink(ABC, Generic[OptionsT]):
 
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove files of a batch that is written anew or not at all, and was never committed."""
+
+    def explain(self, fault: BaseException) -> IcestreamError | None:  # noqa: ARG002
+        """Turn a fault that came up while writing into an error of ours; None if not known."""
+        return None
 
     def check(self) -> Iterator[CheckStep]:
         """Look whether the table can be written, step by step, without Spark."""

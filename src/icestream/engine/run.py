@@ -106,7 +106,9 @@ def open_plan_session(plan: Plan) -> SparkSession:
     from icestream.engine import jars
     from icestream.engine.session import open_session
 
-    conf = dict(plan.spark_conf)
+    plan.enter_environment()  # before the JVM starts: it and its Python workers inherit it
+    executors = {f"spark.executorEnv.{name}": value for name, value in plan.environment.items()}
+    conf = {**executors, **plan.spark_conf}
     rest = jars.unlocked(plan.jars)
     if rest:
         given = conf.get("spark.jars.packages")

@@ -20,12 +20,7 @@ from icestream.engine.progress import Progress
 from icestream.engine.retry import passes, pause_secs
 from icestream.engine.state import PipelineState
 from icestream.errors import CommitError, IcestreamError, SupersededError
-from icestream.metrics.events import (
-    BatchSkipped,
-    CommitFailed,
-    LagMeasured,
-    PipelineRestarted,
-)
+from icestream.metrics.events import BatchSkipped, CommitFailed, LagMeasured, PipelineRestarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -72,6 +67,7 @@ class PipelineRunner:
         self._wake = threading.Event()
         self._fault: BaseException | None = None
         self._attempt = 0
+        self._has_worked = False
         self._columns: Columns | None = None
         self._load = ""
         self._current: Position = {}
@@ -122,26 +118,27 @@ class PipelineRunner:
         while not self._stopping.is_set():
             try:
                 self._run_until_fault()
-            except Exception as exc:  # noqa: PERF203 - a restart, not a hot loop
+            except Exception as fault:  # noqa: BLE001, PERF203 - a restart, not a hot loop
                 self._attempt += 1
-                if not passes(exc) or self._attempt > self.plan.restart.max:
-                    raise
+                exc = self._explained(fault)
+                is_over = self._attempt > self.plan.restart.max
+                if is_over or not passes(exc, has_worked=self._has_worked):
+                    raise exc from exc.__cause__
                 pause = pause_secs(self._attempt, self.plan.restart.backoff_secs)
                 reason = next(iter(str(exc).splitlines()), type(exc).__name__)
-                logger.warning(
-                    "pipeline %s: restart %d of %d in %.1f s: %s",
-                    self.plan.name,
-                    self._attempt,
-                    self.plan.restart.max,
-                    pause,
-                    reason,
-                )
+                count = f"{self._attempt} of {self.plan.restart.max} in {pause:.1f} s"
+                logger.warning("pipeline %s: restart %s: %s", self.plan.name, count, reason)
                 self._emit(PipelineRestarted(self.plan.name, self._attempt, reason))
                 self.progress.wait(exc)
                 self.state.report(self.progress.to_json())
                 self._stopping.wait(pause)
             else:
                 return
+
+    def _explained(self, fault: Exception) -> Exception:
+        """Return a fault of the catalog or the store in our words, any other as it is."""
+        known = None if isinstance(fault, IcestreamError) else self.plan.sink.explain(fault)
+        return known or fault
 
     def _run_until_fault(self) -> None:
         self._fault = None
@@ -193,8 +190,7 @@ class PipelineRunner:
 
         try:
             self._stream = load_stream(self._spark, self.state)
-        except Exception:
-            # The start of the query meets it again, where it can be told.
+        except Exception:  # the start of the query meets it again, where it can be told
             logger.debug("loading the stream of %s", self.plan.name, exc_info=True)
 
     def _start_query(self) -> StreamingQuery:
@@ -273,6 +269,7 @@ class PipelineRunner:
                 self._emit(CommitFailed(self.plan.name, table, exc.retries, exc.what))
                 raise
             self._last = self.plan.sink.last_mark()
+            self._has_worked = True
             self._note(mark, result)
             self.plan.sink.publish(mark)
             self._attempt = 0

@@ -10,9 +10,10 @@ from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.paths import absolute, resolve
 from icestream.plan.unbuilt import UnbuiltCatalog
+from icestream.storage.blocks import KINDS, StorageBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from icestream.config import Config, Part
     from icestream.contracts.catalog import Catalog
@@ -31,6 +32,7 @@ class CatalogChooser:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.catalogs: dict[str, Catalog[Any]] = {}
+        self._files: dict[str, StorageBlocks | None] = {}
         self._inline: list[tuple[Part, str]] = []
         self._embeds = any(
             part.catalog is None and hasattr(part.options, "catalog")
@@ -46,20 +48,45 @@ class CatalogChooser:
         """Return the catalog of a sink or source; None for one that uses no catalog."""
         if not hasattr(part.options, "catalog"):
             return None
+        files = _files(part)
         if part.catalog is None:
-            return self._embedded()
+            return self._embedded(part, files)
         if isinstance(part.catalog, str):
-            return self._named(part.catalog)
-        return self._inlined(part.catalog, part.name)
+            return self._named(part.catalog, part, files)
+        return self._inlined(part.catalog, part, files)
 
-    def _named(self, name: str) -> Catalog[Any]:
+    def _named(
+        self, name: str, user: Part | None = None, files: StorageBlocks | None = None
+    ) -> Catalog[Any]:
         if name not in self.catalogs:
-            self.catalogs[name] = _build(name, self.config.catalogs[name], self.config)
+            self.catalogs[name] = _build(name, self.config.catalogs[name], self.config, files)
+            self._files[name] = files
+        elif user is not None:
+            self._refuse_other_files(name, user, files)
         return self.catalogs[name]
 
-    def _inlined(self, block: Part, sink: str) -> Catalog[Any]:
+    def _refuse_other_files(self, name: str, user: Part, files: StorageBlocks | None) -> None:
+        """Refuse a second sink that says of the same catalog that its files lie elsewhere."""
+        if files == self._files[name]:
+            return
+        kinds = [kind for kind in KINDS if files is not None and getattr(files, kind) is not None]
+        path = (*user.path, *kinds)
+        raise ConfigError(
+            [
+                PlanError(
+                    f"sinks of the catalog {name!r} differ in where its files lie",
+                    where=self.config.tree.where(path, key=True),
+                    todo="Put the storage block into the catalog's own block, and take it out of "
+                    "the sinks; or give the sinks catalogs of their own.",
+                )
+            ]
+        )
+
+    def _inlined(self, block: Part, user: Part, files: StorageBlocks | None) -> Catalog[Any]:
+        sink = user.name
         for known, name in self._inline:
-            if known.connector == block.connector and known.options == block.options:
+            same = known.connector == block.connector and known.options == block.options
+            if same and files == self._files[name]:
                 return self.catalogs[name]
         taken = {*self.config.catalogs, *(name for _, name in self._inline)}
         if self._embeds:
@@ -68,17 +95,38 @@ class CatalogChooser:
         while name in taken:
             name = f"{name}_catalog"
         self._inline.append((block, name))
-        self.catalogs[name] = _build(name, block, self.config)
+        self.catalogs[name] = _build(name, block, self.config, files)
+        self._files[name] = files
         return self.catalogs[name]
 
-    def _embedded(self) -> Catalog[Any]:
+    def _embedded(self, user: Part, files: StorageBlocks | None) -> Catalog[Any]:
         name = DEFAULT if DEFAULT not in self.config.catalogs else f"{DEFAULT}_embedded"
         if name not in self.catalogs:
             from icestream.catalogs import jdbc
 
             state = absolute(self.config.block.state.path, self.config.folder)
-            self.catalogs[name] = jdbc.embedded(_beside(state, self.config.folder), name)
+            folder = _beside(state, self.config.folder)
+            storage = files.given_storage() if files else None
+            self.catalogs[name] = jdbc.embedded(folder, name, storage)
+            self._files[name] = files
+        else:
+            self._refuse_other_files(name, user, files)
         return self.catalogs[name]
+
+
+def environment_of(catalogs: Mapping[str, Catalog[Any]]) -> dict[str, str]:
+    """Return the variables that the catalogs' libraries read; a process has one value of each."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, catalog in catalogs.items():
+        for variable, value in catalog.environment().items():
+            other, known = found.setdefault(variable, (name, value))
+            if known != value:
+                raise PlanError(
+                    f"the catalogs {other!r} and {name!r} need different values of {variable}, "
+                    "and a process has one",
+                    todo="Run their pipelines by two files, or give one of them keys of its own.",
+                )
+    return {variable: value for variable, (_, value) in found.items()}
 
 
 def _beside(state: str, folder: Path) -> Path:
@@ -86,13 +134,26 @@ def _beside(state: str, folder: Path) -> Path:
     return (folder if "://" in state else Path(state).parent) / DEFAULT
 
 
-def _build(name: str, part: Part, config: Config) -> Catalog[Any]:
+def _files(part: Part) -> StorageBlocks | None:
+    """Return the storage block of a sink; None if it has none."""
+    options = part.options
+    if not isinstance(options, StorageBlocks):
+        return None
+    given = {kind: getattr(options, kind) for kind in KINDS if getattr(options, kind) is not None}
+    return StorageBlocks.model_validate(given) if given else None
+
+
+def _build(
+    name: str, part: Part, config: Config, files: StorageBlocks | None = None
+) -> Catalog[Any]:
+    """Build a catalog; the storage block of the sink that uses it wins over its own."""
     options = resolve(part.options, config.folder)
+    storage = files.given_storage() if files else None
     if not is_built("catalogs", part.connector):
         return UnbuiltCatalog(part.connector, name, options)
     kind = registry.find("catalogs", part.connector)
     try:
-        built: Catalog[Any] = kind(name, options)
+        built: Catalog[Any] = kind(name, options, storage)
     except UnavailableError:
         return UnbuiltCatalog(part.connector, name, options)
     except PlanError as exc:

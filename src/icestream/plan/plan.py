@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,7 @@ class Plan:
         names: every pipeline of the file, those that do not run now included.
         planned: what the file names and this version does not have; `run` refuses these.
         shown_secrets: what is shown for each secret setting, such as `${PG_PASSWORD}`.
+        environment: variables that libraries of catalogs and stores read, such as AWS_PROFILE.
         sources: every source built, by name in the file.
         sinks: every sink built, by name in the file.
     """
@@ -98,8 +100,13 @@ class Plan:
     names: tuple[str, ...] = ()
     planned: tuple[PlannedFeature, ...] = ()
     shown_secrets: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Source[Any]] = field(default_factory=dict)
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
+
+    def enter_environment(self) -> None:
+        """Set the variables that libraries read, for this process and those that it starts."""
+        os.environ.update(self.environment)
 
     def visible_conf(self) -> dict[str, str]:
         """Return Spark's settings with each secret hidden, or shown as its reference."""

@@ -1,10 +1,29 @@
-"""Options of S3 and stores that speak its protocol."""
+"""S3, and stores that speak its protocol."""
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlsplit
 
+from pydantic import Field, SecretStr, model_validator
+
+from icestream.contracts.check import CheckStep
+from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import Options
+from icestream.contracts.reaching import reach
+from icestream.contracts.storage import Storage
+from icestream.storage.probing import probe
+from icestream.storage.s3_faults import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icestream.errors import IcestreamError
+
+CONNECT_SECS = 10
+REQUEST_SECS = 60
+# Stores that are not Amazon's take any region, and signing needs one.
+ANY_REGION = "us-east-1"
 
 
 class S3Options(Options):
@@ -22,3 +41,88 @@ class S3Options(Options):
     secret_access_key: SecretStr | None = Field(None, description="Secret access key.")
     session_token: SecretStr | None = Field(None, description="Token of temporary credentials.")
     profile: str | None = Field(None, description="Profile of the AWS configuration files.")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> S3Options:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError(
+                "`access_key_id` and `secret_access_key` belong together, and one is missing"
+            )
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("`session_token` needs `access_key_id` and `secret_access_key`")
+        if self.profile is not None and self.access_key_id is not None:
+            raise ValueError("holds both a `profile` and keys; keep one of them")
+        return self
+
+
+class S3Storage(Storage):
+    """Buckets behind S3's protocol, by Iceberg's S3FileIO and Arrow's file system."""
+
+    kind: ClassVar[str] = "s3"
+    schemes: ClassVar[tuple[str, ...]] = ("s3", "s3a", "s3n")
+
+    def __init__(self, options: S3Options) -> None:
+        self.options = options
+
+    def identity(self) -> str:
+        options = self.options
+        place = options.endpoint or options.region or "of Amazon"
+        return f"s3 {place}" + (f", profile {options.profile}" if options.profile else "")
+
+    def warehouse(self) -> str | None:
+        return f"s3://{self.options.bucket}" if self.options.bucket else None
+
+    def jars(self) -> tuple[str, ...]:
+        return (AWS_BUNDLE,)
+
+    def environment(self) -> dict[str, str]:
+        # Amazon's libraries in Java, C++ and Python have this one way of naming a profile alike.
+        return {"AWS_PROFILE": self.options.profile} if self.options.profile else {}
+
+    def spark_settings(self) -> dict[str, str]:
+        settings = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **self._keys()}
+        if self._region is not None:
+            settings["client.region"] = self._region
+        if self.options.endpoint is not None:
+            settings["s3.endpoint"] = self.options.endpoint
+        if self.options.path_style_access:
+            settings["s3.path-style-access"] = "true"
+        return settings
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        properties = {
+            **self._keys(),
+            "s3.connect-timeout": str(CONNECT_SECS),
+            "s3.request-timeout": str(REQUEST_SECS),
+        }
+        if self._region is not None:
+            properties["s3.region"] = self._region
+        if self.options.endpoint is not None:
+            properties["s3.endpoint"] = self.options.endpoint
+            virtual = "false" if self.options.path_style_access else "true"
+            properties["s3.force-virtual-addressing"] = virtual
+        return properties
+
+    def check(self, warehouse: str) -> Iterator[CheckStep]:
+        endpoint = self.options.endpoint
+        if endpoint is not None:
+            where = f"storage {self.identity()}"
+            yield CheckStep("reach store", lambda: reach(endpoint, where, "s3.endpoint"))
+        yield from probe(self, warehouse)
+
+    def explain(self, said: str, where: str) -> IcestreamError | None:
+        host = urlsplit(self.options.endpoint or "").hostname
+        return explain(said, where, endpoint=host, path_style=self.options.path_style_access)
+
+    @property
+    def _region(self) -> str | None:
+        return self.options.region or (ANY_REGION if self.options.endpoint else None)
+
+    def _keys(self) -> dict[str, str]:
+        options = self.options
+        keys = {
+            "s3.access-key-id": options.access_key_id,
+            "s3.secret-access-key": options.secret_access_key,
+            "s3.session-token": options.session_token,
+        }
+        return {name: key.get_secret_value() for name, key in keys.items() if key is not None}

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions, embedded
-from icestream.contracts.jars import POSTGRESQL, SQLITE
+from icestream.contracts.jars import AWS_BUNDLE, POSTGRESQL, SQLITE
 from icestream.errors import PlanError, UnavailableError
 
 PASSWORD = "p@ss/w:rd"  # noqa: S105
@@ -58,12 +58,13 @@ def test_postgresql_is_told_to_spark_and_to_pyiceberg(prefix: str) -> None:
         "jdbc.password": PASSWORD,
         "warehouse": "s3://bucket/lake",
         "cache-enabled": "false",
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
     }
     assert catalog.pyiceberg_properties()["uri"] == (
         "postgresql+psycopg://me%40work:p%40ss%2Fw%3Ard@db.example:6432/meta"
         "?sslmode=require&connect_timeout=10&options=-csearch_path%3Dlake"
     )
-    assert catalog.jars() == (POSTGRESQL,)
+    assert catalog.jars() == (POSTGRESQL, AWS_BUNDLE)
     assert catalog.identity() == "jdbc postgresql db.example:6432/meta"
 
 

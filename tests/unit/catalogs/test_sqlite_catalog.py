@@ -124,8 +124,7 @@ def test_warehouse_that_is_not_writable_is_found_by_check(folder: Path) -> None:
         steps["write to warehouse"]()
 
     assert str(caught.value) == (
-        "catalog 'lake' (sqlite lake/catalog.db): "
-        f"the warehouse '{folder}/lake' is not writable (Permission denied)\n"
+        f"storage local files: the warehouse '{folder}/lake' is not writable (Permission denied)\n"
         "  Let this user write to the folder, or name another one as `warehouse`."
     )
 

@@ -105,7 +105,7 @@ def test_secrets_are_in_no_repr_of_the_configuration() -> None:
     text = JDBC.replace("{password}", "${PW}") + (
         "sinks:\n  lake:\n    connector: iceberg\n    config:\n      namespace: a\n      table: b\n"
         "      catalog: {type: rest, rest: {uri: x, token: hunter2}}\n"
-        "      s3: {secret_access_key: hunter2}\n"
+        "      s3: {access_key_id: key, secret_access_key: hunter2}\n"
     )
     config = parse(text, "a.yaml", environment={"PW": "hunter2"})
     assert "hunter2" not in repr(config)

@@ -234,7 +234,6 @@ sinks:
       branch: main
       schema_evolution: full
       maintenance: {manifests: true}
-      s3: {region: x}
 pipelines:
   p: {source: hook, sink: lake, transforms: [{flatten: [a]}]}
 views:
@@ -252,9 +251,8 @@ views:
             ("4:32 catalogs.my.jdbc.uri", "mysql"),
             ("6:21 sources.hook.connector", "webhook"),
             ("17:7 sinks.lake.config.maintenance", "maintenance"),
-            ("18:7 sinks.lake.config.s3", "s3"),
-            ("20:47 pipelines.p.transforms[0].flatten", "flatten"),
-            ("21:1 views", "views"),
+            ("19:47 pipelines.p.transforms[0].flatten", "flatten"),
+            ("20:1 views", "views"),
         ]
     ]
 

@@ -133,6 +133,12 @@ class JavaTable:
         value: str | None = self.java.properties().get(key)
         return value
 
+    def vended_properties(self) -> dict[str, str]:
+        """Return the credentials that the catalog handed out for the table's files, if any."""
+        from icestream.sinks.iceberg.vended import vended_properties
+
+        return vended_properties(self.java)
+
     def commit_attempts(self) -> int:
         """Return how often a commit is tried before it is given up, by the table's own policy."""
         properties = self.java.properties()

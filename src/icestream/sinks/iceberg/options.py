@@ -10,9 +10,7 @@ from pydantic.config import JsonDict  # noqa: TC002 - read when the module is lo
 from icestream.contracts.options import Namespace, Options, PropertyText
 from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
 from icestream.sinks.iceberg.publish_options import PublishOptions
-from icestream.storage.azure import AzureOptions
-from icestream.storage.gcs import GcsOptions
-from icestream.storage.s3 import S3Options
+from icestream.storage.blocks import StorageBlocks
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
@@ -41,7 +39,7 @@ class Expectation(Options):
     )
 
 
-class IcebergOptions(Options):
+class IcebergOptions(StorageBlocks):
     """Where and how rows are written."""
 
     catalog: str | dict[str, Any] | None = Field(
@@ -197,13 +195,6 @@ class IcebergOptions(Options):
     )
     expect: tuple[Expectation, ...] = Field(
         (), max_length=60, description="Conditions that rows should meet."
-    )
-    s3: S3Options | None = Field(None, description="S3 storage.", json_schema_extra=PLANNED)
-    gcs: GcsOptions | None = Field(
-        None, description="Google Cloud Storage.", json_schema_extra=PLANNED
-    )
-    azure: AzureOptions | None = Field(
-        None, description="Azure storage.", json_schema_extra=PLANNED
     )
     maintenance: Literal["off"] | MaintenanceOptions = Field(
         "off",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import told
 from icestream.contracts.quoting import quote_for_spark
 from icestream.contracts.sink import Expectation, Sink
 from icestream.sinks.iceberg import ledger
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import Commit, TaskWriter, WrittenFile
+    from icestream.errors import IcestreamError
 
 
 class IcebergSink(Sink[IcebergOptions]):
@@ -158,6 +160,9 @@ class IcebergSink(Sink[IcebergOptions]):
 
     def discard(self, files: list[WrittenFile]) -> None:
         self.mode.discard(files)
+
+    def explain(self, fault: BaseException) -> IcestreamError | None:
+        return self.catalog.explain(told(fault), f"table {self.identity()}")
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.writer import IcebergWriter
 
 logger = logging.getLogger(__name__)
+
+# A batch that takes longer than this may find its credentials run out; it is then replayed.
+RENEWED_SECS_BEFORE = 300
 
 
 class Target:
@@ -116,6 +120,29 @@ class Target:
             self._state = self._handle.read_state()
             self.seen = self._state.properties.get(ledger.property_key(pipeline))
 
+    def io_properties(self) -> dict[str, str]:
+        """Return how PyIceberg reaches the table's files now, secrets included.
+
+        Asked for each batch: what the catalog hands out for a table runs out.
+        """
+        return {**self.catalog.pyiceberg_properties(), **self._vended()}
+
+    def _vended(self) -> dict[str, str]:
+        if self._handle is None or not self.catalog.abilities.vends_credentials:
+            return {}
+        return self._handle.vended_properties()
+
+    def _renew(self) -> None:
+        """Load the table anew when the credentials that came with it run out soon."""
+        from icestream.sinks.iceberg.vended import end_ms
+
+        end = end_ms(self._vended())
+        if end is None or end / 1000 > time.time() + RENEWED_SECS_BEFORE:
+            return
+        assert self._java is not None  # noqa: S101 - `open` comes first
+        self._handle = self._java.load(self.namespace, self.table)
+        logger.info("table %s: credentials for its files were renewed", self.identity)
+
     def last_mark(self) -> BatchMark | None:
         """Return the newest mark of the pipeline that the table held when last looked at."""
         if self.seen is None:
@@ -133,6 +160,7 @@ class Target:
         """Return the table's columns as they are now; None while there is no table."""
         if self._state is None:
             return None
+        self._renew()
         try:
             self.fitting.notice()
             self.fitting.rename()
@@ -148,6 +176,7 @@ class Target:
             if self._state is None:
                 self._create(columns)
             elif not self._is_looked_at:
+                self._renew()
                 self.fitting.notice()
             self._is_looked_at = False
             # Also a table just made: another pipeline may have been quicker.
@@ -177,7 +206,7 @@ class Target:
             spec=state.spec.model_dump_json(),
             location=state.location,
             properties=state.properties,
-            io_properties=self.catalog.pyiceberg_properties(),
+            io_properties=self.io_properties(),
             sort_order_id=self._sort_order_id(state),
             settings=write_settings(self.options, state.properties),
         )
@@ -209,7 +238,7 @@ class Target:
         io = None
         for path in paths:
             if io is None:
-                io = load_file_io(self.catalog.pyiceberg_properties(), self.state.location)
+                io = load_file_io(self.io_properties(), self.state.location)
             with suppress(FileNotFoundError):
                 io.delete(path)
 

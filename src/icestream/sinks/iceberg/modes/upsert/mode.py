@@ -101,7 +101,7 @@ class Upsert(Mode):
             schema=state.schema.model_dump_json(),
             keys=self.keys,
             folder=self._staging(),
-            io_properties=self.target.catalog.pyiceberg_properties(),
+            io_properties=self.target.io_properties(),
         )
 
     def _staging(self) -> str:
@@ -111,7 +111,7 @@ class Upsert(Mode):
         name = quote(self.target.pipeline, safe="") or "by-hand"
         folder = f"{self.target.state.location.rstrip('/')}/data/__staged/{name}"
         if folder != self._swept:
-            sweep(folder, self.target.catalog.pyiceberg_properties(), older_than=LEFT_BEHIND)
+            sweep(folder, self.target.io_properties(), older_than=LEFT_BEHIND)
             self._swept = folder
         return folder
 
@@ -217,7 +217,7 @@ class Upsert(Mode):
             key_ids=tuple(schema.find_field(name).field_id for name in self.options.key_fields),
             sequence_id=None if sequence is None else schema.find_field(sequence).field_id,
             folder=str(self.target.cache / "keys"),
-            io_properties=self.target.catalog.pyiceberg_properties(),
+            io_properties=self.target.io_properties(),
         )
 
     def _check(self, columns: pa.Schema) -> None:

@@ -80,7 +80,7 @@ def write_rows(
         batch=batch if batch.donors else None,
         table_rows=_table_rows(matched),
         order=tuple(parse_sort(target.options)),
-        io_properties=target.catalog.pyiceberg_properties(),
+        io_properties=target.io_properties(),
     )
     written = run_pieces(target.session, pieces, task)
     return [file for files in written for file in files], {

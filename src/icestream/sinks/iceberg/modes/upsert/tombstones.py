@@ -115,7 +115,7 @@ class Tombstones:
             keys=self._names,
             sequences=tuple(chunk.sequence for chunk in chunks if chunk.sequence is not None),
             writer=self._target.writer(),
-            io_properties=self._target.catalog.pyiceberg_properties(),
+            io_properties=self._target.io_properties(),
         )
         (written,) = run_pieces(self._target.session, [piece], task)
         change = Change(added=[file.what for file in written])
@@ -160,7 +160,7 @@ class Tombstones:
             key_ids=tuple(schema.find_field(name).field_id for name in self._names.values()),
             sequence_id=schema.find_field(SEQUENCE).field_id,
             folder=str(self._main.cache / "tombstones"),
-            io_properties=self._target.catalog.pyiceberg_properties(),
+            io_properties=self._target.io_properties(),
         )
 
     def _expire(self) -> None:

@@ -1,0 +1,133 @@
+"""A catalog that a server keeps: one client a process, and its faults in our words."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from icestream.contracts.catalog import Catalog
+from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import told
+from icestream.contracts.reaching import reach
+from icestream.contracts.secrets import without_secrets
+from icestream.contracts.source import OptionsT
+from icestream.errors import ConnectorError, DependencyError, IcestreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
+    from pyiceberg.table import Table
+
+AnswerT = TypeVar("AnswerT")
+
+# Held while a client is made: pipelines of one process ask for it at the same moment.
+_connecting = threading.Lock()
+
+
+class ServedCatalog(Catalog[OptionsT]):
+    """Tables by name behind a server, asked by PyIceberg's client for that kind of server.
+
+    A subclass says where the server is (`addresses`, with the key of the file that names it), how
+    its faults are understood (`explain`), and which extra its client comes with.
+    """
+
+    extra: str
+    _client: PyIcebergCatalog | None = None
+
+    @abstractmethod
+    def addresses(self) -> list[str]:
+        """Return where the server may be: any of them will do; none if a library knows."""
+
+    @property
+    @abstractmethod
+    def address_key(self) -> str:
+        """The key of the file that holds the address."""
+
+    def place(self) -> str | None:
+        """Return the URI below which tables are made; None if only the server knows."""
+        return None
+
+    @property
+    def where(self) -> str:
+        return f"catalog {self.name!r} ({self.identity()})"
+
+    def client(self) -> PyIcebergCatalog:
+        with _connecting:
+            if self._client is None:
+                self._client = self.asked(self._connect)
+            return self._client
+
+    def find_table(self, identifier: tuple[str, ...]) -> Table | None:
+        return self.asked(lambda: super(ServedCatalog, self).find_table(identifier))
+
+    def asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
+        """Return an answer of the server; a fault is raised in our words, free of secrets."""
+        try:
+            return ask()
+        except IcestreamError:
+            raise
+        except ModuleNotFoundError as exc:
+            raise DependencyError(
+                f"needs the package {exc.name}, which is not installed",
+                where=self.where,
+                todo=f"pip install 'icestream[{self.extra}]'",
+            ) from exc
+        except self.faults() as exc:
+            # The fault's own text may quote a secret, so it is not shown as a cause.
+            raise self.explained(exc) from None
+
+    def faults(self) -> tuple[type[Exception], ...]:
+        """Return the classes of everything that the client raises when the server refuses."""
+        from pyiceberg.exceptions import RESTError
+
+        return OSError, RESTError, ValueError
+
+    def explained(self, fault: Exception) -> IcestreamError:
+        """Return a fault in our words, or as the server told it where we have none."""
+        said = told(fault)
+        shown = without_secrets(said.splitlines()[0], self.options)
+        return self.explain(said, self.where) or ConnectorError(
+            f"the catalog answered: {shown}",
+            where=self.where,
+            todo="Look at the catalog's block, and at the server's log.",
+        )
+
+    def check(self) -> Iterator[CheckStep]:
+        if self.addresses():
+            yield CheckStep("reach catalog", self._reach)
+        yield CheckStep("sign in", self._sign_in)
+        place = self.place()
+        if self.storage is not None and place is not None:
+            yield from self.storage.check(place)
+
+    def close(self) -> None:
+        with _connecting:
+            client, self._client = self._client, None
+        if client is not None:
+            close = getattr(client, "close", None)
+            if close is not None:
+                close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def _connect(self) -> PyIcebergCatalog:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(self.name, **self.pyiceberg_properties())
+
+    def _reach(self) -> str:
+        """Try the addresses in order, as the clients do; the last one's fault is told."""
+        *others, last = self.addresses()
+        for address in others:
+            try:
+                return reach(address, self.where, self.address_key)
+            except ConnectorError:  # noqa: PERF203 - a handful of addresses
+                continue
+        return reach(last, self.where, self.address_key)
+
+    def _sign_in(self) -> str:
+        namespaces = self.asked(lambda: self.client().list_namespaces())
+        return f"{len(namespaces)} namespace{'' if len(namespaces) == 1 else 's'}"

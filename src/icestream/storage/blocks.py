@@ -1,0 +1,70 @@
+"""The storage blocks that a sink or a catalog may hold, and the store that they mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, model_validator
+
+from icestream.contracts.options import Options
+from icestream.storage.azure import AzureOptions
+from icestream.storage.gcs import GcsOptions
+from icestream.storage.s3 import S3Options
+
+if TYPE_CHECKING:
+    from icestream.contracts.storage import Storage
+
+
+KINDS = ("s3", "gcs", "azure")
+
+
+class StorageBlocks(Options):
+    """Where files lie; at most one of the three. Without any, the warehouse's address tells."""
+
+    s3: S3Options | None = Field(None, description="S3 storage.")
+    gcs: GcsOptions | None = Field(None, description="Google Cloud Storage.")
+    azure: AzureOptions | None = Field(None, description="Azure storage.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> StorageBlocks:
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"holds {' and '.join(given)}; files lie in one store, keep one block")
+        return self
+
+    def given_storage(self) -> Storage | None:
+        """Return the store of the block that is given; None if there is none."""
+        if self.s3 is not None:
+            from icestream.storage.s3 import S3Storage
+
+            return S3Storage(self.s3)
+        if self.gcs is not None:
+            from icestream.storage.gcs import GcsStorage
+
+            return GcsStorage(self.gcs)
+        if self.azure is not None:
+            from icestream.storage.azure import AzureStorage
+
+            return AzureStorage(self.azure)
+        return None
+
+
+def storage_at(warehouse: str | None) -> Storage:
+    """Return the store that an address means, with credentials from that store's default chain."""
+    from icestream.storage.local import LocalStorage
+
+    scheme, colon, _ = (warehouse or "").partition("://")
+    scheme = scheme.lower() if colon else "file"
+    if scheme in ("s3", "s3a", "s3n"):
+        from icestream.storage.s3 import S3Storage
+
+        return S3Storage(S3Options.model_validate({}))
+    if scheme in ("gs", "gcs"):
+        from icestream.storage.gcs import GcsStorage
+
+        return GcsStorage(GcsOptions.model_validate({}))
+    if scheme in ("abfs", "abfss", "wasb", "wasbs"):
+        from icestream.storage.azure import AzureStorage
+
+        return AzureStorage(AzureOptions.model_validate({}))
+    return LocalStorage()

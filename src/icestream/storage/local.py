@@ -1,0 +1,51 @@
+"""Folders of this machine, or of a file system that every machine mounts alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from icestream.contracts.check import CheckStep
+from icestream.contracts.storage import Storage
+from icestream.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class LocalStorage(Storage):
+    """Local folders: what is used where nothing else is named."""
+
+    kind: ClassVar[str] = "local"
+    schemes: ClassVar[tuple[str, ...]] = ("file",)
+
+    def identity(self) -> str:
+        return "local files"
+
+    def jars(self) -> tuple[str, ...]:
+        return ()
+
+    def spark_settings(self) -> dict[str, str]:
+        return {}
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        return {}
+
+    def check(self, warehouse: str) -> Iterator[CheckStep]:
+        yield CheckStep("write to warehouse", lambda: _write(warehouse))
+
+
+def _write(warehouse: str) -> str:
+    folder = Path(warehouse.removeprefix("file://"))
+    probe = folder / ".icestream-check"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as exc:
+        raise RefusedError(
+            f"the warehouse {str(folder)!r} is not writable ({exc.strerror})",
+            where="storage local files",
+            todo="Let this user write to the folder, or name another one as `warehouse`.",
+        ) from exc
+    return str(folder)

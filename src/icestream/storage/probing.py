@@ -1,0 +1,93 @@
+"""The steps of `icestream check` that every object store has: list, write, read, remove."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import told
+from icestream.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyiceberg.io import FileIO
+
+    from icestream.contracts.storage import Storage
+
+CONTENT = b"icestream was here"
+
+
+def probe(storage: Storage, warehouse: str) -> Iterator[CheckStep]:
+    """Yield the steps that try a store below a place; nothing is left behind."""
+    path = f"{warehouse.rstrip('/')}/.icestream-check-{uuid.uuid4().hex[:12]}"
+    where = f"storage {storage.identity()}"
+
+    def step(name: str, ask: Callable[[FileIO], str]) -> CheckStep:
+        def run() -> str:
+            try:
+                return ask(_file_io(storage, warehouse))
+            except OSError as exc:
+                said = told(exc)
+                raise storage.explain(said, where) or _unknown(said, storage, where) from None
+
+        return CheckStep(name, run)
+
+    yield step("list store", lambda io: _list(io, warehouse))
+    yield step("write an object", lambda io: _write(io, path))
+    yield step("read it back", lambda io: _read(io, path))
+    yield step("remove it", lambda io: _remove(io, path))
+
+
+def _unknown(said: str, storage: Storage, where: str) -> ConnectorError:
+    return ConnectorError(
+        f"the store answered: {said.splitlines()[0]}",
+        where=where,
+        todo=f"Look at the `{storage.kind}` block.",
+    )
+
+
+def _file_io(storage: Storage, warehouse: str) -> FileIO:
+    from pyiceberg.io import load_file_io
+
+    return load_file_io(storage.pyiceberg_properties(), warehouse)
+
+
+def _list(io: Any, warehouse: str) -> str:
+    parts = urlsplit(warehouse)
+    system = io.fs_by_scheme(parts.scheme, parts.netloc)
+    # FsspecFileIO gives a file system of fsspec, PyArrowFileIO one of Arrow.
+    if hasattr(system, "get_file_info"):
+        from pyarrow.fs import FileSelector
+
+        place = f"{parts.netloc}{parts.path}".rstrip("/")
+        system.get_file_info(FileSelector(place, allow_not_found=bool(parts.path.strip("/"))))
+    else:
+        system.invalidate_cache()
+        system.ls(f"{parts.scheme}://{parts.netloc}/")
+    return warehouse
+
+
+def _write(io: FileIO, path: str) -> str:
+    with io.new_output(path).create() as stream:
+        stream.write(CONTENT)
+    return path.rpartition("/")[2]
+
+
+def _read(io: FileIO, path: str) -> str:
+    with io.new_input(path).open() as stream:
+        found = stream.read()
+    if found != CONTENT:
+        raise ConnectorError(
+            f"{len(CONTENT)} bytes were written and {len(found)} others came back",
+            where=path,
+            todo="Does a proxy or a gateway in front of the store change what passes?",
+        )
+    return f"{len(found)} bytes"
+
+
+def _remove(io: FileIO, path: str) -> str:
+    io.delete(path)
+    return "nothing is left behind"
