@@ -62,6 +62,9 @@ class ServedCatalog(Catalog[OptionsT]):
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
         return self.asked(lambda: super(ServedCatalog, self).find_table(identifier))
 
+    def has_namespace(self, namespace: tuple[str, ...]) -> bool:
+        return self.asked(lambda: super(ServedCatalog, self).has_namespace(namespace))
+
     def asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
         """Return an answer of the server; a fault is raised in our words, free of secrets."""
         try:

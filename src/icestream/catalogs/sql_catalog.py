@@ -109,6 +109,14 @@ class SqlStoredCatalog(Catalog[OptionsT]):
 
         return StaticTable.from_metadata(str(answer[0][0]), self.pyiceberg_properties())
 
+    def has_namespace(self, namespace: tuple[str, ...]) -> bool:
+        answer = self._ask(_NAMESPACES, self.name, self.name)
+        if answer is None:
+            return super().has_namespace(namespace)
+        # Those that only a table's name tells of count, and so do those that they lie in.
+        name = ".".join(namespace)
+        return any(f"{row[0]}.".startswith(f"{name}.") for row in answer)
+
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("reach catalog", self._reach)
         yield from self.files.check(self.warehouse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from icestream.contracts.check import CheckStep
+    from icestream.contracts.sink import Sink
+    from icestream.contracts.source import Source
     from icestream.plan.plan import Plan
 
 UNREACHABLE = 3
@@ -47,7 +50,7 @@ class StepReport:
 
 @dataclass
 class PartReport:
-    """The steps of a source or a sink."""
+    """The steps of a source, a sink or a pipeline."""
 
     name: str
     steps: list[StepReport] = field(default_factory=list)
@@ -77,7 +80,8 @@ def command(
     """Look whether everything that the file names can be used.
 
     First the file itself, then each source and each sink, step by step: a tick with a detail, or
-    the reason and what to do. No Spark is started and no row is read or written.
+    the reason and what to do; then whether the rows of each pipeline fit its table. No Spark is
+    started, no row is read or written, and an object that is written to try a store is removed.
     """
     from icestream.config import load
     from icestream.plan.endless import refuse_endless
@@ -92,7 +96,7 @@ def command(
     head = StepReport("configuration", True, time.perf_counter() - started, _contents(plan))
     screen.say(str(path))
     screen.say(_step_text(head))
-    reports = [] if offline else [_ask(part, steps, screen) for part, steps in chosen.items()]
+    reports = [] if offline else _ask_all(plan, chosen, screen)
     errors = [error for report in reports for error in report.errors()]
     screen.show(_document(path, head, reports, errors), _closing(reports, errors, offline=offline))
     return _exit_code(errors)
@@ -100,17 +104,34 @@ def command(
 
 def _chosen(
     plan: Plan, sources: tuple[str, ...], sinks: tuple[str, ...]
-) -> dict[str, Callable[[], Iterator[CheckStep]]]:
-    """Return the parts to ask, by what they are called on the screen."""
+) -> dict[tuple[str, str], Source[Any] | Sink[Any]]:
+    """Return the parts to ask, by role and name."""
     everything = not sources and not sinks
-    parts: dict[str, Callable[[], Iterator[CheckStep]]] = {}
+    parts: dict[tuple[str, str], Source[Any] | Sink[Any]] = {}
     for name in plan.sources if everything else sources:
-        source = _named("source", name, plan.sources)
-        parts[f"source {name!r} ({source.identity()})"] = source.check
+        parts["source", name] = _named("source", name, plan.sources)
     for name in plan.sinks if everything else sinks:
-        sink = _named("sink", name, plan.sinks)
-        parts[f"sink {name!r} ({sink.identity()})"] = sink.check
+        parts["sink", name] = _named("sink", name, plan.sinks)
     return parts
+
+
+def _ask_all(
+    plan: Plan, chosen: Mapping[tuple[str, str], Source[Any] | Sink[Any]], screen: Screen
+) -> list[PartReport]:
+    """Ask each part, and of each pipeline whose two parts are well whether they fit together."""
+    from icestream.plan.fit_check import fit_steps
+
+    reports = {
+        (role, name): _ask(f"{role} {name!r} ({part.identity()})", part.check, screen)
+        for (role, name), part in chosen.items()
+    }
+    pairs = {}
+    for pipeline in plan.pipelines:
+        ends = [("source", pipeline.source_name), ("sink", pipeline.sink_name)]
+        if all(end in reports and not reports[end].errors() for end in ends):
+            steps = partial(fit_steps, pipeline)
+            pairs["pipeline", pipeline.name] = _ask(f"pipeline {pipeline.name!r}", steps, screen)
+    return [*reports.values(), *pairs.values()]
 
 
 def _named(role: str, name: str, known: Mapping[str, Any]) -> Any:

@@ -99,6 +99,10 @@ class Catalog(ABC, Generic[OptionsT]):
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
 
+    def has_namespace(self, namespace: tuple[str, ...]) -> bool:
+        """Tell whether a namespace is there."""
+        return self.client().namespace_exists(namespace)
+
     def explain(self, said: str, where: str) -> IcestreamError | None:
         """Turn a fault of the catalog or its store into an error of ours; None if not known.
 

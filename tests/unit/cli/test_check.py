@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from tests.fixtures.ports import free_port
 from tests.unit.cli.shop import FILE, make_table, plan_of, write_file
 
 from icestream.cli.check import StepReport, _exit_code, _run
@@ -15,7 +18,7 @@ from icestream.errors import IcestreamError, RefusedError, UnreachableError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fixtures.command_line import Icestream
+    from tests.fixtures.command_line import Ended, Icestream
 
 
 def signs(out: str) -> list[tuple[str, str]]:
@@ -33,7 +36,9 @@ def test_check_asks_every_part(icestream: Icestream, tmp_path: Path) -> None:
         ("✓", "know the columns"),
         ("✓", "reach catalog"),
         ("✓", "write to warehouse"),
+        ("✓", "find namespace"),
         ("✓", "find table"),
+        ("✓", "fit table"),
     ]
     assert ended.out.splitlines()[-1] == "All is well."
 
@@ -67,14 +72,86 @@ def test_steps_after_a_failed_one_are_not_asked(icestream: Icestream, tmp_path: 
     assert signs(ended.out)[2:] == [
         ("✗", "reach catalog"),
         ("-", "write to warehouse"),
+        ("-", "find namespace"),
         ("-", "find table"),
     ]
     assert ended.out.splitlines()[-1] == "1 of 2 parts can't be used."
     document = icestream("check", "--output", "json").document
     assert document["ok"] is False
     states = [step["state"] for step in document["parts"][1]["steps"]]
-    assert states == ["failed", "not asked", "not asked"]
+    assert states == ["failed", "not asked", "not asked", "not asked"]
     assert document["error"]["exit_code"] == ended.code != 0
+
+
+def details(ended: Ended) -> dict[str, str]:
+    """Return what each step of every part told."""
+    return {
+        step["name"]: step["detail"] for part in ended.document["parts"] for step in part["steps"]
+    }
+
+
+def shape_table(folder: Path, columns: pa.Schema | None) -> None:
+    """Make the pipeline's table, with the columns of its source if none are given."""
+    plan = plan_of(folder)
+    client = plan.catalogs["lake"].client()
+    client.create_namespace("demo")
+    columns = columns or plan.pipelines[0].source.schema()
+    assert columns is not None
+    client.create_table(("demo", "events"), schema=columns)
+
+
+def test_check_tells_whether_rows_fit_the_table(icestream: Icestream, tmp_path: Path) -> None:
+    write_file(tmp_path)
+    assert details(icestream("check", "--output", "json"))["fit table"] == (
+        "the table is made for the rows"
+    )
+    shape_table(tmp_path, None)
+    assert details(icestream("check", "--output", "json"))["fit table"] == (
+        "rows and table have the same shape"
+    )
+
+
+def test_check_tells_how_the_table_would_change(icestream: Icestream, tmp_path: Path) -> None:
+    write_file(tmp_path)
+    shape_table(tmp_path, pa.schema([("event_id", pa.int64())]))
+    told = details(icestream("check", "--output", "json"))
+    assert told["find namespace"] == "demo"
+    assert told["fit table"].startswith("would change: add 'event_time' timestamptz; ")
+
+
+def test_check_finds_rows_that_do_not_fit(icestream: Icestream, tmp_path: Path) -> None:
+    write_file(tmp_path)
+    shape_table(tmp_path, pa.schema([("event_id", pa.bool_())]))
+    ended = icestream("check")
+    assert ended.code == 5
+    assert signs(ended.out)[-1] == ("✗", "fit table")
+    assert "column 'event_id' is boolean in the table" in ended.out
+    assert ended.out.splitlines()[-1] == "1 of 3 parts can't be used."
+
+
+def test_check_of_a_dead_store_ends_soon_and_names_the_key(
+    icestream: Icestream, tmp_path: Path
+) -> None:
+    port = free_port()
+    s3 = f"s3: {{bucket: lake, endpoint: 'http://127.0.0.1:{port}'}}"
+    write_file(tmp_path, FILE.replace("namespace: demo", f"{s3}, namespace: demo"))
+    started = time.monotonic()
+    ended = icestream("check")
+    assert time.monotonic() - started < 20
+    assert ended.code == 3
+    assert (
+        f"storage s3 http://127.0.0.1:{port}: nothing listens at 127.0.0.1:{port}\n"
+        "        Is the server running? Is the port in `s3.endpoint` right?\n"
+    ) in ended.out
+    assert signs(ended.out)[-7:] == [
+        ("✗", "reach store"),
+        ("-", "list store"),
+        ("-", "write an object"),
+        ("-", "read it back"),
+        ("-", "remove it"),
+        ("-", "find namespace"),
+        ("-", "find table"),
+    ]
 
 
 def test_check_refuses_what_this_version_lacks(icestream: Icestream, tmp_path: Path) -> None:

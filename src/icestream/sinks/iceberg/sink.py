@@ -166,7 +166,16 @@ class IcebergSink(Sink[IcebergOptions]):
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()
+        yield CheckStep("find namespace", self._describe_namespace)
         yield CheckStep("find table", self._describe_table)
+
+    def _describe_namespace(self) -> str:
+        name = ".".join(self.namespace)
+        if self.catalog.has_namespace(self.namespace):
+            return name
+        if not self.options.create:
+            raise self.target.table_missing()
+        return f"{name} will be created"
 
     def _describe_table(self) -> str:
         table = self.catalog.find_table((*self.namespace, self.table))
