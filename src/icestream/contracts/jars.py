@@ -4,6 +4,8 @@ from __future__ import annotations
 
 SQLITE = "org.xerial:sqlite-jdbc:3.53.4.0"
 POSTGRESQL = "org.postgresql:postgresql:42.7.14"
+# Speaks to MySQL as well.
+MARIADB = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
 ICEBERG_VERSION = "1.11.0"
 SCALA = "2.13"
 AWS_BUNDLE = f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG_VERSION}"

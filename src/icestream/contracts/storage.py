@@ -59,6 +59,10 @@ class Storage(ABC):
         scheme, colon, _ = location.partition("://")
         return (scheme.lower() if colon else "file") in self.schemes
 
+    def faults(self) -> tuple[type[Exception], ...]:
+        """Return the classes of everything that PyIceberg's client of this store raises."""
+        return (OSError,)
+
     def explain(self, said: str, where: str) -> IcestreamError | None:  # noqa: ARG002
         """Turn a fault of the store into an error of ours; None if it is not known.
 

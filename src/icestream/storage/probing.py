@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from icestream.contracts.check import CheckStep
 from icestream.contracts.faults import told
-from icestream.errors import ConnectorError
+from icestream.errors import ConnectorError, DependencyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,9 @@ def probe(storage: Storage, warehouse: str) -> Iterator[CheckStep]:
         def run() -> str:
             try:
                 return ask(_file_io(storage, warehouse))
-            except OSError as exc:
+            except ModuleNotFoundError as exc:
+                raise _missing(exc, storage, where) from exc
+            except storage.faults() as exc:
                 said = told(exc)
                 raise storage.explain(said, where) or _unknown(said, storage, where) from None
 
@@ -39,6 +41,14 @@ def probe(storage: Storage, warehouse: str) -> Iterator[CheckStep]:
     yield step("write an object", lambda io: _write(io, path))
     yield step("read it back", lambda io: _read(io, path))
     yield step("remove it", lambda io: _remove(io, path))
+
+
+def _missing(fault: ModuleNotFoundError, storage: Storage, where: str) -> DependencyError:
+    return DependencyError(
+        f"needs the package {fault.name}, which is not installed",
+        where=where,
+        todo=f"pip install 'icestream[{storage.kind}]'",
+    )
 
 
 def _unknown(said: str, storage: Storage, where: str) -> ConnectorError:
@@ -57,14 +67,15 @@ def _file_io(storage: Storage, warehouse: str) -> FileIO:
 
 def _list(io: Any, warehouse: str) -> str:
     parts = urlsplit(warehouse)
-    system = io.fs_by_scheme(parts.scheme, parts.netloc)
-    # FsspecFileIO gives a file system of fsspec, PyArrowFileIO one of Arrow.
-    if hasattr(system, "get_file_info"):
+    # PyArrowFileIO gives a file system of Arrow, FsspecFileIO one of fsspec.
+    if hasattr(io, "fs_by_scheme"):
         from pyarrow.fs import FileSelector
 
         place = f"{parts.netloc}{parts.path}".rstrip("/")
-        system.get_file_info(FileSelector(place, allow_not_found=bool(parts.path.strip("/"))))
+        below = FileSelector(place, allow_not_found=bool(parts.path.strip("/")))
+        io.fs_by_scheme(parts.scheme, parts.netloc).get_file_info(below)
     else:
+        system = io.get_fs(parts.scheme, parts.hostname)
         system.invalidate_cache()
         system.ls(f"{parts.scheme}://{parts.netloc}/")
     return warehouse

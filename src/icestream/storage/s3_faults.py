@@ -7,19 +7,9 @@ C++ library (`ACCESS_DENIED`), which Arrow shows.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from icestream.contracts.fault_table import Fault, first_match
 from icestream.errors import ConnectorError, IcestreamError, RefusedError, TransientError
-
-
-class Fault(NamedTuple):
-    """How a fault is recognised, and what is said of it."""
-
-    pattern: str
-    kind: type[IcestreamError]
-    what: str
-    todo: str
-
 
 RIGHTS = (
     "Are the credentials those of the right account? Do they allow s3:ListBucket, s3:GetObject, "
@@ -59,13 +49,13 @@ FAULTS = (
     ),
     Fault(
         r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
-        r"|status code:? ?30[17]|HTTP status 301|region.{1,40}is wrong",
+        r"|[Ss]tatus [Cc]ode:? ?30[17]|HTTP status 301|region.{1,40}is wrong",
         RefusedError,
         "the bucket lies in another region",
         "Set `s3.region` to the bucket's own; `aws s3api get-bucket-location` tells it.",
     ),
     Fault(
-        r"AccessDenied|ACCESS_DENIED|status code:? ?403|HTTP status 403|Forbidden",
+        r"AccessDenied|ACCESS_DENIED|[Ss]tatus [Cc]ode:? ?403|HTTP status 403|Forbidden",
         RefusedError,
         "the store denies access",
         f"{RIGHTS} S3-compatible stores mostly want `s3.path_style_access: true`.",
@@ -85,7 +75,7 @@ FAULTS = (
     ),
     Fault(
         r"NETWORK_CONNECTION|UnknownHost|resolve host|timed? ?out|curlCode|SlowDown|SLOW_DOWN"
-        r"|SERVICE_UNAVAILABLE|status code:? ?50\d|HTTP status 50\d|Connection ?[Rr]efused"
+        r"|SERVICE_UNAVAILABLE|[Ss]tatus [Cc]ode:? ?50\d|HTTP status 50\d|Connection ?[Rr]efused"
         r"|Connect to .{1,80} failed",
         TransientError,
         "the store does not answer",
@@ -112,7 +102,4 @@ def explain(
             where=where,
             todo="Set `s3.path_style_access: true`, as most S3-compatible stores want.",
         )
-    for fault in FAULTS:
-        if re.search(fault.pattern, said):
-            return fault.kind(fault.what, where=where, todo=fault.todo)
-    return None
+    return first_match(FAULTS, said, where)
