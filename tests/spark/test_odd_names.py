@@ -9,8 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icestream.decode.json import JsonDecoder
+from icestream.errors import SchemaMismatchError
+from icestream.schemas.casing import DIFFER_IN_CASE
 from icestream.testing.scripted import ScriptedSource
 from icestream.transforms.cast import CastOptions, CastTransform
+from icestream.transforms.rename import RenameOptions, RenameTransform
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
@@ -44,6 +48,50 @@ def test_rows_are_sorted_by_a_field_of_a_struct(lake: Lake) -> None:
     files = [[value["b"] for value in file] for file in values_in_files(lake)]
     assert sorted(value for file in files for value in file) == list(range(20))
     assert files == [sorted(file, reverse=True) for file in files]
+
+
+def test_column_that_differs_from_another_only_in_case_is_refused(lake: Lake) -> None:
+    source = ScriptedSource(decoder=JsonDecoder())
+    source.append_values([b'{"id": 1, "name": "a"}'])
+    lake.run(lake.plan(source))
+    source.append_values([b'{"id": 2, "Name": "b"}'])
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(lake.plan(source))
+
+    assert str(caught.value) == (
+        f"pipeline 'events', table {lake.name}.db.events: columns 'Name' and 'name' of the stream "
+        f"differ only in case\n  {DIFFER_IN_CASE}"
+    )
+    assert lake.sql("SELECT id, name FROM lake.db.events") == [(1, "a")]
+
+
+def test_stream_in_other_capitals_goes_on_once_its_column_is_renamed(lake: Lake) -> None:
+    lake.sql("CREATE NAMESPACE lake.db")
+    lake.sql("CREATE TABLE lake.db.events (id bigint, name string) USING iceberg")
+    source = ScriptedSource(schema=pa.schema([("id", pa.int64()), ("NAME", pa.string())]))
+    source.append_rows([{"id": 1, "NAME": "a"}])
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(lake.plan(source))
+    rename = RenameTransform(RenameOptions(columns={"NAME": "name"}))
+    lake.run(replace(lake.plan(source), transforms=(rename,)))
+
+    assert caught.value.what == (
+        "column 'NAME' of the stream and column 'name' of the table differ only in case"
+    )
+    assert lake.rows() == [{"id": 1, "name": "a"}]
+
+
+def test_table_with_names_that_differ_only_in_case_is_not_made(lake: Lake) -> None:
+    source = ScriptedSource(schema=pa.schema([("id", pa.int64()), ("ID", pa.int64())]))
+    source.append_rows([{"id": 1, "ID": 2}])
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(lake.plan(source))
+
+    assert str(caught.value) == (
+        f"pipeline 'events', table {lake.name}.db.events: columns 'ID' and 'id' of the stream "
+        f"differ only in case\n  {DIFFER_IN_CASE}"
+    )
+    assert lake.catalog.find_table(("db", "events")) is None
 
 
 @pytest.mark.parametrize("name", ["a.b", "a`b", "a b"])

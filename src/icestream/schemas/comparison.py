@@ -25,6 +25,7 @@ from pyiceberg.types import (
 
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.applying import apply
+from icestream.schemas.casing import DIFFER_IN_CASE, twin_problem, twins_within
 from icestream.schemas.changes import (
     AddColumn,
     DropColumn,
@@ -53,10 +54,12 @@ class Comparison:
     Attributes:
         changes: what makes the table fit, in the order to make it.
         problems: what no change of the table mends, each in words.
+        todo: what mends them instead.
     """
 
     changes: tuple[SchemaChange, ...] = ()
     problems: tuple[str, ...] = ()
+    todo: str = MISFIT
 
 
 def diff(
@@ -74,15 +77,14 @@ def diff(
         table_schema: the table's columns.
         stream_schema: the stream's columns; in Iceberg's types, or in Arrow's.
         renames: columns that go by another name now, old name to new.
-        declared: whether the stream's columns are all that it has. If so, columns of the table
-            that it lacks are dropped; else they are left null.
+        declared: whether it has no other columns; what it lacks is then dropped, else left null.
 
     Raises:
         SchemaMismatchError: the two do not fit, and no change of the table mends it.
     """
     found = compare(table_schema, stream_schema, renames=renames, declared=declared)
     if found.problems:
-        raise SchemaMismatchError("; ".join(found.problems), todo=MISFIT)
+        raise SchemaMismatchError("; ".join(found.problems), todo=found.todo)
     return list(found.changes)
 
 
@@ -123,7 +125,9 @@ def compare(
     comparing.keys = {*keys, *table_schema.identifier_field_names()}
     comparing.structs((), stream_schema.as_struct(), table_schema.as_struct())
     changes = sorted(comparing.changes, key=lambda change: ORDER.index(type(change)))
-    return Comparison((*renamed, *changes), tuple(comparing.problems))
+    twins = list(dict.fromkeys(comparing.twins))
+    todo = DIFFER_IN_CASE if twins and not comparing.problems else MISFIT
+    return Comparison((*renamed, *changes), (*comparing.problems, *twins), todo)
 
 
 def renames_by_id(before: Mapping[int, str], now: Mapping[int, str]) -> dict[str, str]:
@@ -179,6 +183,7 @@ class _Comparing:
         self.keys: set[str] = set()
         self.changes: list[SchemaChange] = []
         self.problems: list[str] = []
+        self.twins: list[str] = []
 
     def rename(
         self, table: Schema, stream: Schema, renames: Mapping[str, str]
@@ -211,7 +216,10 @@ class _Comparing:
                     f"column {_name(here)!r} is missing in the table, and the key of a map can't "
                     "gain members"
                 )
+            elif twin := twin_problem(here, found, wanted):
+                self.twins.append(twin)
             else:
+                self.twins += twins_within(here, column.field_type)
                 self.changes.append(AddColumn(here, column.field_type, column.doc))
         given = {column.name for column in found.fields}
         for column in wanted.fields:

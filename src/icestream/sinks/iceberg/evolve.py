@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from icestream.errors import SchemaMismatchError
@@ -13,7 +13,7 @@ from icestream.schemas.changes import (
     RenameColumn,
     UpdateType,
 )
-from icestream.schemas.comparison import MISFIT, Comparison, compare
+from icestream.schemas.comparison import Comparison, compare
 from icestream.schemas.conversion import arrow_to_iceberg as to_iceberg
 from icestream.schemas.conversion import iceberg_to_arrow as to_arrow
 from icestream.sinks.iceberg.declared import droppable
@@ -104,7 +104,7 @@ def asked(
         for change in found.changes
         if isinstance(change, AddColumn) and (name := change.column) in taken
     ]
-    return Comparison(found.changes, (*found.problems, *clashes))
+    return replace(found, problems=(*found.problems, *clashes))
 
 
 def _compared(
@@ -139,13 +139,13 @@ def permitted(found: Comparison, evolution: str, branch: str = MAIN) -> list[Sch
     """
     if evolution == "full":
         if found.problems:
-            raise SchemaMismatchError("; ".join(found.problems), todo=MISFIT)
+            raise SchemaMismatchError("; ".join(found.problems), todo=found.todo)
         refuse_on_branch(found.changes, branch)
         return list(found.changes)
     lacking = [change for change in found.changes if isinstance(change, AddColumn)]
     mended = [words for change in found.changes if (words := _refusal(change))]
     refused = [*found.problems, *mended]
-    todo = MENDED_BY_FULL if mended and not found.problems else MISFIT
+    todo = MENDED_BY_FULL if mended and not found.problems else found.todo
     if evolution == "strict" and lacking:
         todo = todo if refused else NEEDS_COLUMNS
         named = ", ".join(f"{change.column!r} {change.field_type}" for change in lacking)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from icestream.errors import CheckpointLostError, CommitConflictError, SchemaMismatchError
+from icestream.schemas.casing import DIFFER_IN_CASE, twins_within
 from icestream.schemas.changes import AddColumn, RenameColumn
 from icestream.schemas.comparison import pending_renames, renames_by_id
 from icestream.sinks.iceberg.declared import (
@@ -77,6 +78,9 @@ class Fitting:
         """Make the table for rows with these columns; another pipeline may be quicker."""
         options, target = self._options, self._target
         schema = to_iceberg(columns, options.format_version)
+        twins = twins_within((), schema.as_struct())
+        if twins:
+            raise SchemaMismatchError("; ".join(twins), todo=DIFFER_IN_CASE)
         catalog.create_namespace(target.namespace)
         handle = catalog.create_table(
             target.namespace,

@@ -29,6 +29,11 @@ FULL = (
     "Use `schema_evolution: full`, convert the stream with a `cast` transform, or alter the table."
 )
 
+RENAME = (
+    "Most engines take such names for one. Give the stream's column another name with a `rename` "
+    "transform; of two columns of the stream, leave one out with the source's `schema`."
+)
+
 
 def allowed(stream: pa.Schema, evolution: str) -> list[str]:
     return [str(change) for change in permitted(compare(to_iceberg(TABLE), stream), evolution)]
@@ -81,6 +86,18 @@ def test_type_that_no_change_mends_is_refused_in_every_mode(evolution: str) -> N
         "column 'id' is long in the table and string in the stream"
     )
     assert refusal(stream, evolution).endswith(CAST)
+
+
+@pytest.mark.parametrize("evolution", ["strict", "add_columns", "full"])
+def test_column_that_differs_from_one_of_the_table_only_in_case_is_refused(evolution: str) -> None:
+    stream = pa.schema([pa.field("ID", pa.int64()), *TABLE])
+
+    assert refusal(pa.schema([TABLE.field("id"), ("N", pa.int32())]), evolution) == (
+        f"column 'N' of the stream and column 'n' of the table differ only in case\n  {RENAME}"
+    )
+    assert refusal(stream, evolution) == (
+        f"columns 'ID' and 'id' of the stream differ only in case\n  {RENAME}"
+    )
 
 
 @pytest.mark.parametrize("evolution", ["strict", "add_columns"])

@@ -1,0 +1,75 @@
+"""Columns whose names differ only in case."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from icestream.errors import SchemaMismatchError
+from icestream.schemas.casing import DIFFER_IN_CASE, twins_within
+from icestream.tables.schema import RenameColumn, arrow_to_iceberg, diff, is_compatible
+
+TABLE = pa.schema([("id", pa.int64()), ("at", pa.struct([("zip", pa.string())]))])
+
+
+def refusal(*columns: tuple[str, pa.DataType]) -> tuple[str, str | None]:
+    with pytest.raises(SchemaMismatchError) as caught:
+        diff(arrow_to_iceberg(TABLE), pa.schema(list(columns)))
+    return caught.value.what, caught.value.todo
+
+
+def test_new_column_is_told_from_that_of_the_table() -> None:
+    assert refusal(("Id", pa.int64())) == (
+        "column 'Id' of the stream and column 'id' of the table differ only in case",
+        DIFFER_IN_CASE,
+    )
+    assert not is_compatible(arrow_to_iceberg(TABLE), pa.schema([("Id", pa.int64())]))
+
+
+def test_new_member_of_a_struct_is_told_with_its_path() -> None:
+    assert refusal(("at", pa.struct([("ZIP", pa.string())])))[0] == (
+        "column 'at.ZIP' of the stream and column 'at.zip' of the table differ only in case"
+    )
+
+
+def test_two_new_columns_are_told_once() -> None:
+    assert refusal(("new", pa.int64()), ("NEW", pa.int64()))[0] == (
+        "columns 'NEW' and 'new' of the stream differ only in case"
+    )
+
+
+def test_two_members_of_a_new_column_are_told_at_every_depth() -> None:
+    twins = pa.struct([("x", pa.int64()), ("X", pa.int64())])
+    inside = pa.list_(pa.map_(pa.string(), twins))
+
+    assert refusal(("new", inside))[0] == (
+        "columns 'new.element.value.X' and 'new.element.value.x' of the stream differ only in case"
+    )
+
+
+def test_other_misfits_come_first_and_say_what_to_do() -> None:
+    what, todo = refusal(("ID", pa.int64()), ("at", pa.int64()))
+
+    assert what.startswith("column 'at' is ")
+    assert what.endswith("'ID' of the stream and column 'id' of the table differ only in case")
+    assert todo == "Convert the stream with a `cast` transform, or alter the table."
+
+
+def test_table_that_has_both_goes_on() -> None:
+    both = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
+
+    assert diff(arrow_to_iceberg(both), both) == []
+
+
+def test_column_of_the_table_may_be_renamed_to_other_capitals() -> None:
+    stream = pa.schema([("ID", pa.int64())])
+
+    assert diff(arrow_to_iceberg(TABLE), stream, renames={"id": "ID"}) == [
+        RenameColumn(("id",), "ID")
+    ]
+
+
+def test_names_of_different_structs_do_not_meet() -> None:
+    columns = pa.schema([("a", pa.struct([("b", pa.int64())])), ("B", pa.int64())])
+
+    assert twins_within((), arrow_to_iceberg(columns).as_struct()) == []
