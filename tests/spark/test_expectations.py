@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.power_cut import power_cut_before_rows
 
 from icestream.contracts import registry
+from icestream.contracts.changes import UNSENT
 from icestream.decode.json import JsonDecoder
 from icestream.errors import BadRecordError, SchemaMismatchError, UnmetExpectationError
 from icestream.metrics.events import BatchWritten, ExpectationUnmet, RecordsFailed
@@ -84,6 +85,37 @@ def test_what_cannot_be_told_is_no_failure(lake: Lake) -> None:
     lake.run(lake.plan(amounts(1, None), expect=rules))
 
     assert sorted(row["id"] for row in lake.rows()) == [0, 1]
+
+
+def test_column_that_was_not_sent_is_not_looked_at(lake: Lake) -> None:
+    """The table's value stays, and was looked at when it came."""
+    unsent = pa.field(UNSENT, pa.list_(pa.string()))
+    source = ScriptedSource(schema=pa.schema([*SCHEMA, ("note", pa.string()), unsent]))
+    rules = [
+        expectation("noted", "NOTE IS NOT NULL", "drop"),
+        expectation("positive", "amount > 0", "drop"),
+        expectation("always", "TRUE", "drop"),
+    ]
+    keyed: dict[str, Any] = {"commit_mode": "upsert", "key_fields": ("id",), "expect": rules}
+    source.append_rows({"id": n, "amount": 1, "note": "big"} for n in range(4))
+    lake.run(lake.plan(source, **keyed))
+    source.append_rows(
+        [
+            {"id": 0, "amount": 2, UNSENT: ["note"]},
+            {"id": 1, "amount": 2, UNSENT: []},
+            {"id": 2, "amount": -2, UNSENT: ["note"]},
+            {"id": 3, "amount": 2, "note": None, UNSENT: ["other"]},
+        ]
+    )
+    lake.run(lake.plan(source, **keyed))
+
+    assert sorted((row["id"], row["amount"], row["note"]) for row in lake.rows()) == [
+        (0, 2, "big"),
+        (1, 1, "big"),
+        (2, 1, "big"),
+        (3, 1, "big"),
+    ]
+    assert unmet(lake) == [("noted", 2), ("positive", 1)]
 
 
 def test_expectation_that_fails_ends_the_batch_and_nothing_is_written(lake: Lake) -> None:

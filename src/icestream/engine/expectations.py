@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.changes import UNSENT
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.row_faults import UNMET
 from icestream.errors import SchemaMismatchError, UnmetExpectationError
@@ -11,7 +12,7 @@ from icestream.errors import SchemaMismatchError, UnmetExpectationError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import Expectation
@@ -55,11 +56,32 @@ def _with_bits(rows: DataFrame, expectations: Sequence[Expectation], where: str)
             )
         # As in a CHECK of SQL: what can't be told (NULL) is no failure.
         unmet = F.coalesce(~F.expr(one.expr).cast("boolean"), F.lit(False))
+        if UNSENT in rows.columns:
+            unmet = unmet & ~_lacks(rows, one)
         bits = bits.bitwiseOR(F.when(unmet, F.lit(1 << place).cast("long")).otherwise(nothing))
     if FAULT in rows.columns:
         # Such a row lacks the very value that may be asked for.
         bits = F.when(rows[FAULT].isNull(), bits).otherwise(nothing)
     return rows.withColumn(UNMET, bits)
+
+
+def _lacks(rows: DataFrame, expectation: Expectation) -> Column:
+    """Tell of each row whether it was sent without a column that the condition is about.
+
+    The table's value of such a column stays, and was looked at when it came.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+    # Spark knows best which columns a condition is about; it names them as the condition does.
+    looked_at = rows.select(F.expr(expectation.expr))._jdf.queryExecution().analyzed()
+    about = {one.name().lower() for one in _each(looked_at.references().toSeq())}
+    own = [F.lit(name) for name in rows.columns if name.lower() in about]
+    named = F.array(*own).cast("array<string>")
+    return F.coalesce(F.arrays_overlap(F.col(UNSENT), named), F.lit(False))
+
+
+def _each(java_sequence: Any) -> list[Any]:
+    return [java_sequence.apply(place) for place in range(java_sequence.size())]
 
 
 def _look_at(rows: DataFrame, expectation: Expectation, where: str) -> None:
