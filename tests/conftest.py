@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 pytest_plugins = [
+    "tests.fixtures.azure_store",
     "tests.fixtures.command_line",
     "tests.fixtures.fault_proxy",
+    "tests.fixtures.glue",
     "tests.fixtures.kafka",
+    "tests.fixtures.mariadb",
     "tests.fixtures.postgres",
+    "tests.fixtures.s3_store",
     "tests.fixtures.schema_registry",
     "tests.fixtures.service_run",
     "tests.fixtures.spark",
