@@ -47,6 +47,7 @@ PAGES = {
     ("sources", "kafka"): "../connectors/sources/kafka.md",
     ("sinks", "iceberg"): "../connectors/sinks/iceberg.md",
     ("catalogs", "jdbc"): "../connectors/catalogs/jdbc.md",
+    ("catalogs", "glue"): "../connectors/catalogs/glue.md",
     ("catalogs", "memory"): "../connectors/catalogs/memory.md",
 }
 EXIT_CODES = {

@@ -53,7 +53,7 @@ def _rows(model: type[BaseModel], prefix: str, *, planned: bool) -> Iterator[tup
         mark = _mark(field)
         unavailable = planned or mark is True
         meaning = " ".join((field.description or "").split())
-        if _is_path(field) and not key.endswith("uri"):
+        if _is_local(field) and not key.endswith("uri"):
             meaning += " Only local paths in this version."
         if unavailable:
             meaning += f" {UNAVAILABLE}"
@@ -71,9 +71,9 @@ def _mark(field: FieldInfo) -> Any:
     return extra.get("planned") if isinstance(extra, dict) else None
 
 
-def _is_path(field: FieldInfo) -> bool:
+def _is_local(field: FieldInfo) -> bool:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and extra.get("path") is True
+    return isinstance(extra, dict) and extra.get("path") is True and not extra.get("remote")
 
 
 def _blocks(annotation: Any, suffix: str = "") -> Iterator[tuple[type[BaseModel], str]]:

@@ -1,28 +1,159 @@
-"""Options of the AWS Glue catalog."""
+"""Catalog in AWS Glue, its tables in S3."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from icestream.catalogs.glue_faults import FAULTS, OF_GLUE
+from icestream.catalogs.served import ServedCatalog
+from icestream.contracts.catalog import Abilities
+from icestream.contracts.fault_table import first_match
+from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import PLACE, Options
+from icestream.errors import PlanError
+from icestream.storage.blocks import StorageBlocks, storage_at
+from icestream.storage.places import as_uri
+from icestream.storage.s3 import ANY_REGION, S3Storage
+
+if TYPE_CHECKING:
+    from icestream.contracts.storage import Storage
+    from icestream.errors import IcestreamError
 
 
 class GlueSettings(Options):
     """Where Glue is, and whose."""
 
-    region: str | None = Field(None, description="AWS region.")
+    region: str | None = Field(None, description="AWS region; the one of S3 where absent.")
     catalog_id: str | None = Field(None, description="AWS account id of the catalog.")
-    profile: str | None = Field(None, description="Profile of the AWS configuration files.")
+    profile: str | None = Field(
+        None, description="Profile of the AWS configuration files, for S3 as well."
+    )
     endpoint: str | None = Field(None, description="Address, where it is not Amazon's.")
 
 
-class GlueCatalogOptions(Options):
+class GlueCatalogOptions(StorageBlocks):
     """AWS Glue."""
 
     type: Literal["glue"] = Field("glue", description="Kind of catalog.")
-    glue: GlueSettings | None = Field(None, description="Where Glue is, and whose.")
-    warehouse: str | None = Field(
-        None, description="Where tables are stored.", json_schema_extra=PLACE
+    glue: GlueSettings = Field(
+        default_factory=lambda: GlueSettings.model_validate({}),
+        description="Where Glue is, and whose.",
     )
+    warehouse: str | None = Field(
+        None,
+        description="Where tables are stored, e.g. `s3://bucket/lake`; without one, each database "
+        "of Glue needs a location.",
+        json_schema_extra=PLACE,
+    )
+
+
+class GlueCatalog(ServedCatalog[GlueCatalogOptions]):
+    """Iceberg's GlueCatalog for Spark, PyIceberg's for everything else.
+
+    Both find credentials for Glue by the default AWS chain: Java's client takes no other.
+    """
+
+    options_type = GlueCatalogOptions
+    abilities = Abilities(case_sensitive=False)
+    extra = "glue"
+
+    def __init__(
+        self, name: str, options: GlueCatalogOptions, storage: Storage | None = None
+    ) -> None:
+        given = storage or options.given_storage()
+        warehouse = options.warehouse or (given.warehouse() if given else None)
+        self.warehouse = as_uri(warehouse) if warehouse else None
+        files = given or storage_at(self.warehouse or "s3://")
+        if not isinstance(files, S3Storage) or not files.covers(self.warehouse or "s3://"):
+            raise PlanError(
+                f"tables of Glue lie in S3, and these in {self.warehouse or files.identity()}",
+                where=f"catalog {name!r} (glue)",
+                todo="Give a `warehouse` that begins with s3://, and an `s3` block if the default "
+                "AWS chain is not enough.",
+            )
+        super().__init__(name, options, files)
+        self.files = files
+        self._agree("region", options.glue.region, files.options.region)
+        self._agree("profile", options.glue.profile, files.options.profile)
+
+    def _agree(self, key: str, ours: str | None, theirs: str | None) -> None:
+        """Refuse two values where Java's library has one for Glue and S3 together."""
+        if ours is not None and theirs is not None and ours != theirs:
+            raise PlanError(
+                f"`glue.{key}` is {ours!r} and `s3.{key}` is {theirs!r}, and Spark knows one "
+                f"{key} for both",
+                where=self.where,
+                todo="Name the same one, or take one of them out.",
+            )
+
+    def identity(self) -> str:
+        settings = self.options.glue
+        place = settings.endpoint or self._region or "of Amazon"
+        return f"glue {place}" + (f", account {settings.catalog_id}" if settings.catalog_id else "")
+
+    def addresses(self) -> list[str]:
+        return [self.options.glue.endpoint] if self.options.glue.endpoint else []
+
+    @property
+    def address_key(self) -> str:
+        return "glue.endpoint"
+
+    def place(self) -> str | None:
+        return self.warehouse
+
+    def jars(self) -> tuple[str, ...]:
+        return (AWS_BUNDLE,)
+
+    def environment(self) -> dict[str, str]:
+        profile = self.options.glue.profile
+        return {**self.files.environment(), **({"AWS_PROFILE": profile} if profile else {})}
+
+    def spark_settings(self) -> dict[str, str]:
+        return {
+            "catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog",
+            # Each session has a cache of its own, and would not see what another one committed.
+            "cache-enabled": "false",
+            **self.files.spark_settings(),
+            **self._shared(),
+            **({"client.region": self._region} if self._region else {}),
+        }
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        region, profile = self._region, self.options.glue.profile
+        return {
+            "type": "glue",
+            **self.files.pyiceberg_properties(),
+            **self._shared(),
+            **({"glue.region": region, "s3.region": region} if region else {}),
+            **({"glue.profile-name": profile} if profile else {}),
+        }
+
+    def faults(self) -> tuple[type[Exception], ...]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        return (*super().faults(), BotoCoreError, ClientError)
+
+    def explain(self, said: str, where: str) -> IcestreamError | None:
+        known = first_match(FAULTS, said, where) if OF_GLUE.search(said) else None
+        return known or super().explain(said, where)
+
+    @property
+    def _region(self) -> str | None:
+        """The region of Glue and S3 together; any, if somebody else's server stands for Amazon."""
+        settings = self.options.glue
+        return (
+            settings.region
+            or self.files.options.region
+            or (ANY_REGION if settings.endpoint or self.files.options.endpoint else None)
+        )
+
+    def _shared(self) -> dict[str, str]:
+        """Return what is called alike on both sides."""
+        names = {
+            "warehouse": self.warehouse,
+            "glue.id": self.options.glue.catalog_id,
+            "glue.endpoint": self.options.glue.endpoint,
+        }
+        return {name: value for name, value in names.items() if value is not None}

@@ -1,23 +1,24 @@
-"""Catalog in a SQL database: a SQLite file, which needs no server, or PostgreSQL."""
+"""Catalog in a SQL database: a SQLite file, which needs no server, PostgreSQL or MySQL."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
+from icestream.catalogs.mysql_store import MysqlStore, check_encryption
 from icestream.catalogs.sql_catalog import SqlStoredCatalog
 from icestream.catalogs.sql_store import PostgresqlStore, SqliteStore, SqlStore
 from icestream.contracts.options import PLACE, Options
-from icestream.errors import PlanError, UnavailableError
+from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
 if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
 
-POSTGRESQL_PORT = 5432
+PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
 SECRET_PARAMETERS = {"user", "password", "sslpassword"}
 
 
@@ -26,7 +27,8 @@ class JdbcConnection(Options):
 
     uri: str = Field(
         description="Address of the database: `jdbc:sqlite:PATH`, "
-        "`jdbc:postgresql://HOST:PORT/DATABASE`; `jdbc:` may be left out.",
+        "`jdbc:postgresql://HOST:PORT/DATABASE`, `jdbc:mysql://HOST:PORT/DATABASE` or "
+        "`jdbc:mariadb://...`; `jdbc:` may be left out.",
         json_schema_extra={"path": True},
     )
     user: str | None = Field(None, description="User of the database.")
@@ -39,10 +41,12 @@ class JdbcConnection(Options):
         if kind == "sqlite":
             if not _sqlite_path(uri) or ":memory:" in rest:
                 raise ValueError("names no file; for a catalog without one use `type: memory`")
-        elif kind in {"postgresql", "mysql"}:
+        elif kind in PORTS:
             _check_server(f"{kind}:{rest}")
+            if kind != "postgresql":
+                check_encryption(urlsplit(rest).query)
         else:
-            raise ValueError("begins with none of sqlite:, postgresql:, mysql:")
+            raise ValueError("begins with none of sqlite:, postgresql:, mysql:, mariadb:")
         return uri
 
 
@@ -67,7 +71,7 @@ class JdbcCatalog(SqlStoredCatalog[JdbcCatalogOptions]):
     def __init__(
         self, name: str, options: JdbcCatalogOptions, storage: Storage | None = None
     ) -> None:
-        store = _store(name, options.jdbc)
+        store = _store(options.jdbc)
         storage = storage or options.given_storage()
         warehouse = options.warehouse or (storage.warehouse() if storage else None)
         if warehouse is None and isinstance(store, SqliteStore):
@@ -120,27 +124,22 @@ def _check_server(uri: str) -> None:
     except ValueError:
         raise ValueError("names a port that is not a number") from None
     if not parts.hostname or not parts.path.strip("/"):
-        raise ValueError("names no host or no database; write postgresql://HOST:PORT/DATABASE")
+        raise ValueError(f"names no host or no database; write {parts.scheme}://HOST:PORT/DATABASE")
 
 
-def _store(name: str, connection: JdbcConnection) -> SqlStore:
+def _store(connection: JdbcConnection) -> SqlStore:
     kind, rest = _kind_and_rest(connection.uri)
     if kind == "sqlite":
         path = Path(_sqlite_path(connection.uri)).expanduser()
         return SqliteStore(path, connection.uri.partition("?")[2])
-    if kind == "mysql":
-        raise UnavailableError(
-            "a jdbc catalog in MySQL is not available in this version",
-            where=f"catalog {name!r}",
-            todo="Use SQLite or PostgreSQL.",
-        )
     parts = urlsplit(f"{kind}:{rest}")
     password = None if connection.password is None else connection.password.get_secret_value()
-    return PostgresqlStore(
-        host=parts.hostname or "",
-        port=parts.port or POSTGRESQL_PORT,
-        database=parts.path.strip("/"),
-        user=connection.user,
-        password=password,
-        parameters=parts.query,
-    )
+    server: dict[str, Any] = {
+        "host": parts.hostname or "",
+        "port": parts.port or PORTS[kind],
+        "database": parts.path.strip("/"),
+        "user": connection.user,
+        "password": password,
+        "parameters": parts.query,
+    }
+    return PostgresqlStore(**server) if kind == "postgresql" else MysqlStore(kind=kind, **server)

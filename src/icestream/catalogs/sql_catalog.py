@@ -94,7 +94,6 @@ class SqlStoredCatalog(Catalog[OptionsT]):
     def client(self) -> SqlCatalog:
         with _connecting:
             if self._client is None:
-                self.store.prepare(self._where)
                 self._client = self._connect()
             return self._client
 
@@ -135,6 +134,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         from sqlalchemy.exc import DBAPIError, IntegrityError
 
         properties = self.pyiceberg_properties()
+        self._prepare()
         try:
             try:
                 return SqlCatalog(self.name, **properties)
@@ -147,11 +147,20 @@ class SqlStoredCatalog(Catalog[OptionsT]):
             # The fault's own text may quote the URI, so it is not shown as a cause.
             raise self.store.explain(exc, self._where) from None
         except ModuleNotFoundError as exc:
-            raise DependencyError(
-                f"needs the package {exc.name}, which is not installed",
-                where=self._where,
-                todo="pip install 'icestream[postgres]'",
-            ) from exc
+            raise self._missing(exc) from exc
+
+    def _prepare(self) -> None:
+        try:
+            self.store.prepare(self._where)
+        except ModuleNotFoundError as exc:
+            raise self._missing(exc) from exc
+
+    def _missing(self, fault: ModuleNotFoundError) -> DependencyError:
+        return DependencyError(
+            f"needs the package {fault.name}, which is not installed",
+            where=self._where,
+            todo=f"pip install 'icestream[{self.store.extra}]'",
+        )
 
     def _ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:
         try:
@@ -160,7 +169,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
             raise self.store.explain(exc, self._where) from None
 
     def _reach(self) -> str:
-        self.store.prepare(self._where)
+        self._prepare()
         answer = self._ask(_NAMESPACES, self.name, self.name)
         namespaces = (
             len({str(row[0]).partition(".")[0] for row in answer})

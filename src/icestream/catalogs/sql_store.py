@@ -22,9 +22,15 @@ SHARED_PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
 class SqlStore(ABC):
-    """A database, told in two dialects of URI."""
+    """A database, told in two dialects of URI.
+
+    Attributes:
+        jar: the Maven coordinates of its driver for Java.
+        extra: the extra of icestream that brings its driver for Python; empty if none is needed.
+    """
 
     jar: ClassVar[str]
+    extra: ClassVar[str] = ""
 
     @abstractmethod
     def describe(self) -> str:
@@ -137,6 +143,7 @@ class PostgresqlStore(SqlStore):
     password: str | None = field(default=None, repr=False)
     parameters: str = ""
     jar: ClassVar[str] = POSTGRESQL
+    extra: ClassVar[str] = "postgres"
 
     @property
     def _address(self) -> str:

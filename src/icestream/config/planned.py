@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from icestream.config.model import Config, Part
     from icestream.config.yaml_tree import Path
 
-SUPPORTED = ("file", "sqlite", "postgres", "postgresql")
+SUPPORTED = ("file", "sqlite", "postgres", "postgresql", "mysql", "mariadb")
 
 
 class Planned(NamedTuple):

@@ -48,7 +48,7 @@ class CatalogChooser:
         """Return the catalog of a sink or source; None for one that uses no catalog."""
         if not hasattr(part.options, "catalog"):
             return None
-        files = _files(part)
+        files = _files(part, self.config.folder)
         if part.catalog is None:
             return self._embedded(part, files)
         if isinstance(part.catalog, str):
@@ -134,11 +134,11 @@ def _beside(state: str, folder: Path) -> Path:
     return (folder if "://" in state else Path(state).parent) / DEFAULT
 
 
-def _files(part: Part) -> StorageBlocks | None:
+def _files(part: Part, folder: Path) -> StorageBlocks | None:
     """Return the storage block of a sink; None if it has none."""
-    options = part.options
-    if not isinstance(options, StorageBlocks):
+    if not isinstance(part.options, StorageBlocks):
         return None
+    options = resolve(part.options, folder)
     given = {kind: getattr(options, kind) for kind in KINDS if getattr(options, kind) is not None}
     return StorageBlocks.model_validate(given) if given else None
 

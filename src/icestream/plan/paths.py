@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 SQLITE = re.compile(r"^(?P<head>jdbc:sqlite:|sqlite(\+\w+)?:(///)?)(?P<file>[^?]*)(?P<tail>\?.*)?$")
@@ -50,4 +50,8 @@ def resolve(options: ModelT, folder: Path) -> ModelT:
             mark is True or (mark == "if_file" and FILE_NAME.match(value))
         ):
             changed[name] = absolute(value, folder)
+        elif isinstance(value, SecretStr) and mark == "if_file":
+            secret = value.get_secret_value()
+            if FILE_NAME.match(secret):
+                changed[name] = SecretStr(absolute(secret, folder))
     return options.model_copy(update=changed) if changed else options

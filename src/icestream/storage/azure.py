@@ -1,36 +1,59 @@
-"""Options of Azure storage."""
+"""Azure's storage, and stores that speak its protocol."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
+from icestream.contracts.check import CheckStep
+from icestream.contracts.fault_table import first_match
 from icestream.contracts.jars import AZURE_BUNDLE
 from icestream.contracts.options import Options
+from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
+from icestream.storage.azure_faults import FAULTS
 from icestream.storage.probing import probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icestream.contracts.check import CheckStep
+    from icestream.errors import IcestreamError
+
+DOMAIN = "dfs.core.windows.net"
 
 
 class AzureOptions(Options):
     """Azure storage; without a key, the default Azure credential chain."""
 
-    storage_account: str | None = Field(None, description="Storage account.")
+    storage_account: str | None = Field(None, min_length=1, description="Storage account.")
     container: str | None = Field(
-        None, description="Container; gives the warehouse where the catalog names none."
+        None,
+        min_length=1,
+        description="Container; gives the warehouse where the catalog names none.",
     )
     access_key: SecretStr | None = Field(None, description="Access key of the account.")
     sas_token: SecretStr | None = Field(None, description="Shared access signature.")
-    endpoint: str | None = Field(None, description="Address of a compatible store.")
+    endpoint: str | None = Field(
+        None,
+        description="Address of a compatible store or of an emulator, its account included: "
+        "`http://127.0.0.1:10000/devstoreaccount1`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> AzureOptions:
+        if self.access_key is not None and self.sas_token is not None:
+            raise ValueError("holds both an `access_key` and a `sas_token`; keep one of them")
+        if self.storage_account is None:
+            for name in ("access_key", "sas_token", "endpoint", "container"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"`{name}` needs `storage_account`")
+        return self
 
 
 class AzureStorage(Storage):
-    """Files behind Iceberg's FileIO for this store."""
+    """Containers of Azure's, by Iceberg's ADLSFileIO and by adlfs."""
 
     kind: ClassVar[str] = "azure"
     schemes: ClassVar[tuple[str, ...]] = ("abfs", "abfss", "wasb", "wasbs")
@@ -39,16 +62,82 @@ class AzureStorage(Storage):
         self.options = options
 
     def identity(self) -> str:
-        return "azure"
+        options = self.options
+        place = options.endpoint or options.storage_account or "of Microsoft"
+        return f"azure {place}"
+
+    def warehouse(self) -> str | None:
+        if self.options.container is None:
+            return None
+        return f"abfss://{self.options.container}@{self._host}"
 
     def jars(self) -> tuple[str, ...]:
         return (AZURE_BUNDLE,)
 
     def spark_settings(self) -> dict[str, str]:
-        return {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO"}
+        settings = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO"}
+        if self._key is not None:
+            settings["adls.auth.shared-key.account.name"] = self.options.storage_account or ""
+            settings["adls.auth.shared-key.account.key"] = self._key
+        if self._token is not None:
+            settings[f"adls.sas-token.{self._host}"] = self._token
+        if self.options.endpoint is not None:
+            settings[f"adls.connection-string.{self._host}"] = self.options.endpoint
+        return settings
 
     def pyiceberg_properties(self) -> dict[str, str]:
-        return {}
+        # Arrow's own file system knows no shared access signature, and no account in a path.
+        properties = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+        account = self.options.storage_account
+        if account is not None:
+            properties["adls.account-name"] = account
+        endpoint = self.options.endpoint
+        if endpoint is not None and (self._key or self._token):
+            properties["adls.connection-string"] = self._connection_string(endpoint)
+        elif endpoint is not None:
+            properties["adls.account-host"] = endpoint.partition("://")[2] or endpoint
+        elif self._key is not None:
+            properties["adls.account-key"] = self._key
+        elif self._token is not None:
+            properties["adls.sas-token"] = self._token
+        return properties
 
     def check(self, warehouse: str) -> Iterator[CheckStep]:
+        endpoint = self.options.endpoint
+        if endpoint is not None:
+            where = f"storage {self.identity()}"
+            yield CheckStep("reach store", lambda: reach(endpoint, where, "azure.endpoint"))
         yield from probe(self, warehouse)
+
+    def faults(self) -> tuple[type[Exception], ...]:
+        from azure.core.exceptions import AzureError
+
+        # adlfs wraps what it meets while it connects or removes into the last two.
+        return OSError, AzureError, ValueError, RuntimeError
+
+    def explain(self, said: str, where: str) -> IcestreamError | None:
+        return first_match(FAULTS, said, where)
+
+    @property
+    def _host(self) -> str:
+        return f"{self.options.storage_account}.{DOMAIN}"
+
+    @property
+    def _key(self) -> str | None:
+        key = self.options.access_key
+        return None if key is None else key.get_secret_value()
+
+    @property
+    def _token(self) -> str | None:
+        token = self.options.sas_token
+        return None if token is None else token.get_secret_value().removeprefix("?")
+
+    def _connection_string(self, endpoint: str) -> str:
+        parts = {
+            "DefaultEndpointsProtocol": urlsplit(endpoint).scheme,
+            "AccountName": self.options.storage_account,
+            "AccountKey": self._key,
+            "SharedAccessSignature": self._token,
+            "BlobEndpoint": endpoint,
+        }
+        return ";".join(f"{name}={value}" for name, value in parts.items() if value is not None)

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions, embedded
-from icestream.contracts.jars import AWS_BUNDLE, POSTGRESQL, SQLITE
-from icestream.errors import PlanError, UnavailableError
+from icestream.contracts.jars import AWS_BUNDLE, MARIADB, POSTGRESQL, SQLITE
+from icestream.errors import PlanError, RefusedError, UnreachableError
 
 PASSWORD = "p@ss/w:rd"  # noqa: S105
 
@@ -126,7 +126,7 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("oracle:thin:@db", "begins with none of sqlite:, postgresql:, mysql:"),
+        ("oracle:thin:@db", "begins with none of sqlite:, postgresql:, mysql:, mariadb:"),
         ("jdbc:sqlite:", "names no file; for a catalog without one use `type: memory`"),
         ("jdbc:sqlite::memory:", "names no file; for a catalog without one use `type: memory`"),
         (
@@ -141,6 +141,23 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
         (
             "jdbc:postgresql://db",
             "names no host or no database; write postgresql://HOST:PORT/DATABASE",
+        ),
+        ("mysql://db", "names no host or no database; write mysql://HOST:PORT/DATABASE"),
+        (
+            "mariadb://me:secret@db/meta",
+            "holds a user or password; give them as `user` and `password`",
+        ),
+        (
+            "mysql://db/meta?useSSL=true",
+            "holds `useSSL`; write `sslMode`, which Spark and Python both follow",
+        ),
+        (
+            "mysql://db/meta?sslMode=verify-full",
+            "`sslMode=verify-full` needs `serverSslCert`, the path of a certificate",
+        ),
+        (
+            "mysql://db/meta?sslMode=often",
+            "`sslMode` is none of disable, trust, verify-ca, verify-full",
         ),
     ],
 )
@@ -164,11 +181,56 @@ def test_postgresql_without_warehouse_is_refused() -> None:
     )
 
 
-def test_mysql_is_named_as_not_available() -> None:
-    with pytest.raises(UnavailableError) as caught:
-        build("jdbc:mysql://db/meta", warehouse="/w")
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_mysql_is_told_to_spark_and_to_pyiceberg(kind: str) -> None:
+    catalog = build(f"jdbc:{kind}://db/meta", user="me", password=PASSWORD, warehouse="/w")
 
-    assert str(caught.value) == (
-        "catalog 'lake': a jdbc catalog in MySQL is not available in this version\n"
-        "  Use SQLite or PostgreSQL."
+    settings = catalog.spark_settings()
+    assert settings["uri"] == "jdbc:mariadb://db:3306/meta?connectTimeout=10000"
+    assert settings["jdbc.user"] == "me"
+    assert settings["jdbc.password"] == PASSWORD
+    assert catalog.pyiceberg_properties()["uri"] == (
+        "mysql+pymysql://me:p%40ss%2Fw%3Ard@db:3306/meta?charset=utf8mb4&connect_timeout=10"
     )
+    assert catalog.jars() == (MARIADB,)
+    assert catalog.identity() == f"jdbc {kind} db:3306/meta"
+    assert PASSWORD not in repr(catalog.store)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("disable", ""),
+        ("trust", "&ssl_check_hostname=false"),
+        ("REQUIRED", "&ssl_check_hostname=false"),
+        ("verify-ca", "&ssl_check_hostname=false&ssl_ca=%2Fca.pem"),
+        ("VERIFY_IDENTITY", "&ssl_check_hostname=true&ssl_ca=%2Fca.pem"),
+    ],
+)
+def test_encryption_is_the_same_on_both_sides(asked: str, told: str) -> None:
+    uri = f"mysql://db/meta?sslMode={asked}&serverSslCert=/ca.pem"
+    catalog = build(uri, warehouse="/w")
+
+    assert f"sslMode={asked}&serverSslCert=%2Fca.pem" in catalog.spark_settings()["uri"]
+    assert catalog.pyiceberg_properties()["uri"] == (
+        f"mysql+pymysql://db:3306/meta?charset=utf8mb4&connect_timeout=10{told}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "what"),
+    [
+        (1045, RefusedError, "the server refused user 'me': it says *** so"),
+        (1142, RefusedError, "the server refused user 'me': it says *** so"),
+        (1049, RefusedError, "the server does not know it: it says *** so"),
+        (2003, UnreachableError, "no connection: it says *** so"),
+    ],
+)
+def test_fault_of_mysql_is_put_into_words(code: int, kind: type[Exception], what: str) -> None:
+    store = build("mysql://db/meta", user="me", password=PASSWORD, warehouse="/w").store
+
+    error = store.explain(Exception(code, f"it says {PASSWORD} so"), "catalog 'lake'")
+
+    assert type(error) is kind
+    assert error.what == what
+    assert error.todo
