@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fixtures.fan_outs import ids, planned, row, scripted, tables
 from tests.spark.test_expectations import steps
 
 from icestream.decode.json import JsonDecoder
@@ -92,3 +93,45 @@ def test_change_without_its_key_still_ends_the_batch_by_default(lake: Lake) -> N
     source = records(b'{"id":1,"name":"a"}', b'{"id":null,"name":"b"}')
     with pytest.raises(BadRecordError, match="column 'id' is part of the key"):
         lake.run(lake.plan(source, **KEYED))
+
+
+@pytest.mark.parametrize("route_by", ["kind", "lower(kind)"], ids=["arrow", "spark"])
+def test_change_without_its_key_becomes_a_dead_letter_and_its_table_of_many_goes_on(
+    lake: Lake, route_by: str
+) -> None:
+    source = scripted(row(1, "a"), {"id": None, "kind": "a"}, row(2, "b"), row(3, None))
+    lake.run(planned(lake, source, on_error="dead_letter", route_by=route_by, **KEYED))
+
+    assert (ids(lake, "a"), ids(lake, "b")) == ([1], [2])
+    assert sorted((letter["reason"], letter["raw"]) for letter in lake.rows("dead")) == [
+        (
+            "column 'id' is part of the key, and the row has no value for it",
+            b'{"id": null, "kind": "a", "note": null}',
+        ),
+        (
+            "route_by: the row names no table, its value is null",
+            b'{"id": 3, "kind": null, "note": null}',
+        ),
+    ]
+
+
+def test_change_without_its_key_is_dropped_on_the_way_to_one_of_many_tables(lake: Lake) -> None:
+    source = scripted(row(1, "a"), {"id": None, "kind": "a"})
+    lake.run(planned(lake, source, on_error="drop", **KEYED))
+
+    assert ids(lake, "a") == [1]
+    assert failed(lake) == [(1, 0)]
+
+
+def test_change_without_its_key_stops_the_pipeline_before_a_table_is_made(lake: Lake) -> None:
+    source = scripted(row(1, "a"), {"id": None, "kind": "b"})
+    with pytest.raises(BadRecordError) as caught:
+        lake.run(planned(lake, source, **KEYED))
+
+    assert str(caught.value) == (
+        "pipeline 'events', batch 0: column 'id' is part of the key, and the row has no value for "
+        "it\n"
+        "  Nothing of the batch was written. Leave such rows out with a `filter` transform, or "
+        "set `on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`."
+    )
+    assert tables(lake) == []

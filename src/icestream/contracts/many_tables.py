@@ -77,10 +77,6 @@ class ManyTables(Sink[OptionsT]):
     """
 
     @abstractmethod
-    def route_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None]:
-        """Return what tells, in a task, why rows of a batch name no table; None if all do."""
-
-    @abstractmethod
     def commit_tables(
         self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
     ) -> TableCommits:

@@ -68,7 +68,7 @@ def checked(
     if plan.on_error == "fail":
         return reading, None
     sink = plan.sink
-    check = sink.route_faults() if isinstance(sink, ManyTables) else sink.row_faults()
+    check = sink.row_faults()
     if check is None:
         return reading, None
     kept = letters is not None or reading.tells

@@ -13,9 +13,10 @@ from icestream.errors import AttentionError, BadRecordError, CorruptStateError, 
 from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.fanout import staging
 from icestream.sinks.iceberg.fanout.memory import Memory
-from icestream.sinks.iceberg.fanout.routes import Route, RouteFaults, column_path
+from icestream.sinks.iceberg.fanout.routes import NO_NAME, Route, RouteFaults, column_path
 from icestream.sinks.iceberg.fanout.staging import RoutingWriter, StagedRows
 from icestream.sinks.iceberg.fanout.writing import Unit, _bins, _cut
+from icestream.sinks.iceberg.missing_values import MissingValues
 from icestream.sinks.iceberg.sort import parse_sort_term
 from icestream.sinks.iceberg.sweeping import sweep
 
@@ -107,6 +108,32 @@ def test_faults_are_told_row_by_row_and_only_if_there_are_any() -> None:
         "route_by: the row names no table, its value is null",
         "route_by: '' is no name for a table: a part of it is empty",
     ]
+
+
+def test_row_without_its_key_is_told_beside_one_without_a_table(tmp_path: Path) -> None:
+    missing = MissingValues((("note", "part of the key"),), ())
+    faults = RouteFaults(ROUTE_BY_KIND, missing)
+    reason = "column 'note' is part of the key, and the row has no value for it"
+
+    assert faults(batch((1, "a", "x"))) is None
+    found = faults(batch((1, "a", None), (2, None, None), (3, None, "x"), (4, "a", "x")))
+    assert found is not None
+    assert found.to_pylist() == [reason, NO_NAME, NO_NAME, None]
+    found = faults(batch((1, "a", None), (2, "a", "x")))
+    assert found is not None
+    assert found.to_pylist() == [reason, None]
+
+    writer = RoutingWriter(
+        columns=COLUMNS,
+        route=ROUTE_BY_KIND,
+        folder=str(tmp_path),
+        io_properties={},
+        missing=missing,
+    )
+    with pytest.raises(BadRecordError) as caught:
+        writer.write([batch((1, "a", "x")), batch((2, "a", "x"), (3, "a", None))])
+    assert caught.value.what == reason
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_name_inside_a_struct_is_found() -> None:

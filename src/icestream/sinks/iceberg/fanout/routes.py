@@ -14,6 +14,7 @@ from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.sinks.iceberg.properties import TOMBSTONES
 
 if TYPE_CHECKING:
+    from icestream.sinks.iceberg.missing_values import MissingValues
     from icestream.sinks.iceberg.options import IcebergOptions
 
 Identifier = tuple[str, ...]
@@ -120,21 +121,38 @@ class Route:
                 raise ValueError(NO_NAME)
             return {value: self.table_of(value) for value in values.unique().to_pylist()}
         except ValueError as exc:
-            raise BadRecordError(
-                str(exc),
-                todo="Nothing of the batch was written. Leave such rows out with a `filter` "
-                "transform, or set `on_error: dead_letter` with a `dead_letter` table, or "
-                "`on_error: drop`.",
-            ) from None
+            raise bad_row(str(exc)) from None
+
+
+def bad_row(reason: str) -> BadRecordError:
+    """Return the error of a row that goes to no table."""
+    return BadRecordError(
+        reason,
+        todo="Nothing of the batch was written. Leave such rows out with a `filter` transform, or "
+        "set `on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`.",
+    )
 
 
 @dataclass(frozen=True)
 class RouteFaults:
-    """Tells why rows name no table."""
+    """Tells why rows name no table, or can't be found in it again.
+
+    Attributes:
+        route: tells the table of a row.
+        missing: tells which rows lack a part of their key; None if there are no keys.
+    """
 
     route: Route
+    missing: MissingValues | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array | None:
+        nameless = self._nameless(batch)
+        lacking = None if self.missing is None else self.missing(batch)
+        if nameless is None or lacking is None:
+            return lacking if nameless is None else nameless
+        return pc.coalesce(nameless, lacking)
+
+    def _nameless(self, batch: pa.RecordBatch) -> pa.Array | None:
         values = self.route.values(batch)
         reasons = {value: self._reason(value) for value in values.unique().to_pylist()}
         if not any(reasons.values()):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import TaskWriter, WrittenFile
-    from icestream.sinks.iceberg.fanout.routes import Route
+    from icestream.sinks.iceberg.fanout.routes import Route, RouteFaults
     from icestream.sinks.iceberg.fanout.shares import Share
     from icestream.sinks.iceberg.fanout.tables import Tables
     from icestream.sinks.iceberg.sink import IcebergSink
@@ -135,10 +135,12 @@ class FanOutSink(ManyTables[IcebergOptions]):
     def expectations(self) -> tuple[Expectation, ...]:
         return expectations_of(self.options)
 
-    def route_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None]:
+    def row_faults(self) -> RouteFaults:
         from icestream.sinks.iceberg.fanout.routes import RouteFaults
+        from icestream.sinks.iceberg.missing_values import missing_values
 
-        return RouteFaults(self.route)
+        # What a table requires beside the keys, its own writer looks at.
+        return RouteFaults(self.route, missing_values(None, self.options))
 
     def writer(self) -> TaskWriter:
         from icestream.sinks.iceberg.fanout.staging import RoutingWriter
@@ -147,6 +149,7 @@ class FanOutSink(ManyTables[IcebergOptions]):
         return RoutingWriter(
             columns=self._columns,
             route=self.route,
+            missing=self.row_faults().missing,
             folder=self._folder,
             io_properties=self.catalog.pyiceberg_properties(),
         )

@@ -16,11 +16,13 @@ import pyarrow as pa
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError
+from icestream.sinks.iceberg.fanout.routes import bad_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from icestream.sinks.iceberg.fanout.routes import Identifier, Route
+    from icestream.sinks.iceberg.missing_values import MissingValues
 
 FLUSH_BYTES = 64 << 20
 MOST_TABLES = 10_000
@@ -49,15 +51,23 @@ class RoutingWriter(TaskWriter):
     Args:
         columns: the columns of the rows.
         route: tells the table of a row.
+        missing: tells which rows lack a part of their key; None if there are no keys.
         folder: where the files go, which every machine reaches.
         io_properties: how PyIceberg reaches the store, secrets included.
     """
 
     def __init__(
-        self, *, columns: pa.Schema, route: Route, folder: str, io_properties: Mapping[str, str]
+        self,
+        *,
+        columns: pa.Schema,
+        route: Route,
+        folder: str,
+        io_properties: Mapping[str, str],
+        missing: MissingValues | None = None,
     ) -> None:
         self._columns = columns
         self._route = route
+        self._missing = missing
         self._folder = folder
         self._io_properties = dict(io_properties)
 
@@ -66,11 +76,17 @@ class RoutingWriter(TaskWriter):
         try:
             for batch in batches:
                 if batch.num_rows:
+                    self._refuse_missing(batch)
                     staging.add(batch)
             return staging.close()
         except BaseException:
             staging.discard()
             raise
+
+    def _refuse_missing(self, batch: pa.RecordBatch) -> None:
+        reasons = None if self._missing is None else self._missing(batch)
+        if reasons is not None:
+            raise bad_row(reasons.drop_null()[0].as_py())
 
 
 class _Staging:
