@@ -174,7 +174,8 @@ class FanOutSink(ManyTables[IcebergOptions]):
         tables.kept.add(frozenset(named))
         sinks = {table: tables.sink(table) for table in named}
         shares = shares_of(files, sinks, self.catalog.pyiceberg_properties())
-        self._touched = list(sinks.values())
+        if self._touched is not None:
+            self._touched = list(sinks.values())
         tables.each(lambda share: self._prepare(share, mark), shares)
         ready = [share for share in shares if share.is_ready]
         pieces = [(share.staged, share.writer) for share in ready if share.writer is not None]
