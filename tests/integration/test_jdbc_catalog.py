@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from tests.fixtures.ports import free_port
+from tests.fixtures.shared_catalog import shared_both_ways
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.errors import RefusedError, UnreachableError
@@ -99,26 +99,6 @@ def test_server_that_is_down_is_unreachable(postgres: Postgres, tmp_path: Path) 
         "Connection refused\n"
         "  Is the server running? Are address and port right? Is a firewall in between?"
     )
-
-
-def shared_both_ways(catalog: JdbcCatalog, spark: SparkSession) -> None:
-    client, prefix = catalog.client(), f"spark.sql.catalog.{catalog.name}"
-    spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in catalog.spark_settings().items():
-        spark.conf.set(f"{prefix}.{key}", value)
-
-    spark.sql(f"CREATE NAMESPACE {catalog.name}.`from spark`")
-    theirs = f"{catalog.name}.`from spark`.`order items`"
-    spark.range(1, 2).writeTo(theirs).create()
-    client.load_table(("from spark", "order items")).append(pa.table({"id": [2]}))
-
-    client.create_namespace(("py", "eu"))
-    ours = client.create_table(("py", "eu", "t"), schema=pa.schema([("id", pa.int64())]))
-    ours.append(pa.table({"id": [3]}))
-    spark.range(4, 5).writeTo(f"{catalog.name}.py.eu.t").append()
-
-    assert sorted(row.id for row in spark.table(theirs).collect()) == [1, 2]
-    assert sorted(ours.refresh().scan().to_arrow()["id"].to_pylist()) == [3, 4]
 
 
 def test_sqlite_catalog_is_shared_with_spark(tmp_path: Path, spark: SparkSession) -> None:

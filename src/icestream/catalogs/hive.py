@@ -1,28 +1,175 @@
-"""Options of the Hive metastore catalog."""
+"""Catalog in a Hive metastore: one address, or several that stand in for each other."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from icestream.catalogs import hive_faults
+from icestream.catalogs.served import ServedCatalog
+from icestream.contracts.catalog import Abilities
 from icestream.contracts.options import PLACE, Options
+from icestream.contracts.reaching import PORTS
+from icestream.errors import ConnectorError, PlanError
+from icestream.storage.blocks import StorageBlocks, storage_at
+from icestream.storage.places import as_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
+    from pyiceberg.table import Table
+
+    from icestream.catalogs.served import AnswerT
+    from icestream.contracts.storage import Storage
+    from icestream.errors import IcestreamError
 
 
 class HiveSettings(Options):
     """Address of the metastore."""
 
     uri: str = Field(
-        min_length=1,
-        description="Thrift address; several, comma-separated, are tried one after the other.",
+        description="Thrift address, `thrift://HOST:9083`; several, comma-separated, are tried "
+        "one after the other.",
     )
     warehouse: str | None = Field(
-        None, description="Where tables are stored.", json_schema_extra=PLACE
+        None,
+        description="Folder or URI below which tables are made; the bucket of the storage block "
+        "where absent.",
+        json_schema_extra=PLACE,
     )
 
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, uri: str) -> str:
+        return ",".join(_address(piece.strip()) for piece in uri.split(","))
 
-class HiveCatalogOptions(Options):
+
+class HiveCatalogOptions(StorageBlocks):
     """A Hive metastore."""
 
-    type: Literal["hive"] = Field("hive", description="Kind of catalog.")
+    type: Literal["hive"] = Field("hive", description="The kind of catalog.")
     hive: HiveSettings = Field(description="Address of the metastore.")
+
+
+class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
+    """Iceberg's Hive catalog for Spark, PyIceberg's for everything else."""
+
+    options_type = HiveCatalogOptions
+    abilities = Abilities(views=True, case_sensitive=False)
+    extra = "hive"
+    address_key = "hive.uri"
+
+    def __init__(
+        self, name: str, options: HiveCatalogOptions, storage: Storage | None = None
+    ) -> None:
+        storage = storage or options.given_storage()
+        warehouse = options.hive.warehouse or (storage.warehouse() if storage else None)
+        if warehouse is None:
+            raise PlanError(
+                "no warehouse is given",
+                where=f"catalog {name!r} (hive {options.hive.uri})",
+                todo="Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or "
+                "URI below which tables are made.",
+            )
+        self.warehouse = as_uri(warehouse)
+        self.files = storage or storage_at(self.warehouse)
+        super().__init__(name, options, self.files)
+
+    def identity(self) -> str:
+        return f"hive {self.options.hive.uri}"
+
+    def addresses(self) -> list[str]:
+        return self.options.hive.uri.split(",")
+
+    def place(self) -> str:
+        return self.warehouse
+
+    def jars(self) -> tuple[str, ...]:
+        # Spark brings a client of the metastore, Iceberg's runtime the catalog.
+        return self.files.jars()
+
+    def spark_settings(self) -> dict[str, str]:
+        return {
+            "type": "hive",
+            "uri": self.options.hive.uri,
+            "warehouse": self.warehouse,
+            # Each session has a cache of its own, and would not see what another one committed.
+            "cache-enabled": "false",
+            **self.files.spark_settings(),
+        }
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        return {
+            "type": "hive",
+            "uri": self.options.hive.uri,
+            "warehouse": self.warehouse,
+            **self.files.pyiceberg_properties(),
+        }
+
+    def find_table(self, identifier: tuple[str, ...]) -> Table | None:
+        from pyiceberg.exceptions import (
+            NoSuchIcebergTableError,
+            NoSuchNamespaceError,
+            NoSuchPropertyException,
+            NoSuchTableError,
+        )
+
+        try:
+            return self.asked(lambda: self.client().load_table(identifier))
+        except (NoSuchIcebergTableError, NoSuchPropertyException):
+            raise ConnectorError(
+                f"{'.'.join(identifier)!r} is a table of Hive's own, not of Iceberg's",
+                where=self.where,
+                todo="Choose another `table`, or turn it into an Iceberg table first, by Spark's "
+                "procedure `migrate`.",
+            ) from None
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
+        return super().asked(lambda: _asked_twice(ask))
+
+    def faults(self) -> tuple[type[Exception], ...]:
+        from thrift.Thrift import TException
+
+        return *super().faults(), TException
+
+    def explain(self, said: str, where: str) -> IcestreamError | None:
+        return hive_faults.explain(said, where) or super().explain(said, where)
+
+    def _connect(self) -> PyIcebergCatalog:
+        from icestream.catalogs.hive_client import MetastoreClient
+
+        client = MetastoreClient(self.name, **self.pyiceberg_properties())
+        client.knock()
+        return client
+
+
+def _asked_twice(ask: Callable[[], AnswerT]) -> AnswerT:
+    """Return the answer of another address where the first one breaks off."""
+    from thrift.transport.TTransport import TTransportException
+
+    try:
+        return ask()
+    except TTransportException as exc:
+        if exc.type == TTransportException.NOT_OPEN:
+            raise  # every address was tried
+        return ask()
+
+
+def _address(uri: str) -> str:
+    """Return an address with its port, as Java's client wants it."""
+    parts = urlsplit(uri)
+    if parts.scheme != "thrift":
+        raise ValueError("begins with something else than thrift://; write thrift://HOST:9083")
+    try:
+        port = parts.port or PORTS["thrift"]
+    except ValueError:
+        raise ValueError("names a port that is not a number") from None
+    if not parts.hostname or parts.username or parts.path.strip("/"):
+        raise ValueError("is no address of a metastore; write thrift://HOST:9083")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"thrift://{host}:{port}"

@@ -17,8 +17,6 @@ PLANNED_CONNECTORS: dict[str, dict[str, str]] = {
     },
     "sinks": {},
     "catalogs": {
-        "hive": "icestream.catalogs.hive:HiveCatalogOptions",
-        "nessie": "icestream.catalogs.nessie:NessieCatalogOptions",
         "rest": "icestream.catalogs.rest:RestCatalogOptions",
     },
     "transforms": {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 from icestream.contracts.source import OptionsT
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +86,19 @@ class Catalog(ABC, Generic[OptionsT]):
             UnreachableError: nobody answers.
             RefusedError: credentials or permissions were refused.
         """
+
+    def refuse_namespace(self, namespace: tuple[str, ...]) -> None:
+        """Refuse a namespace that this kind of catalog cannot have.
+
+        Raises:
+            PlanError: it lies in another one, and the catalog has one level only.
+        """
+        if len(namespace) > 1 and not self.abilities.nested_namespaces:
+            raise PlanError(
+                f"the namespace {'.'.join(namespace)!r} lies in another one, and the catalog "
+                f"{self.name!r} ({self.identity()}) has one level of them",
+                todo=f"Name it e.g. {'_'.join(namespace)!r}, or use another kind of catalog.",
+            )
 
     def environment(self) -> dict[str, str]:
         """Return variables that libraries read from the process's environment."""

@@ -20,7 +20,7 @@ from icestream.plan.spark_settings import jars_for, settings_for
 from icestream.plan.unbuilt import UnbuiltSource, UnbuiltTransform
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from icestream.config import Config, Part
     from icestream.contracts.sink import Sink
@@ -177,7 +177,7 @@ class _Planner:
         catalog = self.chooser.catalog_of(part)
         options = resolve(part.options, self.config.folder)
         kind = registry.find("sinks", part.connector)
-        built: Sink[Any] = kind.build(options, catalog, part.name)
+        built = self._fitting(part, "namespace", lambda: kind.build(options, catalog, part.name))
         self.sinks.setdefault(part.name, built)
         return built
 
@@ -186,10 +186,17 @@ class _Planner:
         bad_rows = options.dead_letter_options()
         if bad_rows is None:
             return None
-        built: Sink[Any] = registry.find("sinks", part.connector)(
-            bad_rows, self.chooser.catalog_of(part), f"{part.name}.dead_letter"
-        )
-        return built
+        kind, name = registry.find("sinks", part.connector), f"{part.name}.dead_letter"
+        catalog = self.chooser.catalog_of(part)
+        return self._fitting(part, "dead_letter", lambda: kind(bad_rows, catalog, name))
+
+    def _fitting(self, part: Part, key: str, build: Callable[[], Sink[Any]]) -> Sink[Any]:
+        """Build a sink; what does not fit its catalog is told at the key that names it."""
+        try:
+            return build()
+        except PlanError as exc:
+            where = self.config.tree.where((*part.path, key))
+            raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
 
 
 def _transform(part: Part) -> Transform[Any]:

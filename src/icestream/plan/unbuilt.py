@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from icestream.contracts.catalog import Catalog
+from icestream.contracts.catalog import Abilities, Catalog
 from icestream.contracts.options import Options
 from icestream.contracts.source import Source
 from icestream.contracts.transform import Transform
@@ -77,6 +77,7 @@ class UnbuiltCatalog(Catalog[Options]):
     """A catalog that is not available in this version."""
 
     options_type = Options
+    abilities = Abilities(nested_namespaces=True)
 
     def __init__(self, kind: str, name: str, options: Options) -> None:
         super().__init__(name, options)

@@ -15,10 +15,12 @@ from __future__ import annotations
 import pickle
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
+
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -34,7 +36,17 @@ class CatalogSuite:
 
     A subclass gives the fixture `catalog`: one that can be reached and written to. It need not be
     empty, since every test uses names of its own.
+
+    Attributes:
+        odd_names: names of tables that SQL would quote, and that this catalog takes.
     """
+
+    odd_names: ClassVar[tuple[str, ...]] = ("order items", "select", "Größe-2", "it's")
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Give a test that asks for one each of the odd names."""
+        if "odd_name" in metafunc.fixturenames:
+            metafunc.parametrize("odd_name", self.odd_names)
 
     @pytest.fixture
     def catalog(self) -> Catalog[Any]:
@@ -77,8 +89,15 @@ class CatalogSuite:
 
         assert _rows(catalog.client().load_table((namespace, "orders"))) == ROWS.to_pylist()
 
-    def test_namespace_may_be_nested(self, catalog: Catalog[Any], namespace: str) -> None:
+    def test_namespace_may_be_nested_or_is_refused(
+        self, catalog: Catalog[Any], namespace: str
+    ) -> None:
         client = catalog.client()
+        if not catalog.abilities.nested_namespaces:
+            with pytest.raises(PlanError, match=f"'{namespace}.eu' lies in another one"):
+                catalog.refuse_namespace((namespace, "eu"))
+            return
+        catalog.refuse_namespace((namespace, "eu", "west"))
         client.create_namespace((namespace, "eu", "west"))
 
         _fill(catalog, (namespace, "eu", "west", "orders"))
@@ -89,14 +108,13 @@ class CatalogSuite:
         ]
         assert client.list_tables(namespace) == []
 
-    @pytest.mark.parametrize("table", ["order items", "select", "Größe-2", "it's"])
     def test_name_that_sql_would_quote_is_kept(
-        self, catalog: Catalog[Any], namespace: str, table: str
+        self, catalog: Catalog[Any], namespace: str, odd_name: str
     ) -> None:
-        _fill(catalog, (namespace, table))
+        _fill(catalog, (namespace, odd_name))
 
-        assert catalog.client().list_tables(namespace) == [(namespace, table)]
-        assert _rows(catalog.client().load_table((namespace, table))) == ROWS.to_pylist()
+        assert catalog.client().list_tables(namespace) == [(namespace, odd_name)]
+        assert _rows(catalog.client().load_table((namespace, odd_name))) == ROWS.to_pylist()
 
     def test_missing_table_is_a_clean_error(self, catalog: Catalog[Any], namespace: str) -> None:
         from pyiceberg.exceptions import NoSuchTableError

@@ -210,6 +210,41 @@ def test_catalog_that_lacks_a_warehouse_has_its_place(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "place", "namespace"),
+    [
+        ("namespace: a.b, table: t", "6:59 sinks.s.config.namespace", "a.b"),
+        (
+            "namespace: a, table: t, on_error: dead_letter, dead_letter: x.y.bad",
+            "6:108 sinks.s.config.dead_letter",
+            "x.y",
+        ),
+        ("namespace: a.b, route_by: kind", "6:59 sinks.s.config.namespace", "a.b"),
+    ],
+)
+def test_nested_namespace_is_refused_where_the_catalog_has_none(
+    changes: str, place: str, namespace: str, tmp_path: Path
+) -> None:
+    text = f"""\
+catalogs:
+  h: {{type: hive, hive: {{uri: "thrift://m", warehouse: /w}}}}
+sources:
+  d: {{connector: datagen}}
+sinks:
+  s: {{connector: iceberg, config: {{catalog: h, {changes}}}}}
+pipelines:
+  p: {{source: d, sink: s}}
+"""
+    with pytest.raises(ConfigError) as caught:
+        plan_of(text, tmp_path)
+
+    assert str(caught.value) == (
+        f"{tmp_path}/a.yaml:{place}: the namespace {namespace!r} lies in another one, and the "
+        "catalog 'h' (hive thrift://m:9083) has one level of them\n"
+        f"  Name it e.g. {namespace.replace('.', '_')!r}, or use another kind of catalog."
+    )
+
+
 def test_paths_of_sources_start_from_the_file(tmp_path: Path) -> None:
     plan = plan_of("sources: {f: {connector: files, config: {path: in/x}}}", tmp_path)
     assert plan.sources["f"].options.path == str(tmp_path / "in/x")

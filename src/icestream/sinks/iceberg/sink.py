@@ -50,6 +50,7 @@ class IcebergSink(Sink[IcebergOptions]):
             return cls(options, catalog, name)
         from icestream.sinks.iceberg.fanout.sink import FanOutSink
 
+        catalog.refuse_namespace(tuple(options.namespace))
         return FanOutSink(options, catalog, name)
 
     @property

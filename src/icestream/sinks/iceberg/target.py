@@ -47,6 +47,7 @@ class Target:
         self.catalog = catalog
         self.sink_name = sink_name
         self.namespace: tuple[str, ...] = tuple(options.namespace or ())
+        catalog.refuse_namespace(self.namespace)
         self.table = options.table or ""
         self.seen: str | None = None
         self._session: SparkSession | None = None

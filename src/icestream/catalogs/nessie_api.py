@@ -1,0 +1,168 @@
+"""Nessie's REST API, version 2: what lies on a branch, and commits to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import requests
+from pyiceberg.exceptions import (
+    CommitStateUnknownException,
+    ForbiddenError,
+    RESTError,
+    ServerError,
+    UnauthorizedError,
+)
+from urllib3.exceptions import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Key = tuple[str, ...]
+Content = dict[str, Any]
+
+CONNECT_SECS = 5
+ANSWER_SECS = 60
+PAGE = 500
+
+
+class ConflictError(Exception):
+    """Nessie refused a commit, since the branch is not as the commit expects it.
+
+    Attributes:
+        kinds: Nessie's names for the conflicts, such as `KEY_EXISTS`.
+    """
+
+    def __init__(self, message: str, kinds: frozenset[str]) -> None:
+        super().__init__(message)
+        self.kinds = kinds
+
+
+@dataclass(frozen=True)
+class Found:
+    """Contents of a branch at one moment.
+
+    Attributes:
+        commit: the commit that they were read at.
+        contents: those of the keys asked for that there are.
+    """
+
+    commit: str
+    contents: dict[Key, Content]
+
+
+class NessieApi:
+    """One branch of one server. Any number of threads may use it at the same time."""
+
+    def __init__(self, uri: str, branch: str, token: str | None = None) -> None:
+        self._uri = uri
+        self._branch = branch
+        self._session = requests.Session()
+        self._session.headers["Accept"] = "application/json"
+        # Without it the server does not tell which kind of conflict it found.
+        self._session.headers["Nessie-Client-Spec"] = "2"
+        if token is not None:
+            self._session.headers["Authorization"] = f"Bearer {token}"
+
+    def contents(self, *keys: Key) -> Found:
+        """Return what lies at some keys, all of it at one moment."""
+        asked = {"requestedKeys": [{"elements": list(key)} for key in keys]}
+        answer = self._read("POST", f"{self._path()}/contents", asked)
+        contents = {tuple(e["key"]["elements"]): e["content"] for e in answer["contents"]}
+        return Found(answer["effectiveReference"]["hash"], contents)
+
+    def head(self) -> str:
+        """Return the newest commit of the branch."""
+        hash_: str = self._read("GET", self._path())["reference"]["hash"]
+        return hash_
+
+    def names(self, kind: str, namespace: Key) -> Iterator[Key]:
+        """Yield the keys of everything of a kind that lies right in a namespace."""
+        depth = len(namespace) + 1
+        parts = [f"entry.contentType == {json.dumps(kind)}", f"size(entry.keyElements) == {depth}"]
+        parts += [
+            f"entry.keyElements[{place}] == {json.dumps(name)}"
+            for place, name in enumerate(namespace)
+        ]
+        given = {"filter": " && ".join(parts), "max-records": str(PAGE)}
+        while True:
+            answer = self._read("GET", f"{self._path()}/entries", given=given)
+            for entry in answer["entries"]:
+                yield tuple(entry["name"]["elements"])
+            if not answer.get("hasMore"):
+                return
+            given["page-token"] = answer["token"]
+
+    def commit(self, message: str, operations: Sequence[dict[str, Any]], at: str) -> None:
+        """Change the branch, unless the same keys were changed after the commit `at`.
+
+        Raises:
+            ConflictError: they were.
+            CommitStateUnknownException: no answer came, so nobody knows.
+        """
+        body = {"commitMeta": {"message": message}, "operations": list(operations)}
+        try:
+            self._ask("POST", f"{self._path(at)}/history/commit", body)
+        except ServerError as exc:
+            raise CommitStateUnknownException(str(exc)) from exc
+        except requests.ConnectTimeout:
+            raise
+        except (requests.Timeout, requests.exceptions.ChunkedEncodingError) as exc:
+            raise CommitStateUnknownException(f"Nessie: {exc}") from exc
+        except requests.ConnectionError as exc:
+            if _broke_off(exc):
+                raise CommitStateUnknownException(f"Nessie: {exc}") from exc
+            raise
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _path(self, at: str = "") -> str:
+        return f"/trees/{quote(self._branch, safe='')}" + (f"@{at}" if at else "")
+
+    def _read(
+        self, verb: str, path: str, body: Any = None, *, given: dict[str, str] | None = None
+    ) -> Any:
+        """Ask for something that changes nothing, once more if the connection was a dead one."""
+        try:
+            return self._ask(verb, path, body, given=given)
+        except requests.ConnectionError as exc:
+            if not _broke_off(exc):
+                raise
+            return self._ask(verb, path, body, given=given)
+
+    def _ask(
+        self, verb: str, path: str, body: Any = None, *, given: dict[str, str] | None = None
+    ) -> Any:
+        answer = self._session.request(
+            verb, self._uri + path, json=body, params=given, timeout=(CONNECT_SECS, ANSWER_SECS)
+        )
+        try:
+            content = answer.json()
+        except requests.exceptions.JSONDecodeError:
+            content = {"message": "no JSON"}
+        if answer.ok and "message" not in content:
+            return content
+        raise _refusal(answer.status_code, content)
+
+
+def _broke_off(fault: requests.ConnectionError) -> bool:
+    """Tell whether there was a connection, so that the server may have heard us."""
+    return bool(fault.args) and isinstance(fault.args[0], ProtocolError)
+
+
+def _refusal(status: int, content: Any) -> Exception:
+    told = content if isinstance(content, dict) else {}
+    code, message = told.get("errorCode", ""), told.get("message", "")
+    text = f"Nessie answered {status} {code}: {message}"
+    if status == 401:
+        return UnauthorizedError(text)
+    if status == 403:
+        return ForbiddenError(text)
+    if status == 409:
+        conflicts = (told.get("errorDetails") or {}).get("conflicts") or []
+        kinds = frozenset(str(conflict.get("conflictType")) for conflict in conflicts)
+        return ConflictError(text, kinds)
+    return ServerError(text) if status >= 500 else RESTError(text)

@@ -1,0 +1,293 @@
+"""A PyIceberg catalog over Nessie's own API.
+
+PyIceberg has none, and the Iceberg REST endpoint of a Nessie server shows one snapshot of a table.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, StagedTable, Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.typedef import EMPTY_DICT
+
+from icestream.catalogs.nessie_api import ConflictError, Found, Key, NessieApi
+from icestream.catalogs.nessie_content import (
+    NAMESPACE,
+    TABLE,
+    VIEW,
+    deletion,
+    is_kind,
+    namespace_content,
+    putting,
+    refuse_taken,
+    require_table,
+    shown,
+    table_content,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from pyiceberg.view import View
+
+Name = str | tuple[str, ...]
+# A dropped table, an expired snapshot may still be in use on another branch.
+KEPT_FOR_OTHER_BRANCHES = {"gc.enabled": "false"}
+
+
+class NessieClient(MetastoreCatalog):
+    """The tables and namespaces of one branch."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        self._api = NessieApi(properties["uri"], properties["ref"], properties.get("token"))
+
+    def knock(self) -> None:
+        """Find out whether the server answers and has the branch."""
+        self._api.head()
+
+    def close(self) -> None:
+        self._api.close()
+
+    def create_table(
+        self,
+        identifier: Name,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: dict[str, str] = EMPTY_DICT,
+    ) -> Table:
+        key = self.identifier_to_tuple(identifier)
+        found = self._api.contents(key, key[:-1])
+        refuse_taken(key, found)
+        staged = self._create_staged_table(
+            key, schema, location, partition_spec, sort_order, properties
+        )
+        self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        self._put_table(key, staged.metadata, staged.metadata_location, found)
+        return self.load_table(key)
+
+    def register_table(
+        self, identifier: Name, metadata_location: str, overwrite: bool = False
+    ) -> Table:
+        key = self.identifier_to_tuple(identifier)
+        found = self._api.contents(key, key[:-1])
+        if not (overwrite and is_kind(found.contents.get(key), TABLE)):
+            refuse_taken(key, found)
+        metadata = self._read_metadata(metadata_location)
+        self._put_table(key, metadata, metadata_location, found)
+        return self.load_table(key)
+
+    def load_table(self, identifier: Name) -> Table:
+        key = self.identifier_to_tuple(identifier)
+        return self._table(key, self._api.contents(key))
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        key = table.name()
+        found = self._api.contents(key)
+        current = self._table(key, found) if is_kind(found.contents.get(key), TABLE) else None
+        staged = self._update_and_stage_table(current, key, requirements, updates)
+        if current is None or staged.metadata != current.metadata:
+            self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+            self._put_table(key, staged.metadata, staged.metadata_location, found)
+        else:
+            staged = StagedTable(key, current.metadata, current.metadata_location, current.io, self)
+        return CommitTableResponse(
+            metadata=staged.metadata, metadata_location=staged.metadata_location
+        )
+
+    def drop_table(self, identifier: Name) -> None:
+        key = self.identifier_to_tuple(identifier)
+        found = self._api.contents(key)
+        require_table(key, found)
+        with _as_commit_failure():
+            self._api.commit(f"drop table {shown(key)}", [deletion(key)], found.commit)
+
+    def rename_table(self, from_identifier: Name, to_identifier: Name) -> Table:
+        old, new = (
+            self.identifier_to_tuple(from_identifier),
+            self.identifier_to_tuple(to_identifier),
+        )
+        found = self._api.contents(old, new, new[:-1])
+        require_table(old, found)
+        refuse_taken(new, found)
+        changes = [deletion(old), putting(new, found.contents[old])]
+        with _as_commit_failure():
+            self._api.commit(f"rename table {shown(old)} to {shown(new)}", changes, found.commit)
+        return self.load_table(new)
+
+    def list_tables(self, namespace: Name) -> list[Key]:
+        return self._listed(TABLE, namespace)
+
+    def list_views(self, namespace: Name) -> list[Key]:
+        return self._listed(VIEW, namespace)
+
+    def view_exists(self, identifier: Name) -> bool:
+        key = self.identifier_to_tuple(identifier)
+        return is_kind(self._api.contents(key).contents.get(key), VIEW)
+
+    def create_namespace(self, namespace: Name, properties: dict[str, str] = EMPTY_DICT) -> None:
+        """Make a namespace, and those that it lies in where they are missing."""
+        key = self.identifier_to_tuple(namespace)
+        levels = [key[:depth] for depth in range(1, len(key) + 1)]
+        found = self._api.contents(*levels)
+        if key in found.contents:
+            raise NamespaceAlreadyExistsError(f"namespace {shown(key)} already exists")
+        contents = {
+            level: namespace_content(level, {}) for level in levels if level not in found.contents
+        }
+        contents[key] = namespace_content(key, dict(properties))
+        changes = [putting(level, content) for level, content in contents.items()]
+        try:
+            self._api.commit(f"create namespace {shown(key)}", changes, found.commit)
+        except ConflictError as exc:
+            if "KEY_EXISTS" in exc.kinds:
+                raise NamespaceAlreadyExistsError(f"namespace {shown(key)} already exists") from exc
+            raise CommitFailedException(str(exc)) from exc
+
+    def drop_namespace(self, namespace: Name) -> None:
+        key = self.identifier_to_tuple(namespace)
+        found = self._namespaces(key)
+        try:
+            self._api.commit(f"drop namespace {shown(key)}", [deletion(key)], found.commit)
+        except ConflictError as exc:
+            if "NAMESPACE_NOT_EMPTY" in exc.kinds:
+                raise NamespaceNotEmptyError(f"namespace {shown(key)} is not empty") from exc
+            raise CommitFailedException(str(exc)) from exc
+
+    def list_namespaces(self, namespace: Name = ()) -> list[Key]:
+        return self._listed(NAMESPACE, namespace)
+
+    def load_namespace_properties(self, namespace: Name) -> dict[str, str]:
+        key = self.identifier_to_tuple(namespace)
+        return dict(self._namespaces(key).contents[key].get("properties") or {})
+
+    def update_namespace_properties(
+        self,
+        namespace: Name,
+        removals: set[str] | None = None,
+        updates: dict[str, str] = EMPTY_DICT,
+    ) -> PropertiesUpdateSummary:
+        key = self.identifier_to_tuple(namespace)
+        found = self._namespaces(key)
+        old = found.contents[key]
+        summary, properties = self._get_updated_props_and_update_summary(
+            old.get("properties") or {}, removals, updates
+        )
+        change = putting(key, {**old, "properties": properties})
+        with _as_commit_failure():
+            self._api.commit(f"update namespace {shown(key)}", [change], found.commit)
+        return summary
+
+    def purge_table(self, identifier: Name) -> NoReturn:
+        raise NotImplementedError(
+            "files of a table in Nessie may be in use on another branch; drop the table, and let "
+            "Nessie's GC tool remove them"
+        )
+
+    def register_view(self, identifier: Name, metadata_location: str) -> NoReturn:
+        raise NotImplementedError("views of Nessie are made by Spark alone")
+
+    def load_view(self, identifier: Name) -> View:
+        raise NotImplementedError("views of Nessie are loaded by Spark alone")
+
+    def drop_view(self, identifier: Name) -> None:
+        raise NotImplementedError("views of Nessie are dropped by Spark alone")
+
+    def _create_staged_table(
+        self,
+        identifier: Name,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: dict[str, str] = EMPTY_DICT,
+    ) -> StagedTable:
+        """Return a table that is not in the catalog yet; PyIceberg's own has no nested names."""
+        key = self.identifier_to_tuple(identifier)
+        version: Any = int(properties.get("format-version", "2"))
+        location = (location or self._default_location(key)).rstrip("/")
+        metadata = new_table_metadata(
+            location=location,
+            schema=self._convert_schema_if_needed(schema, version),
+            partition_spec=partition_spec,
+            sort_order=sort_order,
+            properties={**KEPT_FOR_OTHER_BRANCHES, **properties},
+        )
+        provider = load_location_provider(location, properties)
+        place = provider.new_table_metadata_file_location()
+        return StagedTable(key, metadata, place, self._load_file_io(properties, place), self)
+
+    def _default_location(self, key: Key) -> str:
+        # A name may stand for two tables on two branches, or be given anew after a drop.
+        warehouse = self.properties["warehouse"].rstrip("/")
+        return f"{warehouse}/{'/'.join(key)}_{uuid.uuid4()}"
+
+    def _put_table(self, key: Key, metadata: TableMetadata, location: str, found: Found) -> None:
+        """Make a metadata file the newest one of a table, which is `found` or new."""
+        content = table_content(metadata, location)
+        if key in found.contents:
+            content["id"] = found.contents[key]["id"]
+        try:
+            self._api.commit(f"change table {shown(key)}", [putting(key, content)], found.commit)
+        except ConflictError as exc:
+            if "KEY_EXISTS" in exc.kinds and key not in found.contents:
+                raise TableAlreadyExistsError(f"table {shown(key)} already exists") from exc
+            if "NAMESPACE_ABSENT" in exc.kinds:
+                raise NoSuchNamespaceError(f"namespace {shown(key[:-1])} does not exist") from exc
+            raise CommitFailedException(str(exc)) from exc
+
+    def _table(self, key: Key, found: Found) -> Table:
+        location: str = require_table(key, found)["metadataLocation"]
+        metadata = self._read_metadata(location)
+        io = self._load_file_io(metadata.properties, location)
+        return Table(key, metadata, location, io, self)
+
+    def _read_metadata(self, location: str) -> TableMetadata:
+        io = self._load_file_io(location=location)
+        return FromInputFile.table_metadata(io.new_input(location))
+
+    def _namespaces(self, key: Key) -> Found:
+        found = self._api.contents(key)
+        if not is_kind(found.contents.get(key), NAMESPACE):
+            raise NoSuchNamespaceError(f"namespace {shown(key)} does not exist")
+        return found
+
+    def _listed(self, kind: str, namespace: Name) -> list[Key]:
+        key = self.identifier_to_tuple(namespace)
+        if key:
+            self._namespaces(key)
+        return sorted(self._api.names(kind, key))
+
+
+@contextmanager
+def _as_commit_failure() -> Iterator[None]:
+    try:
+        yield
+    except ConflictError as exc:
+        raise CommitFailedException(str(exc)) from exc

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from icestream.catalogs.hive import HiveCatalog, HiveCatalogOptions
+from icestream.contracts.jars import AWS_BUNDLE
+from icestream.errors import PlanError
+
+TWO = "thrift://a.example:9083,thrift://b.example:9083"
+
+
+def build(uri: str = TWO, **options: Any) -> HiveCatalog:
+    hive = {"uri": uri, **{k: options.pop(k) for k in ("warehouse",) if k in options}}
+    return HiveCatalog("lake", HiveCatalogOptions.model_validate({"hive": hive, **options}))
+
+
+def test_metastore_is_told_to_spark_and_to_pyiceberg() -> None:
+    catalog = build(warehouse="s3://bucket/lake/")
+
+    assert catalog.spark_settings() == {
+        "type": "hive",
+        "uri": TWO,
+        "warehouse": "s3://bucket/lake",
+        "cache-enabled": "false",
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+    }
+    told = catalog.pyiceberg_properties()
+    assert (told["type"], told["uri"], told["warehouse"]) == ("hive", TWO, "s3://bucket/lake")
+    assert catalog.jars() == (AWS_BUNDLE,)
+    assert catalog.identity() == f"hive {TWO}"
+    assert catalog.addresses() == ["thrift://a.example:9083", "thrift://b.example:9083"]
+
+
+def test_port_may_be_left_out_and_spaces_may_stand_between_addresses() -> None:
+    catalog = build("thrift://a , thrift://[::1]:9084/", warehouse="/w")
+
+    assert catalog.addresses() == ["thrift://a:9083", "thrift://[::1]:9084"]
+
+
+def test_bucket_is_the_warehouse_where_none_is_named() -> None:
+    assert build(s3={"bucket": "b"}).warehouse == "s3://b"
+
+
+def test_catalog_without_warehouse_is_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        build("thrift://a")
+
+    assert str(caught.value) == (
+        "catalog 'lake' (hive thrift://a:9083): no warehouse is given\n"
+        "  Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or URI below "
+        "which tables are made."
+    )
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("", "begins with something else than thrift://; write thrift://HOST:9083"),
+        ("metastore:9083", "begins with something else than thrift://; write thrift://HOST:9083"),
+        ("thrift://a,", "begins with something else than thrift://; write thrift://HOST:9083"),
+        ("http://a:9083", "begins with something else than thrift://; write thrift://HOST:9083"),
+        ("thrift://a:port", "names a port that is not a number"),
+        ("thrift://:9083", "is no address of a metastore; write thrift://HOST:9083"),
+        ("thrift://me:secret@a:9083", "is no address of a metastore; write thrift://HOST:9083"),
+        ("thrift://a:9083/db", "is no address of a metastore; write thrift://HOST:9083"),
+    ],
+)
+def test_unusable_address_is_refused_without_showing_it(uri: str, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        build(uri, warehouse="/w")
+
+    (error,) = caught.value.errors()
+    assert error["loc"] == ("hive", "uri")
+    assert error["msg"] == f"Value error, {message}"
+    assert "secret" not in str(caught.value)
+
+
+CONNECT = (
+    "org.apache.iceberg.hive.RuntimeMetaException: Failed to connect to Hive Metastore\n"
+    "org.apache.hadoop.hive.metastore.api.MetaException: Could not connect to meta store using any "
+    "of the URIs provided. Most recent failure: org.apache.thrift.transport.TTransportException: "
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "what"),
+    [
+        (
+            f"{CONNECT}java.net.ConnectException: Connection refused",
+            "UnreachableError",
+            "no metastore answers",
+        ),
+        (
+            f"{CONNECT}java.net.UnknownHostException: nohost",
+            "UnreachableError",
+            "no machine is known by the metastore's name",
+        ),
+        (
+            "TTransportException: failed to resolve sockaddr for nohost:9083",
+            "UnreachableError",
+            "no machine is known by the metastore's name",
+        ),
+        (
+            "TTransportException: Could not connect to any of [('127.0.0.1', 1)]",
+            "UnreachableError",
+            "no metastore answers",
+        ),
+        (
+            "TTransportException: TSocket read 0 bytes",
+            "UnreachableError",
+            "the metastore broke off the connection, or did not answer in time",
+        ),
+        (
+            "MetaException: MetaException(message='Got exception: org.apache.hadoop.fs."
+            'UnsupportedFileSystemException No FileSystem for scheme "s3"\')',
+            "ConnectorError",
+            "the metastore itself does not know the kind of store that `hive.warehouse` lies in",
+        ),
+        (
+            "MetaException: MetaException(message='Got exception: org.apache.hadoop.security."
+            "AccessControlException Permission denied: user=me, access=WRITE')",
+            "RefusedError",
+            "the metastore denies access",
+        ),
+        (
+            "InvalidObjectException: InvalidObjectException(message='a b is not a valid object "
+            "name')",
+            "ConnectorError",
+            "the metastore does not take the name of the namespace or table",
+        ),
+        (
+            "org.apache.iceberg.hive.LockException: Timed out after 181000 ms waiting for lock",
+            "TransientError",
+            "another writer holds the table's lock in the metastore",
+        ),
+    ],
+)
+def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
+    error = build(warehouse="/w").explain(said, "table t")
+
+    assert error is not None
+    assert type(error).__name__ == kind
+    assert str(error).startswith(f"table t: {what}\n  ")
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("S3Exception: Access Denied (Status Code: 403) AccessDenied", "the store denies access"),
+        ("SdkClientException: Connect to 127.0.0.1:9000 failed", "the store does not answer"),
+    ],
+)
+def test_faults_of_the_store_stay_the_stores(said: str, what: str) -> None:
+    error = build(warehouse="s3://b/w").explain(said, "table t")
+
+    assert error is not None
+    assert error.what == what
+
+
+def test_fault_that_nobody_knows_is_not_explained() -> None:
+    assert build(warehouse="/w").explain("ValueError: odd", "table t") is None

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from icestream.catalogs.nessie import NessieCatalog, NessieCatalogOptions
+from icestream.contracts.jars import AWS_BUNDLE
+from icestream.errors import PlanError
+
+TOKEN = "not-to-be-seen"  # noqa: S105
+
+
+def build(uri: str = "http://n:19120/api/v2", **options: Any) -> NessieCatalog:
+    keys = ("warehouse", "branch", "token")
+    nessie = {"uri": uri, **{key: options.pop(key) for key in keys if key in options}}
+    block = {"nessie": nessie, **options}
+    return NessieCatalog("lake", NessieCatalogOptions.model_validate(block))
+
+
+def test_branch_is_told_to_spark_and_to_pyiceberg() -> None:
+    catalog = build(warehouse="s3://bucket/lake/", branch="team/dev", token=TOKEN)
+
+    assert catalog.spark_settings() == {
+        "catalog-impl": "org.apache.iceberg.nessie.NessieCatalog",
+        "uri": "http://n:19120/api/v2",
+        "ref": "team/dev",
+        "client-api-version": "2",
+        "warehouse": "s3://bucket/lake",
+        "cache-enabled": "false",
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "authentication.type": "BEARER",
+        "authentication.token": TOKEN,
+    }
+    told = catalog.pyiceberg_properties()
+    assert told["py-catalog-impl"] == "icestream.catalogs.nessie_client.NessieClient"
+    assert (told["uri"], told["ref"]) == ("http://n:19120/api/v2", "team/dev")
+    assert (told["warehouse"], told["token"]) == ("s3://bucket/lake", TOKEN)
+    assert catalog.jars() == (AWS_BUNDLE,)
+    assert catalog.identity() == "nessie http://n:19120, branch team/dev"
+    assert TOKEN not in f"{catalog.options!r} {catalog.identity()}"
+
+
+def test_catalog_without_a_token_has_none() -> None:
+    catalog = build(warehouse="/w")
+
+    assert "authentication.type" not in catalog.spark_settings()
+    assert "token" not in catalog.pyiceberg_properties()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://n:19120",
+        "http://n:19120/",
+        "http://n:19120/api",
+        "http://n:19120/api/v1",
+        "http://n:19120/api/v2/",
+    ],
+)
+def test_path_of_the_api_may_be_left_out(uri: str) -> None:
+    assert build(uri, warehouse="/w").addresses() == ["http://n:19120/api/v2"]
+
+
+def test_path_before_that_of_the_api_is_kept() -> None:
+    assert build("https://h/nessie", warehouse="/w").addresses() == ["https://h/nessie/api/v2"]
+
+
+def test_bucket_is_the_warehouse_where_none_is_named() -> None:
+    assert build(s3={"bucket": "b"}).warehouse == "s3://b"
+
+
+def test_catalog_without_warehouse_is_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        build()
+
+    assert str(caught.value) == (
+        "catalog 'lake' (nessie http://n:19120/api/v2): no warehouse is given\n"
+        "  Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder or URI below "
+        "which tables are made."
+    )
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("", "is no address of a server; write e.g. http://HOST:19120/api/v2"),
+        ("n:19120", "is no address of a server; write e.g. http://HOST:19120/api/v2"),
+        ("http://:19120", "is no address of a server; write e.g. http://HOST:19120/api/v2"),
+        ("http://me:secret@n", "holds more than an address; give a token as `token`"),
+        ("http://n?token=secret", "holds more than an address; give a token as `token`"),
+        (
+            "http://n:19120/iceberg/main",
+            "is Nessie's Iceberg REST address; use `type: rest` for that one, or end it in /api/v2",
+        ),
+    ],
+)
+def test_unusable_address_is_refused_without_showing_it(uri: str, message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        build(uri, warehouse="/w")
+
+    (error,) = caught.value.errors()
+    assert error["loc"] == ("nessie", "uri")
+    assert error["msg"] == f"Value error, {message}"
+    assert "secret" not in str(caught.value)
+
+
+ASKED = "with url: /api/v2/trees/main (Caused by "
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "what"),
+    [
+        (
+            f"ConnectionError: Max retries exceeded {ASKED}NewConnectionError('Failed to establish "
+            "a new connection: [Errno 111] Connection refused'))",
+            "UnreachableError",
+            "Nessie does not answer",
+        ),
+        (
+            f'ConnectionError: Max retries exceeded {ASKED}NameResolutionError("Failed to resolve '
+            "'nohost'\"))",
+            "UnreachableError",
+            "no machine is known by Nessie's name",
+        ),
+        (
+            "org.projectnessie.client.http.HttpClientException: Failed to execute GET request "
+            "against 'http://127.0.0.1:1/api/v2/config'.\njava.net.ConnectException: null",
+            "UnreachableError",
+            "Nessie does not answer",
+        ),
+        (
+            f"SSLError: Max retries exceeded {ASKED}SSLCertVerificationError("
+            "'[SSL: CERTIFICATE_VERIFY_FAILED]'))",
+            "ConnectorError",
+            "Nessie's certificate is not trusted",
+        ),
+        (
+            "UnauthorizedError: Nessie answered 401 : no JSON",
+            "RefusedError",
+            "Nessie does not accept the token, or wants one",
+        ),
+        (
+            "org.projectnessie.client.rest.NessieNotAuthorizedException: Unauthorized (HTTP/401)",
+            "RefusedError",
+            "Nessie does not accept the token, or wants one",
+        ),
+        (
+            "ForbiddenError: Nessie answered 403 FORBIDDEN: not yours",
+            "RefusedError",
+            "Nessie denies access",
+        ),
+        (
+            "ServerError: Nessie answered 503 UNKNOWN: no database",
+            "TransientError",
+            "Nessie has a fault of its own",
+        ),
+        (
+            "RESTError: Nessie answered 404 REFERENCE_NOT_FOUND: Named reference 'main' not found",
+            "ConnectorError",
+            "Nessie has no branch 'main'",
+        ),
+        (
+            "java.lang.IllegalArgumentException: Nessie ref 'main' does not exist",
+            "ConnectorError",
+            "Nessie has no branch 'main'",
+        ),
+        (
+            "RESTError: Nessie answered 404 : no JSON",
+            "ConnectorError",
+            "what answers at that path is not Nessie's API",
+        ),
+    ],
+)
+def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
+    error = build(warehouse="/w").explain(said, "table t")
+
+    assert error is not None
+    assert type(error).__name__ == kind
+    assert str(error).startswith(f"table t: {what}\n  ")
+
+
+def test_faults_of_the_store_stay_the_stores() -> None:
+    error = build(warehouse="s3://b/w").explain("S3Exception: AccessDenied", "table t")
+
+    assert error is not None
+    assert error.what == "the store denies access"
+
+
+def test_fault_that_nobody_knows_is_not_explained() -> None:
+    assert build(warehouse="/w").explain("ValueError: odd", "table t") is None
