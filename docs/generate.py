@@ -48,7 +48,9 @@ PAGES = {
     ("sinks", "iceberg"): "../connectors/sinks/iceberg.md",
     ("catalogs", "jdbc"): "../connectors/catalogs/jdbc.md",
     ("catalogs", "glue"): "../connectors/catalogs/glue.md",
+    ("catalogs", "hive"): "../connectors/catalogs/hive.md",
     ("catalogs", "memory"): "../connectors/catalogs/memory.md",
+    ("catalogs", "nessie"): "../connectors/catalogs/nessie.md",
 }
 EXIT_CODES = {
     0: "Done.",
