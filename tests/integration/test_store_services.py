@@ -10,6 +10,7 @@ from tests.fixtures.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.fixtures.azure_store import AzureStore
+    from tests.fixtures.gcs_store import GcsStore
     from tests.fixtures.glue import GlueServer
     from tests.fixtures.mariadb import MariaDb
     from tests.fixtures.s3_store import S3Store
@@ -82,6 +83,25 @@ def test_own_s3_keeps_its_objects_and_users_over_a_kill(s3_store_own: S3Store) -
         outsider.get_object(Bucket=bucket, Key="k")
     found = s3_store_own.client().get_object(Bucket=bucket, Key="k")
     assert found["Body"].read() == b"kept"
+
+
+def test_own_gcs_keeps_its_objects_over_a_kill(gcs_store_own: GcsStore) -> None:
+    from pyarrow.fs import GcsFileSystem
+
+    bucket = gcs_store_own.new_bucket()
+    files = GcsFileSystem(
+        anonymous=True,
+        scheme="http",
+        endpoint_override=f"{gcs_store_own.host}:{gcs_store_own.port}",
+        retry_time_limit=timedelta(seconds=30),
+    )
+    with files.open_output_stream(f"{bucket}/a folder/o=1") as output:
+        output.write(b"kept")
+    gcs_store_own.kill()
+    gcs_store_own.start()
+
+    with files.open_input_file(f"{bucket}/a folder/o=1") as found:
+        assert found.read() == b"kept"
 
 
 def test_own_azure_keeps_what_is_on_disk_over_a_kill(azure_store_own: AzureStore) -> None:
