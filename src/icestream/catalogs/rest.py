@@ -1,12 +1,42 @@
-"""Options of REST catalogs: Polaris, Lakekeeper, Nessie, Gravitino, Unity, S3 Tables."""
+"""Catalogs behind Iceberg's REST protocol: Polaris, Lakekeeper, Nessie, Gravitino, Unity, ..."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, SecretStr
 
+from icestream.catalogs.rest_faults import Parties, explain
+from icestream.catalogs.served import ServedCatalog
+from icestream.contracts.catalog import Abilities
+from icestream.contracts.check import CheckStep
 from icestream.contracts.options import Options, PropertyText
+from icestream.contracts.reaching import reach
+from icestream.contracts.secrets import is_secret, secrets_in
+from icestream.errors import PlanError
+from icestream.storage.blocks import StorageBlocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
+
+    from icestream.contracts.storage import Storage
+    from icestream.errors import IcestreamError
+
+TOKEN_SERVER = "oauth2-server-uri"  # noqa: S105 - a name
+DELEGATION = "header.X-Iceberg-Access-Delegation"
+# Java's names; a value in the file counts for both clients.
+CONNECT_TIMEOUT = "rest.client.connection-timeout-ms"
+ANSWER_TIMEOUT = "rest.client.socket-timeout-ms"
+CONNECT_MS = 10_000
+# A commit may take the server a while; what the control plane asks for may not.
+COMMIT_MS = 60_000
+QUESTION_MS = 20_000
+# Values of properties such as `token-refresh-enabled`, which hide nothing.
+SWITCH = re.compile(r"|true|false|\d*", re.IGNORECASE)
 
 
 class RestSettings(Options):
@@ -18,16 +48,241 @@ class RestSettings(Options):
         None,
         description="`id:secret` is an OAuth2 client credential; anything else a bearer token.",
     )
-    token: SecretStr | None = Field(None, description="Bearer token.")
-    scope: str | None = Field(None, description="OAuth2 scope.")
-    prefix: str | None = Field(None, description="Prefix of the server's paths.")
+    token: SecretStr | None = Field(
+        None, description="Bearer token; not used beside a client credential."
+    )
+    scope: str | None = Field(None, description="OAuth2 scope; `catalog` where absent.")
+    prefix: str | None = Field(
+        None, description="Prefix of the server's paths; most servers tell it themselves."
+    )
     properties: dict[str, PropertyText] = Field(
         default_factory=dict, description="Further properties, e.g. `oauth2-server-uri`."
     )
 
 
-class RestCatalogOptions(Options):
+class RestCatalogOptions(StorageBlocks):
     """A catalog that speaks Iceberg's REST protocol."""
 
     type: Literal["rest"] = Field("rest", description="Kind of catalog.")
     rest: RestSettings = Field(description="Address and credentials.")
+
+
+class RestCatalog(ServedCatalog[RestCatalogOptions]):
+    """Iceberg's REST client for Spark, PyIceberg's for everything else, told the same."""
+
+    options_type = RestCatalogOptions
+    abilities = Abilities(
+        nested_namespaces=True, views=True, multi_table_commits=True, vends_credentials=True
+    )
+    # Requests signed for AWS, as S3 Tables wants them, need boto3.
+    extra = "s3"
+
+    def __init__(
+        self, name: str, options: RestCatalogOptions, storage: Storage | None = None
+    ) -> None:
+        super().__init__(name, options, storage or options.given_storage())
+        parts = urlsplit(options.rest.uri)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PlanError(
+                "`rest.uri` begins with neither http:// nor https://",
+                where=f"catalog {name!r}",
+                todo="Write e.g. `uri: https://catalog.example/api/catalog`.",
+            )
+        if parts.username or parts.password:
+            raise PlanError(
+                "`rest.uri` holds a user or a password",
+                where=f"catalog {name!r}",
+                todo="Give them as `rest.credential` or `rest.token`: addresses are shown.",
+            )
+
+    def identity(self) -> str:
+        warehouse = self.options.rest.warehouse
+        return f"rest {self.uri}" + (f", warehouse {warehouse}" if warehouse else "")
+
+    @property
+    def uri(self) -> str:
+        return self.options.rest.uri.rstrip("/")
+
+    @property
+    def address_key(self) -> str:
+        return "rest.uri"
+
+    def addresses(self) -> list[str]:
+        return [self.uri]
+
+    def place(self) -> str | None:
+        # What the catalog lends keys for is known only with a table.
+        return self.storage.warehouse() if self.storage is not None and self._has_keys else None
+
+    def jars(self) -> tuple[str, ...]:
+        return () if self.storage is None else self.storage.jars()
+
+    def spark_settings(self) -> dict[str, str]:
+        signs_in = {} if self._signs_otherwise else self._java_sign_in()
+        return {
+            "type": "rest",
+            # Each session has a cache of its own, and would not see what another one committed.
+            "cache-enabled": "false",
+            CONNECT_TIMEOUT: str(CONNECT_MS),
+            ANSWER_TIMEOUT: str(COMMIT_MS),
+            **self._shared(),
+            **signs_in,
+            **({DELEGATION: "vended-credentials"} if self._borrows_keys else {}),
+            **({} if self.storage is None else self.storage.spark_settings()),
+            **self._further(),
+        }
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        return {
+            "type": "rest",
+            **self._shared(),
+            **({} if self.storage is None else self.storage.pyiceberg_properties()),
+            **self._further(),
+        }
+
+    def check(self) -> Iterator[CheckStep]:
+        parties = self._parties
+        if parties.token_uri is not None and parties.has_token_server:
+            yield CheckStep("reach token server", lambda: self._reach_token_server(parties))
+        yield from super().check()
+
+    def faults(self) -> tuple[type[Exception], ...]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        # A server that knows no such path says 404, even where no namespace was asked for.
+        return (*super().faults(), NoSuchNamespaceError, NotImplementedError)
+
+    def explain(self, said: str, where: str) -> IcestreamError | None:
+        return explain(self.hidden(said), where, self._parties) or super().explain(said, where)
+
+    def hidden(self, text: str) -> str:
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
+
+    def _connect(self) -> PyIcebergCatalog:
+        from icestream.catalogs.rest_client import RestClient
+
+        told = self.options.rest.properties
+        patience_ms = (
+            int(told.get(CONNECT_TIMEOUT, CONNECT_MS)),
+            int(told.get(ANSWER_TIMEOUT, QUESTION_MS)),
+        )
+        return RestClient(
+            self.name,
+            self.pyiceberg_properties(),
+            patience_secs=(patience_ms[0] / 1000, patience_ms[1] / 1000),
+            borrows_keys=self._borrows_keys or self._names_delegation,
+        )
+
+    def _sign_in(self) -> str:
+        from pyiceberg.exceptions import ForbiddenError
+
+        client = self.client()
+
+        def count() -> str:
+            try:
+                found = len(client.list_namespaces())
+            except ForbiddenError:
+                # Rights on a single namespace are enough for a pipeline.
+                return "accepted, but namespaces may not be listed"
+            return f"{found} namespace{'' if found == 1 else 's'}"
+
+        return self.asked(count)
+
+    def _reach_token_server(self, parties: Parties) -> str:
+        return reach(parties.token_uri or "", self.where, parties.token_key)
+
+    def _shared(self) -> dict[str, str]:
+        """Return what both clients call by the same name."""
+        rest = self.options.rest
+        told = {
+            "uri": self.uri,
+            "warehouse": rest.warehouse,
+            "prefix": rest.prefix,
+            "scope": rest.scope,
+            "token": self._token,
+            "credential": self._client_credential,
+        }
+        return {key: value for key, value in told.items() if value is not None}
+
+    def _further(self) -> dict[str, str]:
+        """Return the properties of the file, which win over what we would choose."""
+        told = dict(self.options.rest.properties)
+        if self._token_uri is not None:
+            # Both clients warn when they have to guess it, and only Java takes a relative one.
+            told[TOKEN_SERVER] = self._token_uri
+        return told
+
+    def _java_sign_in(self) -> dict[str, str]:
+        if self._client_credential is not None:
+            # Few servers exchange an old token for a new one; all of them know this client.
+            return {"rest.auth.type": "oauth2", "token-exchange-enabled": "false"}
+        return {} if self._token is None else {"rest.auth.type": "oauth2"}
+
+    @property
+    def _client_credential(self) -> str | None:
+        given = _plain(self.options.rest.credential)
+        return given if given is not None and ":" in given else None
+
+    @property
+    def _token(self) -> str | None:
+        if self._client_credential is not None:
+            return None
+        return _plain(self.options.rest.token) or _plain(self.options.rest.credential)
+
+    @property
+    def _token_uri(self) -> str | None:
+        if self._client_credential is None:
+            return None
+        given = self.options.rest.properties.get(TOKEN_SERVER, "v1/oauth/tokens")
+        return urljoin(f"{self.uri}/", given)
+
+    @property
+    def _signs_otherwise(self) -> bool:
+        return bool({"rest.auth.type", "rest.sigv4-enabled"} & self.options.rest.properties.keys())
+
+    @property
+    def _names_delegation(self) -> bool:
+        return any(key.lower() == DELEGATION.lower() for key in self.options.rest.properties)
+
+    @property
+    def _borrows_keys(self) -> bool:
+        return not self._names_delegation and not self._has_keys
+
+    @property
+    def _has_keys(self) -> bool:
+        """Whether the file has keys of its own for the store."""
+        options = getattr(self.storage, "options", None)
+        return options is not None and (
+            any(secrets_in(options)) or getattr(options, "profile", None) is not None
+        )
+
+    @property
+    def _parties(self) -> Parties:
+        rest = self.options.rest
+        held = "rest.token" if rest.token is not None else "rest.credential"
+        return Parties(
+            uri=self.uri,
+            warehouse=rest.warehouse,
+            prefix=rest.prefix,
+            token_uri=self._token_uri,
+            has_token_server=TOKEN_SERVER in rest.properties,
+            bearer_key=None if self._token is None else held,
+            others=(getattr(self._client, "uri", self.uri),),
+        )
+
+    def _secrets(self) -> Iterator[str]:
+        yield from secrets_in(self.options)
+        storage_options: Any = getattr(self.storage, "options", None)
+        if storage_options is not None:
+            yield from secrets_in(storage_options)
+        if self._client_credential is not None:
+            yield from filter(None, (self._client_credential.partition(":")[2],))
+        for key, value in self.options.rest.properties.items():
+            if is_secret(key, value) and not SWITCH.fullmatch(value):
+                yield value
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value() or None

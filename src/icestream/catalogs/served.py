@@ -90,12 +90,16 @@ class ServedCatalog(Catalog[OptionsT]):
     def explained(self, fault: Exception) -> IcestreamError:
         """Return a fault in our words, or as the server told it where we have none."""
         said = told(fault)
-        shown = without_secrets(said.splitlines()[0], self.options)
+        shown = self.hidden(said.splitlines()[0])
         return self.explain(said, self.where) or ConnectorError(
             f"the catalog answered: {shown}",
             where=self.where,
             todo="Look at the catalog's block, and at the server's log.",
         )
+
+    def hidden(self, text: str) -> str:
+        """Return a text with the secrets of the catalog's block put out of sight."""
+        return without_secrets(text, self.options)
 
     def check(self) -> Iterator[CheckStep]:
         if self.addresses():

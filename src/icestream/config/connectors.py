@@ -17,7 +17,6 @@ PLANNED_CONNECTORS: dict[str, dict[str, str]] = {
     },
     "sinks": {},
     "catalogs": {
-        "rest": "icestream.catalogs.rest:RestCatalogOptions",
     },
     "transforms": {
         "dedupe": "icestream.transforms.dedupe:DedupeOptions",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 from icestream.contracts.source import OptionsT
-from icestream.errors import PlanError
+from icestream.errors import IcestreamError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,19 @@ if TYPE_CHECKING:
     from icestream.contracts.check import CheckStep
     from icestream.contracts.options import Options
     from icestream.contracts.storage import Storage
-    from icestream.errors import IcestreamError
+
+# The block of the file that tells of a store, by the scheme of locations in it.
+BLOCK_OF_SCHEME = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "azure"),
+}
+# How Java says that it lacks the jars of a store, by one of its schemes.
+JAR_MISSING = {
+    "s3": r"No FileSystem for scheme \"?s3|NoClassDefFoundError: software/amazon/",
+    "gs": r"No FileSystem for scheme \"?gs|NoClassDefFoundError: com/google/",
+    "abfss": r"azurebfs\.\w+ not found|NoClassDefFoundError: com/azure/",
+}
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,27 @@ class Catalog(ABC, Generic[OptionsT]):
         """Tell whether a namespace is there."""
         return self.client().namespace_exists(namespace)
 
+    def refuse_elsewhere(self, location: str, where: str) -> None:
+        """Refuse a place in a store that the file has no block for: its jars are not loaded.
+
+        Args:
+            location: where a table lies.
+            where: the table, for the message.
+
+        Raises:
+            PlanError: nothing in the file tells of that store.
+        """
+        scheme = location.partition("://")[0].lower()
+        block = BLOCK_OF_SCHEME.get(scheme)
+        if block is None or (self.storage is not None and self.storage.covers(location)):
+            return
+        raise PlanError(
+            f"its files lie at {scheme}://, and the catalog's block has no `{block}` block",
+            where=where,
+            todo=f"Add `{block}: {{}}` to the block of catalog {self.name!r}, with the keys that "
+            "the store needs.",
+        )
+
     def explain(self, said: str, where: str) -> IcestreamError | None:
         """Turn a fault of the catalog or its store into an error of ours; None if not known.
 
@@ -124,6 +158,12 @@ class Catalog(ABC, Generic[OptionsT]):
             said: the fault and its causes, as `contracts.faults.told` puts them.
             where: the place, for the message.
         """
+        for scheme, pattern in JAR_MISSING.items():
+            if re.search(pattern, said):
+                try:
+                    self.refuse_elsewhere(f"{scheme}://", where)
+                except PlanError as exc:
+                    return exc
         return None if self.storage is None else self.storage.explain(said, where)
 
     def check(self) -> Iterator[CheckStep]:

@@ -181,6 +181,7 @@ class IcebergSink(Sink[IcebergOptions]):
     def _describe_table(self) -> str:
         table = self.catalog.find_table((*self.namespace, self.table))
         if table is not None:
+            self.catalog.refuse_elsewhere(table.location(), f"table {self.identity()}")
             return f"{self.identity()}, {len(table.schema().fields)} columns"
         if not self.options.create:
             raise self.target.table_missing()

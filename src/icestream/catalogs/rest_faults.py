@@ -1,0 +1,298 @@
+"""What the refusals of a REST catalog mean, and which key of the file to look at.
+
+The same fault has a name of PyIceberg's (`UnauthorizedError`, caused by an `HTTPError` that tells
+the address) and one of Iceberg's Java client (`NotAuthorizedException`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from icestream.contracts.fault_table import Fault
+from icestream.contracts.reaching import PORTS
+from icestream.errors import (
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
+
+# A page of HTML must not become a message.
+LONGEST_REASON = 200
+
+
+@dataclass(frozen=True)
+class Parties:
+    """Who is asked, and which keys of the file lead there.
+
+    Attributes:
+        uri: the catalog's address.
+        warehouse: the name that the server is given.
+        prefix: the prefix that the file gives.
+        token_uri: where tokens are asked for; None without a client credential.
+        has_token_server: whether the file names that address.
+        bearer_key: the key that holds a bearer token; None if there is none.
+        others: further addresses that the server gave itself.
+    """
+
+    uri: str
+    warehouse: str | None = None
+    prefix: str | None = None
+    token_uri: str | None = None
+    has_token_server: bool = False
+    bearer_key: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def token_key(self) -> str:
+        return "rest.properties.oauth2-server-uri" if self.has_token_server else "rest.uri"
+
+    def is_unanswered(self, said: str) -> bool:
+        """Tell whether one of us was asked, and no answer came."""
+        if re.search(BROKEN_OFF_IN_JAVA, said):
+            return not re.search(NO_JSON, said)
+        named = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", said)
+        if named is None:
+            return bool(re.search(r"Connection aborted|ChunkedEncodingError", said))
+        return self._knows(named[1])
+
+    def is_about_others(self, said: str) -> bool:
+        """Tell whether somebody else answered: clients of stores use the same library."""
+        url = re.search(r"(Client|Server) Error: .* for url: (\S+)", said)
+        return url is not None and not self._knows(_host(url[2]))
+
+    def _knows(self, host: str) -> bool:
+        return host in {_host(uri) for uri in (self.uri, self.token_uri, *self.others) if uri}
+
+    def told(self, said: str) -> dict[str, object]:
+        """Return what messages are filled in with."""
+        uri, key = self.uri, "rest.uri"
+        if self.token_uri is not None and _address(self.token_uri) != _address(uri):
+            host, port = _address(self.token_uri)
+            if re.search(rf"{re.escape(host)}('?, port=|:){port}\b", said) or (
+                host != _host(uri) and host in said
+            ):
+                uri, key = self.token_uri, "rest.properties.oauth2-server-uri"
+        host, port = _address(uri)
+        return {
+            "address": f"{host}:{port}",
+            "bearer_key": self.bearer_key,
+            "host": host,
+            "key": key,
+            "paths": f"{self.uri}/v1/{self.prefix or ''}",
+            "token_key": self.token_key,
+            "token_uri": self.token_uri,
+            "uri": self.uri,
+            "warehouse": self.warehouse,
+        }
+
+
+FIVE_HUNDREDS = (
+    r"\b5\d\d Server Error|ServiceFailureException|ServiceUnavailableException|\(code: 5\d\d"
+)
+BROKEN_OFF_IN_JAVA = r"RESTException: Error occurred while processing \w+ request"
+# Java reads an answer inside the request.
+NO_JSON = rf"{BROKEN_OFF_IN_JAVA}\n\S*\.Json\w*Exception"
+TOKEN_FAULTS = (
+    Fault(
+        r": invalid_scope\b",
+        RefusedError,
+        "the scope is refused",
+        "Look at `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
+    ),
+    Fault(
+        r": (invalid_client|unauthorized_client|invalid_grant|access_denied)\b",
+        RefusedError,
+        "the client credential is refused",
+        "Look at `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `{token_key}` "
+        "leads to the server that knows this client.",
+    ),
+    Fault(
+        FIVE_HUNDREDS,
+        TransientError,
+        "the server that hands out tokens has a fault of its own",
+        "Look at its log; its address comes from `{token_key}`.",
+    ),
+    Fault(
+        r"",
+        RefusedError,
+        "no token is handed out at {token_uri!r}",
+        "Is that the address for tokens? If another server hands them out, name it as "
+        "`oauth2-server-uri` in `rest.properties`.",
+    ),
+)
+UNAUTHORIZED = (
+    r"UnauthorizedError|AuthorizationExpiredError|NotAuthorizedException|\b401 Client Error"
+    r"|\(code: (401|419)"
+)
+WITH_CREDENTIAL = Fault(
+    UNAUTHORIZED,
+    RefusedError,
+    "the catalog refuses the token that the client credential was given",
+    "Does `rest.credential` belong to this catalog? Do `{token_key}` and `rest.scope` fit it? Has "
+    "this machine's clock the right time?",
+)
+WITH_TOKEN = Fault(
+    UNAUTHORIZED,
+    RefusedError,
+    "the bearer token is refused",
+    "Has it run out? Renew `{bearer_key}`, or use a client credential, which is renewed by "
+    "itself: `rest.credential: CLIENT_ID:CLIENT_SECRET`.",
+)
+WITH_NOTHING = Fault(
+    UNAUTHORIZED,
+    RefusedError,
+    "the catalog asks for credentials, and the file gives none",
+    "Add `rest.credential: CLIENT_ID:CLIENT_SECRET`, or a bearer token as `rest.token`.",
+)
+WRONG_PREFIX = Fault(
+    r"NoSuchNamespace(Error|Exception)",
+    ConnectorError,
+    "the catalog finds no such namespace below {paths!r}",
+    "Look at `rest.prefix`: most servers tell it themselves, then leave it out.",
+)
+FAULTS = (
+    Fault(
+        r"ForbiddenError|ForbiddenException|\b403 Client Error|\(code: 403",
+        RefusedError,
+        "the catalog denies access",
+        "Are the credentials those of the right user or client? May its role read and write the "
+        "table? For Polaris: has it the privilege TABLE_WRITE_DATA?",
+    ),
+    Fault(
+        rf"{FIVE_HUNDREDS}|TooManyRequestsError|\(code: 429|CommitStateUnknownException",
+        TransientError,
+        "the catalog has a fault of its own, or is busy",
+        "Look at the server's log.",
+    ),
+    Fault(
+        r"unexpected JSON Payload|Could not decode json|validation error for \w+Response"
+        rf"|\(code: 4\d\d, type: (null|RESTException)\)|{NO_JSON}",
+        ConnectorError,
+        "what answers at {uri!r} is not a REST catalog",
+        "Is `rest.uri` the catalog's address, without `/v1` at its end? It is e.g. "
+        "https://HOST/api/catalog for Polaris, https://HOST/catalog for Lakekeeper and "
+        "https://HOST/iceberg for Nessie.",
+    ),
+    Fault(
+        r"/v1/config\?warehouse=|NoSuchWarehouseException",
+        ConnectorError,
+        "the catalog does not know the warehouse {warehouse!r}",
+        "Look at the spelling of `rest.warehouse`, and whether the warehouse was created on the "
+        "server that `rest.uri` names.",
+    ),
+    Fault(
+        r"(BadRequestError|BadRequestException): .*(?i:warehouse)",
+        ConnectorError,
+        "the catalog asks for the name of a warehouse, and the file gives none",
+        "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
+    ),
+    Fault(
+        r"404 Client Error.* for url: |400 Client Error.* for url: \S+/v1/config$"
+        r"|No route for request",
+        ConnectorError,
+        "the server at {uri!r} knows no such path",
+        "Is `rest.uri` the catalog's address, without `/v1` at its end? Is `rest.prefix` right? "
+        "Most servers tell it themselves.",
+    ),
+)
+TRANSPORT = (
+    Fault(
+        r"Failed to resolve|UnknownHostException|Name or service not known",
+        UnreachableError,
+        "no machine is known by the name {host!r}",
+        "Look at the spelling of `{key}`, and whether this machine's DNS knows the name.",
+    ),
+    Fault(
+        r"Connection refused",
+        UnreachableError,
+        "nothing listens at {address}",
+        "Is the server running? Is the port in `{key}` right?",
+    ),
+    Fault(
+        r"SSLError|SSLHandshakeException|SSLException|PKIX",
+        ConnectorError,
+        "no safe connection to {address}",
+        "Is it http or https in `{key}`? A certificate of your own must be known to Python "
+        "(REQUESTS_CA_BUNDLE) and to Java (javax.net.ssl.trustStore).",
+    ),
+    Fault(
+        r"",
+        UnreachableError,
+        "no answer from {address}",
+        "Is the server running? Is the address in `{key}` right? Is a firewall or a VPN in "
+        "between?",
+    ),
+)
+# Java names a fault of the catalog by a class, one of OAuth2 in small letters or not at all.
+FROM_OAUTH = (
+    r"OAuthError|TokenResponse|(request|authorized): [a-z]+_[a-z_]+: |, type: (null|[a-z_]+)\)"
+    rf"|(?=.* POST ){NO_JSON}"
+)
+# Words of the clients, before those of the server.
+WRAPPING = re.compile(
+    r"^([\w.$]*(Error|Exception): |(Not authorized|Malformed request|Forbidden|Server error"
+    r"|Service unavailable|Service failed|Unable to process \(code: \d+, type: \w+\)): )+"
+)
+
+# What a client says of an answer that it does not understand.
+UNREADABLE = re.compile(
+    r"RESTError|RestError|Error occurred while|\d\d\d (Client|Server) Error|\d+ valid|[{<]|$"
+)
+
+
+def explain(said: str, where: str, parties: Parties) -> IcestreamError | None:
+    """Return the error that a fault's text stands for; None if nothing is known of it.
+
+    Args:
+        said: what the client says, free of secrets.
+        where: the place, for the message.
+        parties: who was asked.
+    """
+    if parties.is_about_others(said):
+        return None
+    for fault in _faults(said, parties):
+        found = re.search(fault.pattern, said, re.MULTILINE)
+        if found is not None:
+            told = parties.told(said)
+            reason = _reason(said, found.start()) if fault not in TRANSPORT else ""
+            what = fault.what.format_map(told) + (f": {reason}" if reason else "")
+            return fault.kind(what, where=where, todo=fault.todo.format_map(told))
+    return None
+
+
+def _faults(said: str, parties: Parties) -> tuple[Fault, ...]:
+    """Return what may have happened, by who was asked."""
+    if parties.is_unanswered(said):
+        return TRANSPORT
+    if parties.token_uri is not None:
+        if re.search(FROM_OAUTH, said) or f"url: {parties.token_uri}" in said:
+            return TOKEN_FAULTS
+        return (WITH_CREDENTIAL, *_at_catalog(parties))
+    return (WITH_NOTHING if parties.bearer_key is None else WITH_TOKEN, *_at_catalog(parties))
+
+
+def _at_catalog(parties: Parties) -> tuple[Fault, ...]:
+    return FAULTS if parties.prefix is None else (WRONG_PREFIX, *FAULTS)
+
+
+def _reason(said: str, position: int) -> str:
+    """Return the server's own words, if it has sent any that a person would write."""
+    start = said.rfind("\n", 0, position) + 1
+    for line in (said[start:].splitlines()[0], said.splitlines()[0]):
+        words = WRAPPING.sub("", line).strip()
+        if not UNREADABLE.match(words):
+            return words[:LONGEST_REASON]
+    return ""
+
+
+def _host(uri: str) -> str:
+    return _address(uri)[0]
+
+
+def _address(uri: str) -> tuple[str, int]:
+    parts = urlsplit(uri)
+    return parts.hostname or "", parts.port or PORTS.get(parts.scheme, 443)

@@ -1,0 +1,193 @@
+"""The rest catalog against Iceberg's own server, and through a gateway that asks for tokens."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.fixtures.oauth_gateway import StorageKeys
+from tests.fixtures.spark import Lake, tell_spark
+from tests.fixtures.waiting import wait_until
+
+from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
+from icestream.errors import RefusedError
+from icestream.testing.catalog_suite import CatalogSuite
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from tests.fixtures.oauth_gateway import OAuthGateway
+    from tests.fixtures.rest_catalog import RestCatalog as RestServer
+
+    from icestream.contracts.catalog import Catalog
+
+COLUMNS = pa.schema([("id", pa.int64())])
+KEYS = {"access_key_id": "mine", "secret_access_key": "my-secret"}
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex[:8]}"
+
+
+def at(uri: str, *, s3: dict[str, Any] | None = None, **rest: Any) -> RestCatalog:
+    block = {"rest": {"uri": uri, **rest}, **({} if s3 is None else {"s3": s3})}
+    return RestCatalog(unique("lake"), RestCatalogOptions.model_validate(block))
+
+
+def signed_in(gateway: OAuthGateway, **options: Any) -> RestCatalog:
+    return at(gateway.uri, credential=gateway.credential, **options)
+
+
+@pytest.fixture
+def rest(rest_catalog: RestServer) -> Iterator[RestCatalog]:
+    catalog = at(rest_catalog.uri)
+    yield catalog
+    catalog.close()
+
+
+class TestRestCatalog(CatalogSuite):
+    @pytest.fixture
+    def catalog(self, rest: RestCatalog) -> Catalog[Any]:
+        return rest
+
+
+class TestRestCatalogWithTokens(CatalogSuite):
+    @pytest.fixture
+    def catalog(self, oauth_gateway: OAuthGateway) -> Catalog[Any]:
+        oauth_gateway.warehouse, oauth_gateway.prefix = "prod", "p1"
+        return signed_in(oauth_gateway, warehouse="prod")
+
+
+def test_rest_catalog_is_shared_with_spark(
+    oauth_gateway: OAuthGateway, spark: SparkSession
+) -> None:
+    catalog = signed_in(oauth_gateway)
+    client, theirs, ours = catalog.client(), unique("from spark"), unique("py")
+    tell_spark(spark, catalog)
+
+    spark.sql(f"CREATE NAMESPACE {catalog.name}.`{theirs}`")
+    spark.range(1, 2).writeTo(f"{catalog.name}.`{theirs}`.`order items`").create()
+    client.load_table((theirs, "order items")).append(pa.table({"id": [2]}))
+
+    client.create_namespace(ours)
+    client.create_namespace((ours, "eu"))
+    table = client.create_table((ours, "eu", "t"), schema=COLUMNS)
+    table.append(pa.table({"id": [3]}))
+    spark.range(4, 5).writeTo(f"{catalog.name}.{ours}.eu.t").append()
+
+    rows = spark.table(f"{catalog.name}.`{theirs}`.`order items`").collect()
+    assert sorted(row.id for row in rows) == [1, 2]
+    assert sorted(table.refresh().scan().to_arrow()["id"].to_pylist()) == [3, 4]
+    assert oauth_gateway.answers[401] == 0
+
+
+@pytest.fixture
+def gated_lake(oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    """A lake behind tokens that live for three seconds."""
+    oauth_gateway.token_secs = 3
+    catalog = signed_in(oauth_gateway)
+    tell_spark(spark, catalog)
+    yield Lake(spark, tmp_path, catalog, namespace=(unique("n"),))
+    catalog.close()
+
+
+def test_token_that_runs_out_while_a_pipeline_runs_is_renewed(
+    gated_lake: Lake, oauth_gateway: OAuthGateway
+) -> None:
+    source = ScriptedSource(schema=COLUMNS)
+    source.append_rows({"id": number} for number in range(10))
+    plan = gated_lake.plan(source)
+    gated_lake.run(plan)
+    first = oauth_gateway.requests["token"]
+
+    # Java asks for the next one shortly before the one that it has runs out, twice.
+    wait_until(lambda: oauth_gateway.requests["token"] >= first + 2, "two further tokens")
+    source.append_rows({"id": number} for number in range(10, 20))
+    gated_lake.run(plan)
+
+    assert sorted(row["id"] for row in gated_lake.rows()) == list(range(20))
+    assert oauth_gateway.requests["commit-table"] >= 2
+
+
+def test_bearer_token_that_runs_out_stops_the_pipeline_and_loses_nothing(
+    oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog = at(oauth_gateway.uri, token=oauth_gateway.new_token())
+    tell_spark(spark, catalog)
+    lake = Lake(spark, tmp_path, catalog, namespace=(unique("n"),))
+    source = ScriptedSource(schema=COLUMNS)
+    source.append_rows([{"id": 1}])
+    lake.run(lake.plan(source))
+
+    oauth_gateway.expire_tokens()
+    source.append_rows([{"id": 2}])
+    with pytest.raises(RefusedError, match="the bearer token is refused"):
+        lake.run(lake.plan(source))
+
+    renewed = at(oauth_gateway.uri, token=oauth_gateway.new_token())
+    tell_spark(spark, renewed)
+    lake = Lake(spark, tmp_path, renewed, namespace=lake.namespace)
+    lake.run(lake.plan(source))
+    assert sorted(row["id"] for row in lake.rows()) == [1, 2]
+
+
+def new_table(catalog: RestCatalog) -> tuple[str, str]:
+    name = (unique("n"), "events")
+    catalog.client().create_namespace(name[0])
+    catalog.client().create_table(name, schema=COLUMNS)
+    return name
+
+
+def lent_keys(catalog: RestCatalog, spark: SparkSession, name: tuple[str, str]) -> list[str | None]:
+    """Return the access keys that PyIceberg's table and Java's come with."""
+    from icestream.sinks.iceberg.java import JavaCatalog
+
+    tell_spark(spark, catalog)
+    java = JavaCatalog(spark, catalog.name).load(name[:1], name[1])
+    python = catalog.client().load_table(name).io.properties
+    key = "s3.access-key-id"
+    return [python.get(key), java.vended_properties().get(key)]
+
+
+def test_both_clients_ask_for_keys_of_the_store(
+    oauth_gateway: OAuthGateway, spark: SparkSession
+) -> None:
+    catalog = signed_in(oauth_gateway)
+    name = new_table(catalog)
+    oauth_gateway.vend = lambda: StorageKeys("lent", "secret", "session", secs=60)
+
+    assert lent_keys(catalog, spark, name) == ["lent", "lent"]
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({"s3": KEYS}, ["mine", "mine"]),
+        ({"properties": {"header.X-Iceberg-Access-Delegation": "other"}}, [None, None]),
+    ],
+)
+def test_keys_of_the_store_are_not_asked_for_where_the_file_says_otherwise(
+    oauth_gateway: OAuthGateway,
+    spark: SparkSession,
+    options: dict[str, Any],
+    keys: list[str | None],
+) -> None:
+    catalog = signed_in(oauth_gateway, **options)
+    name = new_table(signed_in(oauth_gateway))
+    oauth_gateway.vend = lambda: StorageKeys("lent", "secret")
+
+    assert lent_keys(catalog, spark, name) == keys
+
+
+def test_client_without_credentials_sends_no_token(rest: RestCatalog) -> None:
+    session = rest.client()._session  # type: ignore[attr-defined]
+
+    answer = session.get(f"{rest.uri}/v1/config")
+
+    assert "Authorization" not in answer.request.headers
+    assert answer.request.headers["X-Iceberg-Access-Delegation"] == "vended-credentials"

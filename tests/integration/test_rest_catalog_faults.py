@@ -1,0 +1,313 @@
+"""Faults of REST catalogs, told alike whether PyIceberg's client meets them or Java's."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.fixtures.ports import free_port
+from tests.fixtures.spark import tell_spark
+
+from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
+from icestream.contracts.faults import told
+from icestream.errors import (
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+    from tests.fixtures.fault_proxy import FaultProxy
+    from tests.fixtures.oauth_gateway import OAuthGateway
+    from tests.fixtures.rest_catalog import RestCatalog as RestServer
+
+CLOSED_PORT = free_port()
+
+
+def at(uri: str, *, properties: dict[str, Any] | None = None, **rest: Any) -> RestCatalog:
+    block = {"rest": {"uri": uri, "properties": properties or {}, **rest}}
+    name = f"lake_{uuid.uuid4().hex[:8]}"
+    return RestCatalog(name, RestCatalogOptions.model_validate(block))
+
+
+def signed_in(gateway: OAuthGateway, **rest: Any) -> RestCatalog:
+    return at(gateway.uri, **{"credential": gateway.credential, "warehouse": "prod", **rest})
+
+
+def java_fault(spark: SparkSession, catalog: RestCatalog) -> IcestreamError:
+    """Return what is said of the fault of Java's client when it looks for a table."""
+    from icestream.sinks.iceberg.java import JavaCatalog, java_errors
+
+    tell_spark(spark, catalog)
+    with pytest.raises(java_errors()) as caught:
+        JavaCatalog(spark, catalog.name).load(("db",), "events")
+    error = catalog.explain(told(caught.value), "table t")
+    assert error is not None, told(caught.value)
+    return error
+
+
+def python_fault(catalog: RestCatalog) -> IcestreamError:
+    """Return the fault of `icestream check`, whose steps are asked until one fails."""
+    for step in catalog.check():
+        try:
+            step.run()
+        except IcestreamError as exc:  # noqa: PERF203 - a handful of steps
+            return exc
+    raise AssertionError("every step passes")
+
+
+FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamError], str, str]] = {
+    "no credentials": (
+        lambda gateway: at(gateway.uri),
+        RefusedError,
+        "the catalog asks for credentials, and the file gives none: the bearer token is missing "
+        "or has expired",
+        "Add `rest.credential: CLIENT_ID:CLIENT_SECRET`, or a bearer token as `rest.token`.",
+    ),
+    "expired token": (
+        lambda gateway: at(gateway.uri, token=gateway.new_token(secs=1e-9)),
+        RefusedError,
+        "the bearer token is refused: the bearer token is missing or has expired",
+        "Has it run out? Renew `rest.token`, or use a client credential, which is renewed by "
+        "itself: `rest.credential: CLIENT_ID:CLIENT_SECRET`.",
+    ),
+    "wrong secret": (
+        lambda gateway: signed_in(gateway, credential="icestream:wrong-secret"),
+        RefusedError,
+        "the client credential is refused: invalid_client: unknown client or wrong secret",
+        "Look at `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
+        "leads to the server that knows this client.",
+    ),
+    "wrong scope": (
+        lambda gateway: signed_in(gateway, scope="pond"),
+        RefusedError,
+        "the scope is refused: invalid_scope: scope 'pond'",
+        "Look at `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
+    ),
+    "wrong address for tokens": (
+        lambda gateway: signed_in(
+            gateway, properties={"oauth2-server-uri": f"{gateway.uri}/v1/nowhere"}
+        ),
+        RefusedError,
+        "no token is handed out at '{uri}/v1/nowhere'",
+        "Is that the address for tokens? If another server hands them out, name it as "
+        "`oauth2-server-uri` in `rest.properties`.",
+    ),
+    "no server for tokens": (
+        lambda gateway: signed_in(
+            gateway, properties={"oauth2-server-uri": f"http://127.0.0.1:{CLOSED_PORT}/tokens"}
+        ),
+        UnreachableError,
+        "nothing listens at 127.0.0.1:{closed}",
+        "Is the server running? Is the port in `rest.properties.oauth2-server-uri` right?",
+    ),
+    "unknown warehouse": (
+        lambda gateway: signed_in(gateway, warehouse="pond"),
+        ConnectorError,
+        "the catalog does not know the warehouse 'pond': Unable to find warehouse pond",
+        "Look at the spelling of `rest.warehouse`, and whether the warehouse was created on the "
+        "server that `rest.uri` names.",
+    ),
+    "no warehouse": (
+        lambda gateway: signed_in(gateway, warehouse=None),
+        ConnectorError,
+        "the catalog asks for the name of a warehouse, and the file gives none: Please specify a "
+        "warehouse",
+        "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
+    ),
+    "unknown host": (
+        lambda _: at("http://no-such-host.invalid/catalog"),
+        UnreachableError,
+        "no machine is known by the name 'no-such-host.invalid'",
+        "Look at the spelling of `rest.uri`, and whether this machine's DNS knows the name.",
+    ),
+    "nobody there": (
+        lambda _: at(f"http://127.0.0.1:{CLOSED_PORT}"),
+        UnreachableError,
+        "nothing listens at 127.0.0.1:{closed}",
+        "Is the server running? Is the port in `rest.uri` right?",
+    ),
+    "no TLS": (
+        lambda gateway: at(gateway.uri.replace("http:", "https:")),
+        ConnectorError,
+        "no safe connection to {address}",
+        "Is it http or https in `rest.uri`? A certificate of your own must be known to Python "
+        "(REQUESTS_CA_BUNDLE) and to Java (javax.net.ssl.trustStore).",
+    ),
+}
+
+
+@pytest.fixture
+def asking_gateway(oauth_gateway: OAuthGateway) -> OAuthGateway:
+    """A gateway that wants a warehouse named, as hosted catalogs do."""
+    oauth_gateway.warehouse = "prod"
+    return oauth_gateway
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_both_clients_say_the_same_of_a_fault(
+    asking_gateway: OAuthGateway, spark: SparkSession, fault: str
+) -> None:
+    build, kind, what, todo = FAULTS[fault]
+    catalog = build(asking_gateway)
+    told = {
+        "uri": asking_gateway.uri,
+        "address": f"127.0.0.1:{asking_gateway.port}",
+        "closed": CLOSED_PORT,
+    }
+
+    for error in (python_fault(catalog), java_fault(spark, catalog)):
+        assert type(error) is kind
+        assert (error.what, error.todo) == (what.format_map(told), todo)
+        assert error.__cause__ is None
+
+
+def test_path_that_the_server_does_not_have_is_blamed_on_prefix_and_address(
+    asking_gateway: OAuthGateway, spark: SparkSession
+) -> None:
+    catalog = signed_in(asking_gateway, prefix="p2")
+
+    python, java = python_fault(catalog), java_fault(spark, catalog)
+
+    assert python.what == (
+        f"the server at '{catalog.uri}' knows no such path: No route for request: "
+        "GET v1/p2/namespaces"
+    )
+    assert java.what == (
+        f"the server at '{catalog.uri}' knows no such path: No route for request: "
+        "GET v1/p2/namespaces/db/tables/events"
+    )
+    for error in (python, java):
+        assert error.todo == (
+            "Is `rest.uri` the catalog's address, without `/v1` at its end? Is `rest.prefix` "
+            "right? Most servers tell it themselves."
+        )
+
+
+def test_catalog_that_is_down_behind_its_gateway_passes(
+    rest_catalog_own: RestServer, spark: SparkSession
+) -> None:
+    from tests.fixtures.oauth_gateway import OAuthGateway
+
+    rest_catalog_own.kill()
+    with OAuthGateway(rest_catalog_own.uri) as gateway:
+        quick = {"rest.client.max-retries": 1}
+        catalog = at(gateway.uri, credential=gateway.credential, properties=quick)
+
+        for error in (python_fault(catalog), java_fault(spark, catalog)):
+            assert type(error) is TransientError
+            assert error.what.startswith(
+                "the catalog has a fault of its own, or is busy: no catalog: "
+            )
+            assert error.todo == "Look at the server's log."
+
+
+def test_token_server_that_is_down_passes(
+    asking_gateway: OAuthGateway, spark: SparkSession
+) -> None:
+    asking_gateway.token_refusal = 503
+    catalog = signed_in(asking_gateway, properties={"rest.client.max-retries": 1})
+
+    for error in (python_fault(catalog), java_fault(spark, catalog)):
+        assert type(error) is TransientError
+        assert error.what.startswith("the server that hands out tokens has a fault of its own")
+
+
+def test_server_that_hangs_is_not_waited_for(
+    rest_catalog: RestServer, fault_proxy: Callable[[int], FaultProxy], spark: SparkSession
+) -> None:
+    proxy = fault_proxy(rest_catalog.port)
+    proxy.hang()
+    quick = {"rest.client.socket-timeout-ms": 300, "rest.client.max-retries": 1}
+    catalog = at(f"http://127.0.0.1:{proxy.port}", properties=quick)
+
+    for error in (python_fault(catalog), java_fault(spark, catalog)):
+        assert type(error) is UnreachableError
+        assert error.what == f"no answer from 127.0.0.1:{proxy.port}"
+        assert error.todo == (
+            "Is the server running? Is the address in `rest.uri` right? Is a firewall or a VPN in "
+            "between?"
+        )
+
+
+def test_right_that_is_missing_is_named_with_where_to_look(
+    asking_gateway: OAuthGateway, spark: SparkSession
+) -> None:
+    from icestream.sinks.iceberg.java import JavaCatalog, java_errors
+
+    asking_gateway.forbids_writes = True
+    catalog = signed_in(asking_gateway)
+    tell_spark(spark, catalog)
+
+    with pytest.raises(java_errors()) as caught:
+        JavaCatalog(spark, catalog.name).create_namespace(("forbidden",))
+
+    error = catalog.explain(told(caught.value), "table lake.db.events")
+    assert type(error) is RefusedError
+    assert str(error) == (
+        "table lake.db.events: the catalog denies access: icestream is not authorized for "
+        "create-namespace\n"
+        "  Are the credentials those of the right user or client? May its role read and write the "
+        "table? For Polaris: has it the privilege TABLE_WRITE_DATA?"
+    )
+
+
+@contextmanager
+def pages(status: int) -> Iterator[str]:
+    """Serve one page of HTML at every path, as a wrong address or a proxy does."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = b"<html>welcome</html>"
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/shop"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_page_of_html_is_not_taken_for_a_catalog(status: int, spark: SparkSession) -> None:
+    with pages(status) as uri:
+        catalog = at(uri)
+        for error in (python_fault(catalog), java_fault(spark, catalog)):
+            assert type(error) is ConnectorError
+            assert error.what == f"what answers at '{uri}' is not a REST catalog"
+            assert error.todo.startswith("Is `rest.uri` the catalog's address, without `/v1`")
+
+
+def test_proxy_that_finds_no_catalog_behind_it_passes(spark: SparkSession) -> None:
+    with pages(502) as uri:
+        catalog = at(uri, properties={"rest.client.max-retries": 1})
+        for error in (python_fault(catalog), java_fault(spark, catalog)):
+            assert type(error) is TransientError
+            assert error.what == "the catalog has a fault of its own, or is busy"
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_page_of_html_is_not_taken_for_a_token(
+    asking_gateway: OAuthGateway, spark: SparkSession, status: int
+) -> None:
+    with pages(status) as uri:
+        catalog = signed_in(asking_gateway, properties={"oauth2-server-uri": uri})
+        for error in (python_fault(catalog), java_fault(spark, catalog)):
+            assert type(error) is RefusedError
+            assert error.what == f"no token is handed out at '{uri}'"

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
+from icestream.contracts.jars import AWS_BUNDLE
+from icestream.errors import PlanError
+
+SECRET = "s3cr3t:with/colon"  # noqa: S105
+KEYS = {"access_key_id": "AKIA", "secret_access_key": "store-secret"}
+DELEGATION = "header.X-Iceberg-Access-Delegation"
+
+
+def build(
+    uri: str = "https://catalog.example/api/catalog/",
+    *,
+    properties: dict[str, Any] | None = None,
+    s3: dict[str, Any] | None = None,
+    **rest: Any,
+) -> RestCatalog:
+    block: dict[str, Any] = {"rest": {"uri": uri, "properties": properties or {}, **rest}}
+    if s3 is not None:
+        block["s3"] = s3
+    return RestCatalog("lake", RestCatalogOptions.model_validate(block))
+
+
+def test_address_alone_is_told_to_spark_and_to_pyiceberg() -> None:
+    catalog = build()
+
+    assert catalog.spark_settings() == {
+        "type": "rest",
+        "uri": "https://catalog.example/api/catalog",
+        "cache-enabled": "false",
+        "rest.client.connection-timeout-ms": "10000",
+        "rest.client.socket-timeout-ms": "60000",
+        DELEGATION: "vended-credentials",
+    }
+    assert catalog.pyiceberg_properties() == {
+        "type": "rest",
+        "uri": "https://catalog.example/api/catalog",
+    }
+    assert catalog.jars() == ()
+    assert catalog.identity() == "rest https://catalog.example/api/catalog"
+
+
+def test_client_credential_is_told_with_where_tokens_come_from() -> None:
+    catalog = build(
+        credential=f"me:{SECRET}", warehouse="prod", scope="PRINCIPAL_ROLE:ALL", prefix="p"
+    )
+
+    shared = {
+        "type": "rest",
+        "uri": "https://catalog.example/api/catalog",
+        "warehouse": "prod",
+        "prefix": "p",
+        "scope": "PRINCIPAL_ROLE:ALL",
+        "credential": f"me:{SECRET}",
+        "oauth2-server-uri": "https://catalog.example/api/catalog/v1/oauth/tokens",
+    }
+    assert catalog.pyiceberg_properties() == shared
+    assert catalog.spark_settings() == {
+        **shared,
+        "cache-enabled": "false",
+        "rest.client.connection-timeout-ms": "10000",
+        "rest.client.socket-timeout-ms": "60000",
+        "rest.auth.type": "oauth2",
+        "token-exchange-enabled": "false",
+        DELEGATION: "vended-credentials",
+    }
+    assert catalog.identity() == "rest https://catalog.example/api/catalog, warehouse prod"
+
+
+@pytest.mark.parametrize("key", ["token", "credential"])
+def test_credential_without_a_colon_is_a_bearer_token(key: str) -> None:
+    given: dict[str, Any] = {key: "abc"}
+    catalog = build(**given)
+
+    assert catalog.pyiceberg_properties()["token"] == "abc"  # noqa: S105 - made up
+    settings = catalog.spark_settings()
+    assert (settings["token"], settings["rest.auth.type"]) == ("abc", "oauth2")
+    assert not {"credential", "oauth2-server-uri", "token-exchange-enabled"} & settings.keys()
+
+
+def test_client_credential_is_used_rather_than_a_token() -> None:
+    settings = build(token="old", credential="me:secret").spark_settings()  # noqa: S106
+
+    assert settings["credential"] == "me:secret"
+    assert "token" not in settings
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("https://auth.example/token", "https://auth.example/token"),
+        ("v1/other/tokens", "https://catalog.example/api/catalog/v1/other/tokens"),
+    ],
+)
+def test_token_server_of_the_file_is_told_in_full(given: str, told: str) -> None:
+    catalog = build(credential="me:secret", properties={"oauth2-server-uri": given})
+
+    assert catalog.spark_settings()["oauth2-server-uri"] == told
+    assert catalog.pyiceberg_properties()["oauth2-server-uri"] == told
+
+
+def test_properties_of_the_file_reach_both_sides_and_win() -> None:
+    properties = {
+        "audience": "lake",
+        "rest.client.socket-timeout-ms": 5000,
+        "token-exchange-enabled": True,
+    }
+    catalog = build(credential="me:secret", properties=properties)
+
+    for told in (catalog.spark_settings(), catalog.pyiceberg_properties()):
+        assert told["audience"] == "lake"
+        assert told["rest.client.socket-timeout-ms"] == "5000"
+        assert told["token-exchange-enabled"] == "true"
+
+
+@pytest.mark.parametrize("key", ["rest.sigv4-enabled", "rest.auth.type"])
+def test_other_way_of_signing_in_is_left_to_the_properties(key: str) -> None:
+    settings = build(credential="me:secret", properties={key: "x"}).spark_settings()
+
+    assert {"rest.auth.type", "token-exchange-enabled"} & settings.keys() <= {key}
+
+
+def test_storage_block_brings_its_jar_and_its_settings() -> None:
+    catalog = build(s3={"region": "eu-central-1", "bucket": "lake"})
+
+    settings = catalog.spark_settings()
+    assert settings["io-impl"] == "org.apache.iceberg.aws.s3.S3FileIO"
+    assert settings[DELEGATION] == "vended-credentials"
+    assert "warehouse" not in settings, "a bucket is not a name that the server knows"
+    assert catalog.pyiceberg_properties()["s3.region"] == "eu-central-1"
+    assert catalog.jars() == (AWS_BUNDLE,)
+    assert catalog.place() is None, "only the catalog lends keys for the bucket"
+
+
+@pytest.mark.parametrize("s3", [KEYS, {"profile": "work"}])
+def test_keys_of_the_file_are_used_instead_of_lent_ones(s3: dict[str, Any]) -> None:
+    catalog = build(s3={**s3, "bucket": "lake"})
+
+    assert DELEGATION not in catalog.spark_settings()
+    assert catalog.place() == "s3://lake"
+
+
+def test_delegation_of_the_file_is_kept_as_it_is_spelt() -> None:
+    header = "header.x-iceberg-access-delegation"
+    settings = build(properties={header: "remote-signing"}).spark_settings()
+
+    assert settings[header] == "remote-signing"
+    assert DELEGATION not in settings
+
+
+@pytest.mark.parametrize("uri", ["catalog.example:8181", "thrift://catalog.example", "http://"])
+def test_address_without_http_is_refused(uri: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        build(uri)
+
+    assert str(caught.value) == (
+        "catalog 'lake': `rest.uri` begins with neither http:// nor https://\n"
+        "  Write e.g. `uri: https://catalog.example/api/catalog`."
+    )
+
+
+def test_password_in_the_address_is_refused_without_showing_it() -> None:
+    with pytest.raises(PlanError) as caught:
+        build("https://me:hunter2@catalog.example")
+
+    assert str(caught.value) == (
+        "catalog 'lake': `rest.uri` holds a user or a password\n"
+        "  Give them as `rest.credential` or `rest.token`: addresses are shown."
+    )
+
+
+def test_secrets_are_in_no_text_of_the_catalog() -> None:
+    properties = {
+        "header.Authorization": "Basic aGk6aG8=",
+        "token-refresh-enabled": True,
+        "token-expires-in-ms": 3600000,
+    }
+    catalog = build(credential=f"me:{SECRET}", token="bearer-1", properties=properties, s3=KEYS)  # noqa: S106
+
+    text = f"{SECRET} me:{SECRET} bearer-1 Basic aGk6aG8= store-secret AKIA true 3600000"
+
+    assert catalog.hidden(text) == "*** *** *** *** *** *** true 3600000"
+    assert SECRET not in f"{catalog.options!r} {catalog.identity()} {catalog.where}"
+
+
+def test_check_looks_for_the_token_server_first_where_the_file_names_one() -> None:
+    elsewhere = build(
+        credential="me:secret", properties={"oauth2-server-uri": "https://auth.example/token"}
+    )
+
+    assert [step.name for step in elsewhere.check()] == [
+        "reach token server",
+        "reach catalog",
+        "sign in",
+    ]
+    assert [step.name for step in build(credential="me:secret").check()] == [
+        "reach catalog",
+        "sign in",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("location", "s3", "block"),
+    [
+        ("s3://lake/db/events", None, "s3"),
+        ("gs://lake/db/events", {}, "gcs"),
+        ("abfss://lake@account.dfs.core.windows.net/db", None, "azure"),
+    ],
+)
+def test_table_in_a_store_without_its_block_is_refused(
+    location: str, s3: dict[str, Any] | None, block: str
+) -> None:
+    scheme = location.partition(":")[0]
+
+    with pytest.raises(PlanError) as caught:
+        build(s3=s3).refuse_elsewhere(location, "table lake.db.events")
+
+    assert str(caught.value) == (
+        f"table lake.db.events: its files lie at {scheme}://, and the catalog's block has no "
+        f"`{block}` block\n"
+        f"  Add `{block}: {{}}` to the block of catalog 'lake', with the keys that the store needs."
+    )
+
+
+@pytest.mark.parametrize("location", ["s3://lake/db", "file:///lake/db", "/lake/db", "hdfs://a/b"])
+def test_table_where_the_file_has_a_block_or_needs_none_is_taken(location: str) -> None:
+    build(s3={}).refuse_elsewhere(location, "table lake.db.events")
+
+
+@pytest.mark.parametrize(
+    ("said", "block"),
+    [
+        (
+            "org.apache.iceberg.exceptions.RuntimeIOException: Failed to get file system for path: "
+            "s3://b/x\norg.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for "
+            'scheme "s3"',
+            "s3",
+        ),
+        ("java.lang.NoClassDefFoundError: com/google/api/client/util/Lists", "gcs"),
+        (
+            "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class "
+            "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem not found",
+            "azure",
+        ),
+    ],
+)
+def test_jar_that_java_lacks_is_told_as_the_block_to_add(said: str, block: str) -> None:
+    error = build().explain(said, "table lake.db.events")
+
+    assert isinstance(error, PlanError)
+    assert error.what.endswith(f"and the catalog's block has no `{block}` block")
+
+
+def test_fault_of_somebody_else_is_not_explained() -> None:
+    said = (
+        "HTTPError: 403 Client Error: Forbidden for url: https://storage.example/lake\n"
+        "ValueError: something else"
+    )
+
+    assert build().explain(said, "here") is None
+    assert build().explain("ValueError: no idea", "here") is None

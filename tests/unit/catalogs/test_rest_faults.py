@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
+from icestream.catalogs.rest_faults import Parties, explain
+from icestream.errors import (
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
+
+URI = "https://catalog.example/api/catalog"
+SIGNED_IN = Parties(URI, token_uri="https://auth.example/token", has_token_server=True)  # noqa: S106
+BEARER = Parties(URI, bearer_key="rest.credential", prefix="p")
+
+
+@pytest.mark.parametrize(
+    ("said", "parties", "kind", "what"),
+    [
+        (
+            f"NoSuchNamespaceError: NotFoundException: no such path\nHTTPError: 404 Client Error: "
+            f"Not Found for url: {URI}/v1/p/namespaces",
+            BEARER,
+            ConnectorError,
+            f"the catalog finds no such namespace below '{URI}/v1/p': no such path",
+        ),
+        (
+            f"RESTError: NotFoundException: no such path\nHTTPError: 404 Client Error: Not Found "
+            f"for url: {URI}/v1/config",
+            Parties(URI),
+            ConnectorError,
+            f"the server at '{URI}' knows no such path: no such path",
+        ),
+        (
+            "UnauthorizedError: NotAuthorizedException: expired\nHTTPError: 401 Client Error: "
+            f"Unauthorized for url: {URI}/v1/config",
+            SIGNED_IN,
+            RefusedError,
+            "the catalog refuses the token that the client credential was given: expired",
+        ),
+        (
+            "TooManyRequestsError: SlowDownException: later\nHTTPError: 429 Client Error: Too Many "
+            f"Requests for url: {URI}/v1/config",
+            BEARER,
+            TransientError,
+            "the catalog has a fault of its own, or is busy: later",
+        ),
+        (
+            "org.apache.iceberg.exceptions.ServiceFailureException: Server error: Internal: oops",
+            BEARER,
+            TransientError,
+            "the catalog has a fault of its own, or is busy: Internal: oops",
+        ),
+        (
+            "ConnectionError: ('Connection aborted.', RemoteDisconnected('Remote end closed'))",
+            BEARER,
+            UnreachableError,
+            "no answer from catalog.example:443",
+        ),
+        (
+            "ConnectTimeout: HTTPSConnectionPool(host='auth.example', port=443): Max retries "
+            "exceeded with url: /token (Caused by ConnectTimeoutError)",
+            SIGNED_IN,
+            UnreachableError,
+            "no answer from auth.example:443",
+        ),
+        (
+            "ReadTimeout: HTTPSConnectionPool(host='catalog.example', port=443): Read timed out.",
+            SIGNED_IN,
+            UnreachableError,
+            "no answer from catalog.example:443",
+        ),
+        (
+            "org.apache.iceberg.exceptions.RESTException: Error occurred while processing GET "
+            "request\njava.net.SocketTimeoutException: 60000 MILLISECONDS",
+            SIGNED_IN,
+            UnreachableError,
+            "no answer from catalog.example:443",
+        ),
+    ],
+)
+def test_fault_is_told_in_our_words(
+    said: str, parties: Parties, kind: type[IcestreamError], what: str
+) -> None:
+    error = explain(said, "here", parties)
+
+    assert error is not None
+    assert (type(error), error.what) == (kind, what)
+
+
+def test_token_given_as_credential_is_named_by_its_key() -> None:
+    said = "org.apache.iceberg.exceptions.NotAuthorizedException: Not authorized: expired"
+
+    assert str(explain(said, "here", BEARER)) == (
+        "here: the bearer token is refused: expired\n"
+        "  Has it run out? Renew `rest.credential`, or use a client credential, which is renewed "
+        "by itself: `rest.credential: CLIENT_ID:CLIENT_SECRET`."
+    )
+
+
+def test_timeout_of_the_token_server_is_blamed_on_its_key() -> None:
+    said = (
+        "ConnectTimeout: HTTPSConnectionPool(host='auth.example', port=443): Max retries exceeded"
+    )
+
+    error = explain(said, "here", SIGNED_IN)
+
+    assert error is not None
+    assert "`rest.properties.oauth2-server-uri`" in error.todo
+
+
+def test_fault_of_a_store_by_the_same_library_is_left_to_the_store() -> None:
+    said = "ConnectionError: HTTPSConnectionPool(host='store.example', port=443): refused"
+
+    assert explain(said, "here", SIGNED_IN) is None
+
+
+def test_long_answer_is_cut() -> None:
+    error = explain(f"ForbiddenError: Denied: {'x' * 5000}", "here", BEARER)
+
+    assert error is not None
+    assert len(error.what) < 300
+
+
+def test_secret_that_the_server_repeats_is_not_shown() -> None:
+    block = {"rest": {"uri": URI, "credential": "me:hunter2-secret"}}
+    catalog = RestCatalog("lake", RestCatalogOptions.model_validate(block))
+    said = "OAuthError: invalid_client: no client me:hunter2-secret (secret hunter2-secret)"
+
+    assert str(catalog.explain(said, "here")) == (
+        "here: the client credential is refused: invalid_client: no client *** (secret ***)\n"
+        "  Look at `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
+        "leads to the server that knows this client."
+    )
