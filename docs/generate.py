@@ -51,6 +51,7 @@ PAGES = {
     ("catalogs", "hive"): "../connectors/catalogs/hive.md",
     ("catalogs", "memory"): "../connectors/catalogs/memory.md",
     ("catalogs", "nessie"): "../connectors/catalogs/nessie.md",
+    ("catalogs", "rest"): "../connectors/catalogs/rest.md",
 }
 EXIT_CODES = {
     0: "Done.",
