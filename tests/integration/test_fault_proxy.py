@@ -39,6 +39,14 @@ def asked(client: socket.socket, question: bytes) -> bytes:
     return client.recv(1024)
 
 
+def is_closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1024) == b""
+    except ConnectionResetError:
+        # What the other side says when it closes with something still unread.
+        return True
+
+
 def test_proxy_passes_questions_and_answers_on(fault_proxy: MakeProxy, echo_port: int) -> None:
     with connected(fault_proxy(echo_port)) as client:
         assert asked(client, b"one") == b"ONE"
@@ -54,7 +62,7 @@ def test_proxy_that_is_cut_closes_and_refuses_until_restored(
         assert asked(client, b"one") == b"ONE"
         proxy.cut()
 
-        assert client.recv(1024) == b""
+        assert is_closed(client)
     with pytest.raises(ConnectionRefusedError):
         connected(proxy)
     proxy.restore()
@@ -87,7 +95,7 @@ def test_proxy_that_hangs_can_be_cut(fault_proxy: MakeProxy, echo_port: int) -> 
         client.sendall(b"one")
         proxy.cut()
 
-        assert client.recv(1024) == b""
+        assert is_closed(client)
 
 
 def test_proxy_delays_question_and_answer(fault_proxy: MakeProxy, echo_port: int) -> None:
@@ -103,4 +111,4 @@ def test_proxy_closes_when_nobody_listens_behind_it(fault_proxy: MakeProxy) -> N
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with connected(fault_proxy(unused.getsockname()[1])) as client:
-            assert client.recv(1024) == b""
+            assert is_closed(client)
