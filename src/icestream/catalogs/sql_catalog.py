@@ -6,8 +6,10 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
+from icestream.catalogs.sql_faults import FAULTS
 from icestream.contracts.catalog import Abilities, Catalog
 from icestream.contracts.check import CheckStep
+from icestream.contracts.fault_table import first_match
 from icestream.contracts.source import OptionsT
 from icestream.errors import DependencyError
 from icestream.storage.blocks import storage_at
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from icestream.catalogs.sql_store import SqlStore
     from icestream.contracts.storage import Storage
+    from icestream.errors import IcestreamError
 
 _LOCATION = (
     "SELECT metadata_location FROM iceberg_tables "
@@ -115,6 +118,9 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         # Those that only a table's name tells of count, and so do those that they lie in.
         name = ".".join(namespace)
         return any(f"{row[0]}.".startswith(f"{name}.") for row in answer)
+
+    def explain(self, said: str, where: str) -> IcestreamError | None:
+        return first_match(FAULTS, said, where) or super().explain(said, where)
 
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("reach catalog", self._reach)

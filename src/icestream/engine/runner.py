@@ -132,6 +132,7 @@ class PipelineRunner:
                 self.progress.wait(exc)
                 self.state.report(self.progress.to_json())
                 self._stopping.wait(pause)
+                self.plan.sink.let_go(self._spark)
             else:
                 return
 

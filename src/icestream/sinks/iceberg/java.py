@@ -29,6 +29,15 @@ def activate(spark: SparkSession) -> None:
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
+def forget_catalogs(spark: SparkSession) -> None:
+    """Let a session make its catalogs anew when they are next asked for.
+
+    A client of a REST catalog that was refused a new token once never asks for one again.
+    """
+    session: Any = spark._jsparkSession
+    session.sessionState().catalogManager().reset()
+
+
 class JavaCatalog:
     """The catalog object behind one of Spark's catalogs."""
 

@@ -162,6 +162,12 @@ class IcebergSink(Sink[IcebergOptions]):
     def discard(self, files: list[WrittenFile]) -> None:
         self.mode.discard(files)
 
+    def let_go(self, spark: SparkSession) -> None:
+        from icestream.sinks.iceberg.java import forget_catalogs
+
+        self.catalog.close()
+        forget_catalogs(spark)
+
     def explain(self, fault: BaseException) -> IcestreamError | None:
         return self.catalog.explain(told(fault), f"table {self.identity()}")
 

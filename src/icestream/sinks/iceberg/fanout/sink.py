@@ -260,6 +260,12 @@ class FanOutSink(ManyTables[IcebergOptions]):
         for path in (file.what["file-path"] for file in files):
             load_file_io(self.catalog.pyiceberg_properties(), path).delete(path)
 
+    def let_go(self, spark: SparkSession) -> None:
+        from icestream.sinks.iceberg.java import forget_catalogs
+
+        self.catalog.close()
+        forget_catalogs(spark)
+
     def explain(self, fault: BaseException) -> IcestreamError | None:
         return self.catalog.explain(told(fault), f"table {self.identity()}")
 
