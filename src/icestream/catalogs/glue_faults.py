@@ -111,8 +111,8 @@ FAULTS = (
         "Look at `glue.catalog_id` and `glue.region`, and at the spelling of the namespace.",
     ),
     Fault(
-        r"EndpointConnection|UnknownHost|Could not connect|Connection ?[Rr]efused|timed? ?out"
-        r"|ConnectionClosed|Connect to .{1,80} failed",
+        r"EndpointConnection|UnknownHost|Could not connect|Connection ?[Rr]efused|[Tt]imed out"
+        r"|TimeoutE|ConnectionClosed|Connect to .{1,80} failed",
         TransientError,
         "Glue does not answer",
         "Is `glue.region` spelt right? Is `glue.endpoint`? Is a firewall or a proxy in between?",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -13,6 +14,7 @@ from icestream.contracts.jars import AZURE_BUNDLE
 from icestream.contracts.options import Options
 from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
+from icestream.errors import RefusedError
 from icestream.storage.azure_faults import FAULTS
 from icestream.storage.probing import probe
 
@@ -116,7 +118,16 @@ class AzureStorage(Storage):
         return OSError, AzureError, ValueError, RuntimeError
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        return first_match(FAULTS, said, where)
+        known = first_match(FAULTS, said, where)
+        ended = _ended(self._token) if self._token is not None else None
+        if isinstance(known, RefusedError) and ended is not None:
+            # Not every store says why it refuses a signature; the signature itself does.
+            return RefusedError(
+                f"the shared access signature ran out at {ended}",
+                where=where,
+                todo="Make a new one, and give it as `azure.sas_token`.",
+            )
+        return known
 
     @property
     def _host(self) -> str:
@@ -141,3 +152,14 @@ class AzureStorage(Storage):
             "BlobEndpoint": endpoint,
         }
         return ";".join(f"{name}={value}" for name, value in parts.items() if value is not None)
+
+
+def _ended(token: str) -> str | None:
+    """Return when a signature ran out, as it says itself; None if it did not, or does not say."""
+    (told, *_) = parse_qs(token).get("se", [""])
+    try:
+        end = datetime.fromisoformat(told.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    end = end if end.tzinfo else end.replace(tzinfo=timezone.utc)
+    return told if end <= datetime.now(timezone.utc) else None

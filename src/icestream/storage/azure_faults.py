@@ -76,7 +76,7 @@ FAULTS = (
     ),
     Fault(
         r"UnknownHost|Name or service not known|getaddrinfo|nodename nor servname"
-        r"|Temporary failure in name resolution|Failed to resolve|DNS",
+        r"|Temporary failure in name resolution|Failed to resolve|DnsNameResolver",
         TransientError,
         "no machine is known by the account's name",
         "Look at the spelling of `azure.storage_account` or of the catalog's `warehouse`, or at "
@@ -84,7 +84,8 @@ FAULTS = (
     ),
     Fault(
         r"ServiceRequestError|ServiceResponseError|Connect call failed|Cannot connect to host"
-        r"|[Cc]onnection ?[Rr]efused|timed? ?out|ServerBusy|[Ss]tatus ?[Cc]ode:? ?50\d",
+        r"|[Cc]onnection ?[Rr]efused|[Tt]imed out|TimeoutException|ServerBusy"
+        r"|[Ss]tatus ?[Cc]ode:? ?50\d",
         TransientError,
         "the store does not answer",
         "Is it running? Is `azure.endpoint` right? Is a firewall or a proxy in between?",

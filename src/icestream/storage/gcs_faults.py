@@ -40,19 +40,21 @@ FAULTS = (
         "(`gcloud auth application-default login`, or the machine's service account).",
     ),
     Fault(
-        r"bucket does not exist|[Bb]ucket .{0,80}not (be )?found|no such bucket|NoSuchBucket",
+        # To list or to write, nothing but the bucket must be there.
+        r"bucket does not exist|[Bb]ucket .{0,80}not (be )?found|404 Not Found\s+POST \S+/upload/"
+        r"|retry\.function=(ListObjects|CreateResumableUpload|Insert\w+).{0,200}status_code=404",
         ConnectorError,
         "there is no such bucket",
         "Create it, or look at the spelling of `gcs.bucket` or of the catalog's `warehouse`.",
     ),
     Fault(
-        r"UNAUTHENTICATED|\b401\b|Unauthorized|Invalid Credentials|Anonymous caller",
+        r"UNAUTHENTICATED|401 Unauthorized|Invalid Credentials|Anonymous caller|status_code=401",
         RefusedError,
         "the store does not accept the credentials",
         "Look at `gcs.service_account_key`; without it, at the application default credentials.",
     ),
     Fault(
-        r"PERMISSION_DENIED|\b403\b|Forbidden|does not have storage\.",
+        r"PERMISSION_DENIED|403 Forbidden|does not have storage\.|status_code=403",
         RefusedError,
         "the store denies access",
         "Does the account have the role Storage Object Admin on the bucket, or at least "
@@ -60,7 +62,8 @@ FAULTS = (
     ),
     Fault(
         r"UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]ould ?n.?t (connect|resolve)|UnknownHost"
-        r"|[Cc]onnection ?[Rr]efused|timed? ?out|\b(429|50[0234])\b",
+        r"|[Cc]onnection ?[Rr]efused|timed out|TimeoutException|status_code=(429|50\d)"
+        r"|StorageException: (429|50\d)",
         TransientError,
         "the store does not answer",
         "Is it running? Is `gcs.endpoint` right? Is a firewall or a proxy in between?",

@@ -74,14 +74,17 @@ FAULTS = (
         "Add e.g. `s3.region: eu-central-1`.",
     ),
     Fault(
-        r"NETWORK_CONNECTION|UnknownHost|resolve host|timed? ?out|curlCode|SlowDown|SLOW_DOWN"
-        r"|SERVICE_UNAVAILABLE|[Ss]tatus [Cc]ode:? ?50\d|HTTP status 50\d|Connection ?[Rr]efused"
-        r"|Connect to .{1,80} failed",
+        r"NETWORK_CONNECTION|UnknownHost|resolve host|[Tt]imed out|TimeoutException|curlCode"
+        r"|SlowDown|SLOW_DOWN|SERVICE_UNAVAILABLE|[Ss]tatus [Cc]ode:? ?50\d|HTTP status 50\d"
+        r"|Connection ?[Rr]efused|Connect to .{1,80} failed",
         TransientError,
         "the store does not answer",
         "Is it running? Are `s3.endpoint` and `s3.region` right? Is a firewall in between?",
     ),
 )
+PATH_STYLE = "Set `s3.path_style_access: true`, as most S3-compatible stores want."
+# A bucket before `localhost` is this machine too, and the store takes the key for a bucket.
+MISUNDERSTOOD = re.compile(r"HTTP status 40[05]|[Ss]tatus [Cc]ode:? ?40[05]|InvalidBucketName")
 UNRESOLVED = re.compile(r"resolve host|UnknownHost", re.IGNORECASE)
 
 
@@ -100,6 +103,13 @@ def explain(
         return ConnectorError(
             f"no machine is known by the bucket's name before {endpoint!r}",
             where=where,
-            todo="Set `s3.path_style_access: true`, as most S3-compatible stores want.",
+            todo=PATH_STYLE,
         )
-    return first_match(FAULTS, said, where)
+    known = first_match(FAULTS, said, where)
+    if known is None and endpoint is not None and not path_style and MISUNDERSTOOD.search(said):
+        return ConnectorError(
+            "the store does not understand where the bucket's name is",
+            where=where,
+            todo=PATH_STYLE,
+        )
+    return known

@@ -188,3 +188,30 @@ def test_fault_of_azure_is_put_into_words(said: str, kind: type[IcestreamError],
     assert type(error) is kind
     assert error.what == what
     assert error.todo
+
+
+@pytest.mark.parametrize(
+    ("token", "what"),
+    [
+        ("se=2024-01-01T00%3A00%3A00Z&sig=x", "ran out at 2024-01-01T00:00:00Z"),
+        ("se=2024-01-01&sig=x", "ran out at 2024-01-01"),
+        ("se=2924-01-01&sig=x", None),
+        ("se=soon&sig=x", None),
+        ("sig=x", None),
+    ],
+)
+def test_signature_that_ran_out_says_so_itself(token: str, what: str | None) -> None:
+    error = build(storage_account="a", sas_token=token).explain("AuthenticationFailed", "here")
+
+    assert isinstance(error, RefusedError)
+    assert error.what == (
+        f"the shared access signature {what}"
+        if what
+        else "the store does not accept the credentials"
+    )
+
+
+def test_store_that_is_away_is_not_the_signature_s_fault() -> None:
+    storage = build(storage_account="a", sas_token="se=2024-01-01&sig=x")  # noqa: S106
+
+    assert isinstance(storage.explain("Cannot connect to host a:1", "here"), TransientError)

@@ -182,5 +182,19 @@ def test_bucket_before_the_host_hints_at_path_style() -> None:
     )
 
 
+def test_bucket_that_the_store_does_not_see_hints_at_path_style() -> None:
+    said = "OSError: AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"
+
+    error = build(endpoint="http://localhost:9000").explain(said, "storage s3")
+
+    assert str(error) == (
+        "storage s3: the store does not understand where the bucket's name is\n"
+        "  Set `s3.path_style_access: true`, as most S3-compatible stores want."
+    )
+    styled = build(endpoint="http://localhost:9000", path_style_access=True)
+    assert styled.explain(said, "storage s3") is None
+    assert build().explain(said, "storage s3") is None
+
+
 def test_unknown_fault_is_left_to_others() -> None:
     assert build().explain("ValueError: something else", "storage s3") is None

@@ -1,0 +1,192 @@
+"""The glue catalog, against a server that speaks Glue's API and S3's."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.fixtures.ports import free_port
+from tests.fixtures.shared_catalog import shared_both_ways
+from tests.fixtures.spark import tell_spark
+
+from icestream.catalogs.glue import GlueCatalog, GlueCatalogOptions
+from icestream.contracts.faults import told
+from icestream.errors import ConnectorError, RefusedError, TransientError, UnreachableError
+from icestream.testing.catalog_suite import CatalogSuite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from tests.fixtures.glue import GlueServer
+
+    from icestream.contracts.catalog import Catalog
+
+
+def in_glue(server: GlueServer, **glue: Any) -> GlueCatalog:
+    block = {
+        "glue": {"endpoint": server.endpoint, "region": server.region, **glue},
+        "s3": {
+            "bucket": server.new_bucket(),
+            "endpoint": server.endpoint,
+            "path_style_access": True,
+        },
+    }
+    return GlueCatalog(f"lake_{uuid.uuid4().hex[:8]}", GlueCatalogOptions.model_validate(block))
+
+
+@pytest.fixture
+def aws_keys(glue_server: GlueServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the default AWS chain looks first."""
+    for name, value in glue_server.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def no_aws_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine on which the default AWS chain finds nothing."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture
+def glue_catalog(glue_server: GlueServer, aws_keys: None) -> Iterator[GlueCatalog]:
+    catalog = in_glue(glue_server)
+    yield catalog
+    catalog.close()
+
+
+class TestGlueCatalog(CatalogSuite):
+    odd_names = ("select", "2nd_order")
+
+    @pytest.fixture
+    def catalog(self, glue_catalog: GlueCatalog) -> Catalog[Any]:
+        return glue_catalog
+
+
+@pytest.fixture
+def java_aws_keys(spark: SparkSession, glue_server: GlueServer) -> Iterator[None]:
+    """The same for the Java that runs already, whose environment was fixed when it started."""
+    system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+    system.setProperty("aws.accessKeyId", glue_server.access_key_id)
+    system.setProperty("aws.secretAccessKey", glue_server.secret_access_key)
+    yield
+    system.clearProperty("aws.accessKeyId")
+    system.clearProperty("aws.secretAccessKey")
+
+
+def test_glue_catalog_is_shared_with_spark(
+    glue_catalog: GlueCatalog, spark: SparkSession, java_aws_keys: None
+) -> None:
+    shared_both_ways(glue_catalog, spark, space="_")
+
+
+def test_name_that_glue_cannot_have_is_explained(
+    glue_catalog: GlueCatalog, spark: SparkSession, java_aws_keys: None
+) -> None:
+    tell_spark(spark, glue_catalog)
+
+    with pytest.raises(Exception, match="Glue") as caught:
+        spark.sql(f"CREATE NAMESPACE {glue_catalog.name}.`a b`")
+
+    error = glue_catalog.explain(told(caught.value), glue_catalog.where)
+    assert type(error) is ConnectorError
+    assert str(error) == (
+        f"{glue_catalog.where}: Glue does not take the name\n"
+        "  Names in Glue have lower-case letters, digits and underscores, and a namespace has one "
+        "level."
+    )
+
+
+def test_machine_without_keys_is_told_where_they_come_from(
+    glue_server: GlueServer, no_aws_keys: None
+) -> None:
+    catalog = in_glue(glue_server)
+
+    with pytest.raises(RefusedError) as caught:
+        [step.run() for step in catalog.check()]
+
+    assert str(caught.value) == (
+        f"{catalog.where}: no credentials were found\n"
+        "  Set up the default AWS chain (environment, `aws configure`, the machine's role), or "
+        "name `glue.profile`; the keys of an `s3` block are not used for Glue."
+    )
+    assert caught.value.__cause__ is None
+
+
+def test_spark_without_keys_is_told_the_same(
+    glue_server: GlueServer,
+    spark: SparkSession,
+    no_aws_keys: None,
+) -> None:
+    catalog = in_glue(glue_server)
+    system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+    system.setProperty("aws.disableEc2Metadata", "true")
+    tell_spark(spark, catalog)
+
+    with pytest.raises(Exception, match="credentials") as caught:
+        spark.sql(f"CREATE NAMESPACE {catalog.name}.db")
+
+    system.clearProperty("aws.disableEc2Metadata")
+    error = catalog.explain(told(caught.value), catalog.where)
+    assert error is not None
+    assert error.what == "no credentials were found"
+
+
+def test_unknown_profile_is_named(glue_server: GlueServer, no_aws_keys: None) -> None:
+    catalog = in_glue(glue_server, profile="nobody")
+
+    with pytest.raises(RefusedError) as caught:
+        catalog.client()
+
+    assert str(caught.value) == (
+        f"{catalog.where}: the profile is not in the AWS configuration files\n"
+        "  Look at the spelling of `glue.profile`; `aws configure list-profiles` shows what there "
+        "is."
+    )
+
+
+def test_profile_gives_the_keys(glue_server: GlueServer, no_aws_keys: None, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text(
+        "[work]\naws_access_key_id = owner\naws_secret_access_key = only-for-tests\n"
+    )
+    catalog = in_glue(glue_server, profile="work")
+
+    assert catalog.client().list_namespaces() is not None
+
+
+def test_glue_that_is_down_is_unreachable(glue_server: GlueServer, aws_keys: None) -> None:
+    port = free_port()
+    catalog = in_glue(glue_server, endpoint=f"http://127.0.0.1:{port}")
+    first, *_ = catalog.check()
+
+    with pytest.raises(UnreachableError) as caught:
+        first.run()
+
+    assert str(caught.value) == (
+        f"{catalog.where}: nothing listens at 127.0.0.1:{port}\n"
+        "  Is the server running? Is the port in `glue.endpoint` right?"
+    )
+
+
+def test_glue_that_went_away_is_a_passing_fault(
+    glue_server_own: GlueServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**glue_server_own.environment, "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    catalog = in_glue(glue_server_own)
+    catalog.client()
+    glue_server_own.kill()
+
+    with pytest.raises(TransientError) as caught:
+        catalog.find_table(("db", "t"))
+
+    assert str(caught.value) == (
+        f"{catalog.where}: Glue does not answer\n"
+        "  Is `glue.region` spelt right? Is `glue.endpoint`? Is a firewall or a proxy in between?"
+    )

@@ -1,0 +1,129 @@
+"""The jdbc catalog in MariaDB, shared with Spark."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.fixtures.ports import free_port
+from tests.fixtures.shared_catalog import shared_both_ways
+
+from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
+from icestream.errors import RefusedError, UnreachableError
+from icestream.testing.catalog_suite import COLUMNS, CatalogSuite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from tests.fixtures.mariadb import MariaDb
+
+    from icestream.contracts.catalog import Catalog
+
+
+def in_mariadb(server: MariaDb, folder: Path, **changed: Any) -> JdbcCatalog:
+    told: dict[str, Any] = {
+        "port": server.port,
+        "database": "mysql",
+        "user": server.user,
+        "password": server.password,
+        **changed,
+    }
+    uri = f"jdbc:mariadb://127.0.0.1:{told['port']}/{told['database']}"
+    jdbc = {"uri": uri, "user": told["user"], "password": told["password"]}
+    options = {"jdbc": jdbc, "warehouse": str(folder / "warehouse")}
+    name = f"lake_{uuid.uuid4().hex[:8]}"
+    return JdbcCatalog(name, JdbcCatalogOptions.model_validate(options))
+
+
+@pytest.fixture
+def mariadb_catalog(mariadb: MariaDb, tmp_path: Path) -> Iterator[JdbcCatalog]:
+    catalog = in_mariadb(mariadb, tmp_path, database=mariadb.new_database())
+    yield catalog
+    catalog.close()
+
+
+class TestMariaDbCatalog(CatalogSuite):
+    @pytest.fixture
+    def catalog(self, mariadb_catalog: JdbcCatalog) -> Catalog[Any]:
+        return mariadb_catalog
+
+
+def test_mariadb_catalog_is_shared_with_spark(
+    mariadb_catalog: JdbcCatalog, spark: SparkSession
+) -> None:
+    shared_both_ways(mariadb_catalog, spark)
+
+
+def test_names_that_differ_in_case_or_accent_are_two_tables(mariadb_catalog: JdbcCatalog) -> None:
+    client, names = mariadb_catalog.client(), ["Orders", "orders", "örders"]
+    client.create_namespace("db")
+
+    for name in names:
+        client.create_table(("db", name), schema=COLUMNS)
+
+    assert sorted(name for _, name in client.list_tables("db")) == names
+    assert mariadb_catalog.find_table(("db", "ORDERS")) is None
+
+
+def test_user_who_may_not_create_tables_can_use_those_that_exist(
+    mariadb: MariaDb, tmp_path: Path
+) -> None:
+    database, user = mariadb.new_database(), f"u_{uuid.uuid4().hex[:8]}"
+    in_mariadb(mariadb, tmp_path, database=database).client().create_namespace("db")
+    login = f"'{user}'@'127.0.0.1'"
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE USER {login} IDENTIFIED BY 'only-for-tests'")
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {login}")
+    catalog = in_mariadb(mariadb, tmp_path, database=database, user=user, password="only-for-tests")  # noqa: S106
+
+    assert catalog.client().list_namespaces() == []
+
+    catalog.close()
+
+
+def test_wrong_password_of_mariadb_is_refused_without_showing_it(
+    mariadb: MariaDb, tmp_path: Path
+) -> None:
+    catalog = in_mariadb(mariadb, tmp_path, password="not-the-password")  # noqa: S106
+
+    with pytest.raises(RefusedError) as caught:
+        catalog.client()
+
+    assert str(caught.value) == (
+        f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/mysql): the server refused "
+        "user 'icestream': Access denied for user 'icestream'@'127.0.0.1' (using password: YES)\n"
+        "  Look at `user` and `password`, from which machines the server lets the user in, and "
+        "whether the user may create tables in the database."
+    )
+    assert caught.value.__cause__ is None
+
+
+def test_missing_database_of_mariadb_is_named(mariadb: MariaDb, tmp_path: Path) -> None:
+    catalog = in_mariadb(mariadb, tmp_path, database="nowhere")
+
+    with pytest.raises(RefusedError) as caught:
+        catalog.client()
+
+    assert str(caught.value) == (
+        f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/nowhere): the server does not "
+        "know it: Unknown database 'nowhere'\n"
+        "  Create the database 'nowhere', or correct `uri`."
+    )
+
+
+def test_mariadb_that_is_down_is_unreachable(mariadb: MariaDb, tmp_path: Path) -> None:
+    port = free_port()
+    catalog = in_mariadb(mariadb, tmp_path, port=port)
+    reach, *_ = catalog.check()
+
+    with pytest.raises(UnreachableError) as caught:
+        reach.run()
+
+    assert str(caught.value) == (
+        f"catalog '{catalog.name}' (mariadb 127.0.0.1:{port}/mysql): no connection: Can't connect "
+        "to MySQL server on '127.0.0.1' ([Errno 111] Connection refused)\n"
+        "  Is the server running? Are address and port right? Is a firewall in between?"
+    )

@@ -1,0 +1,199 @@
+"""A catalog whose tables lie in an S3 store, and what the store's refusals are called."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.fixtures.ports import free_port
+from tests.fixtures.shared_catalog import shared_both_ways
+from tests.fixtures.spark import tell_spark
+
+from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
+from icestream.contracts.faults import told
+from icestream.errors import ConnectorError, IcestreamError, RefusedError, UnreachableError
+from icestream.testing.catalog_suite import CatalogSuite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from tests.fixtures.s3_store import S3Store
+
+    from icestream.contracts.catalog import Catalog
+
+
+def in_s3(store: S3Store, folder: Path, **changed: Any) -> JdbcCatalog:
+    s3 = {
+        "endpoint": store.endpoint,
+        "region": store.region,
+        "path_style_access": True,
+        "access_key_id": store.access_key_id,
+        "secret_access_key": store.secret_access_key,
+        **changed,
+    }
+    s3.setdefault("bucket", store.new_bucket())
+    block = {"jdbc": {"uri": f"jdbc:sqlite:{folder / 'catalog.db'}"}, "s3": s3}
+    return JdbcCatalog(f"lake_{uuid.uuid4().hex[:8]}", JdbcCatalogOptions.model_validate(block))
+
+
+@pytest.fixture
+def s3_catalog(s3_store: S3Store, tmp_path: Path) -> Iterator[JdbcCatalog]:
+    catalog = in_s3(s3_store, tmp_path)
+    yield catalog
+    catalog.close()
+
+
+class TestCatalogInS3(CatalogSuite):
+    @pytest.fixture
+    def catalog(self, s3_catalog: JdbcCatalog) -> Catalog[Any]:
+        return s3_catalog
+
+
+def test_catalog_in_s3_is_shared_with_spark(s3_catalog: JdbcCatalog, spark: SparkSession) -> None:
+    shared_both_ways(s3_catalog, spark)
+
+
+def test_check_leaves_nothing_behind(
+    s3_catalog: JdbcCatalog, s3_store: S3Store, tmp_path: Path
+) -> None:
+    assert [step.name for step in s3_catalog.check() if step.run()] == [
+        "reach catalog",
+        "reach store",
+        "list store",
+        "write an object",
+        "read it back",
+        "remove it",
+    ]
+
+    bucket = s3_catalog.warehouse.removeprefix("s3://")
+    assert s3_store.client().list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+
+def first_fault(catalog: JdbcCatalog) -> IcestreamError:
+    """Return what the first step of a check that does not pass says."""
+    for step in catalog.check():
+        try:
+            step.run()
+        except IcestreamError as exc:  # noqa: PERF203 - a handful of steps
+            return exc
+    raise AssertionError("every step passed")
+
+
+def refused(store: S3Store, what: str, todo: str) -> str:
+    return f"storage s3 {store.endpoint}: {what}\n  {todo}"
+
+
+def test_wrong_secret_is_refused_without_showing_it(s3_store: S3Store, tmp_path: Path) -> None:
+    error = first_fault(in_s3(s3_store, tmp_path, secret_access_key="not-the-secret"))  # noqa: S106
+
+    assert isinstance(error, RefusedError)
+    assert str(error) == refused(
+        s3_store,
+        "the signature is wrong: the secret key does not belong to the access key id",
+        "Look at `s3.secret_access_key`: no space or line break may be at its end.",
+    )
+    assert error.__cause__ is None
+
+
+def test_unknown_key_is_refused(s3_store: S3Store, tmp_path: Path) -> None:
+    error = first_fault(in_s3(s3_store, tmp_path, access_key_id="nobody"))
+
+    assert isinstance(error, RefusedError)
+    assert str(error) == refused(
+        s3_store,
+        "the store does not know the access key id",
+        "Look at `s3.access_key_id`, and whether `s3.endpoint` is the store that it belongs to.",
+    )
+
+
+def test_user_without_rights_is_told_which_are_needed(s3_store: S3Store, tmp_path: Path) -> None:
+    outsider = {
+        "access_key_id": s3_store.outsider_access_key_id,
+        "secret_access_key": s3_store.outsider_secret_access_key,
+    }
+    error = first_fault(in_s3(s3_store, tmp_path, **outsider))
+
+    assert isinstance(error, RefusedError)
+    assert str(error) == refused(
+        s3_store,
+        "the store denies access",
+        "Are the credentials those of the right account? Do they allow s3:ListBucket, "
+        "s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket? S3-compatible stores mostly "
+        "want `s3.path_style_access: true`.",
+    )
+
+
+def test_missing_bucket_is_named_as_such(s3_store: S3Store, tmp_path: Path) -> None:
+    error = first_fault(in_s3(s3_store, tmp_path, bucket="no-such-bucket"))
+
+    assert isinstance(error, ConnectorError)
+    assert str(error) == refused(
+        s3_store,
+        "there is no such bucket",
+        "Create it, or look at the spelling of `s3.bucket` or of the catalog's `warehouse`.",
+    )
+
+
+def test_bucket_before_an_unknown_host_hints_at_path_style(
+    s3_store: S3Store, tmp_path: Path
+) -> None:
+    endpoint = f"http://store.invalid:{s3_store.port}"
+    catalog = in_s3(s3_store, tmp_path, path_style_access=False, endpoint=endpoint)
+    steps = {step.name: step for step in catalog.check()}
+
+    with pytest.raises(ConnectorError) as caught:
+        steps["list store"].run()
+
+    assert str(caught.value) == (
+        f"storage s3 {endpoint}: no machine is known by the bucket's name before 'store.invalid'\n"
+        "  Set `s3.path_style_access: true`, as most S3-compatible stores want."
+    )
+
+
+def test_bucket_before_localhost_hints_at_path_style(s3_store: S3Store, tmp_path: Path) -> None:
+    endpoint = f"http://localhost:{s3_store.port}"
+    error = first_fault(in_s3(s3_store, tmp_path, path_style_access=False, endpoint=endpoint))
+
+    assert str(error) == (
+        f"storage s3 {endpoint}: the store does not understand where the bucket's name is\n"
+        "  Set `s3.path_style_access: true`, as most S3-compatible stores want."
+    )
+
+
+def test_store_that_is_down_is_unreachable(s3_store: S3Store, tmp_path: Path) -> None:
+    port = free_port()
+    catalog = in_s3(s3_store, tmp_path, endpoint=f"http://127.0.0.1:{port}")
+    error = first_fault(catalog)
+
+    assert isinstance(error, UnreachableError)
+    assert str(error) == (
+        f"storage s3 http://127.0.0.1:{port}: nothing listens at 127.0.0.1:{port}\n"
+        "  Is the server running? Is the port in `s3.endpoint` right?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        # Java asks by HEAD first, and an answer to that has no body to name the reason.
+        ({"secret_access_key": "not-the-secret"}, "the store denies access"),
+        ({"bucket": "no-such-bucket"}, "there is no such bucket"),
+    ],
+    ids=["wrong secret", "no such bucket"],
+)
+def test_refusal_that_spark_meets_is_put_into_words(
+    s3_store: S3Store, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], what: str
+) -> None:
+    catalog = in_s3(s3_store, tmp_path, **changed)
+    tell_spark(spark, catalog)
+    spark.sql(f"CREATE NAMESPACE {catalog.name}.db")
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - as the runner meets it
+        spark.range(1).writeTo(f"{catalog.name}.db.t").create()
+
+    error = catalog.explain(told(caught.value), "table db.t")
+    assert error is not None
+    assert error.what == what
