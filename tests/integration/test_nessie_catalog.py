@@ -14,9 +14,12 @@ from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import tell_spark
 
 from icestream.catalogs.nessie import NessieCatalog, NessieCatalogOptions
+from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.contracts.faults import told
 from icestream.errors import ConnectorError, UnreachableError
+from icestream.sinks.iceberg.fanout.sink import FanOutSink
 from icestream.sinks.iceberg.java import JavaCatalog, java_errors
+from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.testing.catalog_suite import CatalogSuite
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from tests.fixtures.nessie import Nessie
+    from tests.fixtures.s3_store import S3Store
 
     from icestream.contracts.catalog import Catalog
 
@@ -171,6 +175,21 @@ def test_racing_commits_are_kept_or_refused(on_main: NessieCatalog) -> None:
     assert kept
 
 
+def test_rows_put_aside_by_a_run_that_died_are_found_by_the_next(
+    on_main: NessieCatalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    tell_spark(spark, on_main)
+    options = IcebergOptions(namespace=(unique("n"),), route_by="kind")
+    folders = set()
+
+    for _ in range(2):
+        sink = FanOutSink(options, on_main, "lake")
+        sink.open(spark, "p", tmp_path / "cache")
+        folders.add(sink._folder)
+
+    assert len(folders) == 1
+
+
 def test_more_tables_than_a_page_are_all_listed(
     on_main: NessieCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,3 +260,41 @@ def test_server_that_comes_back_is_used_again(nessie_own: Nessie) -> None:
     assert catalog.find_table(("a", "b")) is not None
     assert catalog.find_table(("a", "c")) is None
     assert catalog.client() is client
+
+
+def s3_block(store: S3Store) -> dict[str, Any]:
+    return {
+        "endpoint": store.endpoint,
+        "region": store.region,
+        "path_style_access": True,
+        "access_key_id": store.access_key_id,
+        "secret_access_key": store.secret_access_key,
+    }
+
+
+def test_tables_of_nessie_may_lie_in_s3(
+    nessie: Nessie, s3_store: S3Store, spark: SparkSession
+) -> None:
+    s3 = {**s3_block(s3_store), "bucket": s3_store.new_bucket("nessie")}
+    options = {"nessie": {"uri": nessie.uri}, "s3": s3}
+    catalog = NessieCatalog(unique("lake"), NessieCatalogOptions.model_validate(options))
+
+    assert all(step.run() for step in catalog.check())
+    shared_both_ways(catalog, spark)
+
+    catalog.close()
+
+
+def test_rest_endpoint_of_nessie_is_a_rest_catalog(nessie_on_s3: Nessie, s3_store: S3Store) -> None:
+    block = {"rest": {"uri": f"{nessie_on_s3.rest_uri}/main"}, "s3": s3_block(s3_store)}
+    catalog = RestCatalog(unique("lake"), RestCatalogOptions.model_validate(block))
+    client, space = catalog.client(), unique("n")
+
+    client.create_namespace(space)
+    client.create_table((space, "t"), schema=COLUMNS).append(pa.table({"id": [1, 2]}))
+
+    found = catalog.find_table((space, "t"))
+    assert found is not None
+    assert found.scan().to_arrow()["id"].to_pylist() == [1, 2]
+    assert client.list_tables(space) == [(space, "t")]
+    catalog.close()

@@ -89,8 +89,9 @@ class FanOutSink(ManyTables[IcebergOptions]):
         java = self._tables.java
         if self.options.create:
             java.create_namespace(self.options.namespace)
-        beside = java.default_location(self.options.namespace, STAGING)
-        self._folder = f"{beside.rstrip('/')}/{quote(pipeline, safe='')}"
+        # Nessie puts a random part behind a table's name; the folder must be found again.
+        place = java.default_location(self.options.namespace, STAGING).rstrip("/").rpartition("/")
+        self._folder = f"{place[0]}/{STAGING}/{quote(pipeline, safe='')}"
         sweep(self._folder, self.catalog.pyiceberg_properties())
 
     def last_mark(self) -> BatchMark | None:
