@@ -13,7 +13,9 @@ from tests.fixtures.spark import Lake, tell_spark
 from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
-from icestream.errors import RefusedError
+from icestream.errors import PlanError, RefusedError
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.sink import IcebergSink
 from icestream.testing.catalog_suite import CatalogSuite
 from icestream.testing.scripted import ScriptedSource
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.fixtures.oauth_gateway import OAuthGateway
     from tests.fixtures.rest_catalog import RestCatalog as RestServer
+    from tests.fixtures.s3_store import S3Store
 
     from icestream.contracts.catalog import Catalog
 
@@ -53,12 +56,16 @@ def rest(rest_catalog: RestServer) -> Iterator[RestCatalog]:
 
 
 class TestRestCatalog(CatalogSuite):
+    target = "rest"
+
     @pytest.fixture
     def catalog(self, rest: RestCatalog) -> Catalog[Any]:
         return rest
 
 
 class TestRestCatalogWithTokens(CatalogSuite):
+    target = "rest, OAuth2"
+
     @pytest.fixture
     def catalog(self, oauth_gateway: OAuthGateway) -> Catalog[Any]:
         oauth_gateway.warehouse, oauth_gateway.prefix = "prod", "p1"
@@ -221,3 +228,36 @@ def test_client_without_credentials_sends_no_token(rest: RestCatalog) -> None:
 
     assert "Authorization" not in answer.request.headers
     assert answer.request.headers["X-Iceberg-Access-Delegation"] == "vended-credentials"
+
+
+def test_check_names_the_block_that_a_table_in_a_store_needs(
+    rest_catalog_on_s3: RestServer, s3_store: S3Store
+) -> None:
+    keys = {
+        "endpoint": s3_store.endpoint,
+        "path_style_access": True,
+        "access_key_id": s3_store.access_key_id,
+        "secret_access_key": s3_store.secret_access_key,
+    }
+    namespace, table = new_table(at(rest_catalog_on_s3.uri, s3=keys))
+
+    def find_table(catalog: RestCatalog) -> str:
+        options = IcebergOptions(namespace=(namespace,), table=table)
+        (step,) = (
+            step
+            for step in IcebergSink(options, catalog, "lake").check()
+            if step.name == "find table"
+        )
+        return step.run()
+
+    without = at(rest_catalog_on_s3.uri)
+    with pytest.raises(PlanError) as caught:
+        find_table(without)
+
+    assert str(caught.value) == (
+        f"table {without.name}.{namespace}.events: its files lie at s3://, and the catalog's block "
+        "has no `s3` block\n"
+        f"  Add `s3: {{}}` to the block of catalog '{without.name}', with the keys that the store "
+        "needs."
+    )
+    assert find_table(at(rest_catalog_on_s3.uri, s3=keys)).endswith(", 1 columns")
