@@ -16,8 +16,7 @@ PLANNED_CONNECTORS: dict[str, dict[str, str]] = {
         "webhook": "icestream.sources.webhook:WebhookOptions",
     },
     "sinks": {},
-    "catalogs": {
-    },
+    "catalogs": {},
     "transforms": {
         "dedupe": "icestream.transforms.dedupe:DedupeOptions",
         "flatten": "icestream.transforms.flatten:FlattenOptions",

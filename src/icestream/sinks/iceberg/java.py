@@ -7,7 +7,6 @@ the rows, nor ask for it inside the commit. Everything that needs Py4J is in thi
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from icestream.sinks.iceberg.java_table import JavaTable
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 VALIDATION_FAILED = "org.apache.iceberg.exceptions.ValidationException"
-NOT_AUTHORIZED = "org.apache.iceberg.exceptions.NotAuthorizedException"
-
-# Catalogs that were made anew, by application and name; held by all sinks of that name.
-_renewed: dict[tuple[str, str], Any] = {}
-_renewing = threading.Lock()
 
 
 def activate(spark: SparkSession) -> None:
@@ -38,7 +32,8 @@ def activate(spark: SparkSession) -> None:
 def forget_catalogs(spark: SparkSession) -> None:
     """Let a session make its catalogs anew when they are next asked for.
 
-    A client of a REST catalog that was refused a new token once never asks for one again.
+    A REST client that was refused a new token a few times never asks for one again, and Spark
+    keeps the client for as long as the session lives.
     """
     session: Any = spark._jsparkSession
     session.sessionState().catalogManager().reset()
@@ -55,39 +50,13 @@ class JavaCatalog:
         self._gateway = gateway
         jvm: Any = spark._jvm
         self._jvm = jvm
-        self._session: Any = spark._jsparkSession
-        self._key = (str(spark.sparkContext.applicationId), name)
         activate(spark)
-        self._catalog = _renewed.get(self._key) or self._load_from(self._session)
+        self._catalog = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
+            spark._jsparkSession, name
+        )
 
     def exists(self, namespace: Sequence[str], table: str) -> bool:
-        """Tell whether a table is there. Asked first, so a catalog that lost its token is renewed.
-
-        Iceberg's client gives up on new tokens after a few refusals, and Spark keeps the client
-        for as long as its session lives: nothing else would ever ask for a token again.
-        """
-        identifier = self._identifier(namespace, table)
-        try:
-            return bool(self._catalog.tableExists(identifier))
-        except java_errors() as exc:
-            if java_class(exc) != NOT_AUTHORIZED:
-                raise
-        self._renew()
-        return bool(self._catalog.tableExists(identifier))
-
-    def _renew(self) -> None:
-        with _renewing:
-            known = _renewed.get(self._key)
-            # Another sink of this catalog may have met the same fault, and been quicker.
-            if known is None or known is self._catalog:
-                _renewed[self._key] = self._load_from(self._session.cloneSession())
-                if known is not None:
-                    known.close()
-            self._catalog = _renewed[self._key]
-
-    def _load_from(self, session: Any) -> Any:
-        spark_util = self._jvm.org.apache.iceberg.spark.Spark3Util
-        return spark_util.loadIcebergCatalog(session, self._key[1])
+        return bool(self._catalog.tableExists(self._identifier(namespace, table)))
 
     def load(self, namespace: Sequence[str], table: str) -> JavaTable:
         return JavaTable(self._jvm, self._catalog.loadTable(self._identifier(namespace, table)))

@@ -16,6 +16,7 @@ import pyarrow as pa
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError
+from icestream.sinks.iceberg.arrow_files import readable
 from icestream.sinks.iceberg.fanout.routes import bad_row
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class StagedRows:
 
         io = load_file_io(dict(self.io_properties), self.path)
         with io.new_input(self.path).open() as stream:
-            file = pa.ipc.open_file(pa.PythonFile(stream, mode="r"))
+            file = pa.ipc.open_file(readable(stream))
             for number, _ in self.blocks:
                 yield file.get_batch(number)
 

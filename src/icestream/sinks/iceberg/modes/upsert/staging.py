@@ -20,6 +20,7 @@ from pyiceberg.schema import Schema
 from icestream.contracts.changes import DELETES, UNSENT
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
+from icestream.sinks.iceberg.arrow_files import readable
 from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.modes.upsert.fingerprints import Fingerprints, fingerprints, numbers
 from icestream.sinks.iceberg.modes.upsert.newest import joined_flags
@@ -234,4 +235,4 @@ def read_chunk(path: str, io_properties: Mapping[str, Any]) -> pa.Table:
 
     io = load_file_io(dict(io_properties), path)
     with io.new_input(path).open() as stream:
-        return pa.ipc.open_file(pa.PythonFile(stream, mode="r")).read_all()
+        return pa.ipc.open_file(readable(stream)).read_all()
