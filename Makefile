@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench chaos docs clean
+.PHONY: help setup demo test check format bench chaos conformance docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -41,6 +41,10 @@ bench: $(STAMP) ## Run the benchmarks beside their peers: make bench [CASE=kafka
 
 chaos: $(STAMP) ## Twenty-five kills at random moments, Kafka to Iceberg
 	ICESTREAM_KILLS=25 $(BIN)/pytest tests/e2e/test_kills.py tests/e2e/test_instances.py -q
+
+conformance: $(STAMP) ## Hold every catalog and store to the one suite, and note the results
+	ICESTREAM_CONFORMANCE=docs/conformance.json $(BIN)/pytest tests/conformance -q -n 2 --dist loadfile
+	$(BIN)/python -m docs.generate
 
 docs: $(STAMP) ## Write the generated reference pages
 	$(BIN)/python -m docs.generate

@@ -5,6 +5,7 @@ from __future__ import annotations
 pytest_plugins = [
     "tests.fixtures.azure_store",
     "tests.fixtures.command_line",
+    "tests.fixtures.conformance_results",
     "tests.fixtures.fault_proxy",
     "tests.fixtures.gcs_store",
     "tests.fixtures.glue",

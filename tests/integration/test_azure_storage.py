@@ -46,6 +46,8 @@ def azure_catalog(azure_store: AzureStore, tmp_path: Path) -> Iterator[JdbcCatal
 
 
 class TestCatalogInAzure(CatalogSuite):
+    target = "jdbc, SQLite, on Azure"
+
     @pytest.fixture
     def catalog(self, azure_catalog: JdbcCatalog) -> Catalog[Any]:
         return azure_catalog

@@ -39,6 +39,8 @@ def gcs_catalog(gcs_store: GcsStore, tmp_path: Path) -> Iterator[JdbcCatalog]:
 
 
 class TestCatalogInGcs(CatalogSuite):
+    target = "jdbc, SQLite, on GCS"
+
     @pytest.fixture
     def catalog(self, gcs_catalog: JdbcCatalog) -> Catalog[Any]:
         return gcs_catalog

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fixtures.glue import java_aws_keys
 from tests.fixtures.ports import free_port
 from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import tell_spark
@@ -62,6 +63,7 @@ def glue_catalog(glue_server: GlueServer, aws_keys: None) -> Iterator[GlueCatalo
 
 
 class TestGlueCatalog(CatalogSuite):
+    target = "glue, on S3"
     odd_names = ("select", "2nd_order")
 
     @pytest.fixture
@@ -70,24 +72,19 @@ class TestGlueCatalog(CatalogSuite):
 
 
 @pytest.fixture
-def java_aws_keys(spark: SparkSession, glue_server: GlueServer) -> Iterator[None]:
-    """The same for the Java that runs already, whose environment was fixed when it started."""
-    system = spark._jvm.java.lang.System  # type: ignore[union-attr]
-    system.setProperty("aws.accessKeyId", glue_server.access_key_id)
-    system.setProperty("aws.secretAccessKey", glue_server.secret_access_key)
-    yield
-    system.clearProperty("aws.accessKeyId")
-    system.clearProperty("aws.secretAccessKey")
+def keys_for_java(spark: SparkSession, glue_server: GlueServer) -> Iterator[None]:
+    with java_aws_keys(spark, glue_server):
+        yield
 
 
 def test_glue_catalog_is_shared_with_spark(
-    glue_catalog: GlueCatalog, spark: SparkSession, java_aws_keys: None
+    glue_catalog: GlueCatalog, spark: SparkSession, keys_for_java: None
 ) -> None:
     shared_both_ways(glue_catalog, spark, space="_")
 
 
 def test_name_that_glue_cannot_have_is_explained(
-    glue_catalog: GlueCatalog, spark: SparkSession, java_aws_keys: None
+    glue_catalog: GlueCatalog, spark: SparkSession, keys_for_java: None
 ) -> None:
     tell_spark(spark, glue_catalog)
 

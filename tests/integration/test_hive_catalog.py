@@ -48,6 +48,7 @@ def hive(hive_metastore: HiveMetastore) -> Iterator[HiveCatalog]:
 
 
 class TestHiveCatalog(CatalogSuite):
+    target = "hive"
     odd_names = ("select", "2024_orders", "__x__")  # letters, digits and underscores alone
 
     @pytest.fixture

@@ -54,6 +54,8 @@ def postgres_catalog(postgres: Postgres, tmp_path: Path) -> Iterator[JdbcCatalog
 
 
 class TestPostgresCatalog(CatalogSuite):
+    target = "jdbc, PostgreSQL"
+
     @pytest.fixture
     def catalog(self, postgres_catalog: JdbcCatalog) -> Catalog[Any]:
         return postgres_catalog

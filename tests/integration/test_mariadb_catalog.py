@@ -46,6 +46,8 @@ def mariadb_catalog(mariadb: MariaDb, tmp_path: Path) -> Iterator[JdbcCatalog]:
 
 
 class TestMariaDbCatalog(CatalogSuite):
+    target = "jdbc, MariaDB"
+
     @pytest.fixture
     def catalog(self, mariadb_catalog: JdbcCatalog) -> Catalog[Any]:
         return mariadb_catalog

@@ -68,6 +68,8 @@ def on_main(nessie: Nessie) -> Iterator[NessieCatalog]:
 
 
 class TestNessieCatalog(CatalogSuite):
+    target = "nessie"
+
     @pytest.fixture
     def catalog(self, on_main: NessieCatalog) -> Catalog[Any]:
         return on_main

@@ -47,6 +47,8 @@ def s3_catalog(s3_store: S3Store, tmp_path: Path) -> Iterator[JdbcCatalog]:
 
 
 class TestCatalogInS3(CatalogSuite):
+    target = "jdbc, SQLite, on S3"
+
     @pytest.fixture
     def catalog(self, s3_catalog: JdbcCatalog) -> Catalog[Any]:
         return s3_catalog

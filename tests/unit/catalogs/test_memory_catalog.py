@@ -21,6 +21,8 @@ def build(**options: Any) -> MemoryCatalog:
 
 
 class TestMemoryCatalog(CatalogSuite):
+    target = "memory"
+
     @pytest.fixture
     def catalog(self) -> Iterator[Catalog[Any]]:
         catalog = build()

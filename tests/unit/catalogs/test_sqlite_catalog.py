@@ -26,6 +26,8 @@ TODO = "\n  Let this user write to the file and to its folder, where SQLite keep
 
 
 class TestSqliteCatalog(CatalogSuite):
+    target = "jdbc, SQLite"
+
     @pytest.fixture
     def catalog(self, tmp_path: Path) -> Iterator[Catalog[Any]]:
         catalog = embedded(tmp_path / "la ke%20" / "nested")
