@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bench.cases.catalog_calls import CatalogCalls
 from bench.cases.cli_startup import CliStartup
 from bench.cases.commit_latency import CommitLatency
 from bench.cases.fan_out import FanOut
 from bench.cases.kafka_json import KafkaJsonAppend, KafkaJsonBacklog
+from bench.cases.partition_pruning import PartitionPruning
 from bench.cases.schema_evolution_cost import SchemaEvolutionCost
 from bench.cases.upsert_growth import UpsertGrowth
 from bench.cases.upsert_stream import UpsertStream
@@ -26,5 +28,7 @@ CASES: dict[str, type[Case]] = {
         UpsertStream,
         SchemaEvolutionCost,
         FanOut,
+        CatalogCalls,
+        PartitionPruning,
     )
 }
