@@ -97,7 +97,8 @@ def test_wrong_password_of_mariadb_is_refused_without_showing_it(
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/mysql): the server refused "
         "user 'icestream': Access denied for user 'icestream'@'127.0.0.1' (using password: YES)\n"
-        "  Look at `user` and `password`, from which machines the server lets the user in, and "
+        "  Look at `jdbc.user` and `jdbc.password`, from which machines the server lets the user "
+        "in, and "
         "whether the user may create tables in the database."
     )
     assert caught.value.__cause__ is None
@@ -127,5 +128,6 @@ def test_mariadb_that_is_down_is_unreachable(mariadb: MariaDb, tmp_path: Path) -
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (mariadb 127.0.0.1:{port}/mysql): no connection: Can't connect "
         "to MySQL server on '127.0.0.1' ([Errno 111] Connection refused)\n"
-        "  Is the server running? Are address and port right? Is a firewall in between?"
+        "  Is the server running? Are address and port in `jdbc.uri` right? Is a firewall in "
+        "between?"
     )

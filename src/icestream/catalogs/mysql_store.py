@@ -114,8 +114,8 @@ class MysqlStore(SqlStore):
             return RefusedError(
                 f"the server refused user {self.user!r}: {said}",
                 where=where,
-                todo="Look at `user` and `password`, from which machines the server lets the user "
-                "in, and whether the user may create tables in the database.",
+                todo="Look at `jdbc.user` and `jdbc.password`, from which machines the server "
+                "lets the user in, and whether the user may create tables in the database.",
             )
         if code == UNKNOWN_DATABASE:
             return RefusedError(
@@ -126,7 +126,8 @@ class MysqlStore(SqlStore):
         return UnreachableError(
             f"no connection: {said}",
             where=where,
-            todo="Is the server running? Are address and port right? Is a firewall in between?",
+            todo="Is the server running? Are address and port in `jdbc.uri` right? Is a firewall "
+            "in between?",
         )
 
     def _told(self, fault: Any) -> tuple[int, str]:

@@ -187,8 +187,8 @@ class PostgresqlStore(SqlStore):
             return RefusedError(
                 f"the server refused user {self.user!r}: {said}",
                 where=where,
-                todo="Look at `user` and `password`, at the server's pg_hba.conf, and whether the "
-                "user may create tables in the database.",
+                todo="Look at `jdbc.user` and `jdbc.password`, at the server's pg_hba.conf, and "
+                "whether the user may create tables in the database.",
             )
         if "does not exist" in said:
             return RefusedError(
@@ -199,7 +199,8 @@ class PostgresqlStore(SqlStore):
         return UnreachableError(
             f"no connection: {said}",
             where=where,
-            todo="Is the server running? Are address and port right? Is a firewall in between?",
+            todo="Is the server running? Are address and port in `jdbc.uri` right? Is a firewall "
+            "in between?",
         )
 
     def _without_secret(self, said: str) -> str:
