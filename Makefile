@@ -39,11 +39,13 @@ format: $(STAMP) ## Format the code
 bench: $(STAMP) ## Run the benchmarks beside their peers: make bench [CASE=kafka_json_append]
 	$(BIN)/python -m bench $(CASE)
 
-chaos: $(STAMP) ## Twenty-five kills at random moments, Kafka to Iceberg
-	ICESTREAM_KILLS=25 $(BIN)/pytest tests/e2e/test_kills.py tests/e2e/test_instances.py -q
+chaos: $(STAMP) ## Twenty-five kills at random moments; every server away for half a minute
+	ICESTREAM_KILLS=25 ICESTREAM_OUTAGE_SECS=30 $(BIN)/pytest tests/e2e/test_kills.py \
+	  tests/e2e/test_instances.py tests/conformance/test_outages.py -q
 
 conformance: $(STAMP) ## Hold every catalog and store to the one suite, and note the results
-	ICESTREAM_CONFORMANCE=docs/conformance.json $(BIN)/pytest tests/conformance -q -n 2 --dist loadfile
+	ICESTREAM_CONFORMANCE=docs/conformance.json $(BIN)/pytest tests/conformance tests/integration \
+	  tests/unit/catalogs -q -n 2 --dist load -k "Catalog or test_lakes"
 	$(BIN)/python -m docs.generate
 
 docs: $(STAMP) ## Write the generated reference pages
