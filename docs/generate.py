@@ -1,7 +1,7 @@
 """Writes the generated pages: `python -m docs.generate`, or `--check` to look for differences.
 
-`reference/config.md`, `reference/cli.md` and `reference/errors.md` are generated as a whole. In
-the other pages, a table of options stands between `<!-- options: ROLE/NAME -->` and
+`reference/config.md`, `reference/cli.md`, `reference/errors.md` and `reference/conformance.md` are
+generated as a whole. In the other pages, a table of options stands between `<!-- options: ROLE/NAME -->` and
 `<!-- end of options -->`.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from docs.conformance_table import conformance_page
 from docs.option_tables import UNAVAILABLE, options_table
 
 from icestream import errors
@@ -46,9 +47,9 @@ PAGES = {
     ("sources", "files"): "../connectors/sources/files.md",
     ("sources", "kafka"): "../connectors/sources/kafka.md",
     ("sinks", "iceberg"): "../connectors/sinks/iceberg.md",
-    ("catalogs", "jdbc"): "../connectors/catalogs/jdbc.md",
     ("catalogs", "glue"): "../connectors/catalogs/glue.md",
     ("catalogs", "hive"): "../connectors/catalogs/hive.md",
+    ("catalogs", "jdbc"): "../connectors/catalogs/jdbc.md",
     ("catalogs", "memory"): "../connectors/catalogs/memory.md",
     ("catalogs", "nessie"): "../connectors/catalogs/nessie.md",
     ("catalogs", "rest"): "../connectors/catalogs/rest.md",
@@ -85,6 +86,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "config.md": config_page(),
         DOCS / "reference" / "cli.md": cli_page(),
         DOCS / "reference" / "errors.md": errors_page(),
+        DOCS / "reference" / "conformance.md": conformance_page(NOTICE),
     }
     for path in sorted(DOCS.rglob("*.md")):
         text = _read(path)

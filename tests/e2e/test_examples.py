@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.fixtures.command_line import run_icestream
+from tests.fixtures.oauth_gateway import OAuthGateway
 
 from icestream.catalogs.jdbc import embedded
 
 if TYPE_CHECKING:
     from tests.fixtures.kafka import KafkaBroker
+    from tests.fixtures.rest_catalog import RestCatalog
+    from tests.fixtures.s3_store import S3Store
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -107,6 +110,35 @@ def test_kafka_to_lake(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
     # The filter of the example leaves out the order that costs nothing.
     assert sorted(row["id"] for row in rows) == list(range(1, 1000))
     assert {row["kafka_partition"] for row in rows} == {0, 1, 2, 3}
+
+
+def test_rest_catalog_on_s3(
+    tmp_path: Path, rest_catalog_on_s3: RestCatalog, s3_store: S3Store
+) -> None:
+    folder = copied("rest_catalog_on_s3", tmp_path)
+    with OAuthGateway(rest_catalog_on_s3.uri) as gateway:
+        env = {
+            **os.environ,
+            "CATALOG_URI": gateway.uri,
+            "CATALOG_TOKEN_URI": gateway.token_uri,
+            "CATALOG_CREDENTIAL": gateway.credential,
+            "S3_ENDPOINT": s3_store.endpoint,
+            "AWS_ACCESS_KEY_ID": s3_store.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": s3_store.secret_access_key,
+        }
+        checked = run_icestream("check", folder=folder, env=env)
+        ended = run_icestream("run", "--once", folder=folder, env=env)
+        counted = run_icestream(
+            "query",
+            "SELECT count(*) AS n FROM shop.events",
+            "--output=json",
+            folder=folder,
+            env=env,
+        )
+
+    assert checked.code == 0, checked.out
+    assert ended.code == 0, ended.err
+    assert counted.document["rows"] == [{"n": 20_000}]
 
 
 def test_python_api(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ class PipelineRunner:
             except Exception as fault:  # noqa: BLE001, PERF203 - a restart, not a hot loop
                 self._attempt += 1
                 exc = self._explained(fault)
+                self.plan.sink.let_go(self._spark)
                 is_over = self._attempt > self.plan.restart.max
                 if is_over or not passes(exc, has_worked=self._has_worked):
                     raise exc from exc.__cause__
@@ -132,7 +133,6 @@ class PipelineRunner:
                 self.progress.wait(exc)
                 self.state.report(self.progress.to_json())
                 self._stopping.wait(pause)
-                self.plan.sink.let_go(self._spark)
             else:
                 return
 

@@ -1,0 +1,89 @@
+"""The table of what each catalog and store was seen to do, from the suite's own results.
+
+`make conformance` runs the suite on every target and writes `conformance.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from icestream.contracts import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RESULTS = Path(__file__).with_name("conformance.json")
+# What the real sink does, by the name of its test; every other test is a call of the catalog.
+FEATURES = {
+    "test_append": "append",
+    "test_upsert": "upsert",
+    "test_evolve": "schema changes",
+    "test_time_travel": "time travel",
+    "test_two_writers": "two writers",
+    "test_name_that_needs_quoting": "odd names",
+    "test_nested_namespace": "nested namespaces",
+    "test_check": "`check`",
+}
+ABILITIES = {
+    "nested_namespaces": "nested namespaces",
+    "views": "views",
+    "catalog_branches": "branches of the whole catalog",
+    "multi_table_commits": "commits to several tables at once",
+    "vends_credentials": "hands out credentials",
+}
+HEAD = """# What each catalog and store does
+
+Every catalog and every store passes one suite, against a real server where one can be had. Read
+and written by the real sink, and read back by both Spark and PyIceberg:
+
+"""
+BETWEEN = """
+✓ seen to work, ✗ seen to fail, - the catalog has no such thing, which is refused by name. "Catalog
+calls" counts the calls of namespaces and tables (make, find, list, load, drop, names that need
+quoting, faults) that went as they should.
+
+The server behind `glue` is an emulator that takes a commit on a table that has moved on: two
+writers take turns there. Amazon's own refuses it.
+
+What a kind of catalog can do at all, whatever server is behind it:
+
+"""
+
+
+def conformance_page(notice: str) -> str:
+    """Return the page, with the results that were last kept."""
+    found: dict[str, dict[str, str]] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    rows = [[name, *_seen(features, name)] for name, features in found.items()]
+    seen = _table(["", "catalog calls", *FEATURES.values()], rows)
+    kinds = [
+        [f"`{kind}`", *(_sign(able=getattr(_abilities(kind), name)) for name in ABILITIES)]
+        for kind in sorted(registry.names("catalogs"))
+    ]
+    able = _table(["", *ABILITIES.values()], kinds)
+    return f"{notice}\n\n{HEAD}{seen}{BETWEEN}{able}"
+
+
+def _seen(features: Mapping[str, str], target: str) -> list[str]:
+    calls = [outcome for name, outcome in features.items() if name not in FEATURES]
+    good = sum(outcome == "passed" for outcome in calls)
+    nested = _abilities(target.partition(",")[0]).nested_namespaces
+    signs = []
+    for name in FEATURES:
+        is_missing = name == "test_nested_namespace" and not nested
+        signs.append("-" if is_missing else _sign(able=features.get(name) == "passed"))
+    return [f"{good} of {len(calls)}", *signs]
+
+
+def _abilities(kind: str) -> object:
+    return registry.find("catalogs", kind).abilities
+
+
+def _sign(*, able: bool) -> str:
+    return "✓" if able else "✗"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
