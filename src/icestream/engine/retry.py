@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from icestream.errors import CommitUnknownError, IcestreamError, RefusedError, TransientError
+from icestream.errors import (
+    CommitUnknownError,
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+)
 
 LONGEST_PAUSE_SECS = 60.0
 
@@ -15,14 +21,20 @@ def passes(error: BaseException, *, has_worked: bool = False) -> bool:
 
     Args:
         error: what stopped the pipeline.
-        has_worked: whether it has written a batch since its start. Credentials that were good
-            until now have run out, and may be renewed by whoever hands them out.
+        has_worked: whether it has written a batch since its start. A server that answers with an
+            error now did not before, and credentials that were good may be renewed.
     """
-    if isinstance(error, RefusedError):
-        return has_worked
+    if isinstance(error, RefusedError | ConnectorError):
+        return has_worked or isinstance(error, TransientError)
     if isinstance(error, IcestreamError):
-        return isinstance(error, TransientError | CommitUnknownError)
+        return isinstance(error, CommitUnknownError)
     return True
+
+
+def is_of_others(error: BaseException) -> bool:
+    """Tell whether a catalog, a store or Spark is at fault, and connections may be broken."""
+    ours = isinstance(error, IcestreamError)
+    return not ours or isinstance(error, RefusedError | ConnectorError | CommitUnknownError)
 
 
 def pause_secs(attempt: int, backoff_secs: float) -> float:

@@ -17,7 +17,7 @@ from icestream.engine.crash_points import reach
 from icestream.engine.loads import begin_load, end_load
 from icestream.engine.many_tables import table_events
 from icestream.engine.progress import Progress
-from icestream.engine.retry import passes, pause_secs
+from icestream.engine.retry import is_of_others, passes, pause_secs
 from icestream.engine.state import PipelineState
 from icestream.errors import CommitError, IcestreamError, SupersededError
 from icestream.metrics.events import BatchSkipped, CommitFailed, LagMeasured, PipelineRestarted
@@ -121,7 +121,8 @@ class PipelineRunner:
             except Exception as fault:  # noqa: BLE001, PERF203 - a restart, not a hot loop
                 self._attempt += 1
                 exc = self._explained(fault)
-                self.plan.sink.let_go(self._spark)
+                if is_of_others(exc):
+                    self.plan.sink.let_go(self._spark)
                 is_over = self._attempt > self.plan.restart.max
                 if is_over or not passes(exc, has_worked=self._has_worked):
                     raise exc from exc.__cause__
@@ -138,8 +139,10 @@ class PipelineRunner:
 
     def _explained(self, fault: Exception) -> Exception:
         """Return a fault of the catalog or the store in our words, any other as it is."""
-        known = None if isinstance(fault, IcestreamError) else self.plan.sink.explain(fault)
-        return known or fault
+        if isinstance(fault, IcestreamError):
+            return fault
+        logger.debug("pipeline %s", self.plan.name, exc_info=fault)
+        return self.plan.sink.explain(fault) or fault
 
     def _run_until_fault(self) -> None:
         self._fault = None

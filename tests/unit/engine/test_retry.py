@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icestream import errors
-from icestream.engine.retry import passes, pause_secs
+from icestream.engine.retry import is_of_others, passes, pause_secs
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,31 @@ def test_fault_that_may_pass_restarts_the_pipeline(error: BaseException) -> None
 )
 def test_fault_that_a_restart_does_not_mend_stops_the_pipeline(error: BaseException) -> None:
     assert not passes(error)
+
+
+@pytest.mark.parametrize(
+    "error", [errors.RefusedError("token"), errors.ConnectorError("404 while it is redeployed")]
+)
+def test_refusal_after_a_batch_was_written_is_waited_for(error: BaseException) -> None:
+    assert passes(error, has_worked=True)
+    assert not passes(errors.SchemaMismatchError("a column"), has_worked=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.RefusedError("token"), True),
+        (errors.UnreachableError("away"), True),
+        (errors.CommitUnknownError("no answer"), True),
+        (RuntimeError("an executor was lost"), True),
+        (errors.BadRecordError("not JSON"), False),
+        (errors.CommitConflictError("refused 4 times"), False),
+    ],
+)
+def test_connections_are_made_anew_when_others_are_at_fault(
+    error: BaseException, expected: bool
+) -> None:
+    assert is_of_others(error) is expected
 
 
 def test_pause_doubles_up_to_a_minute() -> None:

@@ -7,6 +7,7 @@ the rows, nor ask for it inside the commit. Everything that needs Py4J is in thi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from icestream.sinks.iceberg.java_table import JavaTable
@@ -36,7 +37,9 @@ def forget_catalogs(spark: SparkSession) -> None:
     keeps the client for as long as the session lives.
     """
     session: Any = spark._jsparkSession
-    session.sessionState().catalogManager().reset()
+    # A JVM that is gone has nothing to forget, and whoever asks next meets that.
+    with suppress(*java_errors()):
+        session.sessionState().catalogManager().reset()
 
 
 class JavaCatalog:
