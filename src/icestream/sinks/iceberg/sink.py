@@ -66,6 +66,7 @@ class IcebergSink(Sink[IcebergOptions]):
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
         self.target.open(spark, pipeline, cache)
+        self.mode.opened()
 
     def last_mark(self) -> BatchMark | None:
         return self.target.last_mark()

@@ -30,6 +30,9 @@ class Mode(ABC):
         self.options = options
         self.target = target
 
+    def opened(self) -> None:  # noqa: B027 - most modes keep nothing
+        """Forget what was known of the table: it was opened, maybe by another client."""
+
     def table_columns(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns that the table has for rows with `columns`."""
         return columns

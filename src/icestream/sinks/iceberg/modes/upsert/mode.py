@@ -66,6 +66,11 @@ class Upsert(Mode):
     _live: LiveFiles | None = None
     _swept = ""
 
+    def opened(self) -> None:
+        self._live = None
+        # Their table has a client of its own, which was let go with the others.
+        self.__dict__.pop("_tombstones", None)
+
     @property
     def keys(self) -> KeySettings:
         from icestream.sinks.iceberg.modes.upsert.staging import KeySettings

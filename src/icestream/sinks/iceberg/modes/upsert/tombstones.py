@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import WrittenFile
     from icestream.sinks.iceberg.java_files import LiveFile
+    from icestream.sinks.iceberg.java_table import JavaTable
     from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys, Newest
     from icestream.sinks.iceberg.modes.upsert.staging import Chunk
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -130,9 +131,14 @@ class Tombstones:
             target.open(self._main.session, self._main.pipeline, self._main.cache)
         if create or target.exists:
             target.prepare(self._columns())
-        if target.exists and self._live is None:
-            self._live = LiveFiles(target.handle, "main", list(self._names.values()))
+        if target.exists:
+            self._follow(target.handle)
         return target.exists
+
+    def _follow(self, handle: JavaTable) -> None:
+        """Keep in step with the table by the handle of now: new credentials come with a new one."""
+        if self._live is None or self._live.table is not handle:
+            self._live = LiveFiles(handle, "main", list(self._names.values()))
 
     def _columns(self) -> pa.Schema:
         from icestream.sinks.iceberg.evolve import to_arrow

@@ -1,0 +1,91 @@
+"""An upsert sink that is opened again, or whose tables are loaded anew, uses the newest client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from tests.fixtures.sink_batches import PIPELINE, mark, written
+
+from icestream.sinks.iceberg.java import JavaCatalog
+from icestream.sinks.iceberg.java_files import LiveFiles
+from icestream.sinks.iceberg.target import Target
+
+if TYPE_CHECKING:
+    import pytest
+    from tests.fixtures.spark import Lake
+
+    from icestream.sinks.iceberg.java_table import JavaTable
+    from icestream.sinks.iceberg.sink import IcebergSink
+
+TABLES = ("events", "events__tombstones")
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("name", pa.string()), ("op", pa.string()), ("no", pa.int32())]
+)
+
+
+def upserting(lake: Lake) -> IcebergSink:
+    sink = lake.sink(commit_mode="upsert", key_fields=("id",), op_field="op", sequence_field="no")
+    sink.open(lake.spark, PIPELINE)
+    return sink
+
+
+def change(sink: IcebergSink, epoch: int, *rows: dict[str, Any]) -> None:
+    sink.commit(written(sink, pa.Table.from_pylist(list(rows), schema=SCHEMA)), mark(epoch))
+
+
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[JavaTable]:
+    """Return a list that gets each handle by which files of a table are looked up."""
+    handles: list[JavaTable] = []
+    original = LiveFiles.refresh
+
+    def refresh(self: LiveFiles) -> Any:
+        handles.append(self.table)
+        return original(self)
+
+    monkeypatch.setattr(LiveFiles, "refresh", refresh)
+    return handles
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[str, JavaTable]:
+    """Return a mapping that gets the newest handle of each table, by name."""
+    newest: dict[str, JavaTable] = {}
+    original = JavaCatalog.load
+
+    def load(self: JavaCatalog, namespace: Any, table: str) -> JavaTable:
+        newest[table] = original(self, namespace, table)
+        return newest[table]
+
+    monkeypatch.setattr(JavaCatalog, "load", load)
+    return newest
+
+
+def test_sink_that_is_opened_again_asks_for_tombstones_by_a_new_client(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = upserting(lake)
+    change(sink, 0, {"id": 1, "op": "d", "no": 5}, {"id": 2, "name": "b", "no": 1})
+    newest, asked = loaded(monkeypatch), listed(monkeypatch)
+    sink.let_go(lake.spark)
+    sink.open(lake.spark, PIPELINE)
+    change(sink, 1, {"id": 1, "name": "late", "no": 4}, {"id": 2, "op": "d", "no": 6})
+
+    assert set(newest) == set(TABLES)
+    assert {id(handle) for handle in asked} == {id(newest[name]) for name in TABLES}
+    assert lake.rows() == []
+
+
+def test_tombstones_are_asked_for_by_the_handle_that_was_renewed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = upserting(lake)
+    change(sink, 0, {"id": 1, "op": "d", "no": 5}, {"id": 2, "name": "b", "no": 1})
+    newest, asked = loaded(monkeypatch), listed(monkeypatch)
+    # As if the credentials of both tables ran out at once.
+    run_out = {"s3.session-token-expires-at-ms": "0"}
+    monkeypatch.setattr(Target, "_vended", lambda _: run_out)
+    change(sink, 1, {"id": 1, "name": "late", "no": 4}, {"id": 3, "name": "c", "no": 1})
+
+    assert set(newest) == set(TABLES)
+    assert {id(handle) for handle in asked} == {id(newest[name]) for name in TABLES}
+    assert sorted(row["id"] for row in lake.rows()) == [2, 3]
