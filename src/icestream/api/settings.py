@@ -73,4 +73,5 @@ def plan_of(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan)
         spark_conf={**spark.conf, **settings.conf},
         secret_keys=frozenset(spark.shown),
         metrics_port=0,
+        environment=catalog.environment(),
     )

@@ -110,6 +110,10 @@ class GlueCatalog(ServedCatalog[GlueCatalogOptions]):
         profile = self.options.glue.profile
         return {**self.files.environment(), **({"AWS_PROFILE": profile} if profile else {})}
 
+    def chain_variables(self) -> tuple[str, ...]:
+        # Glue itself is asked by the chain, even where the store has keys.
+        return () if self.environment() else ("AWS_PROFILE",)
+
     def spark_settings(self) -> dict[str, str]:
         return {
             "catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog",

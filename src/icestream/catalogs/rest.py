@@ -110,6 +110,11 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
     def addresses(self) -> list[str]:
         return [self.uri]
 
+    def chain_variables(self) -> tuple[str, ...]:
+        # Without keys for the store it asks the server for them; only signed requests need a chain.
+        signs = "rest.sigv4-enabled" in self.options.rest.properties and not self.environment()
+        return ("AWS_PROFILE",) if signs else ()
+
     def place(self) -> str | None:
         # What the catalog lends keys for is known only with a table.
         return self.storage.warehouse() if self.storage is not None and self._has_keys else None

@@ -121,6 +121,7 @@ def _ask_all(
     """Ask each part, and of each pipeline whose two parts are well whether they fit together."""
     from icestream.plan.fit_check import fit_steps
 
+    plan.enter_environment()
     reports = {
         (role, name): _ask(f"{role} {name!r} ({part.identity()})", part.check, screen)
         for (role, name), part in chosen.items()

@@ -49,7 +49,7 @@ def list_command(screen: Screen, path: Path, pipeline: str | None, limit: int) -
     from icestream.plan.planner import build
     from icestream.tables.dead_letters import list_letters
 
-    plan = build(load(path))
+    plan = build(load(path)).enter_environment()
     chosen = _with_letters(plan, pipeline)
     reports, texts = [], []
     for name in dict.fromkeys(one.dead_letter.identity() for one in chosen if one.dead_letter):
@@ -90,7 +90,7 @@ def replay_command(
     from icestream.tables.lookup import find_table
 
     after = None if since is None else moment(since)
-    plan = build(load(path), only=[pipeline])
+    plan = build(load(path), only=[pipeline]).enter_environment()
     refuse_planned(plan)
     (chosen,) = _with_letters(plan, pipeline)
     _refuse_replacing(chosen)

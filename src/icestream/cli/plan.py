@@ -43,7 +43,8 @@ def command(
     from icestream.plan.planner import build
     from icestream.plan.render import render_text
 
-    description = describe(build(load(path), only=pipelines), ask=not offline)
+    plan = build(load(path), only=pipelines)
+    description = describe(plan if offline else plan.enter_environment(), ask=not offline)
     screen.show(description, render_text(description))
     differs = description["counts"]["create"] or description["counts"]["change"]
     return DIFFERENCES if detailed_exitcode and differs else 0

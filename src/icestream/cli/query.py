@@ -36,7 +36,7 @@ def command(screen: Screen, path: Path, sql: str, limit: int, branch: str | None
     from icestream.plan.planner import build
     from icestream.tables.query import query
 
-    answer = query(sql, build(load(path)).catalogs, limit=limit, branch=branch)
+    answer = query(sql, build(load(path)).enter_environment().catalogs, limit=limit, branch=branch)
     screen.show(document_of(answer), text_of(answer))
     if answer.is_cut and not screen.is_json:
         screen.note(f"Only the first {render.count(limit, 'row')} are shown; see --limit.")

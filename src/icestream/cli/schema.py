@@ -53,7 +53,7 @@ def show_command(screen: Screen, path: Path, table: str | None, pipeline: str | 
     from icestream.plan.planner import build
     from icestream.tables.lookup import find_table
 
-    plan = build(load(path))
+    plan = build(load(path)).enter_environment()
     found = find_table(wanted_table(plan, table, pipeline).split("."), plan.catalogs)
     document = {"table": found.name, **_described(found.table)}
     lines = [
@@ -88,7 +88,7 @@ def diff_command(
     from icestream.config import load
     from icestream.plan.planner import build
 
-    plan = build(load(path), only=names)
+    plan = build(load(path), only=names).enter_environment()
     reports = [_compared(plan, pipeline) for pipeline in plan.pipelines]
     screen.show({"pipelines": reports}, "\n\n".join(map(_text, reports)))
     differs = any(report["changes"] or report["refused"] for report in reports)

@@ -41,7 +41,7 @@ def command(screen: Screen, path: Path, table: str | None, pipeline: str | None,
     from icestream.tables.lookup import find_table
     from icestream.tables.snapshots import list_snapshots
 
-    plan = build(load(path))
+    plan = build(load(path)).enter_environment()
     found = find_table(wanted_table(plan, table, pipeline).split("."), plan.catalogs)
     snapshots = list_snapshots(found.table, limit=limit)
     total = len(found.table.metadata.snapshots)

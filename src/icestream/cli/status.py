@@ -29,7 +29,7 @@ def command(screen: Screen, path: Path) -> int:
     from icestream.config import load
     from icestream.plan.planner import build
 
-    plan = build(load(path))
+    plan = build(load(path)).enter_environment()
     reports = [_report(plan, pipeline) for pipeline in plan.pipelines]
     screen.show({"pipelines": reports}, _text(reports))
     return 0

@@ -117,6 +117,10 @@ class Catalog(ABC, Generic[OptionsT]):
         """Return variables that libraries read from the process's environment."""
         return {} if self.storage is None else self.storage.environment()
 
+    def chain_variables(self) -> tuple[str, ...]:
+        """Return variables that would change as whom it or its store is asked."""
+        return () if self.storage is None else self.storage.chain_variables()
+
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
         """Return a table for reading, or None if there is none of that name."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError

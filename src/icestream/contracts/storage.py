@@ -54,6 +54,10 @@ class Storage(ABC):
         """Return variables that libraries of this store read from the process's environment."""
         return {}
 
+    def chain_variables(self) -> tuple[str, ...]:
+        """Return variables that would change as whom it is asked: it has no keys of its own."""
+        return ()
+
     def covers(self, location: str) -> bool:
         """Tell whether a location lies in this kind of store."""
         scheme, colon, _ = location.partition("://")

@@ -13,9 +13,10 @@ from icestream.plan.unbuilt import UnbuiltCatalog
 from icestream.storage.blocks import KINDS, StorageBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from icestream.config import Config, Part
+    from icestream.config.yaml_tree import Path as Place
     from icestream.contracts.catalog import Catalog
 
 DEFAULT = "lake"
@@ -33,6 +34,7 @@ class CatalogChooser:
         self.config = config
         self.catalogs: dict[str, Catalog[Any]] = {}
         self._files: dict[str, StorageBlocks | None] = {}
+        self._paths: dict[str, Place] = {}
         self._inline: list[tuple[Part, str]] = []
         self._embeds = any(
             part.catalog is None and hasattr(part.options, "catalog")
@@ -43,6 +45,37 @@ class CatalogChooser:
         """Take up catalogs of the file by name."""
         for name in names:
             self._named(name)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the catalogs' libraries read; a process has one value of each.
+
+        Raises:
+            ConfigError: two catalogs would be asked as the same one, and are not to be.
+        """
+        owners: dict[str, tuple[str, str]] = {}
+        for name, catalog in self.catalogs.items():
+            for variable, value in catalog.environment().items():
+                owner, known = owners.setdefault(variable, (name, value))
+                if known != value:
+                    raise self._as_one(
+                        name,
+                        f"the catalogs {owner!r} and {name!r} need different values of {variable}, "
+                        "and a process has one",
+                    )
+        for name, catalog in self.catalogs.items():
+            for variable in catalog.chain_variables():
+                if variable in owners:
+                    raise self._as_one(
+                        name,
+                        f"the catalog {name!r} has no credentials of its own, and would go by "
+                        f"those of {owners[variable][0]!r}: a process has one {variable}",
+                    )
+        return {variable: value for variable, (_, value) in owners.items()}
+
+    def _as_one(self, name: str, what: str) -> ConfigError:
+        where = self.config.tree.where(self._paths[name], key=True)
+        todo = "Run their pipelines by two files, or give one of them keys of its own."
+        return ConfigError([PlanError(what, where=where, todo=todo)])
 
     def catalog_of(self, part: Part) -> Catalog[Any] | None:
         """Return the catalog of a sink or source; None for one that uses no catalog."""
@@ -61,6 +94,7 @@ class CatalogChooser:
         if name not in self.catalogs:
             self.catalogs[name] = _build(name, self.config.catalogs[name], self.config, files)
             self._files[name] = files
+            self._paths[name] = self.config.catalogs[name].path
         elif user is not None:
             self._refuse_other_files(name, user, files)
         return self.catalogs[name]
@@ -97,6 +131,7 @@ class CatalogChooser:
         self._inline.append((block, name))
         self.catalogs[name] = _build(name, block, self.config, files)
         self._files[name] = files
+        self._paths[name] = block.path
         return self.catalogs[name]
 
     def _embedded(self, user: Part, files: StorageBlocks | None) -> Catalog[Any]:
@@ -109,24 +144,10 @@ class CatalogChooser:
             storage = files.given_storage() if files else None
             self.catalogs[name] = jdbc.embedded(folder, name, storage)
             self._files[name] = files
+            self._paths[name] = user.path
         else:
             self._refuse_other_files(name, user, files)
         return self.catalogs[name]
-
-
-def environment_of(catalogs: Mapping[str, Catalog[Any]]) -> dict[str, str]:
-    """Return the variables that the catalogs' libraries read; a process has one value of each."""
-    found: dict[str, tuple[str, str]] = {}
-    for name, catalog in catalogs.items():
-        for variable, value in catalog.environment().items():
-            other, known = found.setdefault(variable, (name, value))
-            if known != value:
-                raise PlanError(
-                    f"the catalogs {other!r} and {name!r} need different values of {variable}, "
-                    "and a process has one",
-                    todo="Run their pipelines by two files, or give one of them keys of its own.",
-                )
-    return {variable: value for variable, (_, value) in found.items()}
 
 
 def _beside(state: str, folder: Path) -> Path:

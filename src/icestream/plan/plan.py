@@ -104,9 +104,13 @@ class Plan:
     sources: Mapping[str, Source[Any]] = field(default_factory=dict)
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
 
-    def enter_environment(self) -> None:
-        """Set the variables that libraries read, for this process and those that it starts."""
+    def enter_environment(self) -> Plan:
+        """Set the variables that libraries read, before anything is connected to.
+
+        They hold for this process and those that it starts.
+        """
         os.environ.update(self.environment)
+        return self
 
     def visible_conf(self) -> dict[str, str]:
         """Return Spark's settings with each secret hidden, or shown as its reference."""

@@ -10,7 +10,7 @@ from icestream.config.connectors import did_you_mean, is_built
 from icestream.config.planned import planned_in
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
-from icestream.plan.catalogs import CatalogChooser, environment_of
+from icestream.plan.catalogs import CatalogChooser
 from icestream.plan.checks import cross_check
 from icestream.plan.expectation_checks import unknown_columns
 from icestream.plan.memory import batching_of
@@ -42,9 +42,7 @@ def build(config: Config, *, only: Sequence[str] = ()) -> Plan:
     problems = cross_check(config)
     if problems:
         raise ConfigError(problems)
-    plan = _Planner(config).plan(_chosen(config, only), everything=not only)
-    plan.enter_environment()
-    return plan
+    return _Planner(config).plan(_chosen(config, only), everything=not only)
 
 
 def refuse_planned(plan: Plan) -> None:
@@ -115,7 +113,7 @@ class _Planner:
             names=tuple(config.pipelines),
             planned=self._planned(),
             shown_secrets=settings.shown,
-            environment=environment_of(catalogs),
+            environment=self.chooser.environment(),
             sources=self.sources,
             sinks=self.sinks,
         )

@@ -77,6 +77,10 @@ class GcsStorage(Storage):
         key = self._key
         return {} if key is None else {"GOOGLE_APPLICATION_CREDENTIALS": key_file(key)}
 
+    def chain_variables(self) -> tuple[str, ...]:
+        has_its_own = self._key is not None or self._is_anonymous
+        return () if has_its_own else ("GOOGLE_APPLICATION_CREDENTIALS",)
+
     def spark_settings(self) -> dict[str, str]:
         settings = {"io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO", **self._place()}
         if self._is_anonymous:

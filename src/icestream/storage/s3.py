@@ -79,6 +79,10 @@ class S3Storage(Storage):
         # Amazon's libraries in Java, C++ and Python have this one way of naming a profile alike.
         return {"AWS_PROFILE": self.options.profile} if self.options.profile else {}
 
+    def chain_variables(self) -> tuple[str, ...]:
+        has_its_own = self.options.profile or self.options.access_key_id
+        return () if has_its_own else ("AWS_PROFILE",)
+
     def spark_settings(self) -> dict[str, str]:
         settings = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **self._keys()}
         if self._region is not None:

@@ -1,0 +1,120 @@
+"""A profile or a key of one catalog reaches no other catalog, and nothing that only plans."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.config import parse
+from icestream.errors import ConfigError
+from icestream.plan import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.command_line import Icestream
+
+    from icestream.plan import Plan
+
+WORK = "  work: {type: memory, warehouse: 's3://b/w', s3: {profile: work}}\n"
+
+
+@pytest.fixture(autouse=True)
+def no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.setenv(name, "")  # so that what a test sets is taken away after it
+        monkeypatch.delenv(name)
+
+
+def plan_of(catalogs: str, folder: Path) -> Plan:
+    return build(parse(f"catalogs:\n{catalogs}", folder / "a.yaml"))
+
+
+def problem_of(catalogs: str, folder: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(catalogs, folder)
+    return str(caught.value).replace(f"{folder}{os.sep}", "")
+
+
+def test_planning_sets_no_variable_and_connecting_does(tmp_path: Path) -> None:
+    plan = plan_of(WORK, tmp_path)
+    assert plan.environment == {"AWS_PROFILE": "work"}
+    assert "AWS_PROFILE" not in os.environ
+    assert plan.enter_environment() is plan
+    assert os.environ["AWS_PROFILE"] == "work"
+
+
+@pytest.mark.parametrize("command", [["check", "--offline"], ["plan", "--offline"]])
+def test_offline_commands_set_no_variable(
+    command: list[str], icestream: Icestream, tmp_path: Path
+) -> None:
+    (tmp_path / "icestream.yaml").write_text(f"catalogs:\n{WORK}", encoding="utf-8")
+    assert icestream(*command).code == 0
+    assert "AWS_PROFILE" not in os.environ
+
+
+@pytest.mark.parametrize("command", [["check"], ["plan"], ["status"], ["query", "SELECT 1"]])
+def test_commands_that_connect_set_the_variable(
+    command: list[str], icestream: Icestream, tmp_path: Path
+) -> None:
+    (tmp_path / "icestream.yaml").write_text(f"catalogs:\n{WORK}", encoding="utf-8")
+    assert icestream(*command).code == 0
+    assert os.environ["AWS_PROFILE"] == "work"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "memory, warehouse: 's3://b/w'",
+        "memory, s3: {bucket: b}",
+        "glue, warehouse: 's3://b/w'",
+        "glue, s3: {bucket: b, access_key_id: k, secret_access_key: s}",
+        "rest, rest: {uri: 'http://r', properties: {rest.sigv4-enabled: true}}",
+    ],
+)
+def test_catalog_on_the_default_chain_is_refused_beside_a_profile(
+    other: str, tmp_path: Path
+) -> None:
+    assert problem_of(f"{WORK}  plain: {{type: {other}}}\n", tmp_path) == (
+        "a.yaml:3:3 catalogs.plain: the catalog 'plain' has no credentials of its own, and would "
+        "go by those of 'work': a process has one AWS_PROFILE\n"
+        "  Run their pipelines by two files, or give one of them keys of its own."
+    )
+
+
+def test_catalog_on_the_default_chain_is_refused_beside_a_key_of_google(tmp_path: Path) -> None:
+    catalogs = (
+        "  plain: {type: memory, warehouse: 'gs://b/w'}\n"
+        "  keyed: {type: memory, warehouse: 'gs://b/w', gcs: {service_account_key: key.json}}\n"
+    )
+    assert problem_of(catalogs, tmp_path) == (
+        "a.yaml:2:3 catalogs.plain: the catalog 'plain' has no credentials of its own, and would "
+        "go by those of 'keyed': a process has one GOOGLE_APPLICATION_CREDENTIALS\n"
+        "  Run their pipelines by two files, or give one of them keys of its own."
+    )
+
+
+def test_two_profiles_are_refused_with_their_place(tmp_path: Path) -> None:
+    home = WORK.replace("work", "home")
+    assert problem_of(WORK + home, tmp_path) == (
+        "a.yaml:3:3 catalogs.home: the catalogs 'work' and 'home' need different values of "
+        "AWS_PROFILE, and a process has one\n"
+        "  Run their pipelines by two files, or give one of them keys of its own."
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "memory, s3: {bucket: b, access_key_id: k, secret_access_key: s}",
+        "memory, s3: {bucket: b, profile: work}",
+        "memory, warehouse: 'gs://b/w'",
+        "memory, warehouse: lake",
+        "rest, rest: {uri: 'http://r'}, s3: {region: r}",
+    ],
+)
+def test_catalog_that_needs_no_chain_stands_beside_a_profile(other: str, tmp_path: Path) -> None:
+    plan = plan_of(f"{WORK}  other: {{type: {other}}}\n", tmp_path)
+    assert plan.environment == {"AWS_PROFILE": "work"}
