@@ -13,6 +13,7 @@ from tests.fixtures.steady_pipeline import ROWS_A_SECOND, SteadyPipeline
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.errors import RefusedError
+from icestream.metrics.events import PipelineRestarted
 from icestream.plan.plan import Restart
 
 if TYPE_CHECKING:
@@ -38,18 +39,35 @@ def lake_behind(
     return Lake(spark, folder, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))
 
 
+# As long as any of these tests could take: they stop it.
+NEVER_ENDING = ROWS_A_SECOND * 600
+
+
+def assert_no_row_is_missing(pipeline: SteadyPipeline) -> None:
+    pipeline.wait_for_end()
+    written = pipeline.written()
+    assert written == list(range(len(written)))
+
+
+def restarts(lake: Lake) -> list[object]:
+    return [event for event in lake.events if isinstance(event, PipelineRestarted)]
+
+
 def test_token_that_runs_out_is_renewed(
     oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path
 ) -> None:
     oauth_gateway.token_secs = 3
-    pipeline = SteadyPipeline(lake_behind(oauth_gateway, spark, tmp_path), ROWS_A_SECOND * 12)
+    lake = lake_behind(oauth_gateway, spark, tmp_path)
+    pipeline = SteadyPipeline(lake, NEVER_ENDING)
 
     with pipeline.running():
         given = oauth_gateway.requests["token"]
-        pipeline.wait_for_end()
+        pipeline.wait_for_more_rows(ROWS_A_SECOND * 8)
 
     assert oauth_gateway.requests["token"] > given
-    assert pipeline.written() == list(range(pipeline.rows))
+    # A restart would fetch a new token too.
+    assert restarts(lake) == []
+    assert_no_row_is_missing(pipeline)
 
 
 def test_pipeline_waits_while_new_tokens_are_refused(
@@ -66,6 +84,7 @@ def test_pipeline_waits_while_new_tokens_are_refused(
         pipeline.wait_for_end()
 
     assert "`rest.credential`" in told["message"]
+    assert told["needs_person"] is False
     assert oauth_gateway.client_secret not in told["message"]
     assert pipeline.written() == list(range(pipeline.rows))
 
@@ -110,9 +129,10 @@ class Lender:
         self.users = [user]
 
 
-@pytest.mark.parametrize("secs", [5, 3600])
+@pytest.mark.parametrize(("secs", "is_replayed"), [(5, False), (3600, True)], ids=["5", "3600"])
 def test_keys_that_the_catalog_lends_are_renewed(
     secs: float,
+    is_replayed: bool,
     lending_gateway: OAuthGateway,
     s3_store: S3Store,
     spark: SparkSession,
@@ -125,10 +145,11 @@ def test_keys_that_the_catalog_lends_are_renewed(
     lending_gateway.refreshes_keys = False
     s3 = {"endpoint": s3_store.endpoint, "region": s3_store.region, "path_style_access": True}
     lake = lake_behind(lending_gateway, spark, tmp_path, s3=s3)
-    pipeline = SteadyPipeline(lake, ROWS_A_SECOND * 12)
+    pipeline = SteadyPipeline(lake, NEVER_ENDING)
 
     with pipeline.running():
         lender.change()
-        pipeline.wait_for_end()
+        pipeline.wait_for_more_rows(ROWS_A_SECOND * 8)
 
-    assert pipeline.written() == list(range(pipeline.rows))
+    assert_no_row_is_missing(pipeline)
+    assert bool(restarts(lake)) is is_replayed

@@ -110,7 +110,7 @@ class Progress:
                 "lag_secs": round(self.lag_secs, 3),
                 "last_commit_at": _iso(self.last_commit),
                 "snapshot_id": self.snapshot_id,
-                "error": _error_json(self.error),
+                "error": _error_json(self.error, is_over=self.state == "failed"),
                 "updated_at": _iso(time.time()),
             }
 
@@ -121,8 +121,9 @@ def _iso(moment: float | None) -> str | None:
     return datetime.fromtimestamp(moment, tz=timezone.utc).isoformat(timespec="milliseconds")
 
 
-def _error_json(error: BaseException | None) -> dict[str, Any] | None:
+def _error_json(error: BaseException | None, *, is_over: bool) -> dict[str, Any] | None:
     if error is None:
         return None
-    needs_person = isinstance(error, IcestreamError) and error.exit_code == 5
+    # Refused credentials are waited for once a batch was written: nobody is needed meanwhile.
+    needs_person = is_over and isinstance(error, IcestreamError) and error.exit_code == 5
     return {"type": type(error).__name__, "message": str(error), "needs_person": needs_person}

@@ -12,7 +12,7 @@ from icestream.contracts.sink import Commit
 from icestream.engine import progress as progress_module
 from icestream.engine.batch import BatchResult
 from icestream.engine.progress import RATE_WINDOW_SECS, Progress
-from icestream.errors import BadRecordError, UnreachableError
+from icestream.errors import RefusedError, UnreachableError
 
 
 class Clock:
@@ -99,10 +99,6 @@ def test_rate_is_over_the_last_half_minute(progress: Progress, clock: Clock) -> 
                 "needs_person": False,
             },
         ),
-        (
-            BadRecordError("not JSON"),
-            {"type": "BadRecordError", "message": "not JSON", "needs_person": True},
-        ),
         (KeyError("x"), {"type": "KeyError", "message": "'x'", "needs_person": False}),
     ],
 )
@@ -115,6 +111,16 @@ def test_fault_is_told_and_then_forgotten(
     assert (progress.to_json()["state"], progress.to_json()["error"]) == ("failed", shown)
     progress.settle("running")
     assert (progress.to_json()["state"], progress.to_json()["error"]) == ("running", None)
+
+
+def test_person_is_needed_once_the_pipeline_has_given_up(progress: Progress) -> None:
+    refused = RefusedError("the token has run out", where="catalog 'lake'")
+    shown = {"type": "RefusedError", "message": "catalog 'lake': the token has run out"}
+
+    progress.wait(refused)
+    assert progress.to_json()["error"] == {**shown, "needs_person": False}
+    progress.fail(refused)
+    assert progress.to_json()["error"] == {**shown, "needs_person": True}
 
 
 def test_commits_of_an_earlier_run_are_recalled_for_the_same_table_only() -> None:
