@@ -32,6 +32,8 @@ FENCE = re.compile(
 )
 LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
+# Fits a password as well as an address, which must look like one.
+VALUE = "https://value.example"
 FORBIDDEN = (
     # Where packages come from is the reader's business, and so is this machine's disk.
     r"https?://\S*(maven|pypi|pythonhosted|npm|crates|golang|debian)",
@@ -78,7 +80,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
 def test_yaml_block_passes_an_offline_check(block: Block, tmp_path: Path) -> None:
-    variables = dict.fromkeys(VARIABLE.findall(block.text), "value")
+    variables = dict.fromkeys(VARIABLE.findall(block.text), VALUE)
 
     config = parse(block.text, tmp_path / "icestream.yaml", environment=variables)
 
@@ -114,7 +116,7 @@ def test_python_block_that_needs_spark_compiles(block: Block) -> None:
 )
 def test_example_file_passes_an_offline_check(example: Path) -> None:
     text = example.read_text(encoding="utf-8")
-    variables = dict.fromkeys(VARIABLE.findall(text), "value")
+    variables = dict.fromkeys(VARIABLE.findall(text), VALUE)
 
     refuse_planned(build(parse(text, example, environment=variables)))
 
