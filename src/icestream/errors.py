@@ -11,7 +11,7 @@ IcestreamError                 exit 1
 ├── CommitError                exit 1   the table did not take the batch
 │   ├── CommitConflictError    exit 1   other writers moved the table during every attempt
 │   └── CommitUnknownError     exit 1   no answer: the batch is looked up at the next start
-└── AttentionError             exit 5   a person is needed; restarting would not help
+└── AttentionError             exit 5   a person is needed: restarting would not help, or has not
     ├── BadRecordError                  a record cannot be decoded, and `on_error` is `fail`
     │   └── UnmetExpectationError       a row does not meet an expectation that says `fail`
     ├── CheckpointLostError             the table holds marks that no checkpoint explains
@@ -125,7 +125,7 @@ class CommitUnknownError(CommitError):
 
 
 class AttentionError(IcestreamError):
-    """A person is needed; restarting would not help."""
+    """A person is needed: restarting would not help, or has not."""
 
     exit_code = 5
 
@@ -151,7 +151,11 @@ class PublishError(AttentionError):
 
 
 class RefusedError(AttentionError):
-    """Credentials or permissions were refused."""
+    """Credentials or permissions were refused: at the start, or for as long as restarts went on.
+
+    At the start that ends the pipeline. Once it has written a batch, they have run out: new ones
+    are waited for by its `restart` policy.
+    """
 
 
 class SchemaMismatchError(AttentionError):
