@@ -13,7 +13,7 @@ from tests.fixtures.spark import tell_spark
 
 from icestream.catalogs.glue import GlueCatalog, GlueCatalogOptions
 from icestream.contracts.faults import told
-from icestream.errors import ConnectorError, RefusedError, TransientError, UnreachableError
+from icestream.errors import ConnectorError, RefusedError, UnreachableError
 from icestream.testing.catalog_suite import CatalogSuite
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def test_glue_that_went_away_is_a_passing_fault(
     catalog.client()
     glue_server_own.kill()
 
-    with pytest.raises(TransientError) as caught:
+    with pytest.raises(UnreachableError) as caught:
         catalog.find_table(("db", "t"))
 
     assert str(caught.value) == (

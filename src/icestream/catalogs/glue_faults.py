@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from icestream.contracts.fault_table import Fault
-from icestream.errors import ConnectorError, RefusedError, TransientError
+from icestream.errors import ConnectorError, RefusedError, TransientError, UnreachableError
 
 # Faults of S3 come through the same catalog, and have a table of their own.
 OF_GLUE = re.compile(
@@ -113,7 +113,7 @@ FAULTS = (
     Fault(
         r"EndpointConnection|UnknownHost|Could not connect|Connection ?[Rr]efused|[Tt]imed out"
         r"|TimeoutE|ConnectionClosed|Connect to .{1,80} failed",
-        TransientError,
+        UnreachableError,
         "Glue does not answer",
         "Is `glue.region` spelt right? Is `glue.endpoint`? Is a firewall or a proxy in between?",
     ),

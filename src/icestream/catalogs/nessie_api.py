@@ -128,6 +128,9 @@ class NessieApi:
         """Ask for something that changes nothing, once more if the connection was a dead one."""
         try:
             return self._ask(verb, path, body, given=given)
+        except requests.ReadTimeout as exc:
+            # Its own text does not tell whose answer is missing.
+            raise requests.ReadTimeout(f"Nessie: {exc}") from exc
         except requests.ConnectionError as exc:
             if not _broke_off(exc):
                 raise

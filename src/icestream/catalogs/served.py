@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 AnswerT = TypeVar("AnswerT")
-
-# Held while a client is made: pipelines of one process ask for it at the same moment.
-_connecting = threading.Lock()
 
 
 class ServedCatalog(Catalog[OptionsT]):
@@ -54,7 +50,7 @@ class ServedCatalog(Catalog[OptionsT]):
         return f"catalog {self.name!r} ({self.identity()})"
 
     def client(self) -> PyIcebergCatalog:
-        with _connecting:
+        with self._connecting:
             if self._client is None:
                 self._client = self.asked(self._connect)
             return self._client
@@ -110,7 +106,7 @@ class ServedCatalog(Catalog[OptionsT]):
             yield from self.storage.check(place)
 
     def close(self) -> None:
-        with _connecting:
+        with self._connecting:
             client, self._client = self._client, None
         if client is not None:
             close = getattr(client, "close", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from typing import TYPE_CHECKING, Any
 
 from icestream.catalogs.sql_faults import FAULTS
@@ -33,9 +32,6 @@ _NAMESPACES = (
     "SELECT table_namespace FROM iceberg_tables WHERE catalog_name = ? UNION "
     "SELECT namespace FROM iceberg_namespace_properties WHERE catalog_name = ?"
 )
-
-# Held while a client is made: pipelines of one process ask for it at the same moment.
-_connecting = threading.Lock()
 
 
 class SqlStoredCatalog(Catalog[OptionsT]):
@@ -95,7 +91,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         }
 
     def client(self) -> SqlCatalog:
-        with _connecting:
+        with self._connecting:
             if self._client is None:
                 self._client = self._connect()
             return self._client
@@ -127,7 +123,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         yield from self.files.check(self.warehouse)
 
     def close(self) -> None:
-        with _connecting:
+        with self._connecting:
             if self._client is not None:
                 self._client.engine.dispose()
                 self._client = None

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icestream.cli import render
+from icestream.cli.deadline import OverdueError, within
 from icestream.cli.screen import Screen, error_document, with_config
-from icestream.errors import IcestreamError, PlanError
+from icestream.errors import IcestreamError, PlanError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from icestream.plan.plan import Plan
 
 UNREACHABLE = 3
+# Clients of other people try again for minutes.
+STEP_SECS = 20.0
 NAME_WIDTH = 20
 
 
@@ -82,6 +85,7 @@ def command(
     First the file itself, then each source and each sink, step by step: a tick with a detail, or
     the reason and what to do; then whether the rows of each pipeline fit its table. No Spark is
     started, no row is read or written, and an object that is written to try a store is removed.
+    A server that takes the connection and is silent is given up after 20 s.
     """
     from icestream.config import load
     from icestream.plan.endless import refuse_endless
@@ -152,17 +156,25 @@ def _ask(part: str, steps: Callable[[], Iterator[CheckStep]], screen: Screen) ->
     screen.say(part)
     failed = False
     for step in steps():
-        done = StepReport(step.name, None) if failed else _run(step)
+        done = StepReport(step.name, None) if failed else _run(step, part)
         failed = failed or done.good is False
         report.steps.append(done)
         screen.say(_step_text(done))
     return report
 
 
-def _run(step: CheckStep) -> StepReport:
+def _run(step: CheckStep, part: str = "") -> StepReport:
     started = time.perf_counter()
     try:
-        detail = step.run()
+        detail = within(STEP_SECS, step.run)
+    except OverdueError:
+        error = UnreachableError(
+            f"no answer within {STEP_SECS:g} s",
+            where=part,
+            todo="Something listens there, and is silent. Is it up and well? Is the address that "
+            "of the right service? Is a firewall or a proxy in between?",
+        )
+        return StepReport(step.name, False, time.perf_counter() - started, error=error)
     except IcestreamError as exc:
         return StepReport(step.name, False, time.perf_counter() - started, error=exc)
     return StepReport(step.name, True, time.perf_counter() - started, detail)

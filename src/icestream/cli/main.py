@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
+from icestream.cli.deadline import end_process
 from icestream.cli.screen import SEE_MORE, Screen, error_document, unexpected
 from icestream.errors import IcestreamError
 
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # usual search for garbage among them takes a fifth of the time of a short command.
     gc.set_threshold(GARBAGE_OBJECTS)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(run_command(given))
+    end_process(run_command(given))
 
 
 def run_command(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic
 
+from icestream.contracts.connecting import Connecting
 from icestream.contracts.source import OptionsT
 from icestream.errors import IcestreamError, PlanError
 
@@ -74,6 +75,8 @@ class Catalog(ABC, Generic[OptionsT]):
         self.name = name
         self.options = options
         self.storage = storage
+        # One for each: a server that hangs keeps nobody from another.
+        self._connecting = Connecting()
 
     @abstractmethod
     def identity(self) -> str:

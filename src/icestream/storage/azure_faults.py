@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icestream.contracts.fault_table import Fault
-from icestream.errors import ConnectorError, RefusedError, TransientError
+from icestream.errors import ConnectorError, RefusedError, UnreachableError
 
 RIGHTS = (
     "Does the identity have the role Storage Blob Data Contributor on the container? A "
@@ -77,7 +77,7 @@ FAULTS = (
     Fault(
         r"UnknownHost|Name or service not known|getaddrinfo|nodename nor servname"
         r"|Temporary failure in name resolution|Failed to resolve|DnsNameResolver",
-        TransientError,
+        UnreachableError,
         "no machine is known by the account's name",
         "Look at the spelling of `azure.storage_account` or of the catalog's `warehouse`, or at "
         "`azure.endpoint`.",
@@ -86,7 +86,7 @@ FAULTS = (
         r"ServiceRequestError|ServiceResponseError|Connect call failed|Cannot connect to host"
         r"|[Cc]onnection ?[Rr]efused|[Tt]imed out|TimeoutException|ServerBusy"
         r"|[Ss]tatus ?[Cc]ode:? ?50\d",
-        TransientError,
+        UnreachableError,
         "the store does not answer",
         "Is it running? Is `azure.endpoint` right? Is a firewall or a proxy in between?",
     ),

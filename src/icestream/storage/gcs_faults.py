@@ -7,7 +7,7 @@ The same fault has an HTTP status, which Java shows, and a name of the C++ libra
 from __future__ import annotations
 
 from icestream.contracts.fault_table import Fault
-from icestream.errors import ConnectorError, RefusedError, TransientError
+from icestream.errors import ConnectorError, RefusedError, UnreachableError
 
 FAULTS = (
     Fault(
@@ -64,7 +64,7 @@ FAULTS = (
         r"UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]ould ?n.?t (connect|resolve)|UnknownHost"
         r"|[Cc]onnection ?[Rr]efused|timed out|TimeoutException|status_code=(429|50\d)"
         r"|StorageException: (429|50\d)",
-        TransientError,
+        UnreachableError,
         "the store does not answer",
         "Is it running? Is `gcs.endpoint` right? Is a firewall or a proxy in between?",
     ),

@@ -9,7 +9,13 @@ from __future__ import annotations
 import re
 
 from icestream.contracts.fault_table import Fault, first_match
-from icestream.errors import ConnectorError, IcestreamError, RefusedError, TransientError
+from icestream.errors import (
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
 
 RIGHTS = (
     "Are the credentials those of the right account? Do they allow s3:ListBucket, s3:GetObject, "
@@ -77,7 +83,7 @@ FAULTS = (
         r"NETWORK_CONNECTION|UnknownHost|resolve host|[Tt]imed out|TimeoutException|curlCode"
         r"|SlowDown|SLOW_DOWN|SERVICE_UNAVAILABLE|[Ss]tatus [Cc]ode:? ?50\d|HTTP status 50\d"
         r"|Connection ?[Rr]efused|Connect to .{1,80} failed",
-        TransientError,
+        UnreachableError,
         "the store does not answer",
         "Is it running? Are `s3.endpoint` and `s3.region` right? Is a firewall in between?",
     ),

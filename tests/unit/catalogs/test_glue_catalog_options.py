@@ -7,7 +7,14 @@ import pytest
 
 from icestream.catalogs.glue import GlueCatalog, GlueCatalogOptions
 from icestream.contracts.jars import AWS_BUNDLE
-from icestream.errors import ConnectorError, IcestreamError, PlanError, RefusedError, TransientError
+from icestream.errors import (
+    ConnectorError,
+    IcestreamError,
+    PlanError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
 from icestream.storage.gcs import GcsOptions, GcsStorage
 from icestream.storage.s3 import S3Options, S3Storage
 
@@ -205,12 +212,12 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
         ),
         (
             'EndpointConnectionError: Could not connect to the endpoint URL: "https://glue.x/"',
-            TransientError,
+            UnreachableError,
             "Glue does not answer",
         ),
         (
             "java.net.UnknownHostException: glue.eu-cntral-1.amazonaws.com",
-            TransientError,
+            UnreachableError,
             "Glue does not answer",
         ),
         (

@@ -131,6 +131,11 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
             "Nessie does not answer",
         ),
         (
+            "ReadTimeout: Nessie: HTTPConnectionPool(host='127.0.0.1', port=1): Read timed out.",
+            "UnreachableError",
+            "Nessie does not answer",
+        ),
+        (
             f"SSLError: Max retries exceeded {ASKED}SSLCertVerificationError("
             "'[SSL: CERTIFICATE_VERIFY_FAILED]'))",
             "ConnectorError",

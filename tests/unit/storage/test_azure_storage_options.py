@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.contracts.jars import AZURE_BUNDLE
-from icestream.errors import ConnectorError, IcestreamError, RefusedError, TransientError
+from icestream.errors import ConnectorError, IcestreamError, RefusedError, UnreachableError
 from icestream.storage.azure import AzureOptions, AzureStorage
 from icestream.storage.blocks import storage_at
 
@@ -172,12 +172,12 @@ def test_secrets_are_in_no_text_of_the_options() -> None:
         ),
         (
             "java.net.UnknownHostException: acct.dfs.core.windows.net",
-            TransientError,
+            UnreachableError,
             "no machine is known by the account's name",
         ),
         (
             "ServiceRequestError: Cannot connect to host 127.0.0.1:10000",
-            TransientError,
+            UnreachableError,
             "the store does not answer",
         ),
     ],
@@ -214,4 +214,4 @@ def test_signature_that_ran_out_says_so_itself(token: str, what: str | None) -> 
 def test_store_that_is_away_is_not_the_signature_s_fault() -> None:
     storage = build(storage_account="a", sas_token="se=2024-01-01&sig=x")  # noqa: S106
 
-    assert isinstance(storage.explain("Cannot connect to host a:1", "here"), TransientError)
+    assert isinstance(storage.explain("Cannot connect to host a:1", "here"), UnreachableError)

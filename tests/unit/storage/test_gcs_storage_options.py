@@ -18,7 +18,6 @@ from icestream.errors import (
     ConnectorError,
     IcestreamError,
     RefusedError,
-    TransientError,
     UnreachableError,
 )
 from icestream.storage.blocks import storage_at
@@ -221,7 +220,7 @@ def test_store_that_is_down_is_told_at_once() -> None:
         ),
         (
             "OSError: google::cloud::Status(UNAVAILABLE: Retry policy exhausted: Couldn't connect)",
-            TransientError,
+            UnreachableError,
             "the store does not answer",
         ),
     ],

@@ -6,7 +6,13 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.contracts.jars import AWS_BUNDLE
-from icestream.errors import ConnectorError, IcestreamError, RefusedError, TransientError
+from icestream.errors import (
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
 from icestream.storage.blocks import StorageBlocks, storage_at
 from icestream.storage.s3 import S3Options, S3Storage
 
@@ -156,7 +162,7 @@ def test_files_lie_in_one_store() -> None:
         ),
         (
             "OSError: AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 7",
-            TransientError,
+            UnreachableError,
             "the store does not answer",
         ),
     ],
