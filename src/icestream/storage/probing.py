@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,7 +40,7 @@ def probe(storage: Storage, warehouse: str) -> Iterator[CheckStep]:
 
     yield step("list store", lambda io: _list(io, warehouse))
     yield step("write an object", lambda io: _write(io, path))
-    yield step("read it back", lambda io: _read(io, path))
+    yield step("read it back", lambda io: _read(io, path, storage.faults()))
     yield step("remove it", lambda io: _remove(io, path))
 
 
@@ -87,9 +88,16 @@ def _write(io: FileIO, path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _read(io: FileIO, path: str) -> str:
-    with io.new_input(path).open() as stream:
-        found = stream.read()
+def _read(io: FileIO, path: str, faults: tuple[type[Exception], ...]) -> str:
+    found = b""
+    try:
+        with io.new_input(path).open() as stream:
+            found = stream.read()
+    finally:
+        if found != CONTENT:
+            # The step that removes it is not asked after this one has failed.
+            with suppress(*faults):
+                io.delete(path)
     if found != CONTENT:
         raise ConnectorError(
             f"{len(CONTENT)} bytes were written and {len(found)} others came back",
