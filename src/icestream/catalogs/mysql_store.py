@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from icestream.catalogs.sql_store import CONNECT_SECS, SqlStore
 from icestream.contracts.jars import MARIADB
+from icestream.contracts.secrets import hide
 from icestream.errors import IcestreamError, RefusedError, UnreachableError
 
 # Numbers that the servers give their faults.
@@ -134,7 +135,7 @@ class MysqlStore(SqlStore):
         """Return the number and the words of a fault, which PyMySQL keeps apart."""
         code, said = (*fault.args, "")[:2] if fault.args else (0, "")
         text = str(said or fault).strip()
-        shown = text.replace(self.password, "***") if self.password else text
+        shown = hide(text, [self.password or ""])
         return (code if isinstance(code, int) else 0), shown
 
     def _encryption(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from icestream.contracts.catalog import Abilities
 from icestream.contracts.check import CheckStep
 from icestream.contracts.options import Options, PropertyText
 from icestream.contracts.reaching import reach
-from icestream.contracts.secrets import is_secret, secrets_in
+from icestream.contracts.secrets import hide, is_secret, secrets_in
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
@@ -161,9 +161,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         return explain(self.hidden(said), where, self._parties) or super().explain(said, where)
 
     def hidden(self, text: str) -> str:
-        for secret in sorted(self._secrets(), key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
+        return hide(text, self._secrets())
 
     def _connect(self) -> PyIcebergCatalog:
         from icestream.catalogs.rest_client import RestClient

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from icestream.contracts.jars import POSTGRESQL, SQLITE
+from icestream.contracts.secrets import hide
 from icestream.errors import CorruptStateError, IcestreamError, RefusedError, UnreachableError
 
 BUSY_SECS = 30
@@ -207,7 +208,7 @@ class PostgresqlStore(SqlStore):
         # `connection failed: connection to server at ..., port N failed: FATAL:  reason`
         reason = said.strip().splitlines()[0].rpartition("failed: ")[2] if said.strip() else said
         reason = reason.removeprefix("FATAL:").strip()
-        return reason.replace(self.password, "***") if self.password else reason
+        return hide(reason, [self.password or ""])
 
 
 def _may(path: Path, mode: int) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, SecretStr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SECRET_KEY = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|authorization|jaas|"
@@ -20,6 +20,8 @@ SECRET_VALUE = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@|[?&;](password|token|secret|sig)=|accountkey=", re.IGNORECASE
 )
 HIDDEN = "(hidden)"
+# A shorter one is a part of too many words, which would no longer be understood.
+SHORTEST_ANYWHERE = 4
 
 
 def is_secret(key: str, value: str = "") -> bool:
@@ -40,7 +42,14 @@ def secrets_in(options: BaseModel) -> Iterator[str]:
 
 def without_secrets(text: str, *models: BaseModel) -> str:
     """Return a text with the secrets of option models put out of sight."""
-    for model in models:
-        for secret in secrets_in(model):
+    return hide(text, (secret for model in models for secret in secrets_in(model)))
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with secrets put out of sight; a very short one where it is a whole word."""
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        if len(secret) >= SHORTEST_ANYWHERE:
             text = text.replace(secret, "***")
+        elif secret:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return text
