@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from tests.fixtures.spark import Lake, tell_spark
 from tests.fixtures.steady_pipeline import ROWS_A_SECOND, SteadyPipeline
 
 from icestream.contracts import registry
+from icestream.plan.plan import Restart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +30,13 @@ OUTAGE_SECS = float(os.environ.get("ICESTREAM_OUTAGE_SECS", "5"))
 
 @dataclass(frozen=True)
 class Outage:
-    """A catalog block, and how its server goes away and comes back."""
+    """A catalog block, how its server goes away and comes back, and how that is waited for."""
 
     block: dict[str, Any]
     go_away: Callable[[], object]
     come_back: Callable[[], object]
+    restart: Restart | None = None
+    secs: float = OUTAGE_SECS
 
 
 def _killed(block: dict[str, Any], server: Any) -> Outage:
@@ -60,6 +63,15 @@ def _rest(request: pytest.FixtureRequest, _: Path) -> Outage:
     return _killed({"type": "rest", "rest": {"uri": server.uri}}, server)
 
 
+def _rest_by_default(request: pytest.FixtureRequest, folder: Path) -> Outage:
+    """The policy of a file that says nothing about restarts gives up 31 s after the first fault.
+
+    A server that is away for half a minute and then takes seconds to start is back too late.
+    """
+    secs = min(OUTAGE_SECS, 20)
+    return replace(_rest(request, folder), restart=Restart(), secs=secs)
+
+
 def _hive(request: pytest.FixtureRequest, _: Path) -> Outage:
     server = request.getfixturevalue("hive_metastore_own")
     hive = {"uri": server.uri, "warehouse": server.warehouse}
@@ -67,16 +79,13 @@ def _hive(request: pytest.FixtureRequest, _: Path) -> Outage:
 
 
 def _nessie(request: pytest.FixtureRequest, _: Path) -> Outage:
-    """Keeps everything in memory, so it is not killed: nobody gets through to it."""
-    server = request.getfixturevalue("nessie")
-    proxy = _cut(request, server.port)
-    uri = server.uri.replace(f":{server.port}", f":{proxy.port}")
-    nessie = {"uri": uri, "warehouse": server.warehouse}
-    return Outage({"type": "nessie", "nessie": nessie}, proxy.cut, proxy.restore)
+    server = request.getfixturevalue("nessie_own")
+    nessie = {"uri": server.uri, "warehouse": server.warehouse}
+    return _killed({"type": "nessie", "nessie": nessie}, server)
 
 
 def _glue(request: pytest.FixtureRequest, _: Path) -> Outage:
-    """Keeps everything in memory, as Nessie does here."""
+    """Keeps everything in memory, so it is not killed: nobody gets through to it."""
     request.getfixturevalue("aws_environment")
     server, store = request.getfixturevalue("glue_server"), request.getfixturevalue("s3_store")
     proxy = _cut(request, urlsplit(server.endpoint).port or 0)
@@ -105,6 +114,7 @@ OUTAGES = {
     "jdbc, PostgreSQL": _jdbc("postgresql", "postgres_own"),
     "jdbc, MariaDB": _jdbc("mariadb", "mariadb_own"),
     "rest": _rest,
+    "rest, default policy": _rest_by_default,
     "hive": _hive,
     "nessie": _nessie,
     "glue": _glue,
@@ -123,13 +133,13 @@ def test_pipeline_goes_on_after_the_server_was_away(
     catalog.client()
     tell_spark(spark, catalog)
     lake = Lake(spark, tmp_path, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))
-    pipeline = SteadyPipeline(lake, rows=ROWS_A_SECOND * 10)
+    pipeline = SteadyPipeline(lake, ROWS_A_SECOND * 10, outage.restart)
 
     with pipeline.running():
         outage.go_away()
         gone = time.monotonic()
         told = pipeline.wait_until_waiting()["error"]
-        time.sleep(max(gone + OUTAGE_SECS - time.monotonic(), 0))
+        time.sleep(max(gone + outage.secs - time.monotonic(), 0))
         outage.come_back()
         pipeline.wait_for_end()
 
