@@ -53,7 +53,6 @@ ATTEMPTS = 5
 REFUSED = (
     "ForbiddenException",
     "IllegalArgumentException",
-    "NotAuthorizedException",
     "UnsupportedOperationException",
     "ValidationException",
 )

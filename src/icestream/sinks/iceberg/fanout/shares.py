@@ -40,22 +40,13 @@ logger = logging.getLogger(__name__)
 
 # Before another attempt at a commit that broke off and left nothing behind.
 PAUSES_SECS = (0.1, 0.2, 0.4)
-# Raised before the table's metadata is swapped, or by a catalog that did not swap it.
-DEFINITE = (
-    "BadRequestException",
-    "ForbiddenException",
-    "IllegalArgumentException",
-    "NotAuthorizedException",
-    "RuntimeIOException",
-)
+# Raised before the table's metadata is swapped, or by a catalog that did not swap it. Credentials
+# that are refused, and a store that breaks off, are no fault of one table.
+DEFINITE = ("BadRequestException", "IllegalArgumentException")
+# What a catalog or a store says to every table alike: the batch is replayed when it has passed.
+OF_ALL_TABLES = (TransientError, RefusedError)
 # What is no fault of one table, or must never be passed over: the whole batch stops.
-GRAVE = (
-    TransientError,
-    SupersededError,
-    CheckpointLostError,
-    CorruptStateError,
-    RefusedError,
-)
+GRAVE = (*OF_ALL_TABLES, SupersededError, CheckpointLostError, CorruptStateError)
 
 
 @dataclass
@@ -101,7 +92,7 @@ class Share:
         The error says which table it is.
         """
         error.at(f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {self.name}")
-        if isinstance(error, GRAVE) or _is_unclear(error):
+        if isinstance(error, GRAVE) or self._is_unclear(error):
             raise error
         logger.warning("%s", error)
         self.error = error
@@ -128,19 +119,20 @@ class Share:
             raise TransientError(unclear.what, where=unclear.where, todo=unclear.todo) from lost
         return found is not None and ledger.covers(ledger.parse_mark(found, key), mark)
 
+    def _is_unclear(self, error: IcestreamError) -> bool:
+        """Tell whether a commit may still arrive in the table, after we looked for it in vain."""
+        if not isinstance(error, CommitUnknownError):
+            return False
+        from icestream.sinks.iceberg.java import java_class
+
+        cause = error.__cause__
+        if not isinstance(cause, Exception) or not java_class(cause).endswith(DEFINITE):
+            return True
+        return isinstance(self.sink.explain(cause), OF_ALL_TABLES)
+
     def refused(self) -> RefusedRows:
         assert self.error is not None  # noqa: S101 - asked for only then
         return RefusedRows(self.name, self.error, self.rows, tuple(self.staged))
-
-
-def _is_unclear(error: IcestreamError) -> bool:
-    """Tell whether a commit may still arrive in the table, after we looked for it in vain."""
-    if not isinstance(error, CommitUnknownError):
-        return False
-    from icestream.sinks.iceberg.java import java_class
-
-    cause = error.__cause__
-    return not (isinstance(cause, Exception) and java_class(cause).endswith(DEFINITE))
 
 
 def shares_of(

@@ -195,8 +195,7 @@ class FanOutSink(ManyTables[IcebergOptions]):
         )
 
     def _prepare(self, share: Share, mark: BatchMark) -> None:
-        from icestream.sinks.iceberg.fanout.shares import catalog_refused
-        from icestream.sinks.iceberg.java import java_errors, java_message
+        from icestream.sinks.iceberg.java import java_errors
 
         assert self._columns is not None  # noqa: S101 - `prepare` comes first
         try:
@@ -207,8 +206,7 @@ class FanOutSink(ManyTables[IcebergOptions]):
             share.sink.prepare(share.columns(self._columns))
             share.writer = share.sink.writer()
         except java_errors() as exc:
-            self.tables.refuse_if_away(java_message(exc))
-            share.refuse(catalog_refused(java_message(exc)), mark)
+            share.refuse(self.tables.refusal(share.sink, exc), mark)
         except IcestreamError as exc:
             share.refuse(exc, mark)
 

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from icestream.contracts.faults import told
 from icestream.contracts.mark import is_of_replay
 from icestream.errors import CheckpointLostError, TransientError
 from icestream.sinks.iceberg.fanout.memory import Memory
-from icestream.sinks.iceberg.fanout.shares import catalog_refused
+from icestream.sinks.iceberg.fanout.shares import OF_ALL_TABLES, catalog_refused
 from icestream.sinks.iceberg.properties import TOMBSTONES
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.mark import BatchMark
+    from icestream.errors import ConnectorError
     from icestream.sinks.iceberg.fanout.routes import Identifier
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -174,31 +176,41 @@ class Tables:
         return sink
 
     def _open(self, sink: IcebergSink, table: Identifier) -> None:
-        from icestream.sinks.iceberg.java import java_errors, java_message
+        from icestream.sinks.iceberg.java import java_errors
 
         assert self._cache is not None  # noqa: S101 - `open` comes first
         folder = self._cache / "tables" / quote(".".join(table), safe="")
         try:
             sink.open(self.spark, self._pipeline, folder)
         except java_errors() as exc:
-            self.refuse_if_away(java_message(exc))
-            raise catalog_refused(java_message(exc)) from exc
+            raise self.refusal(sink, exc) from exc
 
-    def refuse_if_away(self, message: str) -> None:
-        """Tell a catalog that answers nobody from one that refuses a table.
+    def refusal(self, sink: IcebergSink, fault: Exception) -> ConnectorError:
+        """Return the error of a table that the catalog refuses, by what Java said of it.
 
         Raises:
-            TransientError: it answers nobody.
+            TransientError: the catalog or the store is away: the fault is none of the table's.
+            RefusedError: they refuse our credentials, which are those for every table.
         """
-        from icestream.sinks.iceberg.java import java_errors
+        from icestream.sinks.iceberg.java import java_errors, java_message
 
+        known = sink.explain(fault)
+        if isinstance(known, OF_ALL_TABLES):
+            raise known from fault
         try:
             self.java.exists(self._options.namespace, "icestream")
         except java_errors() as exc:
+            known = self._catalog.explain(told(exc), self._where)
+            if isinstance(known, OF_ALL_TABLES):
+                raise known from exc
             raise TransientError(
-                f"the catalog does not answer: {message}",
-                where=f"sink {self._name!r}, {self._catalog.identity()}",
+                f"the catalog does not answer: {java_message(fault)}", where=self._where
             ) from exc
+        return catalog_refused(java_message(fault))
+
+    @property
+    def _where(self) -> str:
+        return f"sink {self._name!r}, {self._catalog.identity()}"
 
 
 def _age(mark: BatchMark) -> tuple[int, int]:

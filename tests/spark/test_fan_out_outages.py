@@ -1,0 +1,129 @@
+"""Many tables while the catalog or the store is away, or refuses us: no table's own fault."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from tests.fixtures.fan_outs import ids, planned, row, scripted
+
+from icestream.errors import CommitUnknownError, RefusedError, UnreachableError
+from icestream.sinks.iceberg.java import JavaCatalog
+from icestream.sinks.iceberg.java_table import JavaTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixtures.spark import Lake
+
+AWAY = "Connection refused"
+DENIED = "permission denied for table iceberg_tables"
+TOO_LONG = "the name is too long for this catalog"
+
+
+def java_fault(lake: Lake, message: str) -> Py4JJavaError:
+    """Return what a call into Java raises when its library throws."""
+    jvm: Any = lake.spark._jvm
+    cause = jvm.java.io.IOException(message)
+    return Py4JJavaError("a call broke off", jvm.java.io.UncheckedIOException("broken off", cause))
+
+
+def failing(original: Callable[..., Any], table: str, fault: Exception) -> Callable[..., Any]:
+    """Return a method of a catalog that raises for one table."""
+
+    def method(self: JavaCatalog, namespace: Any, name: str, **others: Any) -> Any:
+        if name == table:
+            raise fault
+        return original(self, namespace, name, **others)
+
+    return method
+
+
+@pytest.mark.parametrize("method", ["exists", "create_table"])
+def test_outage_at_one_table_is_waited_for_and_leaves_no_dead_letter(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    source = scripted(row(1, "a"), row(2, "b"))
+    broken = failing(getattr(JavaCatalog, method), "b", java_fault(lake, AWAY))
+    monkeypatch.setattr(JavaCatalog, method, broken)
+    with pytest.raises(UnreachableError) as caught:
+        lake.run(planned(lake, source, on_error="dead_letter"))
+
+    assert str(caught.value) == (
+        f"table {lake.name}.db.b: nobody answers at the address of the catalog's database\n"
+        "  Is it running? Is `jdbc.uri` right? Is a firewall in between?"
+    )
+    monkeypatch.undo()
+    lake.run(planned(lake, source, on_error="dead_letter"))
+    assert (ids(lake, "a"), ids(lake, "b"), lake.rows("dead")) == ([1], [2], [])
+
+
+def test_refused_credentials_are_not_taken_for_an_outage(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = scripted(row(1, "a"), row(2, "b"))
+    broken = failing(JavaCatalog.create_table, "b", java_fault(lake, DENIED))
+    monkeypatch.setattr(JavaCatalog, "create_table", broken)
+    with pytest.raises(RefusedError) as caught:
+        lake.run(planned(lake, source, on_error="dead_letter"))
+
+    assert caught.value.what == "the catalog's database refuses the user"
+
+
+def test_catalog_that_answers_no_question_at_all_says_why(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = scripted(row(1, "b"))
+    broken = failing(JavaCatalog.create_table, "b", java_fault(lake, TOO_LONG))
+    monkeypatch.setattr(JavaCatalog, "create_table", broken)
+    asked = failing(JavaCatalog.exists, "icestream", java_fault(lake, DENIED))
+    monkeypatch.setattr(JavaCatalog, "exists", asked)
+    with pytest.raises(RefusedError) as caught:
+        lake.run(planned(lake, source, on_error="dead_letter"))
+
+    assert str(caught.value).splitlines()[0] == (
+        f"sink 'lake', {lake.catalog.identity()}: the catalog's database refuses the user"
+    )
+
+
+def test_table_that_the_catalog_refuses_is_still_its_own_fault(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = scripted(row(1, "a"), row(2, "b"))
+    broken = failing(JavaCatalog.create_table, "b", java_fault(lake, TOO_LONG))
+    monkeypatch.setattr(JavaCatalog, "create_table", broken)
+    lake.run(planned(lake, source, on_error="dead_letter"))
+
+    assert ids(lake, "a") == [1]
+    assert [letter["reason"] for letter in lake.rows("dead")] == [
+        f"table {lake.name}.db.b: the catalog refused the table: broken off"
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["NotAuthorizedException", "ForbiddenException", "RuntimeIOException"]
+)
+def test_commit_that_breaks_off_at_the_store_is_replayed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    source = scripted(row(1, "a"))
+    kind = getattr(lake.spark._jvm.org.apache.iceberg.exceptions, name)  # type: ignore[union-attr]
+    arguments: Any = lake.spark.sparkContext._gateway.new_array(lake.spark._jvm.Object, 0)  # type: ignore[union-attr]
+    fault = Py4JJavaError("a call broke off", kind("refused", arguments))
+
+    original = JavaTable.commit
+
+    def commit(self: JavaTable, *given: Any) -> int:
+        if self.java.name().endswith(".a"):
+            raise fault
+        return original(self, *given)
+
+    monkeypatch.setattr(JavaTable, "commit", commit)
+    with pytest.raises(CommitUnknownError) as caught:
+        lake.run(planned(lake, source, on_error="dead_letter"))
+
+    assert caught.value.what.startswith("the commit broke off: ")
+    monkeypatch.undo()
+    lake.run(planned(lake, source, on_error="dead_letter"))
+    assert (ids(lake, "a"), lake.rows("dead")) == ([1], [])
