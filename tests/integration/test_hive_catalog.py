@@ -180,7 +180,7 @@ def test_table_of_hives_own_is_not_taken_for_a_missing_one(hive: HiveCatalog) ->
         hive.find_table((name, "t"))
 
     assert str(caught.value) == (
-        f"catalog '{hive.name}' ({hive.identity()}): '{name}.t' is a table of Hive's own, not of "
+        f"catalog '{hive.name}' ({hive.identity()}): '{name}.t' is a table of another kind, not of "
         "Iceberg's\n"
         "  Choose another `table`, or turn it into an Iceberg table first, by Spark's procedure "
         "`migrate`."

@@ -135,8 +135,10 @@ class GlueCatalog(ServedCatalog[GlueCatalogOptions]):
         }
 
     def faults(self) -> tuple[type[Exception], ...]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ModuleNotFoundError:
+            return super().faults()  # what is missing cannot have raised anything
         return (*super().faults(), BotoCoreError, ClientError)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:

@@ -12,15 +12,14 @@ from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.options import PLACE, Options
 from icestream.contracts.reaching import PORTS
-from icestream.errors import ConnectorError, PlanError
-from icestream.storage.blocks import StorageBlocks, storage_at
+from icestream.errors import PlanError
+from icestream.storage.blocks import StorageBlocks, storage_for
 from icestream.storage.places import as_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
-    from pyiceberg.table import Table
 
     from icestream.catalogs.served import AnswerT
     from icestream.contracts.storage import Storage
@@ -75,7 +74,7 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
                 "URI below which tables are made.",
             )
         self.warehouse = as_uri(warehouse)
-        self.files = storage or storage_at(self.warehouse)
+        self.files = storage_for(self.warehouse, storage)
         super().__init__(name, options, self.files)
 
     def identity(self) -> str:
@@ -109,32 +108,14 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
             **self.files.pyiceberg_properties(),
         }
 
-    def find_table(self, identifier: tuple[str, ...]) -> Table | None:
-        from pyiceberg.exceptions import (
-            NoSuchIcebergTableError,
-            NoSuchNamespaceError,
-            NoSuchPropertyException,
-            NoSuchTableError,
-        )
-
-        try:
-            return self.asked(lambda: self.client().load_table(identifier))
-        except (NoSuchIcebergTableError, NoSuchPropertyException):
-            raise ConnectorError(
-                f"{'.'.join(identifier)!r} is a table of Hive's own, not of Iceberg's",
-                where=self.where,
-                todo="Choose another `table`, or turn it into an Iceberg table first, by Spark's "
-                "procedure `migrate`.",
-            ) from None
-        except (NoSuchTableError, NoSuchNamespaceError):
-            return None
-
     def asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
         return super().asked(lambda: _asked_twice(ask))
 
     def faults(self) -> tuple[type[Exception], ...]:
-        from thrift.Thrift import TException
-
+        try:
+            from thrift.Thrift import TException
+        except ModuleNotFoundError:
+            return super().faults()  # what is missing cannot have raised anything
         return *super().faults(), TException
 
     def explain(self, said: str, where: str) -> IcestreamError | None:

@@ -56,20 +56,25 @@ class ServedCatalog(Catalog[OptionsT]):
             return self._client
 
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
-        return self.asked(lambda: super(ServedCatalog, self).find_table(identifier))
+        return self.asked(lambda: self._find_table(identifier))
 
     def has_namespace(self, namespace: tuple[str, ...]) -> bool:
         return self.asked(lambda: super(ServedCatalog, self).has_namespace(namespace))
 
     def asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
         """Return an answer of the server; a fault is raised in our words, free of secrets."""
+        from pyiceberg.exceptions import NotInstalledError
+
         try:
             return ask()
         except IcestreamError:
             raise
-        except ModuleNotFoundError as exc:
+        except (ModuleNotFoundError, NotInstalledError) as exc:
+            # PyIceberg wraps the one that names the package.
+            lacking = exc if isinstance(exc, ModuleNotFoundError) else exc.__cause__
             raise DependencyError(
-                f"needs the package {exc.name}, which is not installed",
+                f"needs the package {getattr(lacking, 'name', None) or self.extra}, which is not "
+                "installed",
                 where=self.where,
                 todo=f"pip install 'icestream[{self.extra}]'",
             ) from exc
@@ -81,7 +86,7 @@ class ServedCatalog(Catalog[OptionsT]):
         """Return the classes of everything that the client raises when the server refuses."""
         from pyiceberg.exceptions import RESTError
 
-        return OSError, RESTError, ValueError
+        return OSError, RESTError, ValueError, *self._faults_of_store()
 
     def explained(self, fault: Exception) -> IcestreamError:
         """Return a fault in our words, or as the server told it where we have none."""
@@ -105,6 +110,9 @@ class ServedCatalog(Catalog[OptionsT]):
         if self.storage is not None and place is not None:
             yield from self.storage.check(place)
 
+    def tries_store(self) -> bool:
+        return self.storage is not None and self.place() is not None
+
     def close(self) -> None:
         with self._connecting:
             client, self._client = self._client, None
@@ -115,6 +123,32 @@ class ServedCatalog(Catalog[OptionsT]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
+
+    def _find_table(self, identifier: tuple[str, ...]) -> Table | None:
+        from pyiceberg.exceptions import (
+            NoSuchIcebergTableError,
+            NoSuchNamespaceError,
+            NoSuchPropertyException,
+            NoSuchTableError,
+        )
+
+        try:
+            return self.client().load_table(identifier)
+        except (NoSuchIcebergTableError, NoSuchPropertyException):
+            raise ConnectorError(
+                f"{'.'.join(identifier)!r} is a table of another kind, not of Iceberg's",
+                where=self.where,
+                todo="Choose another `table`, or turn it into an Iceberg table first, by Spark's "
+                "procedure `migrate`.",
+            ) from None
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def _faults_of_store(self) -> tuple[type[Exception], ...]:
+        try:
+            return () if self.storage is None else self.storage.faults()
+        except ModuleNotFoundError:
+            return ()  # what is missing cannot have raised anything
 
     def _connect(self) -> PyIcebergCatalog:
         from pyiceberg.catalog import load_catalog
