@@ -22,8 +22,10 @@ def fit_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
 
 def _fit(pipeline: PipelinePlan) -> str:
     sink: Any = pipeline.sink
-    if getattr(sink.options, "route_by", None) is not None:
+    if getattr(getattr(sink, "options", None), "route_by", None) is not None:
         return f"one stream fills many tables: {ONLY_A_RUN}"
+    if not all(hasattr(sink, name) for name in ("catalog", "namespace", "table", "options")):
+        return f"not an Iceberg table: {ONLY_A_RUN}"
     table = sink.catalog.find_table((*sink.namespace, sink.table))
     if table is None:
         return "the table is made for the rows"

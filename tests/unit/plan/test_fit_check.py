@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from icestream.plan.fit_check import fit_steps
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        SimpleNamespace(),
+        SimpleNamespace(options=SimpleNamespace()),
+        SimpleNamespace(catalog=None, options=None, table="t"),
+    ],
+)
+def test_sink_that_is_no_iceberg_table_is_skipped(sink: Any) -> None:
+    pipeline: Any = SimpleNamespace(sink=sink)
+    (step,) = fit_steps(pipeline)
+    assert step.run() == "not an Iceberg table: only a run can tell"
+
+
+def test_sink_of_many_tables_is_left_to_a_run() -> None:
+    sink = SimpleNamespace(options=SimpleNamespace(route_by="kind"))
+    pipeline: Any = SimpleNamespace(sink=sink)
+    (step,) = fit_steps(pipeline)
+    assert step.run() == "one stream fills many tables: only a run can tell"
