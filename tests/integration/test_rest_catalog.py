@@ -252,18 +252,14 @@ def test_check_names_the_block_that_a_table_in_a_store_needs(
     }
     namespace, table = new_table(at(rest_catalog_on_s3.uri, s3=keys))
 
-    def find_table(catalog: RestCatalog) -> str:
+    def run(name: str, catalog: RestCatalog) -> str:
         options = IcebergOptions(namespace=(namespace,), table=table)
-        (step,) = (
-            step
-            for step in IcebergSink(options, catalog, "lake").check()
-            if step.name == "find table"
-        )
-        return step.run()
+        steps = IcebergSink(options, catalog, "lake").check()
+        return next(step for step in steps if step.name == name).run()
 
     without = at(rest_catalog_on_s3.uri)
     with pytest.raises(PlanError) as caught:
-        find_table(without)
+        run("find table", without)
 
     assert str(caught.value) == (
         f"table {without.name}.{namespace}.events: its files lie at s3://, and the catalog's block "
@@ -271,4 +267,10 @@ def test_check_names_the_block_that_a_table_in_a_store_needs(
         f"  Add `s3: {{}}` to the block of catalog '{without.name}', with the keys that the store "
         "needs."
     )
-    assert find_table(at(rest_catalog_on_s3.uri, s3=keys)).endswith(", 1 columns")
+    keyed = at(rest_catalog_on_s3.uri, s3=keys)
+    assert run("find table", keyed).endswith(", 1 columns")
+    # The file names no place, so the table's own is tried.
+    assert run("try store", keyed).startswith("s3://")
+    wrong = at(rest_catalog_on_s3.uri, s3={**keys, "secret_access_key": "wrong"})
+    with pytest.raises(RefusedError, match="the store denies access"):
+        run("try store", wrong)

@@ -11,7 +11,7 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.fault_table import first_match
 from icestream.contracts.source import OptionsT
 from icestream.errors import DependencyError
-from icestream.storage.blocks import storage_at
+from icestream.storage.blocks import storage_for
 from icestream.storage.places import as_uri
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         storage: Storage | None = None,
     ) -> None:
         self.warehouse = as_uri(warehouse)
-        self.files = storage or storage_at(self.warehouse)
+        self.files = storage_for(self.warehouse, storage)
         super().__init__(name, options, self.files)
         self.store = store
         self._client: SqlCatalog | None = None
@@ -121,6 +121,9 @@ class SqlStoredCatalog(Catalog[OptionsT]):
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("reach catalog", self._reach)
         yield from self.files.check(self.warehouse)
+
+    def tries_store(self) -> bool:
+        return True
 
     def close(self) -> None:
         with self._connecting:

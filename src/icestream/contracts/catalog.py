@@ -177,5 +177,9 @@ class Catalog(ABC, Generic[OptionsT]):
         """Look whether the catalog can be used, step by step."""
         yield from ()
 
+    def tries_store(self) -> bool:
+        """Tell whether `check` tries the store; it can't where only the server knows the place."""
+        return False
+
     def close(self) -> None:
         """Let go of the client's connections. May be called more than once."""

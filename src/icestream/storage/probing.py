@@ -12,7 +12,7 @@ from icestream.contracts.faults import told
 from icestream.errors import ConnectorError, DependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyiceberg.io import FileIO
 
@@ -21,15 +21,23 @@ if TYPE_CHECKING:
 CONTENT = b"icestream was here"
 
 
-def probe(storage: Storage, warehouse: str) -> Iterator[CheckStep]:
-    """Yield the steps that try a store below a place; nothing is left behind."""
+def probe(
+    storage: Storage, warehouse: str, properties: Mapping[str, str] | None = None
+) -> Iterator[CheckStep]:
+    """Yield the steps that try a store below a place; nothing is left behind.
+
+    Args:
+        storage: the store.
+        warehouse: the place.
+        properties: PyIceberg's properties for it, where they are not the store's own.
+    """
     path = f"{warehouse.rstrip('/')}/.icestream-check-{uuid.uuid4().hex[:12]}"
     where = f"storage {storage.identity()}"
 
     def step(name: str, ask: Callable[[FileIO], str]) -> CheckStep:
         def run() -> str:
             try:
-                return ask(_file_io(storage, warehouse))
+                return ask(_file_io(properties or storage.pyiceberg_properties(), warehouse))
             except ModuleNotFoundError as exc:
                 raise _missing(exc, storage, where) from exc
             except storage.faults() as exc:
@@ -60,10 +68,10 @@ def _unknown(said: str, storage: Storage, where: str) -> ConnectorError:
     )
 
 
-def _file_io(storage: Storage, warehouse: str) -> FileIO:
+def _file_io(properties: Mapping[str, str], warehouse: str) -> FileIO:
     from pyiceberg.io import load_file_io
 
-    return load_file_io(storage.pyiceberg_properties(), warehouse)
+    return load_file_io(dict(properties), warehouse)
 
 
 def _list(io: Any, warehouse: str) -> str:

@@ -15,6 +15,7 @@ from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.publish import publish, refuse_rows_elsewhere
 from icestream.sinks.iceberg.target import Target
+from icestream.sinks.iceberg.trying import store_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,6 +177,7 @@ class IcebergSink(Sink[IcebergOptions]):
         yield from self.catalog.check()
         yield CheckStep("find namespace", self._describe_namespace)
         yield CheckStep("find table", self._describe_table)
+        yield from store_steps(self.catalog, (*self.namespace, self.table))
 
     def _describe_namespace(self) -> str:
         name = ".".join(self.namespace)

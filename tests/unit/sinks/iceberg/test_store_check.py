@@ -1,0 +1,100 @@
+"""What a sink's check says of a store whose place only the catalog's server knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from icestream.catalogs.memory import MemoryCatalog
+from icestream.catalogs.rest import RestCatalog
+from icestream.errors import ConnectorError
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.sink import IcebergSink
+
+COLUMNS = pa.schema([("id", pa.int64())])
+KEYS = {"access_key_id": "k", "secret_access_key": "s"}
+
+
+class DeafIO(PyArrowFileIO):
+    """Takes no object of a check."""
+
+    def new_output(self, location: str) -> Any:
+        if "icestream-check" in location:
+            raise OSError("no right to write")
+        return super().new_output(location)
+
+
+class UnplacedCatalog(MemoryCatalog):
+    """Does not know before where its tables lie."""
+
+    reader = PyArrowFileIO
+
+    def tries_store(self) -> bool:
+        return False
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        reader = f"{self.reader.__module__}.{self.reader.__name__}"
+        return {**super().pyiceberg_properties(), "py-io-impl": reader}
+
+
+class DeafCatalog(UnplacedCatalog):
+    reader = DeafIO
+
+
+def catalog_in(folder: Path, kind: type[MemoryCatalog] = UnplacedCatalog) -> MemoryCatalog:
+    return kind("lake", kind.options_type.model_validate({"warehouse": str(folder / "w")}))
+
+
+def told(catalog: MemoryCatalog) -> dict[str, str]:
+    sink = IcebergSink(IcebergOptions(namespace=("db",), table="t"), catalog, "lake")
+    return {step.name: step.run() for step in sink.check()}
+
+
+def make_table(catalog: MemoryCatalog) -> Path:
+    catalog.client().create_namespace("db")
+    table = catalog.client().create_table(("db", "t"), schema=COLUMNS)
+    return Path(table.location().removeprefix("file://"))
+
+
+def test_store_of_a_table_that_is_not_there_is_not_known(tmp_path: Path) -> None:
+    assert told(catalog_in(tmp_path))["try store"] == "not known before the table is there"
+
+
+def test_store_is_tried_where_the_table_lies(tmp_path: Path) -> None:
+    catalog = catalog_in(tmp_path)
+    place = make_table(catalog)
+    assert told(catalog)["try store"] == place.as_uri()
+    assert [each.name for each in place.iterdir()] == ["metadata"]
+
+
+def test_store_is_tried_with_what_comes_with_the_table(tmp_path: Path) -> None:
+    catalog = catalog_in(tmp_path, DeafCatalog)
+    make_table(catalog)
+    with pytest.raises(ConnectorError) as caught:
+        told(catalog)
+    assert str(caught.value) == (
+        "storage local files: the store answered: OSError: no right to write\n"
+        "  Look at the `local` block."
+    )
+
+
+def test_store_that_the_catalog_tries_is_not_tried_twice(tmp_path: Path) -> None:
+    steps = told(catalog_in(tmp_path, MemoryCatalog))
+    assert [*steps][-2:] == ["find namespace", "find table"]
+
+
+@pytest.mark.parametrize(
+    ("s3", "tried"),
+    [(None, False), ({}, False), ({"bucket": "b"}, False), ({"bucket": "b", **KEYS}, True)],
+)
+def test_rest_catalog_tries_the_store_where_the_file_has_place_and_keys(
+    s3: dict[str, Any] | None, tried: bool
+) -> None:
+    block = {"rest": {"uri": "http://r"}, **({} if s3 is None else {"s3": s3})}
+    catalog = RestCatalog("lake", RestCatalog.options_type.model_validate(block))
+    assert catalog.tries_store() is tried
+    assert ("list store" in [step.name for step in catalog.check()]) is tried
