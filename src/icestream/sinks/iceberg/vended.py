@@ -1,4 +1,4 @@
-"""Credentials that a catalog hands out with a table, for that table's files and for a while."""
+"""What a catalog hands out with a table: credentials for its files, and where their store is."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ ENDS = (
     "adls.sas-token-expires-at",
 )
 
+ENDPOINT = "s3.endpoint"
+PATH_STYLE = "s3.path-style-access"
+# The name that is meant for PyIceberg counts before Java's own.
+REGIONS = ("s3.region", "client.region")
+
 
 def vended_properties(table: Any) -> dict[str, str]:
     """Return what PyIceberg needs for the files of a table of the Java API.
@@ -26,15 +31,15 @@ def vended_properties(table: Any) -> dict[str, str]:
     then those of the longest place that the table lies below count.
     """
     location, io = str(table.location()), table.io()
-    found = _credentials(io.properties())
+    found = _plain(io.properties())
     places = [
         (str(each.prefix()), each.config())
         for each in _stored(io)
         if location.startswith(str(each.prefix()))
     ]
     if places:
-        found |= _credentials(max(places, key=lambda place: len(place[0]))[1])
-    return found
+        found |= _plain(max(places, key=lambda place: len(place[0]))[1])
+    return {**_store(found), **_credentials(found)}
 
 
 def end_ms(properties: dict[str, str]) -> int | None:
@@ -43,12 +48,25 @@ def end_ms(properties: dict[str, str]) -> int | None:
     return min(ends, default=None)
 
 
-def _credentials(properties: Any) -> dict[str, str]:
-    return {
-        str(key): str(properties.get(key))
-        for key in properties
-        if str(key).startswith((*HANDED_OUT, *ENDS))
-    }
+def _plain(properties: Any) -> dict[str, str]:
+    return {str(key): str(properties.get(key)) for key in properties}
+
+
+def _credentials(found: dict[str, str]) -> dict[str, str]:
+    named = (*HANDED_OUT, *ENDS)
+    return {key: value for key, value in found.items() if key.startswith(named)}
+
+
+def _store(found: dict[str, str]) -> dict[str, str]:
+    """Return where the store is, by PyIceberg's names and with the defaults that Java has."""
+    told = {ENDPOINT: found[ENDPOINT]} if ENDPOINT in found else {}
+    regions = [found[key] for key in REGIONS if key in found]
+    if regions:
+        told["s3.region"] = regions[0]
+    if ENDPOINT in found or PATH_STYLE in found:
+        is_in_path = found.get(PATH_STYLE, "").lower() == "true"
+        told["s3.force-virtual-addressing"] = "false" if is_in_path else "true"
+    return told
 
 
 def _stored(io: Any) -> list[Any]:
