@@ -98,3 +98,31 @@ def test_rest_catalog_tries_the_store_where_the_file_has_place_and_keys(
     catalog = RestCatalog("lake", RestCatalog.options_type.model_validate(block))
     assert catalog.tries_store() is tried
     assert ("list store" in [step.name for step in catalog.check()]) is tried
+
+
+def routed(catalog: MemoryCatalog, **options: Any) -> dict[str, str]:
+    given = IcebergOptions(namespace=("db",), route_by="kind", **options)
+    sink = IcebergSink.build(given, catalog, "lake")
+    return {step.name: step.run() for step in sink.check()}
+
+
+def test_check_of_many_tables_looks_for_their_namespace(tmp_path: Path) -> None:
+    catalog = catalog_in(tmp_path, MemoryCatalog)
+    steps = routed(catalog)
+    assert steps["find namespace"] == "db will be created"
+    assert steps["find tables"] == "lake.db.*, by kind"
+    catalog.client().create_namespace("db")
+    assert routed(catalog, create=False)["find namespace"] == "db"
+
+
+def test_missing_namespace_of_many_tables_is_told_where_none_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConnectorError) as caught:
+        routed(catalog_in(tmp_path, MemoryCatalog), create=False)
+    assert str(caught.value) == (
+        "sink 'lake', table lake.db.*: the namespace 'db' does not exist, and `create` is false\n"
+        "  Create it with its tables, set `create: true`, or look at the spelling of `namespace`."
+    )
+
+
+def test_store_of_many_tables_is_not_known(tmp_path: Path) -> None:
+    assert routed(catalog_in(tmp_path))["try store"] == "not known before the table is there"

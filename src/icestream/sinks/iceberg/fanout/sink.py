@@ -16,11 +16,12 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.faults import told
 from icestream.contracts.many_tables import ROUTE, ManyTables, TableCommits, added_up
 from icestream.contracts.sink import Commit, Expectation
-from icestream.errors import CommitConflictError, IcestreamError
+from icestream.errors import CommitConflictError, ConnectorError, IcestreamError
 from icestream.sinks.iceberg.expectations import expectations_of
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.sort import parse_sort
+from icestream.sinks.iceberg.trying import store_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -270,7 +271,22 @@ class FanOutSink(ManyTables[IcebergOptions]):
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()
+        yield CheckStep("find namespace", self._describe_namespace)
         yield CheckStep("find tables", self._describe_tables)
+        yield from store_steps(self.catalog, None)
+
+    def _describe_namespace(self) -> str:
+        name = ".".join(self.options.namespace)
+        if self.catalog.has_namespace(tuple(self.options.namespace)):
+            return name
+        if not self.options.create:
+            raise ConnectorError(
+                f"the namespace {name!r} does not exist, and `create` is false",
+                where=f"sink {self.name!r}, table {self.identity()}",
+                todo="Create it with its tables, set `create: true`, or look at the spelling of "
+                "`namespace`.",
+            )
+        return f"{name} will be created"
 
     def _describe_tables(self) -> str:
         return f"{self.identity()}, by {self.options.route_by}"
