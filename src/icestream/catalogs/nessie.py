@@ -12,7 +12,7 @@ from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.options import PLACE, Options
 from icestream.errors import PlanError
-from icestream.storage.blocks import StorageBlocks, storage_at
+from icestream.storage.blocks import StorageBlocks, storage_for
 from icestream.storage.places import as_uri
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class NessieCatalog(ServedCatalog[NessieCatalogOptions]):
                 "URI below which tables are made.",
             )
         self.warehouse = as_uri(warehouse)
-        self.files = storage or storage_at(self.warehouse)
+        self.files = storage_for(self.warehouse, storage)
         super().__init__(name, options, self.files)
 
     def identity(self) -> str:

@@ -142,7 +142,11 @@ class CatalogChooser:
             state = absolute(self.config.block.state.path, self.config.folder)
             folder = _beside(state, self.config.folder)
             storage = files.given_storage() if files else None
-            self.catalogs[name] = jdbc.embedded(folder, name, storage)
+            try:
+                self.catalogs[name] = jdbc.embedded(folder, name, storage)
+            except PlanError as exc:
+                where = self.config.tree.where(user.path, key=True)
+                raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
             self._files[name] = files
             self._paths[name] = user.path
         else:

@@ -58,7 +58,7 @@ class AzureStorage(Storage):
     """Containers of Azure's, by Iceberg's ADLSFileIO and by adlfs."""
 
     kind: ClassVar[str] = "azure"
-    schemes: ClassVar[tuple[str, ...]] = ("abfs", "abfss", "wasb", "wasbs")
+    schemes: ClassVar[tuple[str, ...]] = ("abfss", "abfs", "wasb", "wasbs")
 
     def __init__(self, options: AzureOptions) -> None:
         self.options = options

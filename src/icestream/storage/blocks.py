@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from icestream.contracts.options import Options
+from icestream.errors import PlanError
 from icestream.storage.azure import AzureOptions
 from icestream.storage.gcs import GcsOptions
 from icestream.storage.s3 import S3Options
@@ -49,12 +51,33 @@ class StorageBlocks(Options):
         return None
 
 
+def storage_for(warehouse: str, given: Storage | None) -> Storage:
+    """Return the store that a warehouse lies in: the given one, or the one that its address means.
+
+    Raises:
+        PlanError: the given store is of another kind, or the address means none that is known.
+    """
+    if given is None:
+        return storage_at(warehouse)
+    if not given.covers(warehouse):
+        bucket = "container" if given.kind == "azure" else "bucket"
+        raise PlanError(
+            f"the storage block is `{given.kind}`, and the warehouse {warehouse!r} lies elsewhere",
+            todo=f"Give `{given.kind}.{bucket}`, or a `warehouse` that begins with "
+            f"{given.schemes[0]}://; or take the block `{given.kind}` out.",
+        )
+    return given
+
+
 def storage_at(warehouse: str | None) -> Storage:
-    """Return the store that an address means, with credentials from that store's default chain."""
+    """Return the store that an address means, with credentials from that store's default chain.
+
+    Raises:
+        PlanError: it means none that is known.
+    """
     from icestream.storage.local import LocalStorage
 
-    scheme, colon, _ = (warehouse or "").partition("://")
-    scheme = scheme.lower() if colon else "file"
+    scheme = urlsplit(warehouse or "").scheme
     if scheme in ("s3", "s3a", "s3n"):
         from icestream.storage.s3 import S3Storage
 
@@ -67,4 +90,10 @@ def storage_at(warehouse: str | None) -> Storage:
         from icestream.storage.azure import AzureStorage
 
         return AzureStorage(AzureOptions.model_validate({}))
+    # One letter is a drive of Windows.
+    if len(scheme) > 1 and scheme != "file":
+        raise PlanError(
+            f"the warehouse {warehouse!r} lies at {scheme}:, which is not supported",
+            todo="Name a folder, or an address that begins with s3://, gs:// or abfss://.",
+        )
     return LocalStorage()
