@@ -14,6 +14,7 @@ from tests.fixtures.spark import tell_spark
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import told
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
+from icestream.sinks.iceberg.sweeping import sweep
 from icestream.testing.catalog_suite import CatalogSuite
 
 if TYPE_CHECKING:
@@ -74,6 +75,22 @@ def test_signature_is_enough_for_both_sides(
 
     assert all(step.run() for step in catalog.check())
     catalog.close()
+
+
+def test_rows_that_were_put_aside_in_azure_are_swept_away(azure_catalog: JdbcCatalog) -> None:
+    from pyiceberg.io import load_file_io
+
+    folder = f"{azure_catalog.warehouse}/db/__icestream/orders"
+    properties = azure_catalog.pyiceberg_properties()
+    io = load_file_io(properties, folder)
+    with io.new_output(f"{folder}/rows.arrow").create() as stream:
+        stream.write(b"rows")
+
+    sweep(f"{folder}-of-nobody", properties)
+    sweep(folder, properties, older_than=timedelta(days=1))
+    assert io.new_input(f"{folder}/rows.arrow").exists()
+    sweep(folder, properties)
+    assert not io.new_input(f"{folder}/rows.arrow").exists()
 
 
 def first_fault(catalog: JdbcCatalog) -> IcestreamError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,19 +23,49 @@ def sweep(
         io_properties: how PyIceberg reaches the store, secrets included.
         older_than: how old a file must be; a run that was only paused may still want young ones.
     """
-    from pyarrow.fs import FileSelector
     from pyiceberg.io import load_file_io
-    from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    io = load_file_io(dict(io_properties), folder)
-    if not isinstance(io, PyArrowFileIO):
-        return
+    io: Any = load_file_io(dict(io_properties), folder)
+    newest = datetime.now(tz=timezone.utc) - older_than
+    # PyArrowFileIO gives a file system of Arrow, FsspecFileIO one of fsspec.
+    empty = _empty_by_arrow if hasattr(io, "fs_by_scheme") else _empty_by_fsspec
+    try:
+        empty(io, folder, newest)
+    except _faults() as exc:
+        logger.warning("%s: rows that were put aside stay behind: %s", folder, exc)
+
+
+def _empty_by_arrow(io: Any, folder: str, newest: datetime) -> None:
+    from pyarrow.fs import FileSelector
+
     scheme, host, path = io.parse_location(folder)
     store = io.fs_by_scheme(scheme, host)
-    newest = datetime.now(tz=timezone.utc) - older_than
+    for found in store.get_file_info(FileSelector(path, allow_not_found=True)):
+        if found.mtime is None or found.mtime <= newest:
+            store.delete_file(found.path)
+
+
+def _empty_by_fsspec(io: Any, folder: str, newest: datetime) -> None:
+    parts = urlsplit(folder)
+    store = io.get_fs(parts.scheme or "file", parts.hostname)
+    # Processes share such an object, and it remembers what it has listed.
+    store.invalidate_cache()
     try:
-        for found in store.get_file_info(FileSelector(path, allow_not_found=True)):
-            if found.mtime is None or found.mtime <= newest:
-                store.delete_file(found.path)
-    except OSError as exc:
-        logger.warning("%s: rows that were put aside stay behind: %s", folder, exc)
+        listed = store.ls(folder, detail=True)
+    except FileNotFoundError:
+        return
+    for found in listed:
+        name = found["name"]
+        # Azure tells the time in the listing; others are asked file by file.
+        changed = found.get("last_modified") or store.modified(name)
+        if found["type"] == "file" and changed <= newest:
+            store.rm(name)
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """Return what the libraries of stores raise; those for Azure have classes of their own."""
+    try:
+        from azure.core.exceptions import AzureError
+    except ModuleNotFoundError:
+        return (OSError,)
+    return OSError, AzureError, RuntimeError

@@ -1,0 +1,79 @@
+"""Rows that a run had put aside are removed by either of PyIceberg's ways to reach a store."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.sinks.iceberg.sweeping import sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARROW = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+FSSPEC = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a file of now and one of two days ago."""
+    put_aside = tmp_path / "put aside"
+    put_aside.mkdir()
+    for name, age_secs in (("young", 0), ("old", 2 * 86400)):
+        (put_aside / name).touch()
+        when = time.time() - age_secs
+        os.utime(put_aside / name, (when, when))
+    return put_aside
+
+
+@pytest.mark.parametrize("io", [ARROW, FSSPEC])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_files_that_are_old_enough_are_removed(
+    folder: Path, io: dict[str, str], scheme: str
+) -> None:
+    sweep(f"{scheme}{folder}", io, older_than=timedelta(days=1))
+    assert [path.name for path in folder.iterdir()] == ["young"]
+
+    sweep(f"{scheme}{folder}", io)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("io", [ARROW, FSSPEC])
+def test_folder_that_was_never_made_is_no_fault(
+    tmp_path: Path, io: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        sweep(str(tmp_path / "never made"), io)
+
+    assert caplog.messages == []
+
+
+def test_folders_below_are_left_alone(folder: Path) -> None:
+    (folder / "below").mkdir()
+    sweep(str(folder), FSSPEC)
+
+    assert [path.name for path in folder.iterdir()] == ["below"]
+
+
+@pytest.mark.parametrize("fault", [PermissionError("denied"), RuntimeError("denied")])
+def test_store_that_lets_nothing_be_removed_is_told_and_stops_nobody(
+    folder: Path,
+    fault: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("azure.core")
+
+    def rm(self: object, path: str) -> None:
+        raise fault
+
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.rm", rm)
+    with caplog.at_level(logging.WARNING):
+        sweep(str(folder), FSSPEC)
+
+    assert caplog.messages == [f"{folder}: rows that were put aside stay behind: denied"]
