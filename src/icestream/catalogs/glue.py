@@ -11,7 +11,7 @@ from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.fault_table import first_match
 from icestream.contracts.jars import AWS_BUNDLE
-from icestream.contracts.options import PLACE, Options
+from icestream.contracts.options import PLACE, HttpAddress, Options
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks, storage_at
 from icestream.storage.places import as_uri
@@ -30,7 +30,7 @@ class GlueSettings(Options):
     profile: str | None = Field(
         None, description="Profile of the AWS configuration files, for S3 as well."
     )
-    endpoint: str | None = Field(None, description="Address, where it is not Amazon's.")
+    endpoint: HttpAddress | None = Field(None, description="Address, where it is not Amazon's.")
 
 
 class GlueCatalogOptions(StorageBlocks):

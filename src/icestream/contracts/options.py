@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -55,6 +57,28 @@ Namespace: TypeAlias = Annotated[
     ),
 ]
 """Levels of a namespace, written as a name (`a.b`) or as a list (`[a, b]`)."""
+
+
+def _check_address(address: str) -> str:
+    if any(letter.isspace() for letter in address):
+        raise ValueError("holds a space or a line break")
+    try:
+        parts = urlsplit(address)
+        parts.port  # noqa: B018 - raises when it is no port
+        (parts.hostname or "").encode("idna")  # as a socket will; a label may have 63 letters
+    except ValueError:
+        raise ValueError("has a host or a port that cannot be") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("is no address of a server; write http://HOST:PORT or https://HOST")
+    if "@" in parts.netloc:
+        raise ValueError("holds a user or a password, and addresses are shown; take them out")
+    if parts.query or parts.fragment:
+        raise ValueError("holds more than an address; end it before the ? or #")
+    return address
+
+
+HttpAddress: TypeAlias = Annotated[str, AfterValidator(_check_address)]
+"""Address of a server that speaks HTTP, without a user, a password or a query."""
 
 
 class Options(BaseModel):

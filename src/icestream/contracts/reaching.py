@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
-from icestream.errors import UnreachableError
+from icestream.errors import ConnectorError, UnreachableError
 
 PATIENCE_SECS = 5.0
 PORTS = {"http": 80, "https": 443, "thrift": 9083}
@@ -22,9 +22,18 @@ def reach(address: str, where: str, key: str, *, patience_secs: float = PATIENCE
 
     Raises:
         UnreachableError: the name is unknown, the connection is refused, or nobody answers.
+        ConnectorError: it is no address.
     """
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 443)
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 443)
+        host.encode("idna")  # as the socket will; a label may have 63 letters
+    except ValueError:
+        raise ConnectorError(
+            f"the address in `{key}` has a host or a port that cannot be",
+            where=where,
+            todo=f"Look at the spelling of `{key}`; a port is a number up to 65535.",
+        ) from None
     shown = f"{host}:{port}"
     try:
         socket.create_connection((host, port), timeout=patience_secs).close()

@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, model_validator
 from icestream.contracts.check import CheckStep
 from icestream.contracts.fault_table import first_match
 from icestream.contracts.jars import AZURE_BUNDLE
-from icestream.contracts.options import Options
+from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
@@ -37,7 +37,7 @@ class AzureOptions(Options):
     )
     access_key: SecretStr | None = Field(None, description="Access key of the account.")
     sas_token: SecretStr | None = Field(None, description="Shared access signature.")
-    endpoint: str | None = Field(
+    endpoint: HttpAddress | None = Field(
         None,
         description="Address of a compatible store or of an emulator, its account included: "
         "`http://127.0.0.1:10000/devstoreaccount1`.",

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 from icestream.contracts.check import CheckStep
 from icestream.contracts.fault_table import first_match
 from icestream.contracts.jars import GCP_BUNDLE
-from icestream.contracts.options import Options
+from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
@@ -39,7 +39,7 @@ class GcsOptions(Options):
         description="Key of a service account: the JSON text, or the path of its file.",
         json_schema_extra={"path": "if_file"},
     )
-    endpoint: str | None = Field(
+    endpoint: HttpAddress | None = Field(
         None,
         description="Address of a compatible store, or of an emulator; without a key, it is asked "
         "without credentials.",

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from icestream.contracts.check import CheckStep
 from icestream.contracts.jars import AWS_BUNDLE
-from icestream.contracts.options import Options
+from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
 from icestream.storage.probing import probe
@@ -33,7 +33,7 @@ class S3Options(Options):
     bucket: str | None = Field(
         None, description="Bucket; gives the warehouse where the catalog names none."
     )
-    endpoint: str | None = Field(None, description="Address of an S3-compatible store.")
+    endpoint: HttpAddress | None = Field(None, description="Address of an S3-compatible store.")
     path_style_access: bool = Field(
         False, description="Put the bucket into the path, as most S3-compatible stores want."
     )
