@@ -11,11 +11,14 @@ from icestream.errors import ConnectorError, RefusedError, TransientError, Unrea
 if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
-# Files lie elsewhere, and their store's faults have words in common with the metastore's.
+# Files lie elsewhere, and their store's faults have words in common with the metastore's; buckets
+# and folders may be called after it.
 OF_HIVE = re.compile(
-    r"thrift|TTransport|TSocket|MetaException|[Mm]eta ?[Ss]tore|iceberg\.hive|"
-    r"InvalidObjectException|InvalidOperationException|WaitingForLock"
+    r"\bT(Transport|Application|Protocol)Exception|MetaException|hive\.metastore\.|iceberg\.hive|"
+    r"^(InvalidObject|InvalidOperation|WaitingForLock)Exception: ",
+    re.MULTILINE,
 )
+OF_STORE = re.compile(r"AWS Error|services\.s3|StorageException")
 FAULTS = (
     Fault(
         r"failed to resolve sockaddr|UnknownHostException",
@@ -69,4 +72,6 @@ FAULTS = (
 
 def explain(said: str, where: str) -> IcestreamError | None:
     """Return the error that a fault's text stands for; None if it is not the metastore's."""
-    return first_match(FAULTS, said, where) if OF_HIVE.search(said) else None
+    if not OF_HIVE.search(said) or OF_STORE.search(said):
+        return None
+    return first_match(FAULTS, said, where)

@@ -11,8 +11,12 @@ from icestream.errors import ConnectorError, RefusedError, TransientError, Unrea
 if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
-# Files lie elsewhere, and their store's faults have words in common with the server's.
-OF_NESSIE = re.compile(r"[Nn]essie|/api/v\d")
+# Files lie elsewhere, and their store's faults have words in common with the server's; buckets and
+# folders may be called after it.
+OF_NESSIE = re.compile(
+    r"\bNessie(:| answered| ref )|NessieApi|projectnessie|iceberg\.nessie|with url: \S*/api/v\d/"
+)
+OF_STORE = re.compile(r"AWS Error|services\.s3|StorageException")
 NO_BRANCH = re.compile(
     r"REFERENCE_NOT_FOUND|NessieReferenceNotFound|Named reference .{1,200} not found"
     r"|Nessie ref .{1,200} does not exist"
@@ -73,7 +77,7 @@ def explain(said: str, where: str, *, branch: str) -> IcestreamError | None:
         where: the place, for the message.
         branch: the branch of the file.
     """
-    if not OF_NESSIE.search(said):
+    if not OF_NESSIE.search(said) or OF_STORE.search(said):
         return None
     if NO_BRANCH.search(said):
         return ConnectorError(

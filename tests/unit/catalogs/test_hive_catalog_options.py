@@ -151,6 +151,16 @@ def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
     [
         ("S3Exception: Access Denied (Status Code: 403) AccessDenied", "the store denies access"),
         ("SdkClientException: Connect to 127.0.0.1:9000 failed", "the store does not answer"),
+        (
+            "OSError: When reading s3://metastore/thrift: AWS Error ACCESS_DENIED: Permission "
+            "denied",
+            "the store denies access",
+        ),
+        (
+            "org.apache.iceberg.hive.RuntimeMetaException: broken off\nsoftware.amazon.awssdk."
+            "services.s3.model.S3Exception: AccessDenied",
+            "the store denies access",
+        ),
     ],
 )
 def test_faults_of_the_store_stay_the_stores(said: str, what: str) -> None:

@@ -193,5 +193,20 @@ def test_faults_of_the_store_stay_the_stores() -> None:
     assert error.what == "the store denies access"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OSError: When reading s3://nessie/api/v2/x: AWS Error ACCESS_DENIED: Forbidden",
+        "CommitFailedException: Nessie: broken off\nsoftware.amazon.awssdk.services.s3.model."
+        "S3Exception: AccessDenied",
+    ],
+)
+def test_store_that_is_called_after_nessie_stays_the_store(said: str) -> None:
+    error = build(warehouse="s3://nessie/w").explain(said, "table t")
+
+    assert error is not None
+    assert error.what == "the store denies access"
+
+
 def test_fault_that_nobody_knows_is_not_explained() -> None:
     assert build(warehouse="/w").explain("ValueError: odd", "table t") is None
