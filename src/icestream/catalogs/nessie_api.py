@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -40,6 +41,13 @@ class ConflictError(Exception):
         self.kinds = kinds
 
 
+class UnreadableError(RESTError):
+    """An answer that is not one of Nessie's API: somebody else is at the address."""
+
+    def __init__(self) -> None:
+        super().__init__("Nessie answered no JSON of its API; is that Nessie's address?")
+
+
 @dataclass(frozen=True)
 class Found:
     """Contents of a branch at one moment.
@@ -70,13 +78,16 @@ class NessieApi:
         """Return what lies at some keys, all of it at one moment."""
         asked = {"requestedKeys": [{"elements": list(key)} for key in keys]}
         answer = self._read("POST", f"{self._path()}/contents", asked)
-        contents = {tuple(e["key"]["elements"]): e["content"] for e in answer["contents"]}
-        return Found(answer["effectiveReference"]["hash"], contents)
+        with _reading():
+            contents = {tuple(e["key"]["elements"]): e["content"] for e in answer["contents"]}
+            return Found(answer["effectiveReference"]["hash"], contents)
 
     def head(self) -> str:
         """Return the newest commit of the branch."""
-        hash_: str = self._read("GET", self._path())["reference"]["hash"]
-        return hash_
+        answer = self._read("GET", self._path())
+        with _reading():
+            hash_: str = answer["reference"]["hash"]
+            return hash_
 
     def names(self, kind: str, namespace: Key) -> Iterator[Key]:
         """Yield the keys of everything of a kind that lies right in a namespace."""
@@ -89,23 +100,25 @@ class NessieApi:
         given = {"filter": " && ".join(parts), "max-records": str(PAGE)}
         while True:
             answer = self._read("GET", f"{self._path()}/entries", given=given)
-            for entry in answer["entries"]:
-                yield tuple(entry["name"]["elements"])
-            if not answer.get("hasMore"):
+            with _reading():
+                names = [tuple(entry["name"]["elements"]) for entry in answer["entries"]]
+                following = answer["token"] if answer.get("hasMore") else None
+            yield from names
+            if following is None:
                 return
-            given["page-token"] = answer["token"]
+            given["page-token"] = following
 
     def commit(self, message: str, operations: Sequence[dict[str, Any]], at: str) -> None:
         """Change the branch, unless the same keys were changed after the commit `at`.
 
         Raises:
             ConflictError: they were.
-            CommitStateUnknownException: no answer came, so nobody knows.
+            CommitStateUnknownException: no answer came, or none that can be read, so nobody knows.
         """
         body = {"commitMeta": {"message": message}, "operations": list(operations)}
         try:
             self._ask("POST", f"{self._path(at)}/history/commit", body)
-        except ServerError as exc:
+        except (ServerError, UnreadableError) as exc:
             raise CommitStateUnknownException(str(exc)) from exc
         except requests.ConnectTimeout:
             raise
@@ -145,10 +158,20 @@ class NessieApi:
         try:
             content = answer.json()
         except requests.exceptions.JSONDecodeError:
-            content = {"message": "no JSON"}
-        if answer.ok and "message" not in content:
-            return content
-        raise _refusal(answer.status_code, content)
+            content = None if answer.ok else {"message": "no JSON"}
+        if not answer.ok:
+            raise _refusal(answer.status_code, content)
+        if not isinstance(content, dict) or "message" in content:
+            raise UnreadableError
+        return content
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as exc:
+        raise UnreadableError from exc
 
 
 def _broke_off(fault: requests.ConnectionError) -> bool:

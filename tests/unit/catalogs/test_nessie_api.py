@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import CommitStateUnknownException, RESTError
 
 from icestream.catalogs.nessie import NessieCatalog, NessieCatalogOptions
 from icestream.catalogs.nessie_api import ConflictError, NessieApi
-from icestream.errors import RefusedError
+from icestream.errors import ConnectorError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +95,46 @@ def test_commit_without_an_answer_is_unknown_and_not_repeated(
         api.commit("m", [], "h1")
 
     assert [path for path, _ in server.asked] == ["/api/v2/trees/team%2Fdev@h1/history/commit"]
+
+
+ODD = [[], "text", 5, None, {}, {"reference": "main"}, {"message": "hello"}, {"contents": [{}]}]
+
+
+@pytest.mark.parametrize("answer", ODD, ids=str)
+def test_another_server_at_the_address_is_told_from_nessie(server: Answers, answer: Any) -> None:
+    server.answers = [(200, answer)]
+    block = {"nessie": {"uri": server.uri, "warehouse": "/w"}}
+    catalog = NessieCatalog("lake", NessieCatalogOptions.model_validate(block))
+
+    with pytest.raises(ConnectorError) as caught:
+        catalog.client()
+
+    assert str(caught.value) == (
+        f"catalog 'lake' ({catalog.identity()}): what answers at that path is not Nessie's API\n"
+        "  Look at `nessie.uri`; it is mostly `http://HOST:19120/api/v2`."
+    )
+
+
+@pytest.mark.parametrize("answer", ODD, ids=str)
+def test_answer_that_holds_no_contents_is_unreadable(
+    server: Answers, api: NessieApi, answer: Any
+) -> None:
+    server.answers = [(200, answer), (200, answer)]
+
+    with pytest.raises(RESTError, match="is that Nessie's address"):
+        api.contents(("db", "t"))
+    with pytest.raises(RESTError, match="is that Nessie's address"):
+        list(api.names("ICEBERG_TABLE", ("db",)))
+
+
+@pytest.mark.parametrize("answer", [[], "text", None], ids=str)
+def test_commit_whose_answer_cannot_be_read_is_unknown(
+    server: Answers, api: NessieApi, answer: Any
+) -> None:
+    server.answers = [(200, answer)]
+
+    with pytest.raises(CommitStateUnknownException):
+        api.commit("m", [], "h1")
 
 
 def test_conflict_tells_its_kinds(server: Answers, api: NessieApi) -> None:
