@@ -9,13 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from icestream.contracts.check import CheckStep
-from icestream.contracts.fault_table import first_match
+from icestream.contracts.fault_table import first_match, shows
 from icestream.contracts.jars import AZURE_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
-from icestream.storage.azure_faults import FAULTS
+from icestream.storage.azure_faults import FAULTS, OF_AZURE
 from icestream.storage.probing import probe
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class AzureStorage(Storage):
         return OSError, AzureError, ValueError, RuntimeError
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
+        if not shows(said, OF_AZURE, self.options.endpoint):
+            return None
         known = first_match(FAULTS, said, where)
         ended = _ended(self._token) if self._token is not None else None
         if isinstance(known, RefusedError) and ended is not None:

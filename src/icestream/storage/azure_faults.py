@@ -9,6 +9,12 @@ RIGHTS = (
     "Does the identity have the role Storage Blob Data Contributor on the container? A "
     "`sas_token` needs the permissions read, add, create, write, delete and list."
 )
+# Whose fault it is: sources and Spark have faults that read alike.
+OF_AZURE = (
+    r"(?i:azure|adls|adlfs|abfs|wasbs?://|DataLake|BlobStorage)|(dfs|blob)\.core"
+    r"|HttpResponseError|ResourceNotFoundError|ClientAuthenticationError"
+    r"|Service(Request|Response)Error|ErrorCode:\w|reactor\.|unable to connect to account"
+)
 FAULTS = (
     Fault(
         r"Request date header too old|not within the valid time|[Cc]lock skew"

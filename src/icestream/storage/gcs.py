@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, SecretStr, field_validator
 
 from icestream.contracts.check import CheckStep
-from icestream.contracts.fault_table import first_match
+from icestream.contracts.fault_table import first_match, shows
 from icestream.contracts.jars import GCP_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
-from icestream.storage.gcs_faults import FAULTS
+from icestream.storage.gcs_faults import FAULTS, OF_GCS
 from icestream.storage.gcs_key import check_json, check_key, is_text, key_file
 from icestream.storage.probing import probe
 
@@ -100,6 +100,8 @@ class GcsStorage(Storage):
         yield from probe(self, warehouse)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
+        if not shows(said, OF_GCS, self.options.endpoint):
+            return None
         return first_match(FAULTS, said, where)
 
     @property

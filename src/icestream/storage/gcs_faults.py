@@ -9,6 +9,12 @@ from __future__ import annotations
 from icestream.contracts.fault_table import Fault
 from icestream.errors import ConnectorError, RefusedError, UnreachableError
 
+# Whose fault it is: sources and Spark have faults that read alike.
+OF_GCS = (
+    r"google::cloud|com\.google\.(cloud|api|auth)|StorageException|gs://|GCSFileIO"
+    r"|(storage|oauth2)\.googleapis|cloud\.google\.com|metadata\.google|gcsfs"
+    r"|GOOGLE_APPLICATION_CREDENTIALS|Application\s+Default Credentials"
+)
 FAULTS = (
     Fault(
         r"invalid_grant.{0,80}(iat|exp|short-lived|time)|Token used too (early|late)",

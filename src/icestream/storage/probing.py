@@ -42,7 +42,9 @@ def probe(
                 raise _missing(exc, storage, where) from exc
             except storage.faults() as exc:
                 said = told(exc)
-                raise storage.explain(said, where) or _unknown(said, storage, where) from None
+                # Whatever was raised here is the store's: its address says so.
+                known = storage.explain(f"{said}\n{warehouse}", where)
+                raise known or _unknown(said, storage, where) from None
 
         return CheckStep(name, run)
 

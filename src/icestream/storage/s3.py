@@ -8,12 +8,13 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from icestream.contracts.check import CheckStep
+from icestream.contracts.fault_table import shows
 from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
 from icestream.storage.probing import probe
-from icestream.storage.s3_faults import explain
+from icestream.storage.s3_faults import OF_S3, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,6 +116,8 @@ class S3Storage(Storage):
         yield from probe(self, warehouse)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
+        if not shows(said, OF_S3, self.options.endpoint):
+            return None
         host = urlsplit(self.options.endpoint or "").hostname
         return explain(said, where, endpoint=host, path_style=self.options.path_style_access)
 

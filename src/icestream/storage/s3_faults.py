@@ -21,6 +21,11 @@ RIGHTS = (
     "Are the credentials those of the right account? Do they allow s3:ListBucket, s3:GetObject, "
     "s3:PutObject and s3:DeleteObject on the bucket?"
 )
+# Whose fault it is: sources and Spark have faults that read alike.
+OF_S3 = (
+    r"AWS Error|S3Exception|services\.s3|s3[an]?://|S3FileIO|[Aa]mazon|aws-sdk|awssdk"
+    r"|SdkClientException|NoSuchBucket|botocore|s3fs"
+)
 FAULTS = (
     Fault(
         r"ExpiredToken|EXPIRED_TOKEN|token included in the request is expired",
@@ -106,10 +111,10 @@ def explain(
         path_style: whether the bucket is put into the path.
     """
     if endpoint is not None and not path_style and UNRESOLVED.search(said):
-        return ConnectorError(
-            f"no machine is known by the bucket's name before {endpoint!r}",
+        return UnreachableError(
+            f"no machine is known by the name {endpoint!r}, or by the bucket's name before it",
             where=where,
-            todo=PATH_STYLE,
+            todo=f"Look at the spelling of `s3.endpoint`. {PATH_STYLE}",
         )
     known = first_match(FAULTS, said, where)
     if known is None and endpoint is not None and not path_style and MISUNDERSTOOD.search(said):

@@ -207,12 +207,14 @@ def test_store_that_is_down_is_told_at_once() -> None:
             "the key of the service account cannot be read",
         ),
         (
-            '400 Bad Request {"error":"invalid_grant","error_description":"Invalid JWT '
+            "com.google.api.client.http.HttpResponseException: 400 Bad Request "
+            '{"error":"invalid_grant","error_description":"Invalid JWT '
             'Signature."}',
             RefusedError,
             "Google does not accept the key of the service account",
         ),
         (
+            "POST https://oauth2.googleapis.com/token "
             '{"error":"invalid_grant","error_description":"Invalid JWT: Token must be a '
             'short-lived token (60 minutes) and in a reasonable timeframe."}',
             RefusedError,

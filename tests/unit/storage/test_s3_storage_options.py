@@ -179,12 +179,18 @@ def test_fault_of_the_store_is_put_into_words(
 
 
 def test_bucket_before_the_host_hints_at_path_style() -> None:
-    said = "UnknownHostException: b.store.local: Name or service not known"
+    said = (
+        "software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request\n"
+        "java.net.UnknownHostException: b.store.local: Name or service not known"
+    )
     error = build(endpoint="http://store.local:9000").explain(said, "storage s3")
 
+    assert isinstance(error, UnreachableError)
     assert str(error) == (
-        "storage s3: no machine is known by the bucket's name before 'store.local'\n"
-        "  Set `s3.path_style_access: true`, as most S3-compatible stores want."
+        "storage s3: no machine is known by the name 'store.local', or by the bucket's name before "
+        "it\n"
+        "  Look at the spelling of `s3.endpoint`. "
+        "Set `s3.path_style_access: true`, as most S3-compatible stores want."
     )
 
 
