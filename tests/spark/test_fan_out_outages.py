@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from tests.fixtures.fan_outs import ids, planned, row, scripted
 
-from icestream.errors import CommitUnknownError, RefusedError, UnreachableError
+from icestream.errors import CommitUnknownError, RefusedError, TransientError
 from icestream.sinks.iceberg.java import JavaCatalog
 from icestream.sinks.iceberg.java_table import JavaTable
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.spark import Lake
 
-AWAY = "Connection refused"
+AWAY = "[SQLITE_BUSY] The database file is locked"
 DENIED = "permission denied for table iceberg_tables"
 TOO_LONG = "the name is too long for this catalog"
 
@@ -25,8 +25,8 @@ TOO_LONG = "the name is too long for this catalog"
 def java_fault(lake: Lake, message: str) -> Py4JJavaError:
     """Return what a call into Java raises when its library throws."""
     jvm: Any = lake.spark._jvm
-    cause = jvm.java.io.IOException(message)
-    return Py4JJavaError("a call broke off", jvm.java.io.UncheckedIOException("broken off", cause))
+    cause = jvm.java.sql.SQLException(message)
+    return Py4JJavaError("a call broke off", jvm.java.lang.RuntimeException("broken off", cause))
 
 
 def failing(original: Callable[..., Any], table: str, fault: Exception) -> Callable[..., Any]:
@@ -47,12 +47,12 @@ def test_outage_at_one_table_is_waited_for_and_leaves_no_dead_letter(
     source = scripted(row(1, "a"), row(2, "b"))
     broken = failing(getattr(JavaCatalog, method), "b", java_fault(lake, AWAY))
     monkeypatch.setattr(JavaCatalog, method, broken)
-    with pytest.raises(UnreachableError) as caught:
+    with pytest.raises(TransientError) as caught:
         lake.run(planned(lake, source, on_error="dead_letter"))
 
     assert str(caught.value) == (
-        f"table {lake.name}.db.b: nobody answers at the address of the catalog's database\n"
-        "  Is it running? Is `jdbc.uri` right? Is a firewall in between?"
+        f"table {lake.name}.db.b: another process holds the catalog's database locked\n"
+        "  It is asked again by the `restart` policy. Look for the process if it goes on."
     )
     monkeypatch.undo()
     lake.run(planned(lake, source, on_error="dead_letter"))

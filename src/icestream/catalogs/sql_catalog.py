@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from icestream.catalogs.sql_faults import FAULTS
+from icestream.catalogs import sql_faults
 from icestream.contracts.catalog import Abilities, Catalog
 from icestream.contracts.check import CheckStep
-from icestream.contracts.fault_table import first_match
+from icestream.contracts.faults import told
+from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
-from icestream.errors import DependencyError
+from icestream.errors import ConnectorError, DependencyError, IcestreamError
 from icestream.storage.blocks import storage_for
 from icestream.storage.places import as_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
     from icestream.catalogs.sql_store import SqlStore
     from icestream.contracts.storage import Storage
-    from icestream.errors import IcestreamError
+
+AnswerT = TypeVar("AnswerT")
 
 _LOCATION = (
     "SELECT metadata_location FROM iceberg_tables "
@@ -100,23 +102,22 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         *namespace, table = identifier
         answer = self._ask(_LOCATION, self.name, ".".join(namespace), table)
         if answer is None:
-            return super().find_table(identifier)
+            return self._asked(lambda: super(SqlStoredCatalog, self).find_table(identifier))
         if not answer:
             return None
-        from pyiceberg.table import StaticTable
-
-        return StaticTable.from_metadata(str(answer[0][0]), self.pyiceberg_properties())
+        return self._asked(lambda: self._read(str(answer[0][0])))
 
     def has_namespace(self, namespace: tuple[str, ...]) -> bool:
         answer = self._ask(_NAMESPACES, self.name, self.name)
         if answer is None:
-            return super().has_namespace(namespace)
+            return self._asked(lambda: super(SqlStoredCatalog, self).has_namespace(namespace))
         # Those that only a table's name tells of count, and so do those that they lie in.
         name = ".".join(namespace)
         return any(f"{row[0]}.".startswith(f"{name}.") for row in answer)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        return first_match(FAULTS, said, where) or super().explain(said, where)
+        known = sql_faults.explain(said, where, is_served=self.store.is_served)
+        return known or super().explain(said, where)
 
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("reach catalog", self._reach)
@@ -173,12 +174,45 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         except sqlite3.Error as exc:
             raise self.store.explain(exc, self._where) from None
 
+    def _read(self, location: str) -> Table:
+        from pyiceberg.table import StaticTable
+
+        return StaticTable.from_metadata(location, self.pyiceberg_properties())
+
+    def _asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
+        """Return an answer; a fault of the database or of the store is raised in our words."""
+        try:
+            return ask()
+        except IcestreamError:
+            raise
+        except self._faults_of_database() as exc:
+            raise self.store.explain(exc, self._where) from None
+        except self._faults_of_store() as exc:
+            shown = without_secrets(str(exc), self.options)
+            raise self.files.explain(told(exc), self._where) or ConnectorError(
+                f"the table's metadata cannot be read ({shown})",
+                where=self._where,
+                todo="Is the file still there? Look at the store, and at its block of the file.",
+            ) from None
+
+    def _faults_of_database(self) -> type[Exception]:
+        # Looked for only now: SQLAlchemy is slow to load.
+        from sqlalchemy.exc import DBAPIError
+
+        return DBAPIError
+
+    def _faults_of_store(self) -> tuple[type[Exception], ...]:
+        try:
+            return self.files.faults()
+        except ModuleNotFoundError:
+            return (OSError,)  # what is missing cannot have raised anything
+
     def _reach(self) -> str:
         self._prepare()
         answer = self._ask(_NAMESPACES, self.name, self.name)
         namespaces = (
             len({str(row[0]).partition(".")[0] for row in answer})
             if answer is not None
-            else len(self.client().list_namespaces())
+            else len(self._asked(lambda: self.client().list_namespaces()))
         )
         return f"{self.store.describe()}, {namespaces} namespace{'' if namespaces == 1 else 's'}"

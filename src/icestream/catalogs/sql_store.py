@@ -28,10 +28,12 @@ class SqlStore(ABC):
     Attributes:
         jar: the Maven coordinates of its driver for Java.
         extra: the extra of icestream that brings its driver for Python; empty if none is needed.
+        is_served: whether it is reached over a network.
     """
 
     jar: ClassVar[str]
     extra: ClassVar[str] = ""
+    is_served: ClassVar[bool] = True
 
     @abstractmethod
     def describe(self) -> str:
@@ -65,6 +67,7 @@ class SqliteStore(SqlStore):
     path: Path
     parameters: str = ""
     jar: ClassVar[str] = SQLITE
+    is_served: ClassVar[bool] = False
 
     def describe(self) -> str:
         here = Path.cwd()

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyiceberg.catalog.memory import InMemoryCatalog
+from sqlalchemy.exc import OperationalError
+
+from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions, embedded
+from icestream.errors import (
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+REFUSED = "java.net.ConnectException: Connection refused"
+POSTGRESQL = (
+    "org.apache.iceberg.jdbc.UncheckedSQLException: Failed to connect\n"
+    "org.postgresql.util.PSQLException: Connection to 127.0.0.1:5432 refused."
+)
+MARIADB = "java.sql.SQLNonTransientConnectionException: Socket fail to connect to db. refused"
+BUSY = "org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked"
+
+
+def served(kind: str = "postgresql") -> JdbcCatalog:
+    block = {"jdbc": {"uri": f"{kind}://db/meta", "user": "me"}, "warehouse": "/w"}
+    return JdbcCatalog("lake", JdbcCatalogOptions.model_validate(block))
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "what"),
+    [
+        (POSTGRESQL, UnreachableError, "nobody answers at the address of the catalog's database"),
+        (MARIADB, UnreachableError, "nobody answers at the address of the catalog's database"),
+        (
+            "OperationalError: (psycopg.OperationalError) password authentication failed for me",
+            RefusedError,
+            "the catalog's database refuses the user",
+        ),
+        (
+            "org.apache.iceberg.jdbc.UncheckedSQLException: Unknown failure",
+            TransientError,
+            "the catalog's database broke off",
+        ),
+    ],
+)
+def test_fault_of_the_database_is_put_into_words(
+    said: str, kind: type[IcestreamError], what: str
+) -> None:
+    error = served().explain(said, "catalog 'lake'")
+
+    assert type(error) is kind
+    assert (error.what, error.where) == (what, "catalog 'lake'")
+    assert error.todo
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"org.apache.kafka.common.KafkaException: broken off\n{REFUSED}",
+        f"software.amazon.awssdk.core.exception.SdkClientException: s3://mariadb/x\n{REFUSED}",
+        "OSError: connection reset while /lake/sqlite/pymysql/x was read: Connection reset",
+    ],
+)
+def test_fault_of_somebody_else_is_not_taken_for_the_database(said: str) -> None:
+    assert served().explain(said, "catalog 'lake'") is None
+
+
+def test_file_is_not_looked_for_on_a_network(tmp_path: Path) -> None:
+    catalog = embedded(tmp_path)
+
+    assert catalog.explain(POSTGRESQL.splitlines()[1], "catalog 'lake'") is None
+    locked = catalog.explain(BUSY, "catalog 'lake'")
+    assert type(locked) is TransientError
+    assert locked.what == "another process holds the catalog's database locked"
+
+
+class OneAnswer(InMemoryCatalog):
+    """A client that has the same answer to every question."""
+
+    def __init__(self, answer: Exception) -> None:
+        super().__init__("lake", warehouse="memory://lake")
+        self.answer = answer
+
+    def load_table(self, identifier: Any) -> Any:
+        raise self.answer
+
+    def list_namespaces(self, namespace: Any = ()) -> Any:
+        raise self.answer
+
+    def namespace_exists(self, namespace: Any) -> Any:
+        raise self.answer
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda catalog: catalog.find_table(("db", "t")),
+        lambda catalog: catalog.has_namespace(("db",)),
+        lambda catalog: next(iter(catalog.check())).run(),
+    ],
+    ids=["find_table", "has_namespace", "check"],
+)
+def test_answer_of_a_broken_database_is_put_into_words(ask: Callable[[JdbcCatalog], Any]) -> None:
+    catalog = served()
+    cause = Exception("connection to server at db failed: the connection is lost")
+    catalog._client = OneAnswer(OperationalError("SELECT 1", {}, cause))
+
+    with pytest.raises(UnreachableError) as caught:
+        ask(catalog)
+
+    assert str(caught.value) == (
+        "catalog 'lake' (postgresql db:5432/meta): no connection: the connection is lost\n"
+        "  Is the server running? Are address and port in `jdbc.uri` right? Is a firewall in "
+        "between?"
+    )
+
+
+def test_metadata_that_is_gone_is_told() -> None:
+    catalog = served()
+    catalog._client = OneAnswer(FileNotFoundError("/w/t/metadata/1.json"))
+
+    with pytest.raises(ConnectorError) as caught:
+        catalog.find_table(("db", "t"))
+
+    assert str(caught.value) == (
+        "catalog 'lake' (postgresql db:5432/meta): the table's metadata cannot be read "
+        "(/w/t/metadata/1.json)\n"
+        "  Is the file still there? Look at the store, and at its block of the file."
+    )
