@@ -154,6 +154,12 @@ WRONG_PREFIX = Fault(
     "the catalog finds no such namespace below {paths!r}",
     "Look at `rest.prefix`: most servers tell it themselves, then leave it out.",
 )
+NO_WAREHOUSE = Fault(
+    r"(BadRequestError|BadRequestException): .*(?i:warehouse)",
+    ConnectorError,
+    "the catalog asks for the name of a warehouse, and the file gives none",
+    "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
+)
 FAULTS = (
     Fault(
         r"ForbiddenError|ForbiddenException|\b403 Client Error|\(code: 403",
@@ -178,21 +184,16 @@ FAULTS = (
         "https://HOST/iceberg for Nessie.",
     ),
     Fault(
-        r"/v1/config\?warehouse=|NoSuchWarehouseException",
+        r"40[04] Client Error.*/v1/config\?warehouse=|NoSuchWarehouseException",
         ConnectorError,
         "the catalog does not know the warehouse {warehouse!r}",
         "Look at the spelling of `rest.warehouse`, and whether the warehouse was created on the "
         "server that `rest.uri` names.",
     ),
     Fault(
-        r"(BadRequestError|BadRequestException): .*(?i:warehouse)",
-        ConnectorError,
-        "the catalog asks for the name of a warehouse, and the file gives none",
-        "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
-    ),
-    Fault(
-        r"404 Client Error.* for url: |400 Client Error.* for url: \S+/v1/config$"
-        r"|No route for request",
+        # A table that was dropped is answered with 404 too.
+        r"\A(?![\s\S]*NoSuch(Table|View))[\s\S]*?(404 Client Error.* for url: "
+        r"|400 Client Error.* for url: \S+/v1/config$|No route for request)",
         ConnectorError,
         "the server at {uri!r} knows no such path",
         "Is `rest.uri` the catalog's address, without `/v1` at its end? Is `rest.prefix` right? "
@@ -276,7 +277,8 @@ def _faults(said: str, parties: Parties) -> tuple[Fault, ...]:
 
 
 def _at_catalog(parties: Parties) -> tuple[Fault, ...]:
-    return FAULTS if parties.prefix is None else (WRONG_PREFIX, *FAULTS)
+    first = () if parties.prefix is None else (WRONG_PREFIX,)
+    return (*first, *(() if parties.warehouse else (NO_WAREHOUSE,)), *FAULTS)
 
 
 def _reason(said: str, position: int) -> str:

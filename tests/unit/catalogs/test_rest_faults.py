@@ -35,6 +35,21 @@ BEARER = Parties(URI, bearer_key="rest.credential", prefix="p")
             f"the server at '{URI}' knows no such path: no such path",
         ),
         (
+            f"BadRequestError: IllegalArgumentException: give a warehouse\nHTTPError: 400 Client "
+            f"Error: Bad Request for url: {URI}/v1/config",
+            Parties(URI),
+            ConnectorError,
+            "the catalog asks for the name of a warehouse, and the file gives none: give a "
+            "warehouse",
+        ),
+        (
+            f"RESTError: NotFoundException: no such warehouse\nHTTPError: 404 Client Error: Not "
+            f"Found for url: {URI}/v1/config?warehouse=w",
+            Parties(URI, warehouse="w"),
+            ConnectorError,
+            "the catalog does not know the warehouse 'w': no such warehouse",
+        ),
+        (
             "UnauthorizedError: NotAuthorizedException: expired\nHTTPError: 401 Client Error: "
             f"Unauthorized for url: {URI}/v1/config",
             SIGNED_IN,
@@ -89,6 +104,30 @@ def test_fault_is_told_in_our_words(
 
     assert error is not None
     assert (type(error), error.what) == (kind, what)
+
+
+@pytest.mark.parametrize(
+    ("said", "parties"),
+    [
+        (
+            f"NoSuchTableError: NoSuchTableException: no table\nHTTPError: 404 Client Error: Not "
+            f"Found for url: {URI}/v1/namespaces/db/tables/t",
+            Parties(URI),
+        ),
+        (
+            "BadRequestError: BadRequestException: /warehouse/t is no place for a table",
+            Parties(URI, warehouse="w"),
+        ),
+        (
+            f"RESTError: odd\nHTTPError: 418 Client Error: Odd for url: "
+            f"{URI}/v1/config?warehouse=w",
+            Parties(URI, warehouse="w"),
+        ),
+    ],
+    ids=["dropped table", "warehouse in a path", "another status"],
+)
+def test_fault_of_another_thing_is_not_blamed_on_the_address(said: str, parties: Parties) -> None:
+    assert explain(said, "here", parties) is None
 
 
 def test_token_given_as_credential_is_named_by_its_key() -> None:
