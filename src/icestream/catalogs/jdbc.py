@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
 
 PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
-SECRET_PARAMETERS = {"user", "password", "sslpassword"}
+# Addresses are shown.
+SECRET_PARAMETER = re.compile(r"passw|secret|token", re.IGNORECASE)
+
+HOLDS_USER = "holds a user or password; give them as `user` and `password`"
 
 
 class JdbcConnection(Options):
@@ -38,6 +42,7 @@ class JdbcConnection(Options):
     @classmethod
     def _check_uri(cls, uri: str) -> str:
         kind, rest = _kind_and_rest(uri)
+        _check_parameters(rest.partition("?")[2])
         if kind == "sqlite":
             if not _sqlite_path(uri) or ":memory:" in rest:
                 raise ValueError("names no file; for a catalog without one use `type: memory`")
@@ -115,10 +120,18 @@ def _sqlite_path(uri: str) -> str:
     return rest
 
 
+def _check_parameters(query: str) -> None:
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name.lower() in {"user", "password"}:
+            raise ValueError(HOLDS_USER)
+        if SECRET_PARAMETER.search(name):
+            raise ValueError(f"holds `{name}`, and addresses are shown; leave it out")
+
+
 def _check_server(uri: str) -> None:
     parts = urlsplit(uri)
-    if parts.username or parts.password or SECRET_PARAMETERS & dict(parse_qsl(parts.query)).keys():
-        raise ValueError("holds a user or password; give them as `user` and `password`")
+    if parts.username or parts.password:
+        raise ValueError(HOLDS_USER)
     try:
         parts.port  # noqa: B018 - raises when it is not a number
     except ValueError:

@@ -17,7 +17,7 @@ SECRET_KEY = re.compile(
     re.IGNORECASE,
 )
 SECRET_VALUE = re.compile(
-    r"://[^/\s:@]*:[^/\s@]+@|[?&;](password|token|secret|sig)=|accountkey=", re.IGNORECASE
+    r"://[^/\s:@]*:[^/\s@]+@|[?&;]\w*(password|token|secret|sig)=|accountkey=", re.IGNORECASE
 )
 HIDDEN = "(hidden)"
 # A shorter one is a part of too many words, which would no longer be understood.

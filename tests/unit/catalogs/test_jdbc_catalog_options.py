@@ -148,6 +148,18 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
             "holds a user or password; give them as `user` and `password`",
         ),
         (
+            "postgresql://db/meta?sslpassword=secret",
+            "holds `sslpassword`, and addresses are shown; leave it out",
+        ),
+        (
+            "mysql://db/meta?sslMode=trust&keyStorePassword=secret",
+            "holds `keyStorePassword`, and addresses are shown; leave it out",
+        ),
+        (
+            "mysql://db/meta?Password=secret",
+            "holds a user or password; give them as `user` and `password`",
+        ),
+        (
             "mysql://db/meta?useSSL=true",
             "holds `useSSL`; write `sslMode`, which Spark and Python both follow",
         ),

@@ -4,7 +4,7 @@ import pytest
 from pydantic import SecretStr
 
 from icestream.contracts.options import Options
-from icestream.contracts.secrets import hide, without_secrets
+from icestream.contracts.secrets import hide, is_secret, without_secrets
 
 
 class Login(Options):
@@ -26,6 +26,18 @@ def test_short_secret_is_hidden_as_a_word_and_a_long_one_anywhere(
     secret: str, text: str, shown: str
 ) -> None:
     assert without_secrets(text, Login(password=SecretStr(secret))) == shown
+
+
+@pytest.mark.parametrize(
+    "value", ["jdbc:x://db/m?keyStorePassword=a", "http://a?b=c&authToken=d", "x;clientSecret=y"]
+)
+def test_address_with_a_secret_in_a_parameter_is_secret(value: str) -> None:
+    assert is_secret("uri", value)
+
+
+@pytest.mark.parametrize("value", ["http://a?b=c&sslmode=d", "x:y;host=z", "http://a/token"])
+def test_address_without_a_secret_is_not(value: str) -> None:
+    assert not is_secret("uri", value)
 
 
 def test_longer_secret_is_hidden_before_one_that_it_holds() -> None:
