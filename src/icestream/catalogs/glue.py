@@ -15,7 +15,7 @@ from icestream.contracts.options import PLACE, HttpAddress, Options
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks, storage_at
 from icestream.storage.places import as_uri
-from icestream.storage.s3 import ANY_REGION, S3Storage
+from icestream.storage.s3 import S3Storage, region_at
 
 if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
@@ -152,7 +152,7 @@ class GlueCatalog(ServedCatalog[GlueCatalogOptions]):
         return (
             settings.region
             or self.files.options.region
-            or (ANY_REGION if settings.endpoint or self.files.options.endpoint else None)
+            or region_at(settings.endpoint or self.files.options.endpoint)
         )
 
     def _shared(self) -> dict[str, str]:

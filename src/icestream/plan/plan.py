@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icestream.errors import PlanError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -108,7 +110,18 @@ class Plan:
         """Set the variables that libraries read, before anything is connected to.
 
         They hold for this process and those that it starts.
+
+        Raises:
+            PlanError: a profile is asked for, and a variable of the user's would win over it.
         """
+        if "AWS_PROFILE" in self.environment and os.getenv("AWS_ACCESS_KEY_ID"):
+            raise PlanError(
+                f"the file asks for the profile {self.environment['AWS_PROFILE']!r}, and Amazon's "
+                "libraries take the keys of the variable AWS_ACCESS_KEY_ID before any profile",
+                where=str(self.path),
+                todo="Take AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY out of the environment, or "
+                "`profile` out of the file.",
+            )
         os.environ.update(self.environment)
         return self
 

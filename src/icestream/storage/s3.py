@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
 CONNECT_SECS = 10
 REQUEST_SECS = 60
-# Stores that are not Amazon's take any region, and signing needs one.
+# Stores that are not Amazon's mostly take any region, and signing needs one.
 ANY_REGION = "us-east-1"
+AMAZON = re.compile(r"(^|\.)amazonaws\.com(\.cn)?$")
 
 
 class S3Options(Options):
@@ -64,6 +67,8 @@ class S3Storage(Storage):
 
     def __init__(self, options: S3Options) -> None:
         self.options = options
+        # Looked up here: the processes that this goes to may have other variables.
+        self._region = options.region or region_at(options.endpoint)
 
     def identity(self) -> str:
         options = self.options
@@ -86,8 +91,10 @@ class S3Storage(Storage):
 
     def spark_settings(self) -> dict[str, str]:
         settings = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **self._keys()}
-        if self._region is not None:
-            settings["client.region"] = self._region
+        # Of the two variables, Java knows only the other.
+        region = self._region or (None if os.getenv("AWS_REGION") else _region_by_default())
+        if region is not None:
+            settings["client.region"] = region
         if self.options.endpoint is not None:
             settings["s3.endpoint"] = self.options.endpoint
         if self.options.path_style_access:
@@ -121,10 +128,6 @@ class S3Storage(Storage):
         host = urlsplit(self.options.endpoint or "").hostname
         return explain(said, where, endpoint=host, path_style=self.options.path_style_access)
 
-    @property
-    def _region(self) -> str | None:
-        return self.options.region or (ANY_REGION if self.options.endpoint else None)
-
     def _keys(self) -> dict[str, str]:
         options = self.options
         keys = {
@@ -133,3 +136,20 @@ class S3Storage(Storage):
             "s3.session-token": options.session_token,
         }
         return {name: key.get_secret_value() for name, key in keys.items() if key is not None}
+
+
+def region_at(endpoint: str | None) -> str | None:
+    """Return the region for an address that the file names without one; None to let others look.
+
+    Java and Python look in different places, and a store checks the region that a request is
+    signed for.
+    """
+    if endpoint is None:
+        return None
+    told = os.getenv("AWS_REGION") or _region_by_default()
+    is_amazon = AMAZON.search(urlsplit(endpoint).hostname or "")
+    return told or (None if is_amazon else ANY_REGION)
+
+
+def _region_by_default() -> str | None:
+    return os.getenv("AWS_DEFAULT_REGION") or None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.config import parse
-from icestream.errors import ConfigError
+from icestream.errors import ConfigError, PlanError
 from icestream.plan import build
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ WORK = "  work: {type: memory, warehouse: 's3://b/w', s3: {profile: work}}\n"
 
 @pytest.fixture(autouse=True)
 def no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS"):
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.setenv(name, "")  # so that what a test sets is taken away after it
         monkeypatch.delenv(name)
 
@@ -44,6 +44,32 @@ def test_planning_sets_no_variable_and_connecting_does(tmp_path: Path) -> None:
     assert "AWS_PROFILE" not in os.environ
     assert plan.enter_environment() is plan
     assert os.environ["AWS_PROFILE"] == "work"
+
+
+@pytest.mark.parametrize(
+    "catalog", [WORK, "  g: {type: glue, warehouse: 's3://b/w', glue: {profile: work}}\n"]
+)
+def test_profile_is_refused_where_keys_of_the_environment_win(
+    catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    with pytest.raises(PlanError) as caught:
+        plan_of(catalog, tmp_path).enter_environment()
+    assert str(caught.value) == (
+        f"{tmp_path}/a.yaml: the file asks for the profile 'work', and Amazon's libraries take the "
+        "keys of the variable AWS_ACCESS_KEY_ID before any profile\n"
+        "  Take AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY out of the environment, or `profile` "
+        "out of the file."
+    )
+    assert "AWS_PROFILE" not in os.environ
+
+
+def test_keys_of_the_environment_are_taken_where_no_profile_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    plan = plan_of("  a: {type: memory, warehouse: 's3://b/w'}\n", tmp_path)
+    assert plan.enter_environment() is plan
 
 
 @pytest.mark.parametrize("command", [["check", "--offline"], ["plan", "--offline"]])
