@@ -33,10 +33,12 @@ def by_pyiceberg(lake: Lake, table: str = "events") -> dict[int, str]:
     return {row["id"]: row["name"] for row in lake.rows(table)}
 
 
-def by_spark(lake: Lake, table: str = "events", at: int | None = None) -> dict[int, str]:
+def by_spark(
+    lake: Lake, table: str = "events", at: int | None = None, column: str = "name"
+) -> dict[int, str | None]:
     reader = lake.spark.read if at is None else lake.spark.read.option("versionAsOf", at)
     found = reader.table(quote_for_spark(lake.name, *lake.namespace, table)).collect()
-    return {row.id: row.name for row in found}
+    return {row.id: row[column] for row in found}
 
 
 def test_append(lake: Lake) -> None:
@@ -53,7 +55,7 @@ def test_append(lake: Lake) -> None:
 
 def test_upsert(lake: Lake) -> None:
     source = script(1, 2, 3)
-    keyed = {"commit_mode": "upsert", "key_fields": ("id",), "op_field": "op"}
+    keyed: dict[str, Any] = {"commit_mode": "upsert", "key_fields": ("id",), "op_field": "op"}
     lake.run(lake.plan(source, **keyed))
     source.append_rows(
         [
@@ -74,6 +76,7 @@ def test_evolve(lake: Lake) -> None:
 
     colours = {row["id"]: row["colour"] for row in lake.rows()}
     assert colours == {1: None, 2: None, 3: "red"}
+    assert by_spark(lake, column="colour") == colours
 
 
 def test_time_travel(lake: Lake) -> None:
@@ -113,6 +116,7 @@ def test_two_writers(lake: Lake, target: Target) -> None:
 
     assert faults == []
     assert sorted(row["id"] for row in lake.rows()) == [0, 1, 2, 3, 4, 5, 6]
+    assert by_spark(lake) == by_pyiceberg(lake)
 
 
 def test_name_that_needs_quoting(lake: Lake, target: Target) -> None:
