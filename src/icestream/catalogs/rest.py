@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
+from icestream.catalogs import rest_properties
 from icestream.catalogs.rest_faults import Parties, explain
+from icestream.catalogs.rest_properties import ANSWER_TIMEOUT, CONNECT_TIMEOUT
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.check import CheckStep
 from icestream.contracts.options import Options, PropertyText
 from icestream.contracts.reaching import reach
-from icestream.contracts.secrets import hide, is_secret, secrets_in
+from icestream.contracts.secrets import hide, secrets_in
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
@@ -28,15 +29,10 @@ if TYPE_CHECKING:
 
 TOKEN_SERVER = "oauth2-server-uri"  # noqa: S105 - a name
 DELEGATION = "header.X-Iceberg-Access-Delegation"
-# Java's names; a value in the file counts for both clients.
-CONNECT_TIMEOUT = "rest.client.connection-timeout-ms"
-ANSWER_TIMEOUT = "rest.client.socket-timeout-ms"
 CONNECT_MS = 10_000
 # A commit may take the server a while; what the control plane asks for may not.
 COMMIT_MS = 60_000
 QUESTION_MS = 20_000
-# Values of properties such as `token-refresh-enabled`, which hide nothing.
-SWITCH = re.compile(r"|true|false|\d*", re.IGNORECASE)
 
 
 class RestSettings(Options):
@@ -58,6 +54,16 @@ class RestSettings(Options):
     properties: dict[str, PropertyText] = Field(
         default_factory=dict, description="Further properties, e.g. `oauth2-server-uri`."
     )
+
+    @field_validator("properties")
+    @classmethod
+    def _check_properties(cls, properties: dict[str, str]) -> dict[str, str]:
+        rest_properties.check(properties)
+        return properties
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, rest_properties.shown(value) if name == "properties" else value
 
 
 class RestCatalogOptions(StorageBlocks):
@@ -283,7 +289,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         if self._client_credential is not None:
             yield from filter(None, (self._client_credential.partition(":")[2],))
         for key, value in self.options.rest.properties.items():
-            if is_secret(key, value) and not SWITCH.fullmatch(value):
+            if rest_properties.hides(key, value):
                 yield value
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.contracts.jars import AWS_BUNDLE
@@ -186,6 +187,45 @@ def test_secrets_are_in_no_text_of_the_catalog() -> None:
 
     assert catalog.hidden(text) == "*** *** *** *** *** *** true 3600000"
     assert SECRET not in f"{catalog.options!r} {catalog.identity()} {catalog.where}"
+    assert "aGk6aG8=" not in f"{catalog.options!r} {catalog.options}"
+    assert "'token-expires-in-ms': '3600000'" in repr(catalog.options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "rest.client.connection-timeout-ms",
+            "10s",
+            "`rest.client.connection-timeout-ms` is '10s', and not a number of milliseconds",
+        ),
+        (
+            "rest.client.socket-timeout-ms",
+            0,
+            "`rest.client.socket-timeout-ms` is '0', and not a number of milliseconds",
+        ),
+        (
+            "ssl",
+            "ca.pem",
+            "`ssl` is a block that only PyIceberg knows; let Python (REQUESTS_CA_BUNDLE) and Java "
+            "(javax.net.ssl.trustStore) trust the server's authority",
+        ),
+        (
+            "auth",
+            "basic",
+            "`auth` is a block that only PyIceberg knows; give `credential` or `token`",
+        ),
+    ],
+)
+def test_property_that_a_client_would_break_at_is_refused(
+    name: str, value: Any, message: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        build(properties={name: value})
+
+    (error,) = caught.value.errors()
+    assert error["loc"] == ("rest", "properties")
+    assert error["msg"] == f"Value error, {message}"
 
 
 def test_check_looks_for_the_token_server_first_where_the_file_names_one() -> None:
