@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from icestream.catalogs.sql_store import CONNECT_SECS, SqlStore
 from icestream.contracts.jars import MARIADB
 from icestream.contracts.secrets import hide
-from icestream.errors import IcestreamError, RefusedError, UnreachableError
+from icestream.errors import ConnectorError, IcestreamError, RefusedError, UnreachableError
 
 # Numbers that the servers give their faults.
 REFUSED = {1044, 1045, 1142, 1227, 1698, 3118, 3159}
@@ -108,6 +108,14 @@ class MysqlStore(SqlStore):
                         cursor.execute(statement)
         except pymysql.MySQLError as exc:
             raise self.explain(exc, where) from None
+        except OSError as exc:
+            # PyMySQL wraps what the network does; what is left comes from reading the certificate.
+            raise ConnectorError(
+                f"the certificate {self._encryption().get('ca')!r} cannot be read "
+                f"({exc.strerror or exc})",
+                where=where,
+                todo="Look at `serverSslCert` in `jdbc.uri`: it is the path of a file in PEM.",
+            ) from exc
 
     def explain(self, fault: Exception, where: str) -> IcestreamError:
         code, said = self._told(getattr(fault, "orig", None) or fault)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions, embedded
 from icestream.contracts.jars import AWS_BUNDLE, MARIADB, POSTGRESQL, SQLITE
-from icestream.errors import PlanError, RefusedError, UnreachableError
+from icestream.errors import ConnectorError, PlanError, RefusedError, UnreachableError
 
 PASSWORD = "p@ss/w:rd"  # noqa: S105
 
@@ -246,3 +246,20 @@ def test_fault_of_mysql_is_put_into_words(code: int, kind: type[Exception], what
     assert type(error) is kind
     assert error.what == what
     assert error.todo
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificate_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    uri = f"mysql://127.0.0.1:1/meta?sslMode=verify-ca&serverSslCert={path}"
+
+    with pytest.raises(ConnectorError) as caught:
+        build(uri, warehouse="/w").client()
+
+    said, todo = str(caught.value).splitlines()
+    assert said.startswith(
+        f"catalog 'lake' (mysql 127.0.0.1:1/meta): the certificate {str(path)!r} cannot be read ("
+    )
+    assert todo == "  Look at `serverSslCert` in `jdbc.uri`: it is the path of a file in PEM."
