@@ -99,8 +99,9 @@ class ServedCatalog(Catalog[OptionsT]):
         )
 
     def hidden(self, text: str) -> str:
-        """Return a text with the secrets of the catalog's block put out of sight."""
-        return without_secrets(text, self.options)
+        """Return a text with the secrets of the catalog and of its store put out of sight."""
+        text = without_secrets(text, self.options)
+        return text if self.storage is None else self.storage.hidden(text)
 
     def check(self) -> Iterator[CheckStep]:
         if self.addresses():

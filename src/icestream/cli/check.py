@@ -171,8 +171,8 @@ def _run(step: CheckStep, part: str = "") -> StepReport:
         error = UnreachableError(
             f"no answer within {STEP_SECS:g} s",
             where=part,
-            todo="Something listens there, and is silent. Is it up and well? Is the address that "
-            "of the right service? Is a firewall or a proxy in between?",
+            todo="Is it up and well? Is the address that of the right service? Is a firewall or "
+            "a proxy in between?",
         )
         return StepReport(step.name, False, time.perf_counter() - started, error=error)
     except IcestreamError as exc:

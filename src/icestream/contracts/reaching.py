@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from urllib.parse import urlsplit
 
@@ -9,6 +10,11 @@ from icestream.errors import ConnectorError, UnreachableError
 
 PATIENCE_SECS = 5.0
 PORTS = {"http": 80, "https": 443, "thrift": 9083}
+
+
+def has_proxy() -> bool:
+    """Tell whether clients go through a proxy, so that no way of our own needs to be there."""
+    return bool(os.getenv("HTTPS_PROXY") or os.getenv("https_proxy"))
 
 
 def reach(address: str, where: str, key: str, *, patience_secs: float = PATIENCE_SECS) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from icestream.contracts.secrets import without_secrets
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -65,7 +67,13 @@ class Storage(ABC):
 
     def faults(self) -> tuple[type[Exception], ...]:
         """Return the classes of everything that PyIceberg's client of this store raises."""
-        return (OSError,)
+        # Arrow has a class for what it cannot read or is told wrongly, and it is a ValueError.
+        return OSError, ValueError
+
+    def hidden(self, text: str) -> str:
+        """Return a text with the secrets of the store's block put out of sight."""
+        options = getattr(self, "options", None)
+        return text if options is None else without_secrets(text, options)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:  # noqa: ARG002
         """Turn a fault of the store into an error of ours; None if it is not known.

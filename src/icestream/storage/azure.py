@@ -12,7 +12,7 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.fault_table import first_match, shows
 from icestream.contracts.jars import AZURE_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
-from icestream.contracts.reaching import reach
+from icestream.contracts.reaching import has_proxy, reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
 from icestream.storage.azure_faults import FAULTS, OF_AZURE
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 DOMAIN = "dfs.core.windows.net"
+BLOB_DOMAIN = "blob.core.windows.net"
 
 
 class AzureOptions(Options):
@@ -105,10 +106,14 @@ class AzureStorage(Storage):
         return properties
 
     def check(self, warehouse: str) -> Iterator[CheckStep]:
-        endpoint = self.options.endpoint
+        endpoint, account = self.options.endpoint, self.options.storage_account
+        where = f"storage {self.identity()}"
         if endpoint is not None:
-            where = f"storage {self.identity()}"
             yield CheckStep("reach store", lambda: reach(endpoint, where, "azure.endpoint"))
+        elif account is not None and not has_proxy():
+            # The account is a part of the name, and its library looks a wrong one up for minutes.
+            host = f"{account}.{BLOB_DOMAIN}:443"
+            yield CheckStep("reach store", lambda: reach(host, where, "azure.storage_account"))
         yield from probe(self, warehouse)
 
     def faults(self) -> tuple[type[Exception], ...]:

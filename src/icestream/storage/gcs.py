@@ -11,7 +11,7 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.fault_table import first_match, shows
 from icestream.contracts.jars import GCP_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
-from icestream.contracts.reaching import reach
+from icestream.contracts.reaching import has_proxy, reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
 from icestream.storage.gcs_faults import FAULTS, OF_GCS
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from icestream.errors import IcestreamError
 
+HOST = "storage.googleapis.com:443"
 # Arrow is not told to go without credentials, but takes a token: it then looks for no others.
 NO_TOKEN = {"gcs.oauth2.token": "none", "gcs.oauth2.token-expires-at": "4102444800000"}
 
@@ -94,6 +95,8 @@ class GcsStorage(Storage):
         where, endpoint, key = f"storage {self.identity()}", self.options.endpoint, self._key
         if endpoint is not None:
             yield CheckStep("reach store", lambda: reach(endpoint, where, "gcs.endpoint"))
+        elif not has_proxy():
+            yield CheckStep("reach store", lambda: reach(HOST, where, "gcs.endpoint"))
         if key is not None and not is_text(key):
             path = Path(key_file(key))
             yield CheckStep("read key", lambda: _read_key(path, where))

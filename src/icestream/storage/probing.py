@@ -64,7 +64,7 @@ def _missing(fault: ModuleNotFoundError, storage: Storage, where: str) -> Depend
 
 def _unknown(said: str, storage: Storage, where: str) -> ConnectorError:
     return ConnectorError(
-        f"the store answered: {said.splitlines()[0]}",
+        f"the store answered: {storage.hidden(said.splitlines()[0])}",
         where=where,
         todo=f"Look at the `{storage.kind}` block.",
     )
