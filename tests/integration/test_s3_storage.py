@@ -150,8 +150,10 @@ def test_bucket_before_an_unknown_host_hints_at_path_style(
         steps["list store"].run()
 
     assert str(caught.value) == (
-        f"storage s3 {endpoint}: no machine is known by the bucket's name before 'store.invalid'\n"
-        "  Set `s3.path_style_access: true`, as most S3-compatible stores want."
+        f"storage s3 {endpoint}: no machine is known by the name 'store.invalid', or by the "
+        "bucket's name before it\n"
+        "  Look at the spelling of `s3.endpoint`. "
+        "Set `s3.path_style_access: true`, as most S3-compatible stores want."
     )
 
 
