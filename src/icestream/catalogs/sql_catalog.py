@@ -188,7 +188,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         except self._faults_of_database() as exc:
             raise self.store.explain(exc, self._where) from None
         except self._faults_of_store() as exc:
-            shown = without_secrets(str(exc), self.options)
+            shown = self.files.hidden(without_secrets(str(exc), self.options))
             raise self.files.explain(told(exc), self._where) or ConnectorError(
                 f"the table's metadata cannot be read ({shown})",
                 where=self._where,

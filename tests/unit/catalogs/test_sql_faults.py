@@ -14,6 +14,7 @@ from icestream.errors import (
     TransientError,
     UnreachableError,
 )
+from icestream.storage.s3 import S3Options, S3Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,3 +135,16 @@ def test_metadata_that_is_gone_is_told() -> None:
         "(/w/t/metadata/1.json)\n"
         "  Is the file still there? Look at the store, and at its block of the file."
     )
+
+
+def test_secret_of_the_sinks_store_is_not_shown() -> None:
+    keys = {"bucket": "b", "access_key_id": "AKIA1", "secret_access_key": "store-secret"}
+    block = {"jdbc": {"uri": "postgresql://db/meta"}, "warehouse": "s3://b/w"}
+    store = S3Storage(S3Options.model_validate(keys))
+    catalog = JdbcCatalog("lake", JdbcCatalogOptions.model_validate(block), store)
+    catalog._client = OneAnswer(OSError("odd answer to store-secret"))
+
+    with pytest.raises(ConnectorError) as caught:
+        catalog.find_table(("db", "t"))
+
+    assert caught.value.what == "the table's metadata cannot be read (odd answer to ***)"
