@@ -14,6 +14,7 @@ from pydantic import Field
 from icestream.catalogs.sql_catalog import SqlStoredCatalog
 from icestream.catalogs.sql_store import SqliteStore
 from icestream.contracts.options import PLACE
+from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ class MemoryCatalog(SqlStoredCatalog[MemoryCatalogOptions]):
         storage = storage or options.given_storage()
         bucket = storage.warehouse() if storage else None
         warehouse = options.warehouse or bucket or str(folder / "warehouse")
-        super().__init__(name, options, SqliteStore(folder / "catalog.db"), warehouse, storage)
+        try:
+            super().__init__(name, options, SqliteStore(folder / "catalog.db"), warehouse, storage)
+        except PlanError:
+            folder.rmdir()
+            raise
         atexit.register(self._forget, folder, os.getpid())
 
     def identity(self) -> str:

@@ -94,9 +94,9 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
                 where=f"catalog {name!r}",
                 todo="Write e.g. `uri: https://catalog.example/api/catalog`.",
             )
-        if parts.username or parts.password:
+        if parts.username or parts.password or parts.query:
             raise PlanError(
-                "`rest.uri` holds a user or a password",
+                "`rest.uri` holds a user, a password or a query",
                 where=f"catalog {name!r}",
                 todo="Give them as `rest.credential` or `rest.token`: addresses are shown.",
             )

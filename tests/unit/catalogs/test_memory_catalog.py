@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from icestream.catalogs.memory import MemoryCatalog, MemoryCatalogOptions
+from icestream.errors import PlanError
 from icestream.testing.catalog_suite import CatalogSuite
 
 if TYPE_CHECKING:
@@ -57,3 +58,12 @@ print(catalog.store.path.parent, catalog.store.path.exists())
     folder, existed = done.stdout.split()
     assert existed == "True"
     assert not Path(folder).exists()
+
+
+def test_catalog_that_is_refused_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(PlanError, match="lies elsewhere"):
+        build(s3={"region": "r"})
+    assert [*tmp_path.iterdir()] == []

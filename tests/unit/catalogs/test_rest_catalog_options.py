@@ -165,12 +165,15 @@ def test_address_without_http_is_refused(uri: str) -> None:
     )
 
 
-def test_password_in_the_address_is_refused_without_showing_it() -> None:
+@pytest.mark.parametrize(
+    "uri", ["https://me:hunter2@catalog.example", "https://catalog.example/api?token=hunter2"]
+)
+def test_secret_in_the_address_is_refused_without_showing_it(uri: str) -> None:
     with pytest.raises(PlanError) as caught:
-        build("https://me:hunter2@catalog.example")
+        build(uri)
 
     assert str(caught.value) == (
-        "catalog 'lake': `rest.uri` holds a user or a password\n"
+        "catalog 'lake': `rest.uri` holds a user, a password or a query\n"
         "  Give them as `rest.credential` or `rest.token`: addresses are shown."
     )
 
