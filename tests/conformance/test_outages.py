@@ -1,5 +1,7 @@
 """The catalog's server, or the store's, goes away for a while under a running pipeline.
 
+It is waited for by the policy of a file that says nothing about restarts.
+
 `ICESTREAM_OUTAGE_SECS=30` for as long as `make chaos` takes it away; a few seconds else.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,7 +19,6 @@ from tests.fixtures.spark import Lake, tell_spark
 from tests.fixtures.steady_pipeline import ROWS_A_SECOND, SteadyPipeline
 
 from icestream.contracts import registry
-from icestream.plan.plan import Restart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +31,11 @@ OUTAGE_SECS = float(os.environ.get("ICESTREAM_OUTAGE_SECS", "5"))
 
 @dataclass(frozen=True)
 class Outage:
-    """A catalog block, how its server goes away and comes back, and how that is waited for."""
+    """A catalog block, and how its server goes away and comes back."""
 
     block: dict[str, Any]
     go_away: Callable[[], object]
     come_back: Callable[[], object]
-    restart: Restart | None = None
-    secs: float = OUTAGE_SECS
 
 
 def _killed(block: dict[str, Any], server: Any) -> Outage:
@@ -61,15 +60,6 @@ def _jdbc(kind: str, fixture: str) -> Callable[[pytest.FixtureRequest, Path], Ou
 def _rest(request: pytest.FixtureRequest, _: Path) -> Outage:
     server = request.getfixturevalue("rest_catalog_own")
     return _killed({"type": "rest", "rest": {"uri": server.uri}}, server)
-
-
-def _rest_by_default(request: pytest.FixtureRequest, folder: Path) -> Outage:
-    """The policy of a file that says nothing about restarts gives up 31 s after the first fault.
-
-    A server that is away for half a minute and then takes seconds to start is back too late.
-    """
-    secs = min(OUTAGE_SECS, 20)
-    return replace(_rest(request, folder), restart=Restart(), secs=secs)
 
 
 def _hive(request: pytest.FixtureRequest, _: Path) -> Outage:
@@ -114,7 +104,6 @@ OUTAGES = {
     "jdbc, PostgreSQL": _jdbc("postgresql", "postgres_own"),
     "jdbc, MariaDB": _jdbc("mariadb", "mariadb_own"),
     "rest": _rest,
-    "rest, default policy": _rest_by_default,
     "hive": _hive,
     "nessie": _nessie,
     "glue": _glue,
@@ -133,13 +122,13 @@ def test_pipeline_goes_on_after_the_server_was_away(
     catalog.client()
     tell_spark(spark, catalog)
     lake = Lake(spark, tmp_path, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))
-    pipeline = SteadyPipeline(lake, ROWS_A_SECOND * 10, outage.restart)
+    pipeline = SteadyPipeline(lake, ROWS_A_SECOND * 10)
 
     with pipeline.running():
         outage.go_away()
         gone = time.monotonic()
         told = pipeline.wait_until_waiting()["error"]
-        time.sleep(max(gone + outage.secs - time.monotonic(), 0))
+        time.sleep(max(gone + OUTAGE_SECS - time.monotonic(), 0))
         outage.come_back()
         pipeline.wait_for_end()
 

@@ -53,7 +53,9 @@ class RestartBlock(Options):
 
     max: int = Field(5, ge=0, description="Restarts in a row before the pipeline fails.")
     backoff_secs: float = Field(
-        1, ge=0, description="Pause before the first restart; doubled for each further one."
+        1,
+        ge=0,
+        description="Pause before the first restart; three times as long before each further one.",
     )
 
 

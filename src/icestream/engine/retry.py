@@ -39,5 +39,6 @@ def is_of_others(error: BaseException) -> bool:
 
 def pause_secs(attempt: int, backoff_secs: float) -> float:
     """Return how long to wait before restart number `attempt`, the first being 1."""
-    # The exponent has a limit of its own: a pipeline may be restarted for weeks.
-    return min(backoff_secs * 2.0 ** min(attempt - 1, 32), LONGEST_PAUSE_SECS)
+    # Five restarts, the default, then cover a server that is away for a minute and a half. The
+    # exponent has a limit of its own: a pipeline may be restarted for weeks.
+    return min(backoff_secs * 3.0 ** min(attempt - 1, 32), LONGEST_PAUSE_SECS)

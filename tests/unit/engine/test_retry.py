@@ -66,8 +66,8 @@ def test_connections_are_made_anew_when_others_are_at_fault(
     assert is_of_others(error) is expected
 
 
-def test_pause_doubles_up_to_a_minute() -> None:
-    assert [pause_secs(attempt, 1.0) for attempt in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
+def test_pause_triples_up_to_a_minute() -> None:
+    assert [pause_secs(attempt, 1.0) for attempt in range(1, 7)] == [1, 3, 9, 27, 60, 60]
     assert pause_secs(1, 0.25) == 0.25
     assert pause_secs(3, 0.0) == 0.0
     assert pause_secs(10_000, 1.0) == 60, "a pipeline that fails for days goes on trying"
