@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, urlencode
 
-from icestream.catalogs.sql_store import CONNECT_SECS, SqlStore
+from icestream.catalogs.sql_store import CONNECT_SECS, ServerStore
 from icestream.contracts.jars import MARIADB
 from icestream.contracts.secrets import hide
 from icestream.errors import ConnectorError, IcestreamError, RefusedError, UnreachableError
@@ -37,47 +37,26 @@ EXISTING = (
 
 
 @dataclass(frozen=True)
-class MysqlStore(SqlStore):
+class MysqlStore(ServerStore):
     """A database of a MySQL or MariaDB server; MariaDB's driver for Java speaks to both."""
 
-    kind: str
-    host: str
-    port: int
-    database: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    parameters: str = ""
+    kind: str = "mysql"
     jar: ClassVar[str] = MARIADB
     extra: ClassVar[str] = "mysql"
 
-    @property
-    def _address(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}/{quote(self.database)}"
-
     def describe(self) -> str:
-        return f"{self.kind} {self._address}"
+        return f"{self.kind} {self.address}"
 
     def jdbc_settings(self) -> dict[str, str]:
-        parameters = {"connectTimeout": str(CONNECT_SECS * 1000)} | dict(parse_qsl(self.parameters))
-        settings = {"uri": f"jdbc:mariadb://{self._address}?{urlencode(parameters)}"}
-        if self.user is not None:
-            settings["jdbc.user"] = self.user
-        if self.password is not None:
-            settings["jdbc.password"] = self.password
-        return settings
+        return self.to_java("mariadb", CONNECT_SECS * 1000)
 
     def sqlalchemy_uri(self) -> str:
-        login = quote(self.user or "", safe="")
-        if self.password is not None:
-            login += f":{quote(self.password, safe='')}"
-        at = "@" if login else ""
         parameters = {"charset": "utf8mb4", "connect_timeout": str(CONNECT_SECS)}
         parameters |= {
             f"ssl_{name}": str(value).lower() if isinstance(value, bool) else value
             for name, value in self._encryption().items()
         }
-        return f"mysql+pymysql://{login}{at}{self._address}?{urlencode(parameters)}"
+        return self.to_python("mysql+pymysql", urlencode(parameters))
 
     def prepare(self, where: str) -> None:
         """Make the catalog's tables so that names are kept and compared letter by letter.

@@ -11,15 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, quote, urlencode
 
-from icestream.contracts.jars import POSTGRESQL, SQLITE
-from icestream.contracts.secrets import hide
+from icestream.contracts.jars import SQLITE
 from icestream.errors import CorruptStateError, IcestreamError, RefusedError, UnreachableError
 
 BUSY_SECS = 30
 CONNECT_SECS = 10
-
-# Names that PostgreSQL's Java driver and its C library share.
-SHARED_PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
 class SqlStore(ABC):
@@ -137,8 +133,8 @@ class SqliteStore(SqlStore):
 
 
 @dataclass(frozen=True)
-class PostgresqlStore(SqlStore):
-    """A database of a PostgreSQL server."""
+class ServerStore(SqlStore):
+    """A database of a server."""
 
     host: str
     port: int
@@ -146,78 +142,31 @@ class PostgresqlStore(SqlStore):
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     parameters: str = ""
-    jar: ClassVar[str] = POSTGRESQL
-    extra: ClassVar[str] = "postgres"
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
+        """Host, port and database, as both dialects of URI have them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{quote(self.database)}"
 
-    def describe(self) -> str:
-        return f"postgresql {self._address}"
-
-    def jdbc_settings(self) -> dict[str, str]:
-        parameters = {"connectTimeout": str(CONNECT_SECS)} | dict(parse_qsl(self.parameters))
-        settings = {"uri": f"jdbc:postgresql://{self._address}?{urlencode(parameters)}"}
+    def to_java(self, driver: str, connect_timeout: int) -> dict[str, str]:
+        """Return the settings for a driver of Java."""
+        parameters = {"connectTimeout": str(connect_timeout)} | dict(parse_qsl(self.parameters))
+        settings = {"uri": f"jdbc:{driver}://{self.address}?{urlencode(parameters)}"}
         if self.user is not None:
             settings["jdbc.user"] = self.user
         if self.password is not None:
             settings["jdbc.password"] = self.password
         return settings
 
-    def sqlalchemy_uri(self) -> str:
-        given = dict(parse_qsl(self.parameters))
-        parameters = {name: given[name] for name in SHARED_PARAMETERS if name in given}
-        parameters["connect_timeout"] = given.get("connectTimeout", str(CONNECT_SECS))
-        if "currentSchema" in given:
-            # Both sides must find the catalog's tables in the same schema.
-            parameters["options"] = f"-csearch_path={given['currentSchema']}"
+    def to_python(self, driver: str, query: str) -> str:
+        """Return the URI for a driver of SQLAlchemy, credentials inside."""
         login = quote(self.user or "", safe="")
         if self.password is not None:
             login += f":{quote(self.password, safe='')}"
         at = "@" if login else ""
-        query = urlencode(parameters, quote_via=quote)
-        return f"postgresql+psycopg://{login}{at}{self._address}?{query}"
-
-    def prepare(self, where: str) -> None:
-        """Nothing: a server has been made ready by others."""
-
-    def explain(self, fault: Exception, where: str) -> IcestreamError:
-        said = self._without_secret(str(getattr(fault, "orig", None) or fault))
-        # A server that answered says so in the words of its protocol, or with an SQL state.
-        state = getattr(getattr(fault, "orig", None), "sqlstate", None) or ""
-        if state.startswith(("28", "42501")) or _is_refusal(said):
-            return RefusedError(
-                f"the server refused user {self.user!r}: {said}",
-                where=where,
-                todo="Look at `jdbc.user` and `jdbc.password`, at the server's pg_hba.conf, and "
-                "whether the user may create tables in the database.",
-            )
-        if "does not exist" in said:
-            return RefusedError(
-                f"the server does not know it: {said}",
-                where=where,
-                todo=f"Create the database {self.database!r}, or correct `uri`.",
-            )
-        return UnreachableError(
-            f"no connection: {said}",
-            where=where,
-            todo="Is the server running? Are address and port in `jdbc.uri` right? Is a firewall "
-            "in between?",
-        )
-
-    def _without_secret(self, said: str) -> str:
-        # `connection failed: connection to server at ..., port N failed: FATAL:  reason`
-        reason = said.strip().splitlines()[0].rpartition("failed: ")[2] if said.strip() else said
-        reason = reason.removeprefix("FATAL:").strip()
-        return hide(reason, [self.password or ""])
+        return f"{driver}://{login}{at}{self.address}?{query}"
 
 
 def _may(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
-
-
-def _is_refusal(said: str) -> bool:
-    marks = ("authentication failed", "pg_hba.conf", "permission denied", "no password supplied")
-    return any(mark in said for mark in marks) or ("role" in said and "does not exist" in said)

@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 
 from icestream.contracts.options import Options
 from icestream.errors import PlanError
-from icestream.storage.azure import AzureOptions
-from icestream.storage.gcs import GcsOptions
-from icestream.storage.s3 import S3Options
+from icestream.storage.azure import AzureOptions, AzureStorage
+from icestream.storage.gcs import GcsOptions, GcsStorage
+from icestream.storage.local import LocalStorage
+from icestream.storage.s3 import S3Options, S3Storage
 
 if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
-
 
 KINDS = ("s3", "gcs", "azure")
 
@@ -37,16 +37,10 @@ class StorageBlocks(Options):
     def given_storage(self) -> Storage | None:
         """Return the store of the block that is given; None if there is none."""
         if self.s3 is not None:
-            from icestream.storage.s3 import S3Storage
-
             return S3Storage(self.s3)
         if self.gcs is not None:
-            from icestream.storage.gcs import GcsStorage
-
             return GcsStorage(self.gcs)
         if self.azure is not None:
-            from icestream.storage.azure import AzureStorage
-
             return AzureStorage(self.azure)
         return None
 
@@ -75,20 +69,12 @@ def storage_at(warehouse: str | None) -> Storage:
     Raises:
         PlanError: it means none that is known.
     """
-    from icestream.storage.local import LocalStorage
-
     scheme = urlsplit(warehouse or "").scheme
     if scheme in ("s3", "s3a", "s3n"):
-        from icestream.storage.s3 import S3Storage
-
         return S3Storage(S3Options.model_validate({}))
     if scheme in ("gs", "gcs"):
-        from icestream.storage.gcs import GcsStorage
-
         return GcsStorage(GcsOptions.model_validate({}))
     if scheme in ("abfs", "abfss", "wasb", "wasbs"):
-        from icestream.storage.azure import AzureStorage
-
         return AzureStorage(AzureOptions.model_validate({}))
     # One letter is a drive of Windows.
     if len(scheme) > 1 and scheme != "file":
