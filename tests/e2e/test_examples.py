@@ -100,7 +100,9 @@ def test_kafka_to_lake(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
     folder = copied("kafka_to_lake", tmp_path)
     topic = kafka_broker.new_topic("orders", partitions=4)
     orders = [{"id": n, "customer": f"c{n % 7}", "amount": n / 4} for n in range(1000)]
-    kafka_broker.produce(topic, [json.dumps(order) for order in orders])
+    for partition in range(4):
+        mine = [json.dumps(order) for order in orders[partition::4]]
+        kafka_broker.produce(topic, mine, partition=partition)
     env = {**os.environ, "KAFKA_BROKERS": kafka_broker.bootstrap, "KAFKA_TOPIC": topic}
 
     ended = run_icestream("run", "--once", folder=folder, env=env)
