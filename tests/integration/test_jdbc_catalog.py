@@ -86,7 +86,7 @@ def test_missing_database_is_named(postgres: Postgres, tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (postgresql 127.0.0.1:{postgres.port}/nowhere): the server does "
         'not know it: database "nowhere" does not exist\n'
-        "  Create the database 'nowhere', or correct `uri`."
+        "  Create the database 'nowhere', or correct `jdbc.uri`."
     )
 
 

@@ -113,7 +113,7 @@ def test_missing_database_of_mariadb_is_named(mariadb: MariaDb, tmp_path: Path) 
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/nowhere): the server does not "
         "know it: Unknown database 'nowhere'\n"
-        "  Create the database 'nowhere', or correct `uri`."
+        "  Create the database 'nowhere', or correct `jdbc.uri`."
     )
 
 

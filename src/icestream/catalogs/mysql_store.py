@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from icestream.catalogs.sql_store import CONNECT_SECS, ServerStore
 from icestream.contracts.jars import MARIADB
 from icestream.contracts.secrets import hide
-from icestream.errors import ConnectorError, IcestreamError, RefusedError, UnreachableError
+from icestream.errors import ConnectorError, IcestreamError, RefusedError
 
 # Numbers that the servers give their faults.
 REFUSED = {1044, 1045, 1142, 1227, 1698, 3118, 3159}
@@ -106,17 +106,8 @@ class MysqlStore(ServerStore):
                 "lets the user in, and whether the user may create tables in the database.",
             )
         if code == UNKNOWN_DATABASE:
-            return RefusedError(
-                f"the server does not know it: {said}",
-                where=where,
-                todo=f"Create the database {self.database!r}, or correct `uri`.",
-            )
-        return UnreachableError(
-            f"no connection: {said}",
-            where=where,
-            todo="Is the server running? Are address and port in `jdbc.uri` right? Is a firewall "
-            "in between?",
-        )
+            return self.unknown_database(said, where)
+        return self.no_connection(said, where)
 
     def _told(self, fault: Any) -> tuple[int, str]:
         """Return the number and the words of a fault, which PyMySQL keeps apart."""

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from icestream.catalogs.sql_store import CONNECT_SECS, ServerStore
 from icestream.contracts.jars import POSTGRESQL
 from icestream.contracts.secrets import hide
-from icestream.errors import IcestreamError, RefusedError, UnreachableError
+from icestream.errors import IcestreamError, RefusedError
 
 # Names that PostgreSQL's Java driver and its C library share.
 SHARED_PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -52,17 +52,8 @@ class PostgresqlStore(ServerStore):
                 "whether the user may create tables in the database.",
             )
         if "does not exist" in said:
-            return RefusedError(
-                f"the server does not know it: {said}",
-                where=where,
-                todo=f"Create the database {self.database!r}, or correct `uri`.",
-            )
-        return UnreachableError(
-            f"no connection: {said}",
-            where=where,
-            todo="Is the server running? Are address and port in `jdbc.uri` right? Is a firewall "
-            "in between?",
-        )
+            return self.unknown_database(said, where)
+        return self.no_connection(said, where)
 
     def _without_secret(self, said: str) -> str:
         # `connection failed: connection to server at ..., port N failed: FATAL:  reason`

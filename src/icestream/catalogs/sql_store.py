@@ -149,6 +149,23 @@ class ServerStore(SqlStore):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{quote(self.database)}"
 
+    def unknown_database(self, said: str, where: str) -> RefusedError:
+        """Return the error of a server that has no such database."""
+        return RefusedError(
+            f"the server does not know it: {said}",
+            where=where,
+            todo=f"Create the database {self.database!r}, or correct `jdbc.uri`.",
+        )
+
+    def no_connection(self, said: str, where: str) -> UnreachableError:
+        """Return the error of a server that does not answer."""
+        return UnreachableError(
+            f"no connection: {said}",
+            where=where,
+            todo="Is the server running? Are address and port in `jdbc.uri` right? Is a firewall "
+            "in between?",
+        )
+
     def to_java(self, driver: str, connect_timeout: int) -> dict[str, str]:
         """Return the settings for a driver of Java."""
         parameters = {"connectTimeout": str(connect_timeout)} | dict(parse_qsl(self.parameters))
