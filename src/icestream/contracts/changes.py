@@ -1,14 +1,94 @@
-"""How rows say that they are changes: columns that the sink reads and does not store.
+"""How rows say that they are changes: what the sink reads beside a row and does not store.
 
 A change source, or a field named by `op_field`, tells which rows are deletes. A source that was
 sent a row without some of its columns (PostgreSQL leaves out large values that did not change)
 names them, so that the table's values stay.
+
+A source of changes to many tables gives blocks: record batches of one table each, in the order in
+which the changes happened. What a block is of, its `Shape`, is metadata of its Arrow schema.
 """
 
 from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from icestream.contracts.records import Records
+
+# What a change does, as text: one of `DELETES` takes the row's key away, `EMPTY` takes every row
+# of the table away and has no values of its own, anything else brings the row.
+OP = "__op"
+EMPTY = "t"
 
 # A list of column names: those that the row was sent without. Absent or empty for a whole row.
 UNSENT = "__unsent"
 
 # What the field of `op_field` says of a row that takes its key away, in any case.
 DELETES = ("d", "delete", "deleted")
+
+# Metadata of an Arrow field: what names the column in the source for ever, whatever it is called.
+COLUMN_ID = b"icestream.id"
+_SHAPE = b"icestream.shape"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a block of changes is a block of.
+
+    Attributes:
+        table: the source's own names, outermost first: `("public", "orders")`.
+        key: the columns that tell rows apart; none for a table that only ever grows.
+        is_snapshot: the rows were read as they are, not as changes: no key twice, none deleted,
+            and none of them in the table yet. Such a block has no columns `OP` and `UNSENT`.
+        is_first: what the table held before goes: these are the first rows of a snapshot.
+        is_whole: the columns are all that there are, so that one that is missing was dropped.
+    """
+
+    table: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    is_snapshot: bool = False
+    is_first: bool = False
+    is_whole: bool = True
+
+    def on(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns with this shape written on them."""
+        told = {**(columns.metadata or {}), _SHAPE: json.dumps(asdict(self)).encode()}
+        return columns.with_metadata(told)
+
+
+def shape_of(columns: pa.Schema) -> Shape:
+    """Return the shape that is written on the columns of a block."""
+    told = json.loads((columns.metadata or {})[_SHAPE])
+    return Shape(**{**told, "table": tuple(told["table"]), "key": tuple(told["key"])})
+
+
+@dataclass(frozen=True)
+class DecodedChanges:
+    """The outcome of decoding records into changes.
+
+    Attributes:
+        blocks: the changes in their order, each block of one table.
+        bad: index and reason of each record that could not be decoded.
+    """
+
+    blocks: Sequence[pa.RecordBatch]
+    bad: Sequence[tuple[int, str]] = ()
+
+
+class ChangeDecoder(ABC):
+    """Turns encoded records into changes to many tables.
+
+    Built on the driver, pickled, and used in many tasks at once; it holds options, never
+    connections.
+    """
+
+    @abstractmethod
+    def decode_changes(self, records: Records) -> DecodedChanges:
+        """Decode records into blocks. Never raises for what a record holds."""

@@ -10,10 +10,11 @@ from icestream.contracts.options import Options
 from icestream.contracts.traits import SourceTraits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
+    from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.check import CheckStep
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.position import Position
@@ -47,7 +48,7 @@ class Source(ABC, Generic[OptionsT]):
     """
 
     options_type: ClassVar[type[Options]]
-    traits: ClassVar[SourceTraits] = SourceTraits()
+    traits: SourceTraits = SourceTraits()
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -86,13 +87,35 @@ class Source(ABC, Generic[OptionsT]):
     def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
         """Yield the rows of a split, in a task.
 
-        `Records` if `decoder` gives a decoder, else Arrow record batches with the columns of
-        `schema`.
+        `Records` if there is a decoder, else Arrow record batches: with the columns of `schema`,
+        or blocks of changes where the source's traits say `changes`.
         """
 
     def decoder(self) -> Decoder | None:
         """Return what decodes this source's records; None if `read` gives rows already."""
         return None
+
+    def change_decoder(self) -> ChangeDecoder | None:
+        """Return what decodes records into changes; None if `read` gives rows or changes."""
+        return None
+
+    def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:  # noqa: ARG002
+        """Return columns, with their shape, of blocks that the splits are known to hold.
+
+        Asked before each batch of changes, for the tables to be ready when rows arrive. Blocks of
+        a snapshot must be among them; others may come as a surprise.
+        """
+        return ()
+
+    def committed(self, position: Position, rows: int) -> None:
+        """Take note that everything before `position` is in the table, and may be let go of.
+
+        Called on the driver, from any thread, after each batch and once at the start.
+
+        Args:
+            position: where the batch ended.
+            rows: how many rows it had; 0 at the start.
+        """
 
     def schema(self) -> pa.Schema | None:
         """Return the columns of a row as far as the options alone tell, `extra` included.
