@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -55,28 +56,72 @@ pipelines:
 
 
 @click.command("init", short_help="Write a starting file.")
-@click.argument("path", type=click.Path(path_type=Path), default="icestream.yaml")
+@click.argument("what", metavar="[PATH | postgres://USER@HOST/DB]", default="icestream.yaml")
+@click.argument("path", metavar="[PATH]", type=click.Path(path_type=Path), required=False)
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
 @with_screen
-def command(screen: Screen, path: Path, *, force: bool) -> int:
+def command(screen: Screen, what: str, path: Path | None, *, force: bool) -> int:
     """Write a starting file to PATH (icestream.yaml), and its JSON Schema for editors beside it.
 
     PATH may be a folder. The file runs as it is: made-up events into an embedded Iceberg lake.
+
+    With the address of a PostgreSQL database it mirrors that one: `icestream init
+    postgres://user@host:5432/shop`. If the server answers, its tables and their keys are noted in
+    the file. A password is never written.
     """
-    if path.is_dir():
-        path = path / "icestream.yaml"
-    schema = path.with_name(SCHEMA_NAME)
+    from icestream.cli import init_postgres
+
+    if init_postgres.is_address(what):
+        return _mirror(screen, what, path or Path("icestream.yaml"), force=force)
+    if path is not None:
+        raise click.UsageError(f"{what!r} is no address of a database, and {str(path)!r} is left")
+    path = _write_both(Path(what), STARTING_FILE, force=force)
+    screen.show(_document(path), _written(path))
+    return 0
+
+
+def _mirror(screen: Screen, address: str, path: Path, *, force: bool) -> int:
+    from icestream.cli.init_postgres import VARIABLE, look_into, read_address, starting_file
+
+    database = read_address(address)
+    if not force:
+        _refuse_existing(_file_of(path))
+    look = look_into(database)
+    path = _write_both(path, starting_file(database, look, SCHEMA_NAME), force=force)
+    tables = None if look.tables is None else [table.full_name for table in look.tables]
+    text = _written(path)
+    if look.needs_password:
+        text += f"\nFirst: export {VARIABLE}=...; the password is not in the file."
+    screen.show({**_document(path), "tables": tables}, text)
+    if look.tables is None:
+        screen.note(f"The tables of {database.name!r} are not noted in it: {look.reason}")
+    return 0
+
+
+def _file_of(path: Path) -> Path:
+    return path / "icestream.yaml" if path.is_dir() else path
+
+
+def _write_both(path: Path, text: str, *, force: bool) -> Path:
+    """Write a file and its schema; return where the file is."""
+    path = _file_of(path)
     if not force:
         _refuse_existing(path)
-    _write(path, STARTING_FILE)
-    _write(schema, _schema_text())
+    _write(path, text)
+    _write(path.with_name(SCHEMA_NAME), _schema_text())
+    return path
+
+
+def _document(path: Path) -> dict[str, Any]:
+    return {"file": str(path), "json_schema": str(path.with_name(SCHEMA_NAME))}
+
+
+def _written(path: Path) -> str:
     named = "" if path == Path("icestream.yaml") else f" --config {path}"
-    screen.show(
-        {"file": str(path), "json_schema": str(schema)},
-        f"Wrote {path}, and {schema} for your editor.\n"
-        f"Next: icestream check{named}, then icestream run{named}",
+    return (
+        f"Wrote {path}, and {path.with_name(SCHEMA_NAME)} for your editor.\n"
+        f"Next: icestream check{named}, then icestream run{named}"
     )
-    return 0
 
 
 def _refuse_existing(path: Path) -> None:

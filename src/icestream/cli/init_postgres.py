@@ -1,0 +1,235 @@
+"""The starting file of a mirror: made from a database's address, and from a look at its tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from icestream.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMES = ("postgres://", "postgresql://")
+VARIABLE = "POSTGRES_PASSWORD"
+PATIENCE_SECS = 3
+MOST_LISTED = 40
+# Letters that YAML, and `${...}`, leave alone wherever they stand.
+PLAIN = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]*$")
+WORDS_OF_YAML = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+
+# A part of a partitioned table is no table of its own here: its parent has the rows.
+TABLES = """\
+SELECT n.nspname, c.relname, c.relreplident = 'f',
+       coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
+                 FROM pg_index AS i,
+                      unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, place),
+                      pg_attribute AS a
+                 WHERE i.indrelid = c.oid AND i.indisprimary
+                       AND a.attrelid = c.oid AND a.attnum = k.number), '{}')
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+      AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'
+ORDER BY 1, 2"""
+
+
+@dataclass(frozen=True)
+class Database:
+    """Where a database is, as its address says."""
+
+    host: str
+    port: int
+    name: str
+    user: str
+    password: str | None = None
+    sslmode: str | None = None
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table of the database, and what tells its rows apart."""
+
+    schema: str
+    name: str
+    key: tuple[str, ...]
+    has_full_identity: bool = False
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look into the database gave.
+
+    Attributes:
+        tables: its tables; None if nobody answered.
+        reason: why there are none.
+        needs_password: whether a password was given, or may be needed.
+    """
+
+    tables: tuple[FoundTable, ...] | None = None
+    reason: str = ""
+    needs_password: bool = True
+
+
+def is_address(text: str) -> bool:
+    """Tell whether an argument is the address of a PostgreSQL database."""
+    return text.startswith(SCHEMES)
+
+
+def read_address(text: str) -> Database:
+    """Return the parts of `postgres://user@host:5432/database`; what is absent is PostgreSQL's own.
+
+    Raises:
+        PlanError: it is no such address. The message has no password in it.
+    """
+    try:
+        parts = urlsplit(text)
+        port = parts.port or 5432
+    except ValueError:
+        raise _no_address("its host or its port cannot be") from None
+    extra = dict(parse_qsl(parts.query))
+    sslmode = extra.pop("sslmode", None)
+    if extra:
+        raise _no_address(f"the file has no key for its parameter {min(extra)!r}")
+    if not parts.hostname:
+        raise _no_address("it has no host")
+    user = unquote(parts.username or "postgres")
+    return Database(
+        host=parts.hostname,
+        port=port,
+        name=unquote(parts.path.strip("/")) or user,
+        user=user,
+        password=unquote(parts.password) if parts.password else None,
+        sslmode=sslmode,
+    )
+
+
+def look_into(database: Database) -> Look:
+    """Ask the database for its tables; whatever stands in the way is no more than a reason."""
+    try:
+        import psycopg
+    except ImportError:
+        return Look(reason="the package psycopg is not installed")
+    password = database.password or os.environ.get(VARIABLE)
+    try:
+        with psycopg.connect(
+            host=database.host,
+            port=database.port,
+            dbname=database.name,
+            user=database.user,
+            password=password,
+            sslmode=database.sslmode or "prefer",
+            connect_timeout=PATIENCE_SECS,
+        ) as connection:
+            rows = connection.execute(TABLES).fetchall()
+    except psycopg.Error as exc:
+        return Look(reason=_reason(exc, password))
+    tables = tuple(FoundTable(schema, name, tuple(key), full) for schema, name, full, key in rows)
+    return Look(tables, needs_password=password is not None)
+
+
+def starting_file(database: Database, look: Look, schema_name: str) -> str:
+    """Return the file: a source with a connection and a pattern, a sink, and a pipeline."""
+    name = re.sub(r"[^a-z0-9_]+", "_", database.name.lower()).strip("_")
+    if not re.match("[a-z]", name) or name in WORDS_OF_YAML:
+        name = f"db_{name}".rstrip("_")
+    connection = {
+        "host": _scalar(database.host),
+        "port": str(database.port),
+        "database": _scalar(database.name),
+        "user": _scalar(database.user),
+    }
+    if look.needs_password:
+        connection["password"] = f"${{{VARIABLE}}}       # read from the environment, not kept here"
+    if database.sslmode:
+        connection["sslmode"] = _scalar(database.sslmode)
+    connection["tables"] = json.dumps(_patterns(look.tables), ensure_ascii=False)
+    lines = [
+        f"# yaml-language-server: $schema={schema_name}",
+        f"# $schema: {schema_name}",
+        "#",
+        "# icestream check    can the database be followed? Says what it lacks.",
+        "# icestream run      first the tables as they are, then every change; Ctrl-C stops it",
+        "# icestream verify   is each table the same on both sides?",
+        'version: "1.0"',
+        "",
+        "sources:",
+        f"  {name}:",
+        "    connector: postgres-cdc",
+        "    config:",
+        *(f"      {key}: {value}" for key, value in connection.items()),
+        *(f"      # {line}".rstrip() for line in _told(look.tables)),
+        "",
+        "sinks:",
+        "  lake:",
+        "    connector: iceberg      # no catalog is named: the embedded one, in ./lake",
+        "",
+        "pipelines:",
+        f"  {name}: {{source: {name}, sink: lake}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _told(tables: tuple[FoundTable, ...] | None) -> list[str]:
+    """Return what the file says of the tables that were found."""
+    if tables is None:
+        return []
+    if not tables:
+        return ["There were no tables yet when this file was written."]
+    width = max(len(table.full_name) for table in tables[:MOST_LISTED])
+    more = len(tables) - MOST_LISTED
+    return [
+        "Found when this file was written:",
+        *(f"  {_clean(t.full_name):<{width}}  {_key_told(t)}" for t in tables[:MOST_LISTED]),
+        *([f"  and {more} more"] if more > 0 else []),
+    ]
+
+
+def _key_told(table: FoundTable) -> str:
+    if table.key:
+        return f"key: {_clean(', '.join(table.key))}"
+    if table.has_full_identity:
+        return "no key: rows are told apart by all their values (replica identity full)"
+    return "no key: new rows are appended; PostgreSQL refuses updates and deletes"
+
+
+def _patterns(tables: Sequence[FoundTable] | None) -> list[str]:
+    schemas = {table.schema for table in tables or ()}
+    if not schemas or "public" in schemas:
+        return ["public.*"]
+    return [f"{schema}.*" for schema in sorted(schemas)]
+
+
+def _scalar(text: str) -> str:
+    """Return a text as YAML, and the filling in of variables, read it back."""
+    if PLAIN.match(text) and text.lower() not in WORDS_OF_YAML:
+        return text
+    return json.dumps(text.replace("$", "$$"))
+
+
+def _clean(text: str) -> str:
+    """Return a name that may stand in a comment: a line break would end it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _reason(exc: Exception, password: str | None) -> str:
+    from icestream.contracts.secrets import hide
+
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    said = lines[0].rpartition("failed: ")[2] if lines else type(exc).__name__
+    return hide(said.removeprefix("FATAL:").strip(), [password or ""])
+
+
+def _no_address(why: str) -> PlanError:
+    return PlanError(
+        f"the address of the database can't be used: {why}",
+        where="init",
+        todo="Write e.g. `postgres://user@host:5432/database`, with `?sslmode=require` if needed.",
+    )
