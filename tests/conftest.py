@@ -6,6 +6,7 @@ pytest_plugins = [
     "tests.fixtures.azure_store",
     "tests.fixtures.command_line",
     "tests.fixtures.conformance_results",
+    "tests.fixtures.debezium",
     "tests.fixtures.fault_proxy",
     "tests.fixtures.gcs_store",
     "tests.fixtures.glue",
