@@ -15,6 +15,8 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from icestream.errors import IcestreamError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -48,7 +50,9 @@ class Shape:
         is_snapshot: the rows were read as they are, not as changes: no key twice, none deleted,
             and none of them in the table yet. Such a block has no columns `OP` and `UNSENT`.
         is_first: what the table held before goes: these are the first rows of a snapshot.
-        is_whole: the columns are all that there are, so that one that is missing was dropped.
+        is_whole: the columns are all that there are, so that one that is missing was dropped. Only
+            for a source that gives the changes of a table in one order.
+        version: of two shapes of a table, the one with the greater version is the newer one.
     """
 
     table: tuple[str, ...]
@@ -56,6 +60,7 @@ class Shape:
     is_snapshot: bool = False
     is_first: bool = False
     is_whole: bool = True
+    version: int = 0
 
     def on(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns with this shape written on them."""
@@ -92,3 +97,21 @@ class ChangeDecoder(ABC):
     @abstractmethod
     def decode_changes(self, records: Records) -> DecodedChanges:
         """Decode records into blocks. Never raises for what a record holds."""
+
+
+class NewShapesError(IcestreamError):
+    """Blocks came that no table was made ready for; nothing of the task was written.
+
+    Raised in a task by the sink's writer. The driver makes the tables ready, and the batch is read
+    again.
+
+    Args:
+        shapes: the columns of such blocks, in the order in which they came.
+    """
+
+    def __init__(self, shapes: Sequence[pa.Schema]) -> None:
+        super().__init__(f"{len(shapes)} shapes of rows that the tables are not ready for")
+        self.shapes = tuple(shapes)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.shapes,))

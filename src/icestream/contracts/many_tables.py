@@ -10,7 +10,7 @@ from icestream.contracts.sink import Commit, Sink
 from icestream.contracts.source import OptionsT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -104,3 +104,15 @@ class ManyTables(Sink[OptionsT]):
     @abstractmethod
     def read_again(self) -> BatchMark | None:
         """Return the batch that `begin_anew` named last."""
+
+
+class MirroredTables(ManyTables[OptionsT]):
+    """Tables that follow those of a source: each block of changes says which one it is for."""
+
+    @abstractmethod
+    def follow(self, shapes: Sequence[pa.Schema]) -> None:
+        """Make the tables ready for blocks with these columns: create them, change them.
+
+        Called in place of `prepare`, before each batch. Blocks of other shapes make the writer
+        raise `NewShapesError`; the batch is then read again, with them among `shapes`.
+        """

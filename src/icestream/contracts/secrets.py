@@ -35,9 +35,15 @@ def secrets_in(options: BaseModel) -> Iterator[str]:
         value = getattr(options, name)
         if isinstance(value, BaseModel):
             yield from secrets_in(value)
-        for item in value.values() if isinstance(value, dict) else (value,):
+        for item in _items(value):
             if isinstance(item, SecretStr) and item.get_secret_value():
                 yield item.get_secret_value()
+
+
+def _items(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def without_secrets(text: str, *models: BaseModel) -> str:

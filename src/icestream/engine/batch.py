@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.many_tables import ManyTables, added_up
-from icestream.decode.inference import merge_fields
-from icestream.decode.widening import join_columns
+from icestream.contracts.many_tables import ManyTables, MirroredTables, added_up
 from icestream.engine import tasks
+from icestream.engine.change_batches import write_changes
 from icestream.engine.crash_points import reach
-from icestream.engine.dead_letters import DEAD_LETTERS, DeadLetters
 from icestream.engine.expectations import unmet_expectation
 from icestream.engine.letters_once import are_written
-from icestream.engine.many_tables import Settled, checked, is_settled, settle
-from icestream.errors import AttentionError, BadRecordError, IcestreamError, SchemaMismatchError
-from icestream.metrics.events import BatchWritten, ExpectationUnmet, RecordsFailed
+from icestream.engine.many_tables import Settled, checked, is_settled, settle, table_events
+from icestream.engine.outcome import Outcome, bad_record, discard, letters_of
+from icestream.errors import AttentionError, SchemaMismatchError
+from icestream.metrics.events import BatchSkipped, BatchWritten, ExpectationUnmet, RecordsFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.position import Position
-    from icestream.contracts.records import BadRecord
     from icestream.contracts.sink import Commit, Sink, WrittenFile
     from icestream.contracts.source import Split
     from icestream.engine.columns import Columns
+    from icestream.engine.dead_letters import DeadLetters
+    from icestream.metrics.events import Event
     from icestream.plan.plan import PipelinePlan
 
 # A batch may show new fields, then others in the rows behind them; past this it is no schema.
@@ -95,37 +93,17 @@ def records_failed(
         yield ExpectationUnmet(pipeline, table, expectation, count)
 
 
-@dataclass
-class Outcome:
-    """The reports of one batch's tasks, added up."""
-
-    rows: int = 0
-    files: list[WrittenFile] = field(default_factory=list)
-    dead_files: list[WrittenFile] = field(default_factory=list)
-    bad: int = 0
-    examples: list[tuple[tuple[bool, int], BadRecord]] = field(default_factory=list)
-    new_fields: dict[str, pa.DataType] = field(default_factory=dict)
-    wider: dict[str, pa.Field] = field(default_factory=dict)
-    unmet: Counter[str] = field(default_factory=Counter)
-    unmet_rows: int = 0
-    unmet_examples: dict[str, str] = field(default_factory=dict)
-    told: dict[int, str] = field(default_factory=dict)
-    error: IcestreamError | None = None
-    reading: tasks.Reading | None = None
-
-    def add(self, report: tasks.Report) -> None:
-        self.error = self.error or report.error
-        self.rows += report.rows
-        self.files += report.files
-        self.dead_files += report.dead_files
-        self.bad += report.bad
-        self.examples += [(_order(report), example) for example in report.examples]
-        self.new_fields = merge_fields(self.new_fields, report.new_fields)
-        self.wider = join_columns(self.wider, report.wider)
-        self.unmet.update(report.unmet)
-        self.unmet_rows += report.unmet_rows
-        self.unmet_examples = {**report.unmet_examples, **self.unmet_examples}
-        self.told.update(report.told)
+def batch_events(plan: PipelinePlan, epoch: int, result: BatchResult | None) -> Iterator[Event]:
+    """Yield what there is to tell of a batch; without a result, the table held it already."""
+    table = plan.sink.identity()
+    if result is None:
+        yield BatchSkipped(plan.name, table, epoch)
+        return
+    yield from records_failed(plan.name, table, result)
+    if result.tables is not None:
+        yield from table_events(plan.name, epoch, result)
+    elif result.commit is not None:
+        yield batch_written(plan.name, table, epoch, result)
 
 
 def write_once(
@@ -145,7 +123,10 @@ def write_once(
     slots = spark.sparkContext.defaultParallelism
     splits = tuple(plan.source.splits(mark.start, mark.end, slots))
     reach("before-write")
-    outcome = write_files(spark, plan, columns, splits, mark)
+    if isinstance(plan.sink, MirroredTables):
+        outcome = write_changes(spark, plan, plan.sink, splits, mark)
+    else:
+        outcome = write_files(spark, plan, columns, splits, mark)
     write_secs = time.monotonic() - started
     reach("before-commit")
     tables = None
@@ -180,7 +161,7 @@ def _commit_dead_letters(
     try:
         written = are_written(plan, found, mark, letters_end)
     except AttentionError:
-        _discard(plan, outcome)
+        discard(plan, outcome)
         raise
     if written:
         plan.dead_letter.discard(outcome.dead_files)
@@ -206,7 +187,7 @@ def write_files(
         known = columns.of(splits)
         if known is None:
             return Outcome()
-        letters = _dead_letters(plan, mark)
+        letters = letters_of(plan, mark)
         reading = tasks.Reading(
             source=plan.source,
             decoder=plan.source.decoder(),
@@ -223,12 +204,12 @@ def write_files(
             outcome.add(report)
         failed = outcome.error
         if failed is None and not tells:
-            failed = _bad_record(plan, outcome, mark) or unmet_expectation(
+            failed = bad_record(plan, outcome, mark) or unmet_expectation(
                 plan, outcome.unmet, outcome.unmet_examples, mark
             )
         if failed is None and not outcome.new_fields and not outcome.wider:
             return outcome
-        _discard(plan, outcome)
+        discard(plan, outcome)
         if failed is not None:
             raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
         columns.add(outcome.new_fields, outcome.wider)
@@ -253,34 +234,3 @@ def _reports(
     from icestream.engine.through_spark import ThroughSpark
 
     return ThroughSpark(spark, plan, reading, letters, tells=reading.tells).write(numbers)
-
-
-def _dead_letters(plan: PipelinePlan, mark: BatchMark) -> DeadLetters | None:
-    if plan.dead_letter is None:
-        return None
-    plan.dead_letter.prepare(DEAD_LETTERS)
-    return DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
-
-
-def _discard(plan: PipelinePlan, outcome: Outcome) -> None:
-    plan.sink.discard(outcome.files)
-    if plan.dead_letter is not None:
-        plan.dead_letter.discard(outcome.dead_files)
-
-
-def _order(report: tasks.Report) -> tuple[bool, int]:
-    """Order reports by split; numbers below zero are of tasks that come after the reading."""
-    return report.split < 0, abs(report.split)
-
-
-def _bad_record(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> IcestreamError | None:
-    if not outcome.bad or plan.on_error != "fail":
-        return None
-    _, first = min(outcome.examples, key=lambda found: found[0])
-    return BadRecordError(
-        f"record {first.position} can't be decoded: {first.reason}",
-        where=f"pipeline {plan.name!r}, batch {mark.epoch}",
-        todo="Nothing of the batch was written. Mend the record's producer, or set "
-        "`on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink "
-        f"{plan.sink_name!r}.",
-    )

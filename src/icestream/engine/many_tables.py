@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.position import Position
     from icestream.contracts.sink import Commit, WrittenFile
-    from icestream.engine.batch import BatchResult, Outcome
+    from icestream.engine.batch import BatchResult
+    from icestream.engine.outcome import Outcome
     from icestream.engine.tasks import Reading
     from icestream.errors import IcestreamError
     from icestream.plan.plan import PipelinePlan

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from icestream.contracts.mark import BatchMark, overtaken
 from icestream.engine.admission import Admission
-from icestream.engine.batch import batch_written, records_failed, write_once
+from icestream.engine.batch import batch_events, write_once
 from icestream.engine.beginning import begin
 from icestream.engine.checkpoint import await_done, read_checkpoint
 from icestream.engine.columns import Columns
+from icestream.engine.confirmation import Confirmation
 from icestream.engine.crash_points import reach
 from icestream.engine.loads import begin_load, end_load
-from icestream.engine.many_tables import table_events
 from icestream.engine.progress import Progress
 from icestream.engine.retry import is_of_others, passes, pause_secs
 from icestream.engine.state import PipelineState
 from icestream.errors import CommitError, IcestreamError, SupersededError
-from icestream.metrics.events import BatchSkipped, CommitFailed, LagMeasured, PipelineRestarted
+from icestream.metrics.events import CommitFailed, LagMeasured, PipelineRestarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -69,6 +69,7 @@ class PipelineRunner:
         self._attempt = 0
         self._has_worked = False
         self._columns: Columns | None = None
+        self._confirmation = Confirmation(plan.source, self.state.checkpoint)
         self._load = ""
         self._current: Position = {}
         self._admitted: Position | None = None
@@ -161,6 +162,7 @@ class PipelineRunner:
         if self._admitted is not None:
             # A replay reads by positions alone: let the source say first if they still hold.
             self.plan.source.newest(self._current)
+        self.plan.source.committed(self._current, 0)
         self._columns = Columns(self.plan, self.state)
         if self._choices.once and self._target is None:
             self._target = self.plan.source.newest(self._current)
@@ -174,6 +176,7 @@ class PipelineRunner:
             while not self._is_over():
                 query = self._step(admission, query)
             await_done(self.state.checkpoint)
+            self._confirmation.tell()
             if not self._stopping.is_set():
                 self.progress.measure(0, 0.0)
                 end_load(self.state, self._load)
@@ -212,6 +215,7 @@ class PipelineRunner:
 
     def _step(self, admission: Admission, query: StreamingQuery | None) -> StreamingQuery | None:
         self._wake.clear()
+        self._confirmation.tell()
         if self._admitted is None and not self._stopping.is_set():
             end = admission.next_end(self._current)
             self.progress.measure(admission.lag.rows, admission.lag.seconds)
@@ -276,6 +280,7 @@ class PipelineRunner:
             self._has_worked = True
             self._note(mark, result)
             self.plan.sink.publish(mark)
+            self._confirmation.note(epoch, end, result.rows if result is not None else 0)
             self._attempt = 0
         self._current = end
         if self._admitted == end:
@@ -284,17 +289,10 @@ class PipelineRunner:
         self._wake.set()
 
     def _note(self, mark: BatchMark, result: BatchResult | None) -> None:
-        name, table = self.plan.name, self.plan.sink.identity()
+        for event in batch_events(self.plan, mark.epoch, result):
+            self._emit(event)
         if result is None:
             self.progress.committed = True
-            self._emit(BatchSkipped(name, table, mark.epoch))
             return
-        for event in records_failed(name, table, result):
-            self._emit(event)
         self.progress.add(mark.epoch, result)
         self.state.report(self.progress.to_json())
-        if result.tables is not None:
-            for told in table_events(name, mark.epoch, result):
-                self._emit(told)
-        elif result.commit is not None:
-            self._emit(batch_written(name, table, mark.epoch, result))

@@ -18,7 +18,8 @@ from icestream.contracts.records import BadRecord, Records
 from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
-from icestream.engine.dead_letters import LetterBuffer, extra_as_json
+from icestream.engine.bad_records import note_bad
+from icestream.engine.dead_letters import LetterBuffer
 from icestream.engine.row_faults import row_number
 from icestream.errors import IcestreamError
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from icestream.engine.dead_letters import DeadLetters
     from icestream.engine.row_faults import RowFaults
 
-BAD_EXAMPLES = 20
 REPORT = pa.schema([("report", pa.binary())])
 
 
@@ -62,7 +62,7 @@ class Report:
     error: IcestreamError | None = None
 
 
-class _Stop(Exception):  # noqa: N818 - not an error: what was read so far decides the batch
+class Stop(Exception):  # noqa: N818 - not an error: what was read so far decides the batch
     """Nothing that follows in this split can change what the driver will do."""
 
 
@@ -128,25 +128,12 @@ class Reading:
         outcome = self.decoder.decode(records.values, columns)
         if outcome.wider and self.widening:  # the batch is read anew; what is bad then is bad
             report.wider = join_columns(report.wider, outcome.wider)
-            raise _Stop
-        for index, reason in outcome.bad:
-            report.bad += 1
-            if self.tells:
-                report.told[first + index] = reason
-            is_example = len(report.examples) < BAD_EXAMPLES
-            if bad is None and not is_example:
-                continue
-            raw = records.values[index].as_py()
-            extra = extra_as_json(records.extra, index)
-            record = BadRecord(raw, reason, records.position(index), extra)
-            if is_example:
-                report.examples.append(record)
-            if bad is not None:
-                bad.add(record)
+            raise Stop
+        note_bad(records, outcome.bad, report, bad, first if self.tells else None)
         if outcome.new_fields and self.evolving:
             report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
         if (report.bad and self.stop_at_bad) or report.new_fields:
-            raise _Stop
+            raise Stop
         rows = self._with_extra(outcome.rows, outcome.kept, records)
         return self._with_numbers(rows, outcome.kept, first)
 
@@ -258,7 +245,7 @@ class _reported:  # noqa: N801 - reads as a statement
         if isinstance(error, IcestreamError):
             self._report.error = error
             return True
-        return isinstance(error, _Stop)
+        return isinstance(error, Stop)
 
 
 def read_reports(rows: Iterable[Any]) -> list[Report]:

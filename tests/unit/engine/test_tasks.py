@@ -12,9 +12,9 @@ from icestream.contracts.records import Records
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
 from icestream.engine import dead_letters
+from icestream.engine.bad_records import BAD_EXAMPLES
 from icestream.engine.dead_letters import DeadLetters
 from icestream.engine.tasks import (
-    BAD_EXAMPLES,
     ReadAndWrite,
     Reading,
     ReadOnly,

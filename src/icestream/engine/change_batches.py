@@ -1,0 +1,68 @@
+"""Batches of changes to many tables: the tables are made ready for what the batch brings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.changes import shape_of
+from icestream.engine import tasks
+from icestream.engine.change_reading import ChangeReading
+from icestream.engine.outcome import Outcome, bad_record, discard, letters_of
+from icestream.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.many_tables import MirroredTables
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.source import Split
+    from icestream.plan.plan import PipelinePlan
+
+# Tables that change while a batch is read make it be read again; past this they never rest.
+ROUNDS = 20
+
+
+def write_changes(
+    spark: SparkSession,
+    plan: PipelinePlan,
+    sink: MirroredTables[Any],
+    splits: tuple[Split, ...],
+    mark: BatchMark,
+) -> Outcome:
+    """Read the splits and write files, with each table following its own in the source."""
+    shapes = list(plan.source.shapes(splits))
+    numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
+    letters = letters_of(plan, mark)
+    outcome = Outcome()
+    for _ in range(ROUNDS):
+        sink.follow(shapes)
+        reading = ChangeReading(
+            source=plan.source,
+            decoder=None,
+            splits=splits,
+            columns=pa.schema([]),
+            evolving=False,
+            stop_at_bad=plan.on_error == "fail",
+            dead_letters=letters if plan.on_error == "dead_letter" else None,
+            change_decoder=plan.source.change_decoder(),
+        )
+        outcome = Outcome(reading=reading)
+        task = tasks.ReadAndWrite(reading, sink.writer())
+        for report in tasks.read_reports(numbers.mapInArrow(task, "report binary").collect()):
+            outcome.add(report)
+        failed = outcome.error or bad_record(plan, outcome, mark)
+        if failed is None and not outcome.new_shapes:
+            return outcome
+        discard(plan, outcome)
+        if failed is not None:
+            raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
+        shapes += outcome.new_shapes
+    tables = {".".join(shape_of(columns).table) for columns in outcome.new_shapes}
+    raise SchemaMismatchError(
+        f"the batch showed new columns {ROUNDS} times over, last of {', '.join(sorted(tables))}",
+        where=f"pipeline {plan.name!r}, batch {mark.epoch}",
+        todo="Let the source tell the types of its columns; with Debezium, switch the schemas of "
+        "its converter on.",
+    )

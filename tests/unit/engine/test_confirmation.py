@@ -1,0 +1,64 @@
+"""A source is told of a batch once Spark can't replay it any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icestream.engine.confirmation import Confirmation
+
+if TYPE_CHECKING:
+    from icestream.contracts.position import Position
+
+
+class Told:
+    def __init__(self) -> None:
+        self.told: list[tuple[Position, int]] = []
+
+    def committed(self, position: Position, rows: int) -> None:
+        self.told.append((position, rows))
+
+
+def confirmation(checkpoint: Path) -> tuple[Any, Confirmation]:
+    source: Any = Told()
+    return source, Confirmation(source, checkpoint)
+
+
+def done(checkpoint: Path, epoch: int) -> None:
+    folder = checkpoint / "commits"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / str(epoch)).write_text("v1\n{}")
+
+
+def test_source_is_told_after_spark_logged_the_batch(tmp_path: Path) -> None:
+    source, written = confirmation(tmp_path)
+    written.note(0, {"at": 1}, 5)
+
+    written.tell()
+    assert source.told == []
+
+    done(tmp_path, 0)
+    written.tell()
+    assert source.told == [({"at": 1}, 5)]
+
+
+def test_batch_is_told_once(tmp_path: Path) -> None:
+    source, written = confirmation(tmp_path)
+    written.note(0, {"at": 1}, 5)
+    done(tmp_path, 0)
+
+    written.tell()
+    written.tell()
+
+    assert source.told == [({"at": 1}, 5)]
+
+
+def test_rows_of_batches_that_were_not_told_add_up(tmp_path: Path) -> None:
+    source, written = confirmation(tmp_path)
+    written.note(0, {"at": 1}, 5)
+    written.note(1, {"at": 2}, 7)
+    done(tmp_path, 1)
+
+    written.tell()
+
+    assert source.told == [({"at": 2}, 12)]
