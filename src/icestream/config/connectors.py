@@ -13,7 +13,6 @@ PLANNED_CONNECTORS: dict[str, dict[str, str]] = {
     "sources": {
         "iceberg": "icestream.sources.iceberg:IcebergSourceOptions",
         "postgres-cdc": "icestream.sources.postgres_cdc.options:PostgresCdcOptions",
-        "webhook": "icestream.sources.webhook:WebhookOptions",
     },
     "sinks": {},
     "catalogs": {},

@@ -28,6 +28,15 @@ def test_short_secret_is_hidden_as_a_word_and_a_long_one_anywhere(
     assert without_secrets(text, Login(password=SecretStr(secret))) == shown
 
 
+class Tokens(Options):
+    tokens: tuple[SecretStr, ...]
+
+
+def test_each_secret_of_a_list_is_hidden() -> None:
+    both = Tokens(tokens=(SecretStr("first-one"), SecretStr("other-one")))
+    assert without_secrets("first-one, other-one", both) == "***, ***"
+
+
 @pytest.mark.parametrize(
     "value", ["jdbc:x://db/m?keyStorePassword=a", "http://a?b=c&authToken=d", "x;clientSecret=y"]
 )

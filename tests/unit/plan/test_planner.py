@@ -256,7 +256,7 @@ state: {path: "s3a://bucket/state"}
 catalogs:
   nes: {type: nessie, nessie: {uri: "http://n", warehouse: wh}}
 sources:
-  hook: {connector: webhook, config: {port: 1}}
+  table: {connector: iceberg, config: {namespace: a, table: b}}
 sinks:
   lake:
     connector: iceberg
@@ -269,7 +269,7 @@ sinks:
       schema_evolution: full
       maintenance: {manifests: true}
 pipelines:
-  p: {source: hook, sink: lake, transforms: [{flatten: [a]}]}
+  p: {source: table, sink: lake, transforms: [{flatten: [a]}]}
 views:
   v: {source: a.b, target: a.c, sql: select 1}
 """
@@ -281,9 +281,9 @@ views:
         f"{file}:{place}: {name!r} is not available in this version"
         for place, name in [
             ("1:15 state.path", "s3a"),
-            ("5:21 sources.hook.connector", "webhook"),
+            ("5:22 sources.table.connector", "iceberg"),
             ("16:7 sinks.lake.config.maintenance", "maintenance"),
-            ("18:47 pipelines.p.transforms[0].flatten", "flatten"),
+            ("18:48 pipelines.p.transforms[0].flatten", "flatten"),
             ("19:1 views", "views"),
         ]
     ]

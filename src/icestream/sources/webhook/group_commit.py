@@ -1,0 +1,160 @@
+"""One write and one sync for all requests that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from icestream.errors import IcestreamError
+from icestream.sources.webhook.refusal import Refusal
+from icestream.sources.webhook.spool import SpoolFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from icestream.sources.webhook.records import Arrival
+    from icestream.sources.webhook.spool import Spool
+
+logger = logging.getLogger(__name__)
+
+GROUP_BYTES = 16 << 20
+RETRY_SECS = 10
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    arrivals: Sequence[Arrival]
+    future: asyncio.Future[list[bool]]
+    loop: asyncio.AbstractEventLoop
+
+
+_Answer: TypeAlias = list[bool] | Refusal
+
+
+class GroupCommit:
+    """A thread that writes whatever has come while the write before it was under way."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="webhook spool", daemon=True)
+        self.fault: IcestreamError | None = None
+        self._thread.start()
+
+    async def append(self, arrivals: Sequence[Arrival]) -> list[bool]:
+        """Return once the arrivals are durable, telling for each whether it is new.
+
+        Raises:
+            Refusal: they can't be written now.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[bool]] = loop.create_future()
+        self._waiting.put(_Waiting(arrivals, future, loop))
+        return await future
+
+    def close(self) -> None:
+        """Write what waits, then end."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            group, is_open = self._next_group()
+            if not group:
+                continue
+            arrivals = [each for waiting in group for each in waiting.arrivals]
+            try:
+                told = iter(self._spool.append(arrivals))
+            except (SpoolFullError, OSError, IcestreamError) as exc:
+                self._note(exc)
+                # Each has an object of its own: awaiting one adds to it.
+                answers: list[_Answer] = [_refusal(exc) for _ in group]
+            else:
+                answers = [[next(told) for _ in waiting.arrivals] for waiting in group]
+            _tell(group, answers)
+
+    def _next_group(self) -> tuple[list[_Waiting], bool]:
+        group: list[_Waiting] = []
+        size = 0
+        found = self._waiting.get()
+        while found is not None:
+            group.append(found)
+            size += sum(len(event) for each in found.arrivals for event in each.events)
+            if size > GROUP_BYTES:
+                return group, True
+            try:
+                found = self._waiting.get_nowait()
+            except queue.Empty:
+                return group, True
+        return group, False
+
+    def _note(self, exc: Exception) -> None:
+        if isinstance(exc, IcestreamError):
+            self.fault = exc
+        elif isinstance(exc, OSError):
+            logger.warning("events are put off, since the spool can't be written: %s", exc)
+
+
+def _tell(group: list[_Waiting], answers: list[_Answer]) -> None:
+    def all_of_them() -> None:
+        for waiting, answer in zip(group, answers, strict=True):
+            if waiting.future.done():  # cancelled
+                continue
+            if isinstance(answer, Refusal):
+                waiting.future.set_exception(answer)
+            else:
+                waiting.future.set_result(answer)
+
+    try:
+        group[0].loop.call_soon_threadsafe(all_of_them)
+    except RuntimeError:
+        # The server has ended meanwhile, and with it everybody who could be told.
+        logger.debug("%s requests were not answered", len(group))
+
+
+def _refusal(exc: Exception) -> Refusal:
+    if isinstance(exc, SpoolFullError):
+        reason = "too many events wait for their commit"
+    elif isinstance(exc, OSError) and exc.errno in _FULL:
+        reason = "the disk is full"
+    else:
+        reason = "events can't be stored now"
+    return Refusal(503, reason, retry_after=RETRY_SECS)
+
+
+class Rate:
+    """Lets so many requests a second pass, and some more at once after a pause."""
+
+    def __init__(
+        self, per_sec: float, burst: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_sec = per_sec
+        self._most = float(burst if burst is not None else max(1, math.ceil(per_sec)))
+        self._left = self._most
+        self._clock = clock
+        self._at = clock()
+
+    def refuse_more(self) -> None:
+        """Count a request.
+
+        Raises:
+            Refusal: there were too many.
+        """
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._at) * self._per_sec)
+        self._at = now
+        if self._left < 1:
+            wait = math.ceil((1 - self._left) / self._per_sec)
+            raise Refusal(
+                429, f"more than {self._per_sec:g} requests a second", retry_after=max(1, wait)
+            )
+        self._left -= 1

@@ -1,0 +1,205 @@
+"""Options of the webhook source: where to listen, whom to believe and how much to take."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+
+from icestream.contracts.options import Options
+
+AuthType = Literal["standard-webhooks", "stripe", "github", "bearer", "none"]
+Extra = Literal["event_id", "received_at", "stream", "number", "headers"]
+LEAST_REMEMBERED_DAYS = 4
+STANDARD_PREFIX = "whsec_"
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, (str, SecretStr)) else value
+
+
+def standard_key(secret: str) -> bytes:
+    """Return the key of a Standard Webhooks secret, `whsec_` and base64.
+
+    Raises:
+        ValueError: it is no base64.
+    """
+    return base64.b64decode(secret.removeprefix(STANDARD_PREFIX), validate=True)
+
+
+class WebhookAuth(Options):
+    """How a sender shows that it may send."""
+
+    type: AuthType = Field(
+        description="Kind of proof: a signature by the rules of Standard Webhooks, Stripe or "
+        "GitHub, a bearer token, or `none`, which is for loopback alone."
+    )
+    secrets: Annotated[tuple[SecretStr, ...], BeforeValidator(_as_tuple)] = Field(
+        (),
+        max_length=2,
+        description="The secret or token; two while the old one is being replaced, and either "
+        "counts.",
+    )
+
+    @model_validator(mode="after")
+    def _has_usable_secrets(self) -> WebhookAuth:
+        if self.type == "none":
+            if self.secrets:
+                raise ValueError("type 'none' takes no `secrets`")
+            return self
+        if not self.secrets or not all(each.get_secret_value() for each in self.secrets):
+            raise ValueError(f"type {self.type!r} needs `secrets`, and one is missing or empty")
+        if self.type == "standard-webhooks":
+            for number, each in enumerate(self.secrets, 1):
+                _refuse_odd_key(number, each.get_secret_value())
+        return self
+
+
+def _refuse_odd_key(number: int, secret: str) -> None:
+    try:
+        is_odd = not standard_key(secret)
+    except (binascii.Error, ValueError):
+        is_odd = True
+    if is_odd:
+        raise ValueError(
+            f"secret {number} is not `whsec_` followed by base64, as Standard Webhooks has it"
+        )
+
+
+class WebhookTls(Options):
+    """Certificate of the server."""
+
+    cert: str = Field(
+        description="PEM file with the certificate and those between it and the root.",
+        json_schema_extra={"path": True},
+    )
+    key: str = Field(
+        description="PEM file with its key, without a password.", json_schema_extra={"path": True}
+    )
+
+
+class WebhookOptions(Options):
+    """Where to listen and what to take."""
+
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Address to listen on; another than loopback needs `auth`.",
+    )
+    port: int = Field(
+        ge=0, le=65_535, description="Port to listen on; 0 for any free one, told in the log."
+    )
+    path: str | None = Field(
+        None, pattern="^/", description="Path that events are posted to; `/` if absent."
+    )
+    streams: dict[str, Annotated[str, Field(pattern="^/")]] = Field(
+        default_factory=dict,
+        description="Several paths instead of `path`, by the name of their stream. The name is in "
+        "column `webhook_stream`, for `route_by`.",
+    )
+    auth: WebhookAuth | None = Field(
+        None, description="Who may send; required when not on loopback."
+    )
+    tls: WebhookTls | None = Field(None, description="HTTPS instead of HTTP.")
+    id_field: str | None = Field(
+        None,
+        min_length=1,
+        description="Field of an event that tells it from all others, where the sender gives no id "
+        "beside the body.",
+    )
+    remember_days: int = Field(
+        LEAST_REMEMBERED_DAYS,
+        ge=LEAST_REMEMBERED_DAYS,
+        description="For how many days the ids of events are remembered, so that one sent again is "
+        "not taken twice.",
+    )
+    schema_: str | None = Field(
+        None,
+        alias="schema",
+        description="Columns: DDL such as `id bigint, at timestamp`, or the path of a .ddl file. "
+        "Without it: from the table, or the first events.",
+        json_schema_extra={"path": "if_file"},
+    )
+    include: tuple[Extra, ...] = Field(
+        (),
+        description="Facts of an event to add as columns `webhook_event_id`, "
+        "`webhook_received_at`, ...",
+    )
+    max_body_kb: int = Field(
+        1_024, ge=1, le=262_144, description="Largest body in KiB, also once it is decompressed."
+    )
+    rate_per_sec: float | None = Field(
+        None, gt=0, description="Most requests a second; no bound if absent."
+    )
+    burst: int | None = Field(
+        None,
+        ge=1,
+        description="Requests taken at once before `rate_per_sec` counts; as many as a second has "
+        "if absent.",
+    )
+    receive_timeout_secs: float = Field(
+        15, gt=0, description="How long a request may take to arrive as a whole."
+    )
+    spool: str | None = Field(
+        None,
+        description="Folder where events wait for their commit; `.icestream/webhook-PORT` if "
+        "absent. Tasks read it, so on a cluster every worker must see it.",
+        json_schema_extra={"path": True},
+    )
+    max_spool_mb: int = Field(
+        10_240, ge=4, description="Size of the spool in MiB beyond which senders are put off."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _place_spool(cls, given: Any) -> Any:
+        # Given a value here, so that it starts from the folder of the file as any path does.
+        if isinstance(given, dict) and given.get("spool") is None and "port" in given:
+            return {**given, "spool": f".icestream/webhook-{given['port']}"}
+        return given
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> WebhookOptions:
+        if self.path is not None and self.streams:
+            raise ValueError("needs `path` or `streams`, not both")
+        if len(set(self.streams.values())) < len(self.streams):
+            raise ValueError("two `streams` have the same path")
+        if self.burst is not None and self.rate_per_sec is None:
+            raise ValueError("`burst` needs `rate_per_sec`")
+        if not is_loopback(self.host) and self.auth_type == "none":
+            raise ValueError(
+                f"host {self.host!r} can be reached from elsewhere, and anybody could send: add "
+                "`auth`, e.g. `auth: {type: bearer, secrets: ${WEBHOOK_TOKEN}}`"
+            )
+        return self
+
+    @property
+    def auth_type(self) -> AuthType:
+        """The kind of proof asked for."""
+        return self.auth.type if self.auth is not None else "none"
+
+    def stream_by_path(self) -> dict[str, str]:
+        """Return the name of each stream by its path."""
+        if self.streams:
+            return {path: name for name, path in self.streams.items()}
+        path = self.path or "/"
+        return {path: path}
+
+    def columns_beside(self) -> tuple[Extra, ...]:
+        """Return what is added to each event: `include`, and the stream where there are several."""
+        if self.streams and "stream" not in self.include:
+            return (*self.include, "stream")
+        return self.include
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,186 @@
+"""The ASGI application: from a request to an answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from icestream.sources.webhook.bodies import events_in, is_gzip, is_lines, too_large, unzipped
+from icestream.sources.webhook.group_commit import Rate
+from icestream.sources.webhook.ids import key_of
+from icestream.sources.webhook.records import MOST_ID_BYTES, NO_KEY, Arrival
+from icestream.sources.webhook.refusal import Refusal
+from icestream.sources.webhook.signatures import ID_HEADER, Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from icestream.sources.webhook.group_commit import GroupCommit
+    from icestream.sources.webhook.options import WebhookOptions
+
+    Message = MutableMapping[str, Any]
+    Headers = dict[bytes, bytes]
+
+# What all bodies that are being received may take together, unless a single one may be larger.
+IN_FLIGHT_BYTES = 256 << 20
+BUSY_RETRY_SECS = 1
+# Never kept: they are what a thief would look for.
+SECRET_HEADERS = frozenset(
+    {
+        b"authorization", b"proxy-authorization", b"cookie", b"webhook-signature",
+        b"stripe-signature", b"x-hub-signature", b"x-hub-signature-256",
+    }
+)  # fmt: skip
+
+
+class _GoneError(Exception):
+    """The sender went away; there is nobody to answer."""
+
+
+class Receiver:
+    """Takes requests of one endpoint. Runs on one event loop."""
+
+    def __init__(
+        self,
+        options: WebhookOptions,
+        commit: GroupCommit,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._commit = commit
+        self._now = now
+        self._streams = {path: name.encode() for path, name in options.stream_by_path().items()}
+        self._verifier = Verifier(options.auth, now)
+        self._most = options.max_body_kb * 1024
+        self._id_field = "id" if self._verifier.type == "stripe" else options.id_field
+        self._id_field = options.id_field or self._id_field
+        self._keeps_headers = "headers" in options.include
+        rate = options.rate_per_sec
+        self._rate = Rate(rate, options.burst) if rate is not None else None
+        self._in_flight = 0
+        self._in_flight_most = max(IN_FLIGHT_BYTES, self._most)
+
+    async def __call__(
+        self,
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        more: list[tuple[bytes, bytes]] = []
+        try:
+            status, content = 200, await self._take(scope, receive)
+        except Refusal as refusal:
+            status, content = refusal.status, {"error": refusal.reason}
+            if refusal.retry_after is not None:
+                more = [(b"retry-after", str(refusal.retry_after).encode())]
+            if status == 405:
+                more = [(b"allow", b"POST")]
+        except _GoneError:
+            return
+        body = json.dumps(content).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *more,
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _take(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]]
+    ) -> dict[str, Any]:
+        stream = self._streams.get(scope["path"])
+        if stream is None:
+            raise Refusal(404, "no stream has this path")
+        if scope["method"] != "POST":
+            raise Refusal(405, "events are posted")
+        if self._rate is not None:
+            self._rate.refuse_more()
+        headers: Headers = dict(scope["headers"])
+        self._refuse_early(headers)
+        zipped, lines = is_gzip(headers), is_lines(headers)
+        body = await self._body(receive)
+        self._verifier.verify(headers, body)
+        if zipped:
+            body = unzipped(body, self._most)
+        arrivals = self._arrivals(stream, headers, body, lines=lines)
+        news = await self._commit.append(arrivals) if arrivals else []
+        told = list(zip(arrivals, news, strict=True))
+        taken = sum(len(each.events) for each, is_new in told if is_new)
+        had = sum(len(each.events) for each, is_new in told if not is_new)
+        return {"taken": taken, "already_had": had}
+
+    def _refuse_early(self, headers: Headers) -> None:
+        """Refuse what the headers alone are enough for, before a body is held in memory."""
+        self._verifier.refuse_stranger(headers)
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > self._most:
+            raise too_large(self._most)
+
+    async def _body(self, receive: Callable[[], Awaitable[Message]]) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise _GoneError
+                part = message.get("body", b"")
+                if part:
+                    parts.append(part)
+                    size += len(part)
+                    self._in_flight += len(part)
+                if size > self._most:
+                    raise too_large(self._most)
+                if self._in_flight > self._in_flight_most:
+                    raise Refusal(
+                        503, "too much is being received at once", retry_after=BUSY_RETRY_SECS
+                    )
+                if not message.get("more_body"):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+        finally:
+            self._in_flight -= size
+
+    def _arrivals(
+        self, stream: bytes, headers: Headers, body: bytes, *, lines: bool
+    ) -> list[Arrival]:
+        at = int(self._now() * 1_000_000)
+        found = list(events_in(body, lines=lines))
+        kept = _kept(headers) if self._keeps_headers else b""
+        if self._id_field is None:
+            if not found:
+                return []
+            event_id = self._id_of(headers)
+            key = key_of(stream, event_id) if event_id else NO_KEY
+            return [Arrival(stream, at, key, event_id, kept, [raw for raw, _ in found])]
+        arrivals = []
+        for number, (raw, event) in enumerate(found, 1):
+            event_id = self._id_in(event, number)
+            arrivals.append(Arrival(stream, at, key_of(stream, event_id), event_id, kept, [raw]))
+        return arrivals
+
+    def _id_of(self, headers: Headers) -> bytes:
+        return _bounded(headers.get(ID_HEADER[self._verifier.type], b""))
+
+    def _id_in(self, event: dict[str, Any], number: int) -> bytes:
+        value = event.get(self._id_field or "")
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+            raise Refusal(
+                400, f"event {number} has no text or whole number as its {self._id_field!r}"
+            )
+        return _bounded(str(value).encode("utf-8", "surrogatepass"))
+
+
+def _bounded(event_id: bytes) -> bytes:
+    if len(event_id) > MOST_ID_BYTES:
+        raise Refusal(400, f"the id of the event is longer than {MOST_ID_BYTES} bytes")
+    return event_id
+
+
+def _kept(headers: Headers) -> bytes:
+    told = [
+        {"key": name.decode("latin-1"), "value": value.decode("latin-1")}
+        for name, value in headers.items()
+        if name not in SECRET_HEADERS
+    ]
+    return json.dumps(told).encode()

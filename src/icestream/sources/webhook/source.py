@@ -1,0 +1,200 @@
+"""The webhook source: an endpoint on the driver, the events of its spool in tasks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.check import CheckStep
+from icestream.contracts.source import Source, Split
+from icestream.contracts.traits import SourceTraits
+from icestream.decode.formats import make_decoder, read_schema
+from icestream.errors import SourceChangedError, TransientError
+from icestream.sources.webhook.options import WebhookOptions
+from icestream.sources.webhook.reader import EXTRA_TYPES, read_slices, splits_of
+from icestream.sources.webhook.segments import loaded, paths_in
+from icestream.sources.webhook.server import Endpoint, bound, spool_fault, tls_context, where_is
+from icestream.sources.webhook.spool_files import holder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from icestream.contracts.decoder import Decoder
+    from icestream.contracts.position import Position
+    from icestream.contracts.records import Records
+    from icestream.sources.webhook.segments import Segment
+
+
+class WebhookSource(Source[WebhookOptions]):
+    """Events that others post, each once by its id.
+
+    A position is the number of the next event, and the id of the spool that counts them. The
+    endpoint listens from the first question about positions until `close`.
+    """
+
+    options_type = WebhookOptions
+    traits = SourceTraits(replayable=True)
+
+    def __init__(self, options: WebhookOptions) -> None:
+        super().__init__(options)
+        self._given = None if options.schema_ is None else read_schema(options.schema_)
+        self._forget_endpoint()
+
+    def _forget_endpoint(self) -> None:
+        self._endpoint: Endpoint | None = None
+        self._guard = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks read files; whom to believe is decided when the events are in them.
+        return {"options": self.options.model_copy(update={"auth": None}), "_given": self._given}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget_endpoint()
+
+    @property
+    def folder(self) -> Path:
+        """Where events wait."""
+        return Path(self.options.spool or "")
+
+    @property
+    def port(self) -> int:
+        """Where the endpoint listens, now that it does."""
+        return self._listening().port
+
+    def identity(self) -> str:
+        paths = ",".join(sorted(self.options.stream_by_path()))
+        return f"webhook {self.options.port} {paths}"
+
+    def first(self) -> Position:
+        """Return the oldest event that is left."""
+        spool = self._listening().spool
+        return {"spool": str(spool.id), "event": spool.first}
+
+    def newest(self, current: Position) -> Position:
+        """Return the end of what is durable."""
+        spool = self._listening().spool
+        self._refuse_other(current, str(spool.id), spool.first, spool.end)
+        end = spool.end
+        return current if end == current["event"] else {"spool": str(spool.id), "event": end}
+
+    def rows_between(self, start: Position, end: Position) -> int:
+        count: int = end["event"] - start["event"]
+        return count
+
+    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+        return {**end, "event": min(end["event"], start["event"] + max(max_rows, 1))}
+
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+        if start == end:
+            return []
+        begin, stop = start["event"], end["event"]
+        segments = self._segments()
+        has_all = segments and segments[0].first <= begin and segments[-1].end >= stop
+        if not has_all:
+            left = f"events {segments[0].first} to {segments[-1].end - 1}" if segments else "none"
+            raise SourceChangedError(
+                f"events {begin} to {stop - 1} are gone, and {left} are left",
+                where=where_is(self.options),
+                todo=f"Was the spool {self.folder} removed or restored from a backup?",
+            )
+        return splits_of(segments, begin, stop, slots)
+
+    def read(self, split: Split) -> Iterator[Records]:
+        return read_slices(split.what, self.options.columns_beside())
+
+    def decoder(self) -> Decoder:
+        return make_decoder("json", schema=self._given)
+
+    def schema(self) -> pa.Schema | None:
+        if self._given is None:
+            return None
+        return pa.schema([*self._given.columns, *(self.extra_columns() or ())])
+
+    def extra_columns(self) -> pa.Schema | None:
+        wanted = self.options.columns_beside()
+        return pa.schema([(f"webhook_{name}", EXTRA_TYPES[name]) for name in wanted]) or None
+
+    def committed(self, position: Position, rows: int) -> None:  # noqa: ARG002 - the contract's
+        """Remove segments whose events are all in the table."""
+        spool = self._listening().spool
+        if position.get("spool") == str(spool.id):
+            spool.release(position["event"])
+
+    def check(self) -> Iterator[CheckStep]:
+        if self.options.tls is not None:
+            yield CheckStep("read certificate", self._read_certificate)
+        yield CheckStep("bind port", self._bind)
+        yield CheckStep("write spool", self._write_spool)
+
+    def close(self) -> None:
+        """Stop listening, once what has arrived is answered."""
+        with self._guard:
+            endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.close()
+
+    def _listening(self) -> Endpoint:
+        with self._guard:
+            if self._endpoint is None:
+                self._endpoint = Endpoint(self.options)
+            endpoint = self._endpoint
+        try:
+            endpoint.refuse_broken()
+        except TransientError:
+            # The next question, after a restart, opens it anew.
+            self.close()
+            raise
+        return endpoint
+
+    def _segments(self) -> list[Segment]:
+        endpoint = self._endpoint
+        if endpoint is not None:
+            return list(endpoint.spool.segments)
+        return [loaded(path)[0] for path in paths_in(self.folder)]
+
+    def _refuse_other(self, current: Position, spool: str, first: int, end: int) -> None:
+        if current.get("spool") != spool:
+            raise SourceChangedError(
+                f"the spool {self.folder} is not the one that the checkpoint speaks of "
+                f"(id {current.get('spool')!r}, now {spool!r})",
+                where=where_is(self.options),
+                todo="Name the old folder by `spool`: events wait there. Without it, take what the "
+                "new one holds by `icestream run --start-over`.",
+            )
+        if not first <= current["event"] <= end:
+            raise SourceChangedError(
+                f"event {current['event']} is not in the spool {self.folder}, which holds events "
+                f"{first} to {end - 1}",
+                where=where_is(self.options),
+                todo="Was it restored from a backup? Restore the newest state of it, or take what "
+                "it holds by `icestream run --start-over`.",
+            )
+
+    def _read_certificate(self) -> str:
+        tls_context(self.options)
+        return self.options.tls.cert if self.options.tls is not None else ""
+
+    def _bind(self) -> str:
+        owner = holder(self.folder)
+        if owner is not None:
+            return f"process {owner}, which runs the pipeline, has it"
+        bound(self.options).close()
+        return f"{self.options.host}:{self.options.port}"
+
+    def _write_spool(self) -> str:
+        """Look whether the spool can be written, and leave nothing behind."""
+        there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
+        try:
+            with tempfile.TemporaryFile(dir=there) as file:
+                file.write(b"icestream")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as exc:
+            raise spool_fault(self.options, exc) from exc
+        return str(self.folder)

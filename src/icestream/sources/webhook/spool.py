@@ -1,0 +1,247 @@
+"""The spool: events that were answered with success and are not in the table yet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from icestream.sources.webhook import spool_files
+from icestream.sources.webhook.ids import TakenIds
+from icestream.sources.webhook.records import MAGIC, NO_KEY, SEGMENT
+from icestream.sources.webhook.segments import (
+    Segment,
+    corrupt,
+    loaded,
+    name_of,
+    paths_in,
+    refuse_other_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from icestream.sources.webhook.records import Arrival
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 64 << 20
+
+
+class SpoolFullError(Exception):
+    """The spool has as many bytes as it may have."""
+
+
+class Spool:
+    """Segments of records on disk, and which ids they and those before them had.
+
+    Opening it takes the lock, cuts off a tail that a crash left behind and that nobody was
+    answered for, and reads everything else, so that nothing broken is met later. `append` is
+    called by one thread and `release` by another.
+
+    Args:
+        folder: made if it is not there.
+        remember_days: how long ids are remembered.
+        max_bytes: how large it may become.
+        durable: False to measure what durability costs, and for nothing else.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        remember_days: int = 4,
+        max_bytes: int = 10 << 30,
+        durable: bool = True,
+    ) -> None:
+        self.folder = folder
+        self._max_bytes = max_bytes
+        # A segment is the least that can be given back, so several of them must fit.
+        self._segment_bytes = min(SEGMENT_BYTES, max_bytes // 4)
+        self._durable = durable
+        self._guard = threading.Lock()
+        self._file = -1
+        self.fault: OSError | None = None
+        """Why it can't be written any more, if so; what is in it stays readable."""
+        spool_files.make_folder(folder)
+        self._lock = spool_files.take_lock(folder)
+        try:
+            self.id = spool_files.spool_id(folder)
+            self._answered = spool_files.Answered(folder)
+            self._ids = TakenIds(folder / "ids.db", remember_days)
+            self.segments = self._load()
+            self._file = os.open(self._last.path, os.O_WRONLY | os.O_CLOEXEC)
+            self._cut_tail()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.first = self.segments[0].first
+        self.end = self._last.end
+        """The number after the last event that is safe."""
+
+    @property
+    def _last(self) -> Segment:
+        return self.segments[-1]
+
+    def append(self, arrivals: Sequence[Arrival]) -> list[bool]:
+        """Make arrivals durable together, and tell for each whether it is new.
+
+        One whose id was taken before, or stands earlier in the same list, is not written again;
+        also that one is on disk when this returns.
+
+        Raises:
+            SpoolFullError: there is no room; nothing was written.
+            OSError: the disk did not take it; nothing counts as written.
+        """
+        with self._guard:
+            if self.fault is not None:
+                raise self.fault
+            taken = self._ids.among({each.key for each in arrivals} - {NO_KEY})
+            news, fresh = [], []
+            for each in arrivals:
+                is_new = each.key == NO_KEY or each.key not in taken
+                news.append(is_new)
+                if is_new:
+                    taken.add(each.key)
+                    fresh.append(each)
+            if fresh:
+                self._write(fresh)
+            return news
+
+    def _write(self, fresh: list[Arrival]) -> None:
+        number, records = self.end, []
+        for each in fresh:
+            records.append(each.packed(number))
+            number += len(each.events)
+        content = b"".join(records)
+        if sum(each.size for each in self.segments) + len(content) > self._max_bytes:
+            raise SpoolFullError
+        if self._last.size > SEGMENT.size and self._last.size >= self._segment_bytes:
+            self._roll()
+        last = self._last
+        try:
+            _write_all(self._file, content, last.size)
+            self._sync()
+        except OSError:
+            # What is there of it was not answered, so it goes at once.
+            os.ftruncate(self._file, last.size)
+            raise
+        for each, record in zip(fresh, records, strict=True):
+            last.add(len(each.events), len(record))
+            if each.key != NO_KEY:
+                self._ids.add(each.key, each.received_us)
+        self._answered.write(last.first, last.size)
+        self.end = number
+        if self._ids.is_full():
+            self._keep_ids()
+
+    def _keep_ids(self) -> None:
+        try:
+            self._ids.keep(self.end, _now_us())
+        except OSError as exc:
+            # The events are safe, and so are their ids as long as their segments stay.
+            logger.warning("ids of events can't be written down yet: %s", exc)
+
+    def _sync(self) -> None:
+        if not self._durable:
+            return
+        try:
+            os.fdatasync(self._file)
+        except OSError as exc:
+            # The kernel may have dropped what it could not write: nothing here is sure any more.
+            self.fault = exc
+            raise
+
+    def _roll(self) -> None:
+        segment = self._made(self.end)
+        os.close(self._file)
+        self._file = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
+        self.segments.append(segment)
+
+    def _made(self, first: int) -> Segment:
+        path = self.folder / name_of(first)
+        spool_files.write_whole(path, SEGMENT.pack(MAGIC, self.id.bytes, first))
+        return Segment(path, first, first)
+
+    def release(self, number: int) -> None:
+        """Remove what lies wholly before an event; its ids stay remembered."""
+        with self._guard:
+            done = [each for each in self.segments[:-1] if each.end <= number]
+            if not done:
+                return
+            if self._ids.kept_up_to < done[-1].end:
+                self._ids.keep(self.end, _now_us())
+            self.segments = self.segments[len(done) :]
+            self.first = self.segments[0].first
+            for each in done:
+                each.path.unlink(missing_ok=True)
+            spool_files.sync_folder(self.folder)
+
+    def close(self) -> None:
+        """Let go of the folder. May be called more than once."""
+        with self._guard:
+            if self._lock < 0:
+                return
+            self._answered.close()
+            self._ids.close()
+            os.close(self._file)
+            os.close(self._lock)
+            self._lock = -1
+            self.fault = OSError("the spool is closed")
+
+    def _load(self) -> list[Segment]:
+        paths = paths_in(self.folder)
+        if not paths:
+            answered, _ = self._answered.read()
+            if answered:
+                raise corrupt(self.folder / name_of(answered), "it is not there")
+            return [self._made(0)]
+        segments: list[Segment] = []
+        for path in paths:
+            refuse_other_file(path, self.id.bytes)
+            segment, fault = loaded(path, self._remember)
+            if fault is not None and path != paths[-1]:
+                raise corrupt(path, f"at byte {fault.offset}: {fault.reason}")
+            if segments and segment.first != segments[-1].end:
+                raise corrupt(path, f"the segment before it ends at event {segments[-1].end}")
+            segments.append(segment)
+        self._refuse_lost(segments[-1])
+        return segments
+
+    def _remember(self, number: int, arrival: Arrival) -> None:
+        if arrival.key != NO_KEY and number >= self._ids.kept_up_to:
+            self._ids.add(arrival.key, arrival.received_us)
+
+    def _refuse_lost(self, last: Segment) -> None:
+        """Refuse a spool that lacks a part which was answered with success."""
+        first, offset = self._answered.read()
+        if first > last.first:
+            raise corrupt(self.folder / name_of(first), "it is not there")
+        if first == last.first and last.size < offset:
+            raise corrupt(
+                last.path,
+                f"it is whole up to byte {last.size}, and events up to byte {offset} were answered "
+                "with success",
+            )
+
+    def _cut_tail(self) -> None:
+        """Cut off what a crash left of requests that were never answered."""
+        if os.fstat(self._file).st_size > self._last.size:
+            os.ftruncate(self._file, self._last.size)
+        # What was written before the crash and not synced is kept, so it must be safe from now on.
+        os.fsync(self._file)
+        self._answered.write(self._last.first, self._last.size)
+
+
+def _write_all(handle: int, content: bytes, offset: int) -> None:
+    left = memoryview(content)
+    while left:
+        written = os.pwrite(handle, left, offset)
+        left, offset = left[written:], offset + written
+
+
+def _now_us() -> int:
+    return int(time.time() * 1_000_000)
