@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import md5
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.sources.postgres_cdc.relation import block_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +32,46 @@ def snapshot_block(
         The block with `block_columns(relation, types, snapshot=True, first=first)`, and how many
         values of which columns are null because Arrow's type can't hold them.
     """
-    raise NotImplementedError
+    columns, nulled = typed(relation, types, texts)
+    if relation.has_row_key:
+        columns.append(row_keys(relation, texts, len(columns[0]) if columns else 0))
+    schema = block_columns(relation, types, snapshot=True, first=first)
+    return pa.RecordBatch.from_arrays(columns, schema=schema), nulled
 
 
-def row_keys(relation: Relation, texts: Sequence[pa.Array]) -> pa.Array:
+def typed(
+    relation: Relation, types: TypeCatalog, texts: Sequence[pa.Array]
+) -> tuple[list[pa.Array], dict[str, int]]:
+    """Return the columns of a table with their types, and what became null in which of them."""
+    columns, nulled = [], {}
+    for column, strings in zip(relation.columns, texts, strict=True):
+        values, count = types.from_text(strings, column.type_oid, column.typmod)
+        columns.append(values)
+        if count:
+            nulled[column.name] = count
+    return columns, nulled
+
+
+def row_keys(relation: Relation, texts: Sequence[pa.Array], rows: int) -> pa.Array:
     """Return a key for each row of a table without one: a hash over its values.
 
     A null adds nothing to it, so that a column that is added later leaves the keys of older rows
     as they are; so does renaming one.
+
+    Args:
+        relation: the table.
+        texts: strings as PostgreSQL prints them, one array a column of the relation.
+        rows: how many rows there are, also of a table without columns.
     """
-    raise NotImplementedError
+    parts = [
+        pc.binary_join_element_wise(
+            str(column.number or place),
+            pc.binary_length(strings).cast(pa.string()),
+            strings,
+            ":",
+        ).fill_null("")
+        for place, (column, strings) in enumerate(zip(relation.columns, texts, strict=True), 1)
+    ]
+    told = pc.binary_join_element_wise(*parts, "").to_pylist() if parts else [""] * rows
+    hashes = [md5(row.encode(), usedforsecurity=False).hexdigest() for row in told]
+    return pa.array(hashes, pa.string())

@@ -6,15 +6,30 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from icestream.errors import ConnectorError
+from icestream.sources.postgres_cdc.changed_rows import changes_block, truncate_block
+from icestream.sources.postgres_cdc.relation_message import read_relation, read_truncate
+from icestream.sources.postgres_cdc.tuples import Bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from icestream.sources.postgres_cdc.messages import Messages
     from icestream.sources.postgres_cdc.relation import Relation
+    from icestream.sources.postgres_cdc.tuples import Mask, Places
     from icestream.sources.postgres_cdc.types import TypeCatalog
     from icestream.sources.postgres_cdc.visibility import Visibility
+
+BEGIN, RELATION, TRUNCATE = ord("B"), ord("R"), ord("T")
+# Insert, Update, Delete.
+ROW_KINDS = np.isin(np.arange(256), np.frombuffer(b"IUD", np.uint8))
+# Begin, Commit, Origin, Relation, Type, Message, Truncate, and those.
+KNOWN_KINDS = np.isin(np.arange(256), np.frombuffer(b"BCORYMTIUD", np.uint8))
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,32 @@ class Database(Protocol):
         """
 
 
+@dataclass
+class _Table:
+    told: Relation
+    is_wanted: bool
+    described: Relation | None = None
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Messages, with what is known of each.
+
+    Attributes:
+        data: what they are in.
+        starts: where each begins.
+        kinds: the first byte of each.
+        xids: the transaction of each.
+        is_wanted: whether that transaction is asked for.
+    """
+
+    data: Bytes
+    starts: Places
+    kinds: npt.NDArray[np.uint8]
+    xids: Places
+    is_wanted: Mask
+
+
 class ChangeParser:
     """Reads one stream of messages; it remembers tables, and the transaction it is in.
 
@@ -81,11 +122,115 @@ class ChangeParser:
     def __init__(self, wanted: Wanted, types: TypeCatalog, database: Database) -> None:
         self.nulled: Counter[tuple[tuple[str, str], str]] = Counter()
         self.rows = 0
-        raise NotImplementedError
+        self._wanted = wanted
+        self._types = types
+        self._database = database
+        self._tables: dict[int, _Table] = {}
+        self._final_lsn = self._xid = -1
 
     def parse(self, messages: Messages) -> list[pa.RecordBatch]:
         """Return the blocks of the next messages, with the columns that `block_columns` tells.
 
         Rows of one table are in the order of the log; tables are in no order to each other.
+
+        Raises:
+            ConnectorError: the messages are not those of the protocol.
         """
-        raise NotImplementedError
+        if not len(messages):
+            return []
+        stretch = self._followed(messages)
+        blocks: list[pa.RecordBatch] = []
+        begin = 0
+        is_truncate = (stretch.kinds == TRUNCATE) & stretch.is_wanted
+        for place in np.flatnonzero((stretch.kinds == RELATION) | is_truncate).tolist():
+            start = int(stretch.starts[place])
+            told = None if is_truncate[place] else read_relation(stretch.data, start)
+            # What comes before must be told by the columns that it was written with.
+            if told is None or self._is_changed(told):
+                blocks += self._changes(stretch, slice(begin, place))
+                begin = place + 1
+            if told is None:
+                blocks += self._truncates(stretch, place)
+            else:
+                self._meet(told)
+        blocks += self._changes(stretch, slice(begin, len(messages)))
+        self.rows += sum(block.num_rows for block in blocks)
+        return blocks
+
+    def _followed(self, messages: Messages) -> _Stretch:
+        """Tell of each message which transaction it is in."""
+        data = Bytes(messages.data)
+        starts = messages.starts
+        kinds = data.bytes[starts]
+        if not KNOWN_KINDS[kinds].all():
+            unknown = chr(kinds[~KNOWN_KINDS[kinds]][0])
+            raise ConnectorError(f"the log has a message of kind {unknown!r}, which is not known")
+        begins = starts[kinds == BEGIN]
+        lsns = np.concatenate([[self._final_lsn], data.int64[begins + 1]])
+        xids = np.concatenate([[self._xid], data.int32[begins + 17].astype(np.int64) & 0xFFFFFFFF])
+        transaction = np.cumsum(kinds == BEGIN)
+        self._final_lsn, self._xid = int(lsns[-1]), int(xids[-1])
+        if lsns[0] < 0 and ROW_KINDS[kinds[transaction == 0]].any():
+            raise ConnectorError("the log has a change outside of any transaction")
+        is_wanted = (lsns >= self._wanted.start) & (lsns < self._wanted.end)
+        return _Stretch(data, starts, kinds, xids[transaction], is_wanted[transaction])
+
+    def _is_changed(self, told: Relation) -> bool:
+        known = self._tables.get(told.id)
+        return known is not None and known.told != told
+
+    def _meet(self, told: Relation) -> None:
+        # The server tells a table again whenever it forgot that it has; mostly nothing is new.
+        known = self._tables.get(told.id)
+        if known is None or known.told != told:
+            self._tables[told.id] = _Table(told, self._wanted.has_table(told.table))
+
+    def _truncates(self, stretch: _Stretch, place: int) -> list[pa.RecordBatch]:
+        """Return a block for each table that a message Truncate empties."""
+        blocks = []
+        for relation_id in read_truncate(stretch.data, int(stretch.starts[place])):
+            table = self._table(relation_id)
+            seen = self._wanted.seen.get(table.told.table)
+            is_seen = seen is not None and bool(seen.sees(stretch.xids[place : place + 1])[0])
+            if table.is_wanted and not is_seen:
+                blocks.append(truncate_block(self._described(table), self._types))
+        return blocks
+
+    def _changes(self, stretch: _Stretch, part: slice) -> list[pa.RecordBatch]:
+        """Return the rows of some messages, a block a table."""
+        is_row = ROW_KINDS[stretch.kinds[part]] & stretch.is_wanted[part]
+        starts, xids = stretch.starts[part][is_row], stretch.xids[part][is_row]
+        relation_ids = stretch.data.int32[starts + 1].astype(np.int64) & 0xFFFFFFFF
+        blocks = []
+        for relation_id in np.unique(relation_ids).tolist():
+            table = self._table(relation_id)
+            if not table.is_wanted:
+                continue
+            chosen = relation_ids == relation_id
+            seen = self._wanted.seen.get(table.told.table)
+            if seen is not None:
+                chosen &= ~seen.sees(xids)
+            if chosen.any():
+                blocks.append(self._block(self._described(table), stretch.data, starts[chosen]))
+        return blocks
+
+    def _block(self, relation: Relation, data: Bytes, starts: Places) -> pa.RecordBatch:
+        block, nulled = changes_block(
+            relation, self._types, data, starts, self._database.values_now
+        )
+        for name, count in nulled.items():
+            self.nulled[relation.table, name] += count
+        return block
+
+    def _table(self, relation_id: int) -> _Table:
+        try:
+            return self._tables[relation_id]
+        except KeyError:
+            raise ConnectorError(
+                f"the log has a change of relation {relation_id} before it tells its columns"
+            ) from None
+
+    def _described(self, table: _Table) -> Relation:
+        if table.described is None:
+            table.described = self._database.describe(table.told)
+        return table.described
