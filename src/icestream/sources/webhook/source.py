@@ -95,9 +95,9 @@ class WebhookSource(Source[WebhookOptions]):
             return []
         begin, stop = start["event"], end["event"]
         segments = self._segments()
-        has_all = segments and segments[0].first <= begin and segments[-1].end >= stop
-        if not has_all:
-            left = f"events {segments[0].first} to {segments[-1].end - 1}" if segments else "none"
+        first, last = (segments[0].first, segments[-1].end) if segments else (0, 0)
+        if begin < first or stop > last:
+            left = f"events {first} to {last - 1}" if last > first else "none"
             raise SourceChangedError(
                 f"events {begin} to {stop - 1} are gone, and {left} are left",
                 where=where_is(self.options),

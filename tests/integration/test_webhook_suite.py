@@ -1,0 +1,239 @@
+"""The webhook source held to the suite of all sources, and what is its own."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.fixtures.ports import answers, free_port
+
+from icestream.errors import ConnectorError, CorruptStateError, SourceChangedError
+from icestream.sources.webhook import WebhookOptions, WebhookSource
+from icestream.sources.webhook.records import NO_KEY, Arrival
+from icestream.sources.webhook.spool import Spool
+from icestream.testing.source_suite import SourceSuite, System, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Hook:
+    """An endpoint; events are posted while it listens, and put into the spool while not."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.spool = folder / "spool"
+        self.port = free_port()
+        self.changes = changes
+        self.sources: list[WebhookSource] = []
+        self.added = 0
+
+    def source(self) -> WebhookSource:
+        include = ["event_id", "received_at", "stream", "number", "headers"]
+        told = {"port": self.port, "spool": str(self.spool), "include": include, **self.changes}
+        self.sources.append(WebhookSource(WebhookOptions.model_validate(told)))
+        return self.sources[-1]
+
+    def add(self, rows: int) -> None:
+        events = [{"id": self.added + place} for place in range(rows)]
+        self.added += rows
+        if answers(self.port):
+            self.post(events)
+            return
+        spool = Spool(self.spool)
+        spool.append(
+            [Arrival(b"/", 1, NO_KEY, b"", b"", [json.dumps(each).encode()]) for each in events]
+        )
+        spool.close()
+
+    def post(self, events: object, **headers: str) -> dict[str, Any]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request("POST", "/", json.dumps(events), headers)
+        answer = connection.getresponse()
+        told: dict[str, Any] = json.loads(answer.read())
+        connection.close()
+        assert answer.status == 200, told
+        return told
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+
+@pytest.fixture
+def hook(tmp_path: Path) -> Iterator[Hook]:
+    hook = Hook(tmp_path)
+    yield hook
+    hook.close()
+
+
+class TestWebhook(SourceSuite):
+    @pytest.fixture
+    def system(self, hook: Hook) -> System:
+        return hook
+
+
+def test_segments_go_once_they_are_committed_and_not_before(hook: Hook, tmp_path: Path) -> None:
+    hook.changes["max_spool_mb"] = 4
+    source = hook.source()
+    start = source.first()
+    for number in range(4):
+        hook.post([{"id": number, "filling": "x" * 700_000}])
+    hook.post([{"id": 4}])
+    end = source.newest(start)
+
+    files = sorted(hook.spool.glob("*.events"))
+    assert len(files) == 3
+    source.committed({**end, "event": 3}, 3)
+    assert sorted(hook.spool.glob("*.events")) == files[1:]
+    assert len(rows_of(source, {**end, "event": 2}, end)) == 3
+
+    source.committed(end, 2)
+    assert sorted(hook.spool.glob("*.events")) == files[2:]
+    assert source.newest(end) == end
+    assert source.first() == {**end, "event": 4}
+
+
+def test_repeat_is_known_after_its_segment_is_gone_and_the_process_began_anew(hook: Hook) -> None:
+    hook.changes["max_spool_mb"] = 4
+    source = hook.source()
+    start = source.first()
+    body = [{"id": 1, "filling": "x" * 900_000}]
+    for number in range(3):
+        key = {"Idempotency-Key": f"k{number}"}
+        assert hook.post(body, **key) == {"taken": 1, "already_had": 0}
+    source.committed(source.newest(start), 3)
+    assert source.first()["event"] == 2
+    source.close()
+
+    anew = hook.source()
+    anew.first()
+    for number in range(3):
+        key = {"Idempotency-Key": f"k{number}"}
+        assert hook.post(body, **key) == {"taken": 0, "already_had": 1}
+
+
+def test_segments_go_at_a_start_that_finds_them_committed(hook: Hook) -> None:
+    hook.changes["max_spool_mb"] = 4
+    source = hook.source()
+    start = source.first()
+    for number in range(2):
+        hook.post([{"id": number, "filling": "x" * 1_000_000}])
+        hook.post([{"id": number, "filling": "x" * 100_000}])
+    end = source.newest(start)
+    source.close()
+
+    anew = hook.source()
+    assert len(list(hook.spool.glob("*.events"))) == 2
+    anew.committed(end, 0)
+    assert len(list(hook.spool.glob("*.events"))) == 1
+
+
+def test_position_of_another_spool_is_refused(hook: Hook) -> None:
+    source = hook.source()
+    current = source.first()
+    with pytest.raises(SourceChangedError) as caught:
+        source.newest({**current, "spool": "old"})
+    assert str(caught.value) == (
+        f"source webhook 127.0.0.1:{hook.port}: the spool {hook.spool} is not the one that the "
+        f"checkpoint speaks of (id 'old', now {current['spool']!r})\n"
+        "  Name the old folder by `spool`: events wait there. Without it, take what the new one "
+        "holds by `icestream run --start-over`."
+    )
+
+
+def test_position_past_the_end_of_the_spool_is_refused(hook: Hook) -> None:
+    source = hook.source()
+    hook_first = source.first()
+    hook.add(3)
+    with pytest.raises(SourceChangedError) as caught:
+        source.newest({**hook_first, "event": 4})
+    assert str(caught.value) == (
+        f"source webhook 127.0.0.1:{hook.port}: event 4 is not in the spool {hook.spool}, which "
+        "holds events 0 to 2\n"
+        "  Was it restored from a backup? Restore the newest state of it, or take what it holds "
+        "by `icestream run --start-over`."
+    )
+
+
+def test_range_that_is_gone_is_refused(hook: Hook) -> None:
+    source = hook.source()
+    start = source.first()
+    with pytest.raises(SourceChangedError) as caught:
+        source.splits(start, {**start, "event": 5}, 1)
+    assert caught.value.what == "events 0 to 4 are gone, and none are left"
+
+
+def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> None:
+    hook.source().first()
+    with pytest.raises(ConnectorError) as caught:
+        hook.source().first()
+    assert str(caught.value) == (
+        f"source webhook 127.0.0.1:{hook.port}: can't listen there: address already in use\n"
+        "  Does another program, or another pipeline with this source, listen on it? Check "
+        "`host` and `port`; ports below 1024 need a privilege."
+    )
+    hook.port = free_port()
+    with pytest.raises(ConnectorError, match="is in use by process") as caught:
+        hook.source().first()
+    assert caught.value.todo == (
+        "A webhook source feeds one pipeline: fill several tables with `route_by`, or give each "
+        "pipeline a source with a port and a `spool` of its own."
+    )
+
+
+def test_record_that_rots_while_it_waits_is_named_by_the_task_that_meets_it(hook: Hook) -> None:
+    source = hook.source()
+    start = source.first()
+    hook.add(3)
+    (split,) = source.splits(start, source.newest(start), 1)
+    (file,) = hook.spool.glob("*.events")
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+
+    with pytest.raises(CorruptStateError) as caught:
+        list(source.read(split))
+    assert str(caught.value) == (
+        f"the file {file} can't be read: at byte 32: the checksum does not match\n"
+        "  Restore it from a backup. It holds events that were answered with success, so none of "
+        "it is passed over."
+    )
+
+
+def test_tasks_are_not_given_secrets(hook: Hook) -> None:
+    hook.changes["auth"] = {"type": "bearer", "secrets": "no-task-needs-it"}
+    assert b"no-task-needs-it" not in pickle.dumps(hook.source())
+
+
+def test_check_of_a_running_pipeline_says_that_it_runs(hook: Hook) -> None:
+    hook.source().first()
+    step = next(step for step in hook.source().check() if step.name == "bind port")
+    assert step.run().endswith(", which runs the pipeline, has it")
+
+
+def test_check_leaves_nothing_behind(hook: Hook, tmp_path: Path) -> None:
+    for step in hook.source().check():
+        step.run()
+    assert list(tmp_path.iterdir()) == []
+    assert not answers(hook.port)
+
+
+def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path) -> None:
+    other = Hook(tmp_path / "other")
+    other.port = hook.port
+    other.source().first()
+    steps = {step.name: step for step in hook.source().check()}
+    with pytest.raises(ConnectorError, match="can't listen there: address already in use"):
+        steps["bind port"].run()
+    other.close()
+
+    hook.spool = tmp_path / "file" / "spool"
+    (tmp_path / "file").write_text("")
+    steps = {step.name: step for step in hook.source().check()}
+    with pytest.raises(ConnectorError) as caught:
+        steps["write spool"].run()
+    assert caught.value.what == f"the spool {hook.spool} can't be used: not a directory"

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+
+from icestream.sources.webhook.bodies import events_in, is_gzip, is_lines, unzipped
+from icestream.sources.webhook.group_commit import Rate
+from icestream.sources.webhook.refusal import Refusal
+
+
+def events(body: str, *, lines: bool = False) -> list[bytes]:
+    return [raw for raw, _ in events_in(body.encode(), lines=lines)]
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (' {"a": 1.10}\n', [b'{"a": 1.10}']),
+        ('[{"a":1e400} ,\n{"b":"]},{"}]', [b'{"a":1e400}', b'{"b":"]},{"}']),
+        ('[{"a": "\\u2028 ä"}]', ['{"a": "\\u2028 ä"}'.encode()]),
+        ("[]", []),
+        (" [ ] ", []),
+        ("{}", [b"{}"]),
+    ],
+)
+def test_events_are_kept_as_they_were_written(body: str, found: list[bytes]) -> None:
+    assert events(body) == found
+
+
+def test_lines_are_events_and_blank_ones_are_passed_over() -> None:
+    assert events('{"a": 1}\r\n\n {"b": "x\u2028y"}', lines=True) == [
+        b'{"a": 1}',
+        '{"b": "x\u2028y"}'.encode(),
+    ]
+    assert events("", lines=True) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("", "the body is not JSON: Expecting value"),
+        ("{", "the body is not JSON: Expecting property name enclosed in double quotes"),
+        ('{"a": NaN}', "the body is not JSON: NaN is no JSON"),
+        ("{} {}", "the body is not JSON: more follows the value"),
+        ("7", "the body is not a JSON object, and events are"),
+        ("[{}, 7]", "event 2 of the array is not a JSON object, and events are"),
+        ("[{}", "the body is not JSON: no comma or ] after event 1"),
+        ("[{} {}]", "the body is not JSON: no comma or ] after event 1"),
+        ("[{},]", "event 2 of the array is not JSON: Expecting value"),
+        ("[{}] 1", "the body is not JSON: more follows the array"),
+        ("[] 1", "the body is not JSON: more follows the array"),
+        ("[", "event 1 of the array is not JSON: Expecting value"),
+        ('{"a":' + "[" * 200_000, "the body is nested too deep"),
+    ],
+)
+def test_other_bodies_are_refused_with_the_reason(body: str, reason: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        events(body)
+    assert (caught.value.status, caught.value.reason) == (400, reason)
+
+
+def test_line_that_is_no_object_is_refused_by_its_number() -> None:
+    with pytest.raises(Refusal) as caught:
+        events('{"a": 1}\n\n[1]\n', lines=True)
+    assert caught.value.reason == "line 3 is not a JSON object, and events are"
+
+
+def test_number_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(Refusal, match="the body is not JSON: Exceeds the limit"):
+        events('{"a": ' + "9" * 5000 + "}")
+
+
+def test_body_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(Refusal) as caught:
+        list(events_in(b'{"a": "\xff"}', lines=False))
+    assert caught.value.reason == "the body is not UTF-8"
+
+
+def test_gzip_is_unpacked_member_by_member_up_to_the_bound() -> None:
+    both = gzip.compress(b"a" * 600) + gzip.compress(b"b" * 400)
+    assert unzipped(both, 1000) == b"a" * 600 + b"b" * 400
+    with pytest.raises(Refusal) as caught:
+        unzipped(both + gzip.compress(b"c"), 1024 - 24)
+    assert caught.value.status == 413
+
+
+def test_bomb_is_refused_long_before_it_is_unpacked() -> None:
+    bomb = gzip.compress(b"\0" * (200 << 20))
+    with pytest.raises(Refusal) as caught:
+        unzipped(bomb, 1 << 20)
+    assert (caught.value.status, caught.value.reason) == (413, "the body is larger than 1024 KiB")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"no gzip", "the body is not gzip"),
+        (gzip.compress(b"whole")[:-4], "the gzip body ends too early"),
+        (gzip.compress(b"whole") + b"rest", "the body is not gzip"),
+    ],
+)
+def test_broken_gzip_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        unzipped(body, 1000)
+    assert (caught.value.status, caught.value.reason) == (400, reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        (b"application/json; charset=utf-8", False),
+        (b"Application/CloudEvents+JSON", False),
+        (b"application/x-ndjson", True),
+        (None, False),
+    ],
+)
+def test_content_type_tells_lines_from_one_value(kind: bytes | None, lines: bool) -> None:
+    assert is_lines({} if kind is None else {b"content-type": kind}) is lines
+
+
+@pytest.mark.parametrize(
+    ("look", "headers", "reason"),
+    [
+        (
+            is_lines,
+            {b"content-type": b"application/x-www-form-urlencoded"},
+            "content type 'application/x-www-form-urlencoded' is not JSON: application/json or "
+            "x-ndjson",
+        ),
+        (is_gzip, {b"content-encoding": b"br"}, "content encoding 'br' is not gzip"),
+    ],
+)
+def test_other_types_and_encodings_are_refused(
+    look: Any, headers: dict[bytes, bytes], reason: str
+) -> None:
+    with pytest.raises(Refusal) as caught:
+        look(headers)
+    assert (caught.value.status, caught.value.reason) == (415, reason)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rate_lets_a_burst_pass_and_says_when_to_come_again() -> None:
+    clock = Clock()
+    rate = Rate(0.5, 3, clock)
+    for _ in range(3):
+        rate.refuse_more()
+    with pytest.raises(Refusal) as caught:
+        rate.refuse_more()
+    assert (caught.value.status, caught.value.retry_after) == (429, 2)
+    assert caught.value.reason == "more than 0.5 requests a second"
+    clock.now += 2
+    rate.refuse_more()
+    clock.now += 1_000
+    for _ in range(3):
+        rate.refuse_more()
+    with pytest.raises(Refusal):
+        rate.refuse_more()

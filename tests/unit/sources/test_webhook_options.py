@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from icestream.sources.webhook import WebhookOptions, WebhookSource
+
+
+def options(**given: Any) -> WebhookOptions:
+    return WebhookOptions.model_validate({"port": 8480, **given})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_proof(host: str) -> None:
+    assert options(host=host).auth is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "hooks.example.com"])  # noqa: S104
+@pytest.mark.parametrize("auth", [None, {"type": "none"}])
+def test_other_addresses_do(host: str, auth: dict[str, str] | None) -> None:
+    with pytest.raises(ValueError, match="validation error") as caught:
+        options(host=host, auth=auth)
+    assert (
+        f"host {host!r} can be reached from elsewhere, and anybody could send: add `auth`, e.g. "
+        "`auth: {type: bearer, secrets: ${WEBHOOK_TOKEN}}`"
+    ) in str(caught.value)
+    assert options(host=host, auth={"type": "bearer", "secrets": "t"}).host == host
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": "/a", "streams": {"b": "/b"}}, "needs `path` or `streams`, not both"),
+        ({"streams": {"a": "/a", "b": "/a"}}, "two `streams` have the same path"),
+        ({"burst": 5}, "`burst` needs `rate_per_sec`"),
+        ({"path": "a"}, "should match pattern '^/'"),
+        ({"remember_days": 3}, "greater than or equal to 4"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="validation error") as caught:
+        options(**given)
+    assert message in str(caught.value)
+
+
+def test_spool_lies_beside_the_state_under_its_port() -> None:
+    assert options().spool == ".icestream/webhook-8480"
+    assert options(spool="elsewhere").spool == "elsewhere"
+
+
+def test_stream_is_a_column_where_there_are_several() -> None:
+    several = WebhookSource(options(streams={"orders": "/o", "refunds": "/r"}, include=["number"]))
+    extra = several.extra_columns()
+    assert extra is not None
+    assert extra.names == ["webhook_number", "webhook_stream"]
+    assert WebhookSource(options()).extra_columns() is None
+
+
+def test_columns_are_those_of_schema_and_include() -> None:
+    source = WebhookSource(options(schema="id bigint, at timestamp", include=["event_id"]))
+    schema = source.schema()
+    assert schema is not None
+    assert schema.names == ["id", "at", "webhook_event_id"]
+    assert source.declares()
+    assert WebhookSource(options()).schema() is None
+
+
+def test_identity_names_port_and_paths() -> None:
+    assert WebhookSource(options(streams={"b": "/z", "c": "/a"})).identity() == "webhook 8480 /a,/z"

@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from icestream.errors import ConnectorError, CorruptStateError
+from icestream.sources.webhook import ids
+from icestream.sources.webhook.ids import DAY_US, TakenIds, key_of
+from icestream.sources.webhook.reader import read_slices, splits_of
+from icestream.sources.webhook.records import NO_KEY, SEGMENT, Arrival
+from icestream.sources.webhook.spool import Spool, SpoolFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TODO = (
+    "\n  Restore it from a backup. It holds events that were answered with success, so none of it "
+    "is passed over."
+)
+
+
+def arrival(*events: bytes, event_id: bytes = b"") -> Arrival:
+    key = key_of(b"s", event_id) if event_id else NO_KEY
+    return Arrival(b"s", int(time.time() * 1e6), key, event_id, b"", events)
+
+
+def events_of(spool: Spool, begin: int = 0, slots: int = 1) -> list[bytes]:
+    return [
+        value
+        for split in splits_of(spool.segments, begin, spool.end, slots)
+        for records in read_slices(split.what, ["event_id"])
+        for value in records.values.to_pylist()
+    ]
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.events"))
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    spool = Spool(tmp_path / "spool", max_bytes=4096)
+    yield spool
+    spool.close()
+
+
+def reopened(spool: Spool, **changes: Any) -> Spool:
+    spool.close()
+    return Spool(spool.folder, **{"max_bytes": 4096, **changes})
+
+
+def test_events_are_numbered_and_read_back_in_order(spool: Spool) -> None:
+    assert spool.append([arrival(b"a", b"b"), arrival(b"c")]) == [True, True]
+    assert spool.append([arrival(b"d")]) == [True]
+    assert (spool.first, spool.end) == (0, 4)
+    assert events_of(spool) == [b"a", b"b", b"c", b"d"]
+    assert events_of(spool, 1) == [b"b", b"c", b"d"]
+
+
+def test_id_is_taken_once_with_all_its_events(spool: Spool) -> None:
+    one = arrival(b"a", b"b", event_id=b"1")
+    assert spool.append([one, one]) == [True, False]
+    assert spool.append([one, arrival(b"c", event_id=b"2")]) == [False, True]
+    assert events_of(spool) == [b"a", b"b", b"c"]
+
+
+def test_same_id_on_another_stream_is_another(spool: Spool) -> None:
+    assert key_of(b"a", b"bc") != key_of(b"ab", b"c")
+
+
+def test_everything_is_for_our_eyes_only(spool: Spool) -> None:
+    spool.append([arrival(b"a", event_id=b"1")])
+    assert spool.folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in spool.folder.iterdir()} == {0o600}
+
+
+def test_spool_opened_anew_goes_on(spool: Spool) -> None:
+    one = arrival(b"a", event_id=b"1")
+    spool.append([one])
+    anew = reopened(spool)
+    assert anew.id == spool.id
+    assert anew.append([one, arrival(b"b")]) == [False, True]
+    assert events_of(anew) == [b"a", b"b"]
+    anew.close()
+
+
+@pytest.mark.parametrize("tail", [b"\x00", b"\x00" * 100, b"\xff" * 7, b"\x60\x00\x00\x00half"])
+def test_tail_that_nobody_was_answered_for_is_cut_off(spool: Spool, tail: bytes) -> None:
+    spool.append([arrival(b"a")])
+    (file,) = files_of(spool.folder)
+    whole = file.read_bytes()
+    file.write_bytes(whole + tail)
+    anew = reopened(spool)
+    assert file.read_bytes() == whole
+    assert anew.append([arrival(b"b")]) == [True]
+    assert events_of(anew) == [b"a", b"b"]
+    anew.close()
+
+
+def test_torn_record_is_cut_off_wherever_it_ends(spool: Spool) -> None:
+    spool.append([arrival(b"a")])
+    (file,) = files_of(spool.folder)
+    whole = file.read_bytes()
+    torn = arrival(b"b" * 50, event_id=b"2").packed(1)
+    for length in range(1, len(torn)):
+        file.write_bytes(whole + torn[:length])
+        anew = reopened(spool)
+        assert events_of(anew) == [b"a"]
+        anew.close()
+
+
+def test_whole_record_that_was_not_answered_is_kept_with_its_id(spool: Spool) -> None:
+    spool.append([arrival(b"a")])
+    late = arrival(b"b", event_id=b"2")
+    (file,) = files_of(spool.folder)
+    file.write_bytes(file.read_bytes() + late.packed(1))
+    anew = reopened(spool)
+    assert anew.append([late]) == [False]
+    assert events_of(anew) == [b"a", b"b"]
+    anew.close()
+    # From now on it counts as answered, for it may be in the table.
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CorruptStateError):
+        Spool(spool.folder)
+
+
+def test_answered_record_that_is_broken_or_gone_is_named_and_never_cut_off(spool: Spool) -> None:
+    spool.append([arrival(b"a"), arrival(b"b")])
+    spool.append([arrival(b"c")])
+    spool.close()
+    (file,) = files_of(spool.folder)
+    whole = file.read_bytes()
+    for place in (len(whole) - 1, len(whole) - 60, SEGMENT.size + 9):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(CorruptStateError, match="can't be read: it is whole up to byte"):
+            Spool(spool.folder)
+    file.write_bytes(whole[:-1])
+    with pytest.raises(CorruptStateError) as caught:
+        Spool(spool.folder)
+    third = len(arrival(b"c").packed(2))
+    assert str(caught.value) == (
+        f"the file {file} can't be read: it is whole up to byte {len(whole) - third}, and events "
+        f"up to byte {len(whole)} were answered with success" + TODO
+    )
+    file.unlink()
+    file.with_name("00000000000000000003.events").write_bytes(b"")
+    with pytest.raises(CorruptStateError, match="its head is not the one of this spool"):
+        Spool(spool.folder)
+
+
+def test_broken_record_of_an_older_segment_is_named(spool: Spool) -> None:
+    for number in range(5):
+        spool.append([arrival(b"%d" % number * 600)])
+    spool.close()
+    first, second, _ = files_of(spool.folder)
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(CorruptStateError) as caught:
+        Spool(spool.folder)
+    assert "can't be read: at byte " in str(caught.value)
+    assert str(caught.value).endswith(": the checksum does not match" + TODO)
+    first.write_bytes(whole)
+    second.unlink()
+    with pytest.raises(CorruptStateError, match="the segment before it ends at event 2"):
+        Spool(spool.folder)
+
+
+def test_segments_that_are_all_gone_are_missed(spool: Spool) -> None:
+    for number in range(4):
+        spool.append([arrival(b"%d" % number * 600)])
+    spool.close()
+    for file in files_of(spool.folder):
+        file.unlink()
+    with pytest.raises(CorruptStateError, match=r"00000002.events can't be read: it is not there"):
+        Spool(spool.folder)
+
+
+@pytest.mark.parametrize("name", ["spool.json", "answered", "ids.db"])
+def test_file_of_ours_that_is_corrupt_is_named(spool: Spool, name: str) -> None:
+    spool.append([arrival(b"a", event_id=b"1")])
+    spool.close()
+    (spool.folder / name).write_bytes(b"x" * 4096)
+    with pytest.raises(CorruptStateError, match=name.replace(".", r"\.")):
+        Spool(spool.folder)
+    # The lock is free again.
+    with pytest.raises(CorruptStateError):
+        Spool(spool.folder)
+
+
+def test_spool_without_its_name_is_not_given_another(spool: Spool) -> None:
+    spool.close()
+    (spool.folder / "spool.json").unlink()
+    with pytest.raises(CorruptStateError, match=r"spool.json can't be read: it is not there"):
+        Spool(spool.folder)
+
+
+def test_released_segments_go_and_the_newest_stays(spool: Spool) -> None:
+    for number in range(5):
+        spool.append([arrival(b"%d" % number * 350, event_id=b"%d" % number)])
+    assert len(files_of(spool.folder)) == 2
+    spool.release(2)
+    assert len(files_of(spool.folder)) == 2
+    spool.release(5)
+    assert [file.name for file in files_of(spool.folder)] == ["00000000000000000003.events"]
+    assert (spool.first, spool.end) == (3, 5)
+    anew = reopened(spool)
+    again = [arrival(b"%d" % number * 350, event_id=b"%d" % number) for number in range(5)]
+    assert anew.append(again) == [False] * 5
+    anew.close()
+
+
+def test_full_spool_takes_nothing_and_goes_on_once_there_is_room(spool: Spool) -> None:
+    big = arrival(b"x" * 1500)
+    spool.append([big])
+    spool.append([big])
+    with pytest.raises(SpoolFullError):
+        spool.append([big])
+    assert spool.end == 2
+    spool.release(1)
+    assert spool.append([big]) == [True]
+    assert events_of(spool, 1) == [b"x" * 1500] * 2
+
+
+def test_full_disk_leaves_nothing_half_written(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool.append([arrival(b"a")])
+    (file,) = files_of(spool.folder)
+    whole = file.read_bytes()
+
+    def half(handle: int, content: bytes, offset: int) -> int:
+        if len(content) < 60:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(handle, content[:30], offset)
+
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", half)
+    with pytest.raises(OSError, match="No space left"):
+        spool.append([arrival(b"b")])
+    monkeypatch.undo()
+    assert file.read_bytes() == whole
+    assert spool.append([arrival(b"c")]) == [True]
+    assert events_of(spool) == [b"a", b"c"]
+
+
+def test_sync_that_fails_ends_the_spool(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        spool.append([arrival(b"b", event_id=b"1")])
+    monkeypatch.undo()
+    # The kernel may have dropped the page and says so only once.
+    with pytest.raises(OSError, match="Input/output error"):
+        spool.append([arrival(b"c")])
+    anew = reopened(spool)
+    assert anew.end == 0
+    assert anew.append([arrival(b"b", event_id=b"1")]) == [True]
+    anew.close()
+
+
+def test_second_process_is_told_who_holds_the_spool(spool: Spool) -> None:
+    code = (
+        "import pathlib, sys; from icestream.sources.webhook.spool import Spool; "
+        "Spool(pathlib.Path(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, spool.folder], capture_output=True, text=True, check=False
+    )
+    assert f"ConnectorError: the spool {spool.folder} is in use by process {os.getpid()}" in (
+        done.stderr
+    )
+    with pytest.raises(ConnectorError):
+        Spool(spool.folder)
+
+
+def test_ids_outlive_memory_and_are_forgotten_after_their_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = TakenIds(tmp_path / "ids.db", remember_days=4)
+    days = {day: key_of(b"s", b"%d" % day) for day in range(8)}
+    for day, key in days.items():
+        taken.add(key, day * DAY_US)
+        taken.keep(day + 1, day * DAY_US + 5)
+    assert taken.among(days.values()) == {days[day] for day in (3, 4, 5, 6, 7)}
+    taken.close()
+    again = TakenIds(tmp_path / "ids.db", remember_days=4)
+    assert again.kept_up_to == 8
+    assert again.among([*days.values(), key_of(b"s", b"x")]) == {days[day] for day in range(3, 8)}
+    again.close()
+
+
+def test_memory_holds_a_bounded_number_of_ids(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ids, "MOST_IN_MEMORY", 3)
+    for number in range(10):
+        spool.append([arrival(b"a", event_id=b"%d" % number)])
+        assert len(spool._ids._recent) < 3
+    assert spool._ids.kept_up_to == 9
+    again = [arrival(b"a", event_id=b"%d" % number) for number in range(10)]
+    assert spool.append(again) == [False] * 10
+    anew = reopened(spool)
+    assert anew.append(again) == [False] * 10
+    anew.close()
+
+
+def test_events_of_one_id_are_cut_where_a_batch_ends(spool: Spool) -> None:
+    spool.append([arrival(*(b"%d" % number for number in range(10)))])
+    (split,) = splits_of(spool.segments, 3, 7, 4)
+    (records,) = read_slices(split.what, ["number", "stream"])
+    assert records.values.to_pylist() == [b"3", b"4", b"5", b"6"]
+    assert records.extra["webhook_number"].to_pylist() == [3, 4, 5, 6]
+    assert records.position(1) == "event 4"
+
+
+def test_slices_begin_near_their_first_event(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for block in range(30):
+        spool.append([arrival(b"%d" % (block * 1000 + place)) for place in range(1000)])
+    parts = splits_of(spool.segments, 0, 30_000, 3)
+    assert [split.rows for split in parts] == [10_000] * 3
+    offsets = [part.offset for split in parts for part in split.what]
+    size = spool.segments[0].size
+    assert offsets[0] == SEGMENT.size
+    assert abs(offsets[1] - size / 3) < size / 10
+    assert [int(value) for value in events_of(spool, slots=3)] == list(range(30_000))
+    spool.close()
+
+
+def test_layout_on_disk_stays_the_same() -> None:
+    packed = Arrival(b"s", 7, b"k" * 16, b"id", b"[]", [b"{}", b"{ }"]).packed(5)
+    assert packed[8:] == (
+        struct.pack("<QQ", 5, 7) + b"k" * 16 + struct.pack("<HHII", 1, 2, 2, 2)
+        + b"sid[]" + struct.pack("<II", 2, 3) + b"{}{ }"
+    )  # fmt: skip
+    assert packed[:4] == struct.pack("<I", len(packed) - 8)
