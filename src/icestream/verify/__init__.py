@@ -1,0 +1,1 @@
+"""Compares mirrored tables with the database that they mirror."""

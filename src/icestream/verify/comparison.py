@@ -1,0 +1,173 @@
+"""Compares the rows of two sides in Spark: checksums first, then the rows of chunks that differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.verify.agreed_types import common_type, converted
+from icestream.verify.checksums import RowTask, Sums, SumTask, Terms, differing_chunks
+from icestream.verify.report import (
+    DIFFERENT,
+    DOUBLED,
+    EXTRA,
+    KINDS,
+    MISSING,
+    RowDifference,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from icestream.verify.side import Reader
+
+SOURCE, LAKE = 0, 1
+ROWS_A_CHUNK = 2_000
+MOST_CHUNKS = 16_384
+ROW_COLUMNS = "side int, key array<string>, hash long, hashes array<long>, texts array<string>"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The columns of two tables, side by side.
+
+    Attributes:
+        columns: those that both have, in the type in which they are compared.
+        only_in_source: those that the first alone has.
+        only_in_lake: those that the second alone has.
+        at_odds: those whose types have nothing in common.
+    """
+
+    columns: pa.Schema
+    only_in_source: tuple[str, ...] = ()
+    only_in_lake: tuple[str, ...] = ()
+    at_odds: tuple[str, ...] = ()
+
+
+def agree(source: pa.Schema, lake: pa.Schema) -> Agreement:
+    """Find out what of two tables can be compared."""
+    both = [name for name in source.names if name in lake.names]
+    types = {name: common_type(source.field(name).type, lake.field(name).type) for name in both}
+    return Agreement(
+        pa.schema([pa.field(name, kind) for name, kind in types.items() if kind is not None]),
+        only_in_source=tuple(name for name in source.names if name not in lake.names),
+        only_in_lake=tuple(name for name in lake.names if name not in source.names),
+        at_odds=tuple(
+            f"{name} ({source.field(name).type}, {lake.field(name).type})"
+            for name, kind in types.items()
+            if kind is None
+        ),
+    )
+
+
+def terms_of(
+    columns: pa.Schema, key: Sequence[str], rows: int, left_out: pa.Table | None = None
+) -> Terms:
+    """Return what is compared, in chunks that suit the number of rows."""
+    chunks = min(max(rows // ROWS_A_CHUNK, 1), MOST_CHUNKS)
+    gone = None
+    if left_out is not None and left_out.num_rows and key:
+        arrays = [
+            converted(left_out.column(name).combine_chunks(), columns.field(name).type)
+            for name in key
+        ]
+        gone = pa.table(arrays, names=list(key))
+    return Terms(columns, tuple(key), chunks, gone)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison of the rows of a source with those of the lake.
+
+    Attributes:
+        spark: the session.
+        terms: what is compared.
+        readers: of the source and of the lake.
+        parts: of the source and of the lake.
+    """
+
+    spark: SparkSession
+    terms: Terms
+    readers: tuple[Reader, Reader]
+    parts: tuple[Sequence[Any], Sequence[Any]]
+
+    @property
+    def pieces(self) -> list[tuple[int, Any]]:
+        return [(side, part) for side in (SOURCE, LAKE) for part in self.parts[side]]
+
+    def sums(self) -> tuple[Sums, Sums]:
+        """Return the checksums of both sides."""
+        found = [Sums(), Sums()]
+        for side, sums in run_pieces(self.spark, self.pieces, SumTask(self.readers, self.terms)):
+            found[side] = found[side].plus(sums)
+        return found[SOURCE], found[LAKE]
+
+    def differences(
+        self, source: Sums, lake: Sums, limit: int
+    ) -> tuple[dict[str, int], tuple[RowDifference, ...]]:
+        """Return how many rows differ, by kind, and the first of them by kind and key."""
+        chunks = differing_chunks(source, lake)
+        if not chunks:
+            return {}, ()
+        found = self._differing(tuple(chunks)).cache()
+        try:
+            counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+            first = found.orderBy("place", "key").limit(limit).collect()
+        finally:
+            found.unpersist()
+        return (
+            {kind: counts[kind] for kind in KINDS if kind in counts},
+            tuple(self._told(row) for row in first),
+        )
+
+    def _differing(self, chunks: tuple[int, ...]) -> DataFrame:
+        """Return a row for each key whose rows are not the same on both sides."""
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+        pieces = tuple(self.pieces)
+        task = RowTask(self.readers, self.terms, pieces, chunks)
+        rows = self.spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(task, ROW_COLUMNS)
+
+        def of(side: int, value: str) -> Any:
+            return F.when(F.col("side") == side, F.col(value))
+
+        by_key = rows.groupBy("key").agg(
+            F.count(of(SOURCE, "hash")).alias("n_source"),
+            F.count(of(LAKE, "hash")).alias("n_lake"),
+            F.bit_xor(of(SOURCE, "hash")).alias("x_source"),
+            F.bit_xor(of(LAKE, "hash")).alias("x_lake"),
+            F.first(of(SOURCE, "hashes"), ignorenulls=True).alias("h_source"),
+            F.first(of(LAKE, "hashes"), ignorenulls=True).alias("h_lake"),
+            F.first(of(SOURCE, "texts"), ignorenulls=True).alias("t_source"),
+            F.first(of(LAKE, "texts"), ignorenulls=True).alias("t_lake"),
+        )
+        number = F.col("n_lake") - F.col("n_source")
+        kind = (
+            F.when(F.col("n_source") == 0, F.lit(EXTRA))
+            .when(number < 0, F.lit(MISSING))
+            .when(number > 0, F.lit(DOUBLED))
+            .otherwise(F.lit(DIFFERENT))
+        )
+        place = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+        differs = (number != 0) | (F.col("x_source") != F.col("x_lake"))
+        return by_key.where(differs).withColumn("kind", kind).withColumn("place", place)
+
+    def _told(self, row: Row) -> RowDifference:
+        names = self.terms.columns.names
+        shown = row["t_source"] if row["t_source"] is not None else row["t_lake"]
+        texts = dict(zip(names, shown, strict=True))
+        if row["kind"] != DIFFERENT:
+            return RowDifference(
+                row["kind"], {name: texts[name] for name in self.terms.key or names}
+            )
+        columns = {
+            name: (row["t_source"][at], row["t_lake"][at])
+            for at, name in enumerate(names)
+            if row["h_source"][at] != row["h_lake"][at]
+        }
+        return RowDifference(DIFFERENT, {name: texts[name] for name in self.terms.key}, columns)

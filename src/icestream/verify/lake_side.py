@@ -1,0 +1,126 @@
+"""The mirrored table, read by PyIceberg in Spark's tasks: its types are those of the files.
+
+Spark's own reader knows no `time`, and gives a `uuid` as text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from icestream.schemas.conversion import iceberg_to_arrow
+from icestream.sinks.iceberg.ledger import read_mark
+from icestream.verify.side import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.io import FileIO
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table.metadata import TableMetadata
+
+    from icestream.contracts.mark import BatchMark
+
+# Columns of `delete_mode: soft`, as `sinks/iceberg/modes/upsert/soft_deletes.py` names them.
+DELETED = "_is_deleted"
+DELETED_AT = "_deleted_at"
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """A table as it was when it was looked up.
+
+    Attributes:
+        name: its full name, the catalog's first.
+        table: as PyIceberg loaded it.
+        pipeline: who writes it.
+    """
+
+    name: str
+    table: Table
+    pipeline: str
+
+    @cached_property
+    def mark(self) -> BatchMark | None:
+        """The pipeline's newest mark in it."""
+        return read_mark(self.table.properties, self.pipeline)
+
+    @property
+    def version(self) -> tuple[str | None, int | None]:
+        """What changes with each batch that the pipeline writes, and with nothing that it reads."""
+        snapshot = self.table.current_snapshot()
+        mark = None if self.mark is None else self.mark.to_json()
+        return mark, None if snapshot is None else snapshot.snapshot_id
+
+    @property
+    def columns(self) -> pa.Schema:
+        return iceberg_to_arrow(self.table.schema())
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The columns that tell of soft deletes, if it has both."""
+        both = {DELETED, DELETED_AT} <= set(self.columns.names)
+        return (DELETED, DELETED_AT) if both else ()
+
+    def rows_told(self) -> int:
+        """Return how many rows the snapshot's summary tells of; more than there are, with deletes.
+
+        Good enough to choose how many chunks there are to be.
+        """
+        snapshot = self.table.current_snapshot()
+        summary: Any = None if snapshot is None else snapshot.summary
+        return int(summary["total-records"] or 0) if summary is not None else 0
+
+    def parts(self, count: int) -> list[tuple[FileScanTask, ...]]:
+        """Return its files in at most `count` groups of similar size, large files first."""
+        files = sorted(self.table.scan().plan_files(), key=lambda one: -one.file.file_size_in_bytes)
+        groups: list[list[FileScanTask]] = [[] for _ in range(min(count, len(files)))]
+        sizes = [0] * len(groups)
+        for file in files:
+            smallest = sizes.index(min(sizes))
+            groups[smallest].append(file)
+            sizes[smallest] += file.file.file_size_in_bytes
+        return [tuple(group) for group in groups]
+
+    def reader(self, columns: Sequence[str]) -> LakeReader:
+        """Return what reads columns of its files; rows that are deleted softly are left out."""
+        soft = DELETED if self.own else None
+        names = [*columns, *([soft] if soft else [])]
+        projection = self.table.scan(selected_fields=tuple(names)).projection()
+        return LakeReader(self.table.metadata, self.table.io, projection, soft)
+
+
+@dataclass(frozen=True)
+class LakeReader(Reader):
+    """Reads data files with the deletes that belong to them.
+
+    Attributes:
+        metadata: the table's.
+        io: reaches its files.
+        columns: what is read.
+        soft: the column that tells whether a row is deleted; None if there is none.
+    """
+
+    metadata: TableMetadata
+    io: FileIO
+    columns: Schema
+    soft: str | None = None
+
+    def read(self, part: Sequence[FileScanTask]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.compute as pc
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+
+        scan = ArrowScan(self.metadata, self.io, self.columns, AlwaysTrue())
+        for file in part:
+            # `ArrowScan.to_record_batches` would hold all rows of a file at once.
+            deletes = _read_all_delete_files(self.io, [file])
+            for batch in scan._record_batches_from_scan_tasks_and_deletes([file], deletes):
+                if self.soft is None:
+                    yield batch
+                else:
+                    gone = pc.fill_null(batch.column(self.soft), False)
+                    yield batch.filter(pc.invert(gone))

@@ -1,0 +1,141 @@
+"""Checksums that do not depend on the order of rows, nor on how they are cut into batches."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.verify.checksums import Sums, Terms, differing_chunks, rows_of, sums_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def batch(rows: list[tuple[Any, Any]], columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
+    arrays = [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(columns.types)]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def sums(rows: list[tuple[Any, Any]], **terms: Any) -> Sums:
+    whole = {"columns": COLUMNS, "key": ("id",), "chunks": 4, **terms}
+    return sums_of([batch(rows)] if rows else [], Terms(**whole))
+
+
+ROWS = [(number, f"name {number}") for number in range(100)]
+
+
+def test_order_and_batches_of_rows_do_not_matter() -> None:
+    terms = Terms(COLUMNS, ("id",), 4)
+    backwards = [batch(ROWS[at : at + 7][::-1]) for at in range(0, 100, 7)][::-1]
+    assert sums_of(backwards, terms) == sums(ROWS)
+    assert sums(ROWS).rows == 100
+    assert (sums(ROWS).first, sums(ROWS).last) == ((0,), (99,))
+    assert set(sums(ROWS).chunks) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ROWS[1:],
+        [*ROWS, ROWS[5]],
+        [*ROWS[1:], (0, "Name 0")],
+        [*ROWS[1:], (0, None)],
+        [*ROWS[1:], (0, "")],
+        [*ROWS[1:], (100, "name 0")],
+    ],
+)
+def test_one_row_makes_its_chunk_differ(other: list[tuple[Any, Any]]) -> None:
+    assert len(differing_chunks(sums(ROWS), sums(other))) in (1, 2)
+
+
+def test_two_rows_that_swap_a_value_differ() -> None:
+    other = [(0, "name 1"), (1, "name 0"), *ROWS[2:]]
+    assert differing_chunks(sums(ROWS, chunks=1), sums(other, chunks=1)) == [0]
+
+
+def test_rows_without_a_key_count_as_often_as_they_come() -> None:
+    once, twice = sums([(1, "a"), (2, "b")], key=()), sums([(1, "a"), (2, "b"), (1, "a")], key=())
+    assert len(differing_chunks(once, twice)) == 1
+    assert (once.first, once.last) == (None, None)
+    assert differing_chunks(twice, sums([(1, "a"), (1, "a"), (2, "b")], key=())) == []
+
+
+def test_rows_that_are_left_out_count_on_neither_side() -> None:
+    gone = pa.table({"id": pa.array([3, 4, 200], pa.int64())})
+    changed = [(3, "changed"), *ROWS[:3], *ROWS[5:]]
+    one, other = sums(ROWS, left_out=gone), sums(changed, left_out=gone)
+    assert differing_chunks(one, other) == []
+    assert (one.left_out, other.left_out, one.rows) == (2, 1, 98)
+
+
+def test_no_rows_have_no_chunks() -> None:
+    assert sums([]) == Sums()
+    assert differing_chunks(sums([]), sums(ROWS[:1])) != []
+
+
+def test_wide_keys_have_a_range() -> None:
+    columns = pa.schema([("b", pa.string()), ("a", pa.int32())])
+    rows = batch([("x", 2), ("a", 9), ("x", 1)], columns)
+    found = sums_of([rows], Terms(columns, ("b", "a"), 2))
+    assert (found.first, found.last) == (("a", 9), ("x", 2))
+
+
+def test_every_type_can_be_summed_and_told() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - in a column without a zone
+    values: dict[str, pa.Array] = {
+        "i": pa.array([1], pa.int32()),
+        "f": pa.array([1.5], pa.float32()),
+        "d": pa.array([Decimal("1.50")], pa.decimal128(38, 2)),
+        "b": pa.array([True]),
+        "day": pa.array([date(2026, 1, 2)]),
+        "t": pa.array([time(1, 2, 3, 4)], pa.time64("us")),
+        "ts": pa.array([moment], pa.timestamp("us")),
+        "raw": pa.array([b"\x00\xff"], pa.binary()),
+        "list": pa.array([["a", None]], pa.list_(pa.string())),
+        "none": pa.array([None], pa.string()),
+        "long": pa.array(["x" * 90]),
+    }
+    rows = pa.RecordBatch.from_pydict(values)
+    terms = Terms(rows.schema, ("i",), 1)
+    assert sums_of([rows], terms).rows == 1
+    (found,) = rows_of([rows], terms, [0])
+    assert found.to_pylist()[0]["key"] == ["1"]
+    assert found.to_pylist()[0]["texts"] == [
+        "1",
+        "1.5",
+        "1.50",
+        "true",
+        "2026-01-02",
+        "01:02:03.000004",
+        "2026-01-02 03:04:05.678901",
+        "\\x00\\xFF",
+        "[a, NULL]",
+        None,
+        "x" * 80 + "...",
+    ]
+
+
+def test_values_are_brought_to_the_types_that_are_compared() -> None:
+    narrow = pa.schema([("id", pa.int32()), ("at", pa.timestamp("us", "UTC"))])
+    wide = pa.schema([("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
+    agreed = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
+    now = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    terms = Terms(agreed, ("id",), 1)
+    one = sums_of([batch([(1, now)], narrow)], terms)
+    assert one == sums_of([batch([(now, 1)], wide)], terms)
+
+
+def test_only_rows_of_the_chunks_asked_for_are_given() -> None:
+    terms = Terms(COLUMNS, ("id",), 4)
+    each = [sum(len(b) for b in rows_of([batch(ROWS)], terms, [n])) for n in range(4)]
+    assert each == [sums(ROWS).chunks[n].rows for n in range(4)]
+
+
+def test_names_of_columns_may_be_anything() -> None:
+    columns = pa.schema([('a"b', pa.int64()), ("A", pa.string()), ("a", pa.string())])
+    arrays = [pa.array([1], pa.int64()), pa.array(["x"]), pa.array(["y"])]
+    rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
+    assert sums_of([rows], Terms(columns, ('a"b',), 1)).first == (1,)
