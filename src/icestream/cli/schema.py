@@ -157,10 +157,11 @@ def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
 
 def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
     """Return the columns of the rows that reach the table, and who tells them."""
+    from icestream.contracts.many_tables import ManyTables
     from icestream.engine.columns import remembered
     from icestream.engine.state import PipelineState
 
-    if getattr(getattr(pipeline.sink, "options", None), "route_by", None) is not None:
+    if isinstance(pipeline.sink, ManyTables):
         return None, "routed"
     if pipeline.transforms:
         return None, "transformed"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.records import Records
+    from icestream.contracts.sink import WrittenFile
 
 # What a change does, as text: one of `DELETES` takes the row's key away, `EMPTY` takes every row
 # of the table away and has no values of its own, anything else brings the row.
@@ -100,18 +101,20 @@ class ChangeDecoder(ABC):
 
 
 class NewShapesError(IcestreamError):
-    """Blocks came that no table was made ready for; nothing of the task was written.
+    """Blocks came that no table was made ready for.
 
     Raised in a task by the sink's writer. The driver makes the tables ready, and the batch is read
     again.
 
     Args:
         shapes: the columns of such blocks, in the order in which they came.
+        files: what was written until then, which is of no use.
     """
 
-    def __init__(self, shapes: Sequence[pa.Schema]) -> None:
+    def __init__(self, shapes: Sequence[pa.Schema], files: Sequence[WrittenFile] = ()) -> None:
         super().__init__(f"{len(shapes)} shapes of rows that the tables are not ready for")
         self.shapes = tuple(shapes)
+        self.files = tuple(files)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.shapes,))
+        return (type(self), (self.shapes, self.files))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from icestream.contracts.source import OptionsT
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -86,8 +87,19 @@ class Sink(ABC, Generic[OptionsT]):
     task_modules: tuple[str, ...] = ()  # what `writer` loads in a task
 
     @classmethod
-    def build(cls, options: Any, catalog: Catalog[Any], name: str) -> Sink[Any]:
-        """Return the sink that the options ask for: this one, or one that does it another way."""
+    def build(
+        cls, options: Any, catalog: Catalog[Any], name: str, *, changes: bool = False
+    ) -> Sink[Any]:
+        """Return the sink that the options ask for: this one, or one that does it another way.
+
+        Args:
+            options: the sink's.
+            catalog: where its tables are.
+            name: the sink's, in the file.
+            changes: whether the source gives changes to tables of its own.
+        """
+        if changes:
+            raise PlanError("a sink of this kind does not take changes")
         return cls(options, catalog, name)  # type: ignore[call-arg]
 
     @abstractmethod

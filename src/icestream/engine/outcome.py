@@ -45,6 +45,7 @@ class Outcome:
         """Take up the report of one task."""
         if isinstance(report.error, NewShapesError):
             self.new_shapes += report.error.shapes
+            self.files += report.error.files
         else:
             self.error = self.error or report.error
         self.rows += report.rows

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.errors import IcestreamError, PlanError
 from icestream.plan.expectation_checks import expectation_problems
+from icestream.plan.mirror_checks import mirror_problems, reads_changes
 from icestream.plan.route_checks import route_problems
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition import parse_term, parse_terms
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 UPSERT_ALONE = ("key_fields", "sequence_field", "op_field", "delete_mode", "tombstone_days")
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
-CHANGE_CONNECTORS = ("postgres-cdc",)
-CHANGE_FORMATS = ("debezium-json", "debezium-avro")
 
 
 def cross_check(config: Config) -> list[IcestreamError]:
@@ -29,6 +28,7 @@ def cross_check(config: Config) -> list[IcestreamError]:
     for part in config.sinks.values():
         if isinstance(part.options, IcebergOptions):
             problems += _SinkCheck(config, part, part.options).problems()
+    problems += mirror_problems(config)
     for name, view in config.block.views.items():
         if (view.sql is None) == (not view.aggregates):
             problems.append(
@@ -39,14 +39,6 @@ def cross_check(config: Config) -> list[IcestreamError]:
                 )
             )
     return problems
-
-
-def reads_changes(part: Part) -> bool:
-    """Tell whether a source gives changes, with tables and keys of their own."""
-    return (
-        part.connector in CHANGE_CONNECTORS
-        or getattr(part.options, "format", None) in CHANGE_FORMATS
-    )
 
 
 class _SinkCheck:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from icestream.contracts.many_tables import MirroredTables
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.plan.upsert_way import upsert_way
@@ -106,7 +107,7 @@ def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> 
     wanted = {
         "name": sink.identity(),
         "route_by": options.route_by,
-        "commit_mode": options.commit_mode,
+        "commit_mode": _commit_mode(sink, options),
         "branch": options.branch,
         "publish": None
         if options.publish is None
@@ -120,6 +121,12 @@ def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> 
         },
     }
     return {**wanted, **_action(options, catalog, fills, ask=ask)}
+
+
+def _commit_mode(sink: Sink[Any], options: IcebergOptions) -> str:
+    # Changes are applied by key unless the file says otherwise.
+    mirrored = isinstance(sink, MirroredTables) and "commit_mode" not in options.model_fields_set
+    return "upsert" if mirrored else options.commit_mode
 
 
 def _terms(options: IcebergOptions) -> Iterable[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.check import CheckStep
+from icestream.contracts.many_tables import ManyTables
 from icestream.plan.table_changes import column_changes, partition_changes
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def fit_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
 
 def _fit(pipeline: PipelinePlan) -> str:
     sink: Any = pipeline.sink
-    if getattr(getattr(sink, "options", None), "route_by", None) is not None:
+    if isinstance(sink, ManyTables):
         return f"one stream fills many tables: {ONLY_A_RUN}"
     if not all(hasattr(sink, name) for name in ("catalog", "namespace", "table", "options")):
         return f"not an Iceberg table: {ONLY_A_RUN}"

@@ -128,10 +128,10 @@ class _Planner:
     def _pipeline(self, name: str) -> PipelinePlan:
         block = self.config.pipelines[name]
         sink_part = self.config.sinks[block.sink]
-        sink = self._sink(sink_part)
         options: Any = sink_part.options
         steps = self.config.transforms.get(name, ())
         source = self._source(self.config.sources[block.source])
+        sink = self._sink(sink_part, changes=source.traits.changes)
         if not steps:
             unknown = list(unknown_columns(self.config, sink_part, options.expect, source))
             if unknown:
@@ -170,12 +170,14 @@ class _Planner:
         self.sources.setdefault(part.name, built)
         return built
 
-    def _sink(self, part: Part) -> Sink[Any]:
+    def _sink(self, part: Part, *, changes: bool = False) -> Sink[Any]:
         """Build a sink. Each pipeline has one of its own, since it keeps the pipeline's mark."""
         catalog = self.chooser.catalog_of(part)
         options = resolve(part.options, self.config.folder)
         kind = registry.find("sinks", part.connector)
-        built = self._fitting(part, "namespace", lambda: kind.build(options, catalog, part.name))
+        built = self._fitting(
+            part, "namespace", lambda: kind.build(options, catalog, part.name, changes=changes)
+        )
         self.sinks.setdefault(part.name, built)
         return built
 

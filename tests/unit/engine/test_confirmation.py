@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icestream.engine.confirmation import Confirmation
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from icestream.contracts.position import Position
 
 

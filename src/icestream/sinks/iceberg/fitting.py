@@ -37,7 +37,7 @@ from icestream.sinks.iceberg.sort import parse_sort
 from icestream.sinks.iceberg.spec_change import names_partitions, spec_change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
     from pyiceberg.schema import Schema
@@ -72,6 +72,7 @@ class Fitting:
         self._fits: tuple[pa.Schema, bool] | None = None
         self._is_adopted = False
         self._renamed: dict[str, str] = {}
+        self._source_renames: dict[str, str] = {}
 
     def create(self, catalog: JavaCatalog, columns: pa.Schema) -> JavaTable:
         """Make the table for rows with these columns; another pipeline may be quicker."""
@@ -112,15 +113,19 @@ class Fitting:
         self._renamed |= _renamed(before, self._target.state.schema)
         logger.info("table %s: its columns or partitions were changed", self._target.identity)
 
-    def fit(self, columns: pa.Schema, *, declared: bool) -> None:
+    def fit(
+        self, columns: pa.Schema, *, declared: bool, renames: Mapping[str, str] | None = None
+    ) -> None:
         """Change the table so that rows with these columns can be written to it, or refuse.
 
         Args:
             columns: the columns of the rows.
             declared: whether the source declares them, so that they are all there are.
+            renames: columns that the source calls by another name now, old name to new.
         """
         if self._fits is not None and self._fits[1] == declared and self._fits[0].equals(columns):
             return
+        self._source_renames = dict(renames or {})
         self._attempt(partial(self._step, columns, declared=declared))
         self._fits = (columns, declared)
 
@@ -172,7 +177,11 @@ class Fitting:
         return bool(changed)
 
     def _change_columns(self, columns: pa.Schema, *, declared: bool) -> bool:
-        found = asked(self._shape(), columns, self._options, declared=declared)
+        options = self._options
+        if self._source_renames:
+            known = {**options.renames, **self._source_renames}
+            options = options.model_copy(update={"renames": known})
+        found = asked(self._shape(), columns, options, declared=declared)
         changes = permitted(found, self._options.schema_evolution, self._options.branch)
         if not changes:
             return False

@@ -46,7 +46,14 @@ class IcebergSink(Sink[IcebergOptions]):
         self._columns: tuple[Schema, pa.Schema] | None = None
 
     @classmethod
-    def build(cls, options: IcebergOptions, catalog: Catalog[Any], name: str) -> Sink[Any]:
+    def build(
+        cls, options: IcebergOptions, catalog: Catalog[Any], name: str, *, changes: bool = False
+    ) -> Sink[Any]:
+        if changes:
+            from icestream.sinks.iceberg.mirror.sink import MirrorSink
+
+            catalog.refuse_namespace(tuple(options.namespace))
+            return MirrorSink(options, catalog, name)
         if options.route_by is None:
             return cls(options, catalog, name)
         from icestream.sinks.iceberg.fanout.sink import FanOutSink

@@ -13,7 +13,7 @@ from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.properties import write_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -121,6 +121,13 @@ class Target:
             self._state = self._handle.read_state()
             self.seen = self._state.properties.get(ledger.property_key(pipeline))
 
+    def adopt(self, options: IcebergOptions) -> None:
+        """Go on with other options for the same table."""
+        from icestream.sinks.iceberg.fitting import Fitting
+
+        self.options = options
+        self._fitting = Fitting(self)
+
     def io_properties(self) -> dict[str, str]:
         """Return how PyIceberg reaches the table's files now, secrets included.
 
@@ -171,8 +178,20 @@ class Target:
         self._is_looked_at = True
         return self.state.schema
 
-    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
-        """Make the table fit rows with these columns: create it, change it, or refuse."""
+    def prepare(
+        self,
+        columns: pa.Schema,
+        *,
+        declared: bool = False,
+        renames: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the table fit rows with these columns: create it, change it, or refuse.
+
+        Args:
+            columns: the columns of the rows.
+            declared: whether the source declares them, so that they are all there are.
+            renames: columns that the source calls by another name now, old name to new.
+        """
         try:
             if self._state is None:
                 self._create(columns)
@@ -181,7 +200,7 @@ class Target:
                 self.fitting.notice()
             self._is_looked_at = False
             # Also a table just made: another pipeline may have been quicker.
-            self.fitting.fit(columns, declared=declared)
+            self.fitting.fit(columns, declared=declared, renames=renames)
         except IcestreamError as exc:
             exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
             raise
@@ -193,11 +212,12 @@ class Target:
         self._handle = self.fitting.create(self._java, columns)
         self.look()
 
-    def writer(self, file_schema: Schema | None = None) -> IcebergWriter:
+    def writer(self, file_schema: Schema | None = None, *, in_order: bool = True) -> IcebergWriter:
         """Return a writer of data files for the table as it is now.
 
         Args:
             file_schema: columns of the files, if they hold more than the table's own.
+            in_order: whether rows come in the order that the options name, if they name one.
         """
         from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -208,7 +228,7 @@ class Target:
             location=state.location,
             properties=state.properties,
             io_properties=self.io_properties(),
-            sort_order_id=self._sort_order_id(state),
+            sort_order_id=self._sort_order_id(state) if in_order else 0,
             settings=write_settings(self.options, state.properties),
         )
 

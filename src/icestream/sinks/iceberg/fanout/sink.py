@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from icestream.contracts.check import CheckStep
-from icestream.contracts.faults import told
-from icestream.contracts.many_tables import ROUTE, ManyTables, TableCommits, added_up
+from icestream.contracts.many_tables import ROUTE, TableCommits, added_up
 from icestream.contracts.sink import Commit, Expectation
 from icestream.errors import CommitConflictError, ConnectorError, IcestreamError
 from icestream.sinks.iceberg.expectations import expectations_of
+from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
 from icestream.sinks.iceberg.modes.registry import MODES
-from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.sort import parse_sort
 from icestream.sinks.iceberg.trying import store_steps
 
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.sinks.iceberg.fanout.routes import Route, RouteFaults
     from icestream.sinks.iceberg.fanout.shares import Share
-    from icestream.sinks.iceberg.fanout.tables import Tables
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.options import IcebergOptions
 
 logger = logging.getLogger(__name__)
 
@@ -44,34 +42,23 @@ logger = logging.getLogger(__name__)
 STAGING = "__icestream"
 
 
-class FanOutSink(ManyTables[IcebergOptions]):
+class FanOutSink(TablesSink):
     """The tables that rows name."""
 
-    options_type = IcebergOptions
-
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
-        self.options = options
-        self.catalog = catalog
-        self.name = name
+        super().__init__(options, catalog, name)
         mode = MODES[options.commit_mode]
         self.task_modules = (*mode.task_modules, "icestream.sinks.iceberg.fanout.writing")
         self._replaces = mode.replaces
         self._sorts_themselves = mode.sorts_itself
         self._columns: pa.Schema | None = None
         self._folder = ""
-        self._tables: Tables | None = None
-        self._touched: list[IcebergSink] | None = None
 
     @property
     def route(self) -> Route:
         from icestream.sinks.iceberg.fanout.routes import Route
 
         return Route.of(self.options)
-
-    @property
-    def tables(self) -> Tables:
-        assert self._tables is not None  # noqa: S101 - `open` comes first
-        return self._tables
 
     def identity(self) -> str:
         return ".".join((self.catalog.name, *self.options.namespace, "*"))
@@ -95,21 +82,6 @@ class FanOutSink(ManyTables[IcebergOptions]):
         self._folder = f"{place[0]}/{STAGING}/{quote(pipeline, safe='')}"
         sweep(self._folder, self.catalog.pyiceberg_properties())
 
-    def last_mark(self) -> BatchMark | None:
-        return self.tables.newest_mark()
-
-    def marks(self) -> list[BatchMark]:
-        return self.tables.marks()
-
-    def foreign_marks(self) -> list[BatchMark]:
-        return self.tables.foreign_marks()
-
-    def holds(self, mark: BatchMark) -> bool:  # noqa: ARG002 - the contract's
-        return False
-
-    def columns(self) -> pa.Schema | None:
-        return None
-
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
         import pyarrow as pa
 
@@ -121,18 +93,6 @@ class FanOutSink(ManyTables[IcebergOptions]):
 
         route_by = self.options.route_by or ""
         return {} if column_path(route_by) is not None else {ROUTE: route_by}
-
-    def adds_columns(self) -> bool:
-        return self.options.schema_evolution != "strict"
-
-    def widens_columns(self) -> bool:
-        return self.options.schema_evolution == "full"
-
-    def replaces(self) -> bool:
-        return self._replaces
-
-    def needs_end(self) -> bool:
-        return self._replaces and self.options.commit_mode != "overwrite"
 
     def expectations(self) -> tuple[Expectation, ...]:
         return expectations_of(self.options)
@@ -200,7 +160,8 @@ class FanOutSink(ManyTables[IcebergOptions]):
 
         assert self._columns is not None  # noqa: S101 - `prepare` comes first
         try:
-            self.tables.open_new(share.table, mark)
+            self.tables.open_new(share.table)
+            self.tables.refuse_stranger(share.table, mark)
             if self._holds(share.sink, mark):
                 share.is_held = True
                 return
@@ -210,15 +171,6 @@ class FanOutSink(ManyTables[IcebergOptions]):
             share.refuse(self.tables.refusal(share.sink, exc), mark)
         except IcestreamError as exc:
             share.refuse(exc, mark)
-
-    def _holds(self, table: IcebergSink, mark: BatchMark) -> bool:
-        """Tell whether a table holds the batch, be it under the checkpoint that was lost."""
-        if table.holds(mark):
-            return True
-        held, again = table.last_mark(), self.read_again()
-        if held is None or again is None or (again.start, again.end) != (mark.start, mark.end):
-            return False
-        return (held.query_id, held.epoch) == (again.query_id, again.epoch)
 
     def _commit(self, share: Share, mark: BatchMark, done: Callable[[], None]) -> None:
         if not share.is_ready or not share.files:
@@ -233,41 +185,11 @@ class FanOutSink(ManyTables[IcebergOptions]):
         else:
             done()
 
-    def begin_anew(self, again: BatchMark | None) -> None:
-        newest = self.last_mark()
-        self.tables.kept.begin(0 if newest is None else newest.generation + 1, again)
-
-    def read_again(self) -> BatchMark | None:
-        return self.tables.kept.batch_again()
-
-    def refuse_rows_elsewhere(self) -> None:
-        self.tables.each(lambda sink: sink.refuse_rows_elsewhere(), self.tables.all())
-
-    def audits(self) -> bool:
-        return self.options.publish is not None
-
-    def publish(self, mark: BatchMark) -> None:
-        if self.options.publish is None:
-            return
-        # At the start any table may be behind, if the last run ended before this.
-        touched = self.tables.all() if self._touched is None else self._touched
-        self.tables.each(lambda sink: sink.publish(mark), touched)
-        self._touched = []
-
     def discard(self, files: list[WrittenFile]) -> None:
         from pyiceberg.io import load_file_io
 
         for path in (file.what["file-path"] for file in files):
             load_file_io(self.catalog.pyiceberg_properties(), path).delete(path)
-
-    def let_go(self, spark: SparkSession) -> None:
-        from icestream.sinks.iceberg.java import forget_catalogs
-
-        self.catalog.close()
-        forget_catalogs(spark)
-
-    def explain(self, fault: BaseException) -> IcestreamError | None:
-        return self.catalog.explain(told(fault), f"table {self.identity()}")
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -37,14 +38,29 @@ Outcome = TypeVar("Outcome")
 
 
 class Tables:
-    """Every table that one pipeline is known to write to, each a sink of its own."""
+    """Every table that one pipeline is known to write to, each a sink of its own.
 
-    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+    Args:
+        options: the sink's.
+        catalog: where the tables are.
+        name: the sink's.
+        kind: what each table is; plain sinks if absent.
+    """
+
+    def __init__(
+        self,
+        options: IcebergOptions,
+        catalog: Catalog[Any],
+        name: str,
+        kind: type[IcebergSink] | None = None,
+    ) -> None:
         self._options = options
+        self._kind = kind
         self._catalog = catalog
         self._name = name
         self._sinks: dict[Identifier, IcebergSink] = {}
         self._strangers: list[BatchMark] = []
+        self._opened_late: set[Identifier] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._spark: SparkSession | None = None
         self._java: JavaCatalog | None = None
@@ -95,11 +111,14 @@ class Tables:
         from pyiceberg.exceptions import NoSuchNamespaceError
 
         dead = self._options.dead_letter_name()
-        try:
-            names = self._catalog.client().list_tables(self._options.namespace)
-        except NoSuchNamespaceError:
-            return []
-        tables = {(*self._options.namespace, name[-1]) for name in names}
+        client = self._catalog.client()
+        # Tables that bring their own namespace may be in any.
+        namespaces = [self._options.namespace] if self._options.namespace else []
+        tables: set[Identifier] = set()
+        for namespace in namespaces or client.list_namespaces():
+            with suppress(NoSuchNamespaceError):
+                names = client.list_tables(namespace)
+                tables |= {(*namespace, name[-1]) for name in names}
         tables = {name for name in tables if not name[-1].endswith(TOMBSTONES)}
         return tables if dead is None else tables - {(*dead[0], dead[1])}
 
@@ -112,20 +131,25 @@ class Tables:
             *namespace, name = table
             given = {"namespace": tuple(namespace), "table": name, "route_by": None}
             options = self._options.model_copy(update=given)
-            known = self._sinks[table] = IcebergSink(options, self._catalog, self._name)
+            kind = self._kind or IcebergSink
+            known = self._sinks[table] = kind(options, self._catalog, self._name)
         return known
 
-    def open_new(self, table: Identifier, mark: BatchMark) -> None:
-        """Open a table that was not known at the start.
+    def open_new(self, table: Identifier) -> None:
+        """Open a table that was not known at the start."""
+        sink = self._sinks[table]
+        if not sink.target.is_open:
+            self._open(sink, table)
+            self._opened_late.add(table)
+
+    def refuse_stranger(self, table: Identifier, mark: BatchMark) -> None:
+        """Look whether a table that was opened late holds rows that nobody has reckoned with.
 
         Raises:
-            CheckpointLostError: it holds rows of the pipeline that nobody has reckoned with.
+            CheckpointLostError: it does, of this pipeline.
         """
-        sink = self._sinks[table]
-        if sink.target.is_open:
-            return
-        self._open(sink, table)
-        held = sink.last_mark()
+        held = self._sinks[table].last_mark() if table in self._opened_late else None
+        self._opened_late.discard(table)
         if held is None or held.query_id == mark.query_id or is_of_replay(mark):
             return
         raise CheckpointLostError(

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.target import Target
 
 
+EVERY_ROW = "true"  # an expression that any row meets, as JSON
+
+
 class Mode(ABC):
     """One `commit_mode`, for one sink.
 

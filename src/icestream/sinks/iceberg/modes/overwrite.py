@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import CorruptStateError, SchemaMismatchError
-from icestream.sinks.iceberg.modes.mode import Mode
+from icestream.sinks.iceberg.modes.mode import EVERY_ROW, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.writer import IcebergWriter
 
 PREFIX = "icestream.load."
-EVERY_ROW = "true"  # the expression, as JSON
 
 
 class Overwrite(Mode):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from icestream.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
-from icestream.sinks.iceberg.modes.mode import Mode
+from icestream.sinks.iceberg.modes.mode import EVERY_ROW, Mode
 from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
     with_soft_columns,
     without_soft_columns,
@@ -120,12 +120,21 @@ class Upsert(Mode):
             self._swept = folder
         return folder
 
-    def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
+    def commit(
+        self, files: list[WrittenFile], mark: BatchMark | None, *, replaces: bool = False
+    ) -> Commit:
+        """Change the table by what the tasks wrote.
+
+        Args:
+            files: the rows, put aside.
+            mark: the batch's.
+            replaces: whether all that the table held goes first.
+        """
         from icestream.sinks.iceberg.modes.upsert.newest import newest
 
         chunks = [file.what["chunk"] for file in files]
         try:
-            commit = self._commit(newest(chunks), chunks, mark)
+            commit = self._commit(newest(chunks), chunks, mark, replaces=replaces)
         except CommitUnknownError:
             raise  # whoever asked may look, and commit the same rows once more
         except BaseException:
@@ -134,12 +143,17 @@ class Upsert(Mode):
         self.discard(files)
         return commit
 
-    def _commit(self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None) -> Commit:
+    def _commit(
+        self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None, *, replaces: bool
+    ) -> Commit:
         rows = sum(len(chunk.deletes) for chunk in chunks)
         for attempt in range(1, ATTEMPTS + 1):
-            outcome = self._work_out(batch, chunks, mark)
+            outcome = self._work_out(batch, chunks, mark, replaces=replaces)
+            change = self._change(outcome)
+            if replaces:
+                change = replace(change, over=EVERY_ROW, keyed=False, base=None)
             try:
-                commit = self.target.commit(self._change(outcome), mark, rows=rows)
+                commit = self.target.commit(change, mark, rows=rows)
             except CommitConflictError as exc:
                 self._remove(outcome.files, outcome.matched)
                 if not exc.stale or attempt == ATTEMPTS:
@@ -149,15 +163,17 @@ class Upsert(Mode):
                 return replace(commit, retries=commit.retries + attempt - 1)
         raise AssertionError("the last attempt returns or raises")
 
-    def _work_out(self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None) -> _Outcome:
+    def _work_out(
+        self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None, *, replaces: bool
+    ) -> _Outcome:
         from icestream.sinks.iceberg.modes.upsert.key_index import forget_others
         from icestream.sinks.iceberg.modes.upsert.passes import late_keys, look_up, write_rows
 
         live = self._files()
-        files = live.refresh()
+        files = [] if replaces else live.refresh()
         index = self._index()
         matched = look_up(self.target, batch, files, index)
-        forget_others(index, files)
+        forget_others(index, files)  # all of them, if the table begins anew
         late = late_keys(batch, matched)
         try:
             if self._tombstones is not None:

@@ -1,0 +1,85 @@
+"""What a mirrored table is like where the file does not say: by its own key and columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.changes import OP
+from icestream.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from icestream.contracts.changes import Shape
+    from icestream.sinks.iceberg.fanout.routes import Identifier
+    from icestream.sinks.iceberg.mirror.columns import Cover
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+# What a change did, in a table that has a row of every change.
+OP_NAME = "_op"
+
+
+def identifier_of(options: IcebergOptions, shape: Shape) -> Identifier:
+    """Return the table that mirrors one of the source: its own names, unless the file says."""
+    namespace = tuple(options.namespace) or shape.table[:-1]
+    return (*namespace, options.table or shape.table[-1])
+
+
+def op_name_of(options: IcebergOptions) -> str | None:
+    """Return the column that tells what a change did; None if rows are mirrored."""
+    return OP_NAME if _given(options, "commit_mode") and options.commit_mode == "append" else None
+
+
+def table_options(options: IcebergOptions, cover: Cover) -> IcebergOptions:
+    """Return the options of one mirrored table.
+
+    Raises:
+        SchemaMismatchError: rows are to be upserted, and nothing tells them apart.
+    """
+    key = options.key_fields or cover.shape.key
+    given: dict[str, Any] = {"key_fields": key, "schema_evolution": _evolution(options)}
+    if _commit_mode(options, key, cover.shape) == "upsert":
+        given |= {"commit_mode": "upsert", "op_field": OP}
+    else:
+        given |= {"commit_mode": "append", "key_fields": ()}
+    if isinstance(options.partitioning, str) and not options.partition_fields:
+        given |= _partitioning(options, key, cover.columns)
+    return options.model_copy(update=given)
+
+
+def _evolution(options: IcebergOptions) -> str:
+    return options.schema_evolution if _given(options, "schema_evolution") else "full"
+
+
+def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: Shape) -> str:
+    if _given(options, "commit_mode") and options.commit_mode == "append":
+        return "append"
+    if not key and _given(options, "commit_mode"):
+        name = ".".join(shape.table)
+        raise SchemaMismatchError(
+            f"commit_mode 'upsert' needs a key, and table {name!r} of the source has none",
+            todo=f"Give it a primary key, or `ALTER TABLE {name} REPLICA IDENTITY FULL`, or name "
+            "the columns that tell its rows apart in `key_fields`. Without `commit_mode`, tables "
+            "without a key are appended to.",
+        )
+    # Of a table without a key, a database only ever tells inserts.
+    return "upsert" if key else "append"
+
+
+def _partitioning(
+    options: IcebergOptions, key: tuple[str, ...], columns: pa.Schema
+) -> dict[str, Any]:
+    if _given(options, "partitioning") and options.partitioning != "bucket":
+        return {}
+    for name in key:
+        if _can_be_bucketed(columns.field(name).type):
+            return {"partitioning": "bucket", "partition_fields": (name,)}
+    return {"partitioning": "none"}
+
+
+def _can_be_bucketed(kind: pa.DataType) -> bool:
+    return not (pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _given(options: IcebergOptions, name: str) -> bool:
+    return name in options.model_fields_set

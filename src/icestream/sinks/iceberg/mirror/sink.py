@@ -1,0 +1,199 @@
+"""Tables that mirror those of a source of changes, each of them exactly once.
+
+Before a batch is read, the tables are made ready for what it may bring; tasks then write each
+block with the writers of its table, and all tables are committed side by side before the batch
+ends. A table that does not take its changes stops the pipeline: a mirror that leaves some out
+would be wrong for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.changes import shape_of
+from icestream.contracts.check import CheckStep
+from icestream.contracts.many_tables import MirroredTables, TableCommits, added_up
+from icestream.contracts.sink import Commit
+from icestream.errors import ConnectorError, IcestreamError, SchemaMismatchError
+from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
+from icestream.sinks.iceberg.mirror.defaults import identifier_of, op_name_of
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.trying import store_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import TaskWriter, WrittenFile
+    from icestream.sinks.iceberg.fanout.routes import Identifier
+    from icestream.sinks.iceberg.fanout.shares import Share
+    from icestream.sinks.iceberg.mirror.table import MirrorTable
+
+logger = logging.getLogger(__name__)
+
+
+class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
+    """The tables of a source."""
+
+    task_modules = (
+        "icestream.sinks.iceberg.writer",
+        "icestream.sinks.iceberg.mirror.writer",
+        "icestream.sinks.iceberg.modes.upsert.staging",
+        "icestream.sinks.iceberg.modes.upsert.matching",
+        "icestream.sinks.iceberg.modes.upsert.rows",
+    )
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        super().__init__(options, catalog, name)
+        self._sources: dict[Identifier, tuple[str, ...]] = {}
+        self._expected: dict[tuple[str, ...], MirrorTable] = {}
+        self._handed_over: set[str] = set()
+
+    def identity(self) -> str:
+        return ".".join((self.catalog.name, *self.options.namespace, self.options.table or "*"))
+
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
+        import tempfile
+        from pathlib import Path
+
+        from icestream.sinks.iceberg.fanout.tables import Tables
+        from icestream.sinks.iceberg.mirror.table import MirrorTable
+
+        self._tables = self._tables or Tables(self.options, self.catalog, self.name, MirrorTable)
+        self._tables.open(spark, pipeline, cache or Path(tempfile.mkdtemp(prefix="icestream-")))
+        self._touched = None
+        self._expected = {}
+
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
+        raise AssertionError("a mirror follows shapes")
+
+    def follow(self, shapes: Sequence[pa.Schema]) -> None:
+        by_table: dict[tuple[str, ...], list[pa.Schema]] = {}
+        for columns in shapes:
+            by_table.setdefault(shape_of(columns).table, []).append(columns)
+        named = {source: self._named(source, found) for source, found in by_table.items()}
+        self.tables.kept.add(frozenset(named.values()))
+        sinks: dict[tuple[str, ...], Any] = {
+            source: self.tables.sink(table) for source, table in named.items()
+        }
+        self.tables.each(
+            lambda source: self._ready(sinks[source], by_table[source]), list(by_table)
+        )
+        self._expected = sinks
+
+    def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
+        """Return the table of one of the source; no two may have the same."""
+        table = identifier_of(self.options, shape_of(shapes[0]))
+        owner = self._sources.setdefault(table, source)
+        if owner != source:
+            raise SchemaMismatchError(
+                f"two tables of the source would fill {'.'.join(table)!r}: {'.'.join(owner)!r} and "
+                f"{'.'.join(source)!r}",
+                where=f"sink {self.name!r}",
+                todo="Leave `namespace` and `table` out, so that each goes by its own names, or "
+                "read one of them only.",
+            )
+        return table
+
+    def _ready(self, table: MirrorTable, shapes: list[pa.Schema]) -> None:
+        from icestream.sinks.iceberg.java import java_errors
+        from icestream.sinks.iceberg.mirror.columns import cover_of
+
+        try:
+            self.tables.open_new(table.identifier)
+            cover = cover_of(shapes, table.columns(), op_name=op_name_of(self.options))
+            table.follow(cover)
+        except java_errors() as exc:
+            raise self.tables.refusal(table, exc).at(f"table {table.identity()}") from exc
+        except IcestreamError as exc:
+            raise exc.at(f"table {table.identity()}") from exc.__cause__
+
+    def writer(self) -> TaskWriter:
+        from icestream.sinks.iceberg.mirror.writer import MirrorWriter
+
+        return MirrorWriter({source: table.writers() for source, table in self._expected.items()})
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        done = self.commit_tables(files, mark, lambda: None)
+        self.discard(files)
+        return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
+
+    def commit_tables(
+        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
+    ) -> TableCommits:
+        from icestream.sinks.iceberg.fanout.shares import Share
+
+        mark = replace(mark, generation=self.tables.kept.kept.generation)
+        shares = []
+        for table in self._expected.values():
+            share = Share(table.identifier, table)
+            share.files = [file for file in files if file.what["table"] == table.identifier]
+            share.is_held = self._holds(table, mark)
+            # Nothing came of a table that is read anew: it is empty in the source.
+            if share.files or table.replaces_all:
+                shares.append(share)
+        if self._touched is not None:
+            self._touched = [share.sink for share in shares]
+        self.tables.each(lambda share: self._commit(share, mark, done), shares)
+        for share in shares:
+            if share.error is not None:
+                raise share.error
+        return TableCommits(
+            commits={share.name: share.commit for share in shares if share.commit is not None},
+            held=tuple(share.name for share in shares if share.is_held),
+        )
+
+    def _commit(self, share: Share, mark: BatchMark, done: Callable[[], None]) -> None:
+        if share.is_held:
+            return
+        self.tables.refuse_stranger(share.table, mark)
+        rows = sum(file.rows for file in share.files)
+        # From here on the table may hold them, whatever we are told.
+        self._handed_over |= set(_paths(share.files))
+        try:
+            share.commit = share.commit_once(replace(mark, rows=rows))
+        except IcestreamError as exc:
+            share.refuse(exc, mark)
+        else:
+            done()
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        left: dict[Identifier, list[str]] = {}
+        for file in files:
+            paths = [path for path in _paths([file]) if path not in self._handed_over]
+            left.setdefault(tuple(file.what["table"]), []).extend(paths)
+        for table, paths in left.items():
+            self.tables.sink(table).target.remove(paths)
+        self._handed_over -= set(_paths(files))
+
+    def check(self) -> Iterator[CheckStep]:
+        yield from self.catalog.check()
+        yield CheckStep("find namespace", self._describe_namespace)
+        yield from store_steps(self.catalog, None)
+
+    def _describe_namespace(self) -> str:
+        name = ".".join(self.options.namespace)
+        if not name:
+            return "by the names of the source"
+        if self.catalog.has_namespace(tuple(self.options.namespace)):
+            return name
+        if not self.options.create:
+            raise ConnectorError(
+                f"the namespace {name!r} does not exist, and `create` is false",
+                where=f"sink {self.name!r}, table {self.identity()}",
+                todo="Create it with its tables, set `create: true`, or look at the spelling of "
+                "`namespace`.",
+            )
+        return f"{name} will be created"
+
+
+def _paths(files: Sequence[WrittenFile]) -> list[str]:
+    inner = [file.what["of"] for file in files]
+    return [file.what["file-path"] for file in inner if file is not None]

@@ -1,0 +1,168 @@
+"""One mirrored table: rows of a snapshot join it, changes are applied to it by key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from icestream.sinks.iceberg.mirror.columns import column_ids
+from icestream.sinks.iceberg.mirror.defaults import table_options
+from icestream.sinks.iceberg.mirror.writer import TableWriters
+from icestream.sinks.iceberg.modes.mode import EVERY_ROW
+from icestream.sinks.iceberg.modes.registry import MODES
+from icestream.sinks.iceberg.modes.upsert.mode import Upsert
+from icestream.sinks.iceberg.options import MAIN
+from icestream.sinks.iceberg.sink import IcebergSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.sinks.iceberg.mirror.columns import Cover
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+PREFIX = "icestream.source-columns."
+
+
+class MirrorTable(IcebergSink):
+    """A table that follows one of the source.
+
+    Attributes:
+        cover: what it is ready for; None until blocks of it are expected.
+        replaces_all: whether the rows of the batch take the place of all that it holds.
+    """
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        super().__init__(options, catalog, name)
+        self._given = options
+        self.cover: Cover | None = None
+        self.replaces_all = False
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        return (*self.namespace, self.table)
+
+    def follow(self, cover: Cover) -> None:
+        """Make the table ready for rows: create it, give it their columns and names."""
+        self.replaces_all = cover.shape.is_first
+        options = table_options(self._given, cover)
+        if options != self.options:
+            self._adopt(options)
+        is_soft = options.commit_mode == "upsert" and options.delete_mode == "soft"
+        self.cover = replace(cover, is_soft=is_soft)
+        columns = cover.columns
+        if cover.op_name is not None:
+            import pyarrow as pa
+
+            columns = columns.append(pa.field(cover.op_name, pa.string()))
+        self.target.prepare(
+            self.mode.table_columns(_plain(columns)),
+            declared=cover.shape.is_whole,
+            renames=self._renames(columns),
+        )
+        self._note_ids(columns)
+
+    def _adopt(self, options: IcebergOptions) -> None:
+        self.options = options
+        self.target.adopt(options)
+        self.mode = MODES[options.commit_mode](options, self.target)
+        self.mode.opened()
+
+    def writers(self) -> TableWriters:
+        """Return how tasks write the table's rows."""
+        assert self.cover is not None  # noqa: S101 - `follow` comes first
+        return TableWriters(
+            table=self.identifier,
+            cover=self.cover,
+            snapshot=self.target.writer(in_order=False),
+            changes=self.mode.writer(),
+            appends=not isinstance(self.mode, Upsert),
+            keeps_rows=self.options.delete_mode != "hard" or self.cover.op_name is not None,
+        )
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        """Commit what the tasks wrote for this table."""
+        branch = self.options.branch
+        mark = mark if branch == MAIN else replace(mark, branch=branch)
+        void, kept, is_emptied = _sorted_out(files)
+        replaces = is_emptied or self.replaces_all
+        if any("chunk" in file.what for file in kept):
+            assert isinstance(self.mode, Upsert)  # noqa: S101 - only its writer makes chunks
+            commit = self.mode.commit(kept, mark, replaces=replaces)
+        else:
+            commit = self._add(kept, mark, replaces=replaces)
+        self.discard(void)
+        return commit
+
+    def _add(self, files: list[WrittenFile], mark: BatchMark, *, replaces: bool) -> Commit:
+        from icestream.sinks.iceberg.java_table import Change
+
+        change = Change(
+            added=[file.what for file in files],
+            over=EVERY_ROW if replaces else None,
+            branch=self.options.branch,
+        )
+        return self.target.commit(change, mark, rows=sum(file.rows for file in files))
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        """Remove what tasks wrote, be it rows put aside or data files."""
+        inner = [file.what.get("of", file) for file in files]
+        self.target.remove([file.what["file-path"] for file in inner if file is not None])
+
+    @property
+    def _ids_key(self) -> str:
+        return PREFIX + self.target.pipeline
+
+    def _renames(self, columns: pa.Schema) -> dict[str, str]:
+        """Return the columns that the source calls by another name than the table does."""
+        if not self.target.exists:
+            return {}
+        state = self.target.state
+        names = {field.field_id: field.name for field in state.schema.fields}
+        kept = _read_ids(state.properties.get(self._ids_key))
+        renames = {}
+        for name, source_id in column_ids(columns).items():
+            old = names.get(kept.get(source_id, -1))
+            if old is not None and old != name:
+                renames[old] = name
+        return renames
+
+    def _note_ids(self, columns: pa.Schema) -> None:
+        """Keep in the table which of its columns is which of the source, for renames to come."""
+        ids = column_ids(columns)
+        if not ids:
+            return
+        state = self.target.state
+        fields = {field.name: field.field_id for field in state.schema.fields}
+        found = {source_id: fields[name] for name, source_id in ids.items() if name in fields}
+        if found != _read_ids(state.properties.get(self._ids_key)):
+            text = json.dumps(found, sort_keys=True, separators=(",", ":"))
+            self.target.handle.set_properties({self._ids_key: text})
+            self.target.look()
+
+
+def _sorted_out(
+    files: list[WrittenFile],
+) -> tuple[list[WrittenFile], list[WrittenFile], bool]:
+    """Return the files that a truncate made void, those that count, and whether there was one."""
+    inner = [file.what["of"] for file in files]
+    if None not in inner:
+        return [], inner, False
+    last = len(inner) - 1 - inner[::-1].index(None)
+    return [file for file in inner[:last] if file is not None], inner[last + 1 :], True
+
+
+def _plain(columns: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([column.remove_metadata() for column in columns])
+
+
+def _read_ids(text: str | None) -> dict[str, int]:
+    try:
+        return {str(key): int(value) for key, value in json.loads(text or "{}").items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}  # without it a rename is a new column, and it is written anew

@@ -1,0 +1,272 @@
+"""Tables that mirror those of a source: snapshots, changes, truncates, columns that change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.errors import SchemaMismatchError
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.testing.scripted_changes import ScriptedChanges, changes
+
+if TYPE_CHECKING:
+    from tests.fixtures.spark import Lake
+
+    from icestream.plan.plan import PipelinePlan
+
+ORDERS = {"id": pa.int64(), "note": pa.string()}
+
+
+def mirror(lake: Lake, source: ScriptedChanges, **options: Any) -> PipelinePlan:
+    sink = IcebergSink.build(IcebergOptions(**options), lake.catalog, "lake", changes=True)
+    return replace(lake.plan(source), sink=sink)
+
+
+def rows(lake: Lake, table: str = "shop.orders") -> list[dict[str, Any]]:
+    loaded = lake.catalog.client().load_table(table)
+    found: list[dict[str, Any]] = loaded.scan().to_arrow().to_pylist()
+    return sorted(found, key=str)
+
+
+def order(number: int, note: str | None = None, **told: Any) -> dict[str, Any]:
+    return {"id": number, "note": note, **told}
+
+
+def snapshot(*given: dict[str, Any], first: bool = True, table: str = "shop.orders") -> Any:
+    return changes(table, ORDERS, given, is_snapshot=True, is_first=first)
+
+
+def of_orders(*given: dict[str, Any], **shape: Any) -> Any:
+    return changes("shop.orders", ORDERS, given, **shape)
+
+
+def test_snapshot_and_changes_make_the_table_that_the_source_has(lake: Lake) -> None:
+    source = ScriptedChanges(
+        [snapshot(order(1, "a"), order(2, "b"), order(3, "c"))],
+        [of_orders(order(2, "bb", op="u"), order(3, op="d"), order(4, "d"))],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [order(1, "a"), order(2, "bb"), order(4, "d")]
+
+
+def test_table_is_partitioned_by_bucket_of_its_key(lake: Lake) -> None:
+    lake.run(mirror(lake, ScriptedChanges([of_orders(order(1))])))
+
+    spec = lake.catalog.client().load_table("shop.orders").spec()
+    assert [str(field.transform) for field in spec.fields] == ["bucket[16]"]
+
+
+def test_each_table_has_its_own_columns_and_key(lake: Lake) -> None:
+    tags = {"name": pa.string(), "id": pa.float64()}
+    source = ScriptedChanges(
+        [
+            of_orders(order(1, "a")),
+            changes("shop.tags", tags, [{"name": "x", "id": 0.5}], key=("name",)),
+            of_orders(order(1, "b", op="u")),
+            changes("shop.tags", tags, [{"name": "x", "id": 1.5, "op": "u"}], key=("name",)),
+        ]
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [order(1, "b")]
+    assert rows(lake, "shop.tags") == [{"name": "x", "id": 1.5}]
+
+
+def test_value_that_was_not_sent_stays(lake: Lake) -> None:
+    source = ScriptedChanges(
+        [snapshot(order(1, "large"))],
+        [of_orders({"id": 1, "op": "u", "unsent": ["note"]})],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [order(1, "large")]
+
+
+def test_snapshot_replaces_what_the_table_held(lake: Lake) -> None:
+    source = ScriptedChanges([snapshot(order(1, "old"), order(2, "old"))])
+    lake.run(mirror(lake, source))
+    source.script = [
+        [snapshot(order(2, "new"))],
+        [snapshot(order(3, "new"), first=False)],
+    ]
+
+    lake.run(mirror(lake, source), beginning="start-over")
+
+    assert rows(lake) == [order(2, "new"), order(3, "new")]
+
+
+def test_table_that_is_empty_in_the_source_becomes_empty(lake: Lake) -> None:
+    source = ScriptedChanges([snapshot(order(1, "old"))])
+    lake.run(mirror(lake, source))
+    source.script = [[snapshot()]]
+
+    lake.run(mirror(lake, source), beginning="start-over")
+
+    assert rows(lake) == []
+
+
+def test_truncate_takes_every_row_that_came_before_it(lake: Lake) -> None:
+    source = ScriptedChanges(
+        [snapshot(order(1), order(2))],
+        [of_orders(order(3), order(4)), of_orders({"op": "t"}, order(5, "after"))],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [order(5, "after")]
+
+
+def test_truncate_alone_leaves_an_empty_table(lake: Lake) -> None:
+    source = ScriptedChanges([snapshot(order(1))], [of_orders({"op": "t"})])
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == []
+
+
+def test_renamed_column_keeps_its_values(lake: Lake) -> None:
+    before = changes("shop.orders", ORDERS, [order(1, "a")], ids=(1, 2), version=1)
+    renamed = {"id": pa.int64(), "remark": pa.string()}
+    after = changes("shop.orders", renamed, [{"id": 2, "remark": "b"}], ids=(1, 2), version=2)
+    old = changes("shop.orders", ORDERS, [order(3, "c")], ids=(1, 2), version=1)
+
+    lake.run(mirror(lake, ScriptedChanges([before], [old, after])))
+
+    assert rows(lake) == [
+        {"id": 1, "remark": "a"},
+        {"id": 2, "remark": "b"},
+        {"id": 3, "remark": "c"},
+    ]
+
+
+def test_columns_come_and_go_and_grow(lake: Lake) -> None:
+    first = {"id": pa.int32(), "note": pa.string()}
+    later = {"id": pa.int64(), "amount": pa.float64()}
+    source = ScriptedChanges(
+        [changes("shop.orders", first, [order(1, "a")], ids=(1, 2), version=1)],
+        [changes("shop.orders", later, [{"id": 1 << 40, "amount": 0.5}], ids=(1, 3), version=2)],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [{"id": 1, "amount": None}, {"id": 1 << 40, "amount": 0.5}]
+
+
+def test_new_columns_alone_are_followed_where_the_file_says_so(lake: Lake) -> None:
+    later = {"id": pa.int64(), "amount": pa.float64()}
+    source = ScriptedChanges(
+        [of_orders(order(1, "a"))],
+        [changes("shop.orders", later, [{"id": 2, "amount": 0.5}])],
+    )
+
+    lake.run(mirror(lake, source, schema_evolution="add_columns"))
+
+    assert rows(lake) == [
+        {"id": 1, "note": "a", "amount": None},
+        {"id": 2, "note": None, "amount": 0.5},
+    ]
+
+
+def test_columns_of_shapes_that_are_not_whole_add_up(lake: Lake) -> None:
+    source = ScriptedChanges(
+        [of_orders(order(1, "a"), is_whole=False)],
+        [
+            changes("shop.orders", {"id": pa.int64()}, [{"id": 2}], is_whole=False),
+            changes(
+                "shop.orders",
+                {"id": pa.int64(), "b": pa.int64()},
+                [{"id": 3, "b": 1}],
+                is_whole=False,
+            ),
+        ],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [
+        {"id": 1, "note": "a", "b": None},
+        {"id": 2, "note": None, "b": None},
+        {"id": 3, "note": None, "b": 1},
+    ]
+
+
+def test_table_without_a_key_is_appended_to(lake: Lake) -> None:
+    source = ScriptedChanges([of_orders(order(1, "a"), order(1, "a"), key=())])
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [order(1, "a"), order(1, "a")]
+
+
+def test_table_without_a_key_is_refused_under_upsert(lake: Lake) -> None:
+    source = ScriptedChanges([of_orders(order(1), key=())])
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(mirror(lake, source, commit_mode="upsert"))
+
+    assert str(caught.value) == (
+        f"table {lake.name}.shop.orders: commit_mode 'upsert' needs a key, and table 'shop.orders' "
+        "of the source has none\n  Give it a primary key, or `ALTER TABLE shop.orders REPLICA "
+        "IDENTITY FULL`, or name the columns that tell its rows apart in `key_fields`. Without "
+        "`commit_mode`, tables without a key are appended to."
+    )
+
+
+def test_every_change_becomes_a_row_where_the_file_says_append(lake: Lake) -> None:
+    source = ScriptedChanges(
+        [snapshot(order(1, "a"))],
+        [of_orders(order(1, "b", op="u"), order(1, op="d"))],
+    )
+
+    lake.run(mirror(lake, source, commit_mode="append"))
+
+    assert rows(lake) == [
+        order(1, "a", _op="r"),
+        order(1, "b", _op="u"),
+        order(1, None, _op="d"),
+    ]
+
+
+def test_soft_deletes_tell_the_rows_of_a_snapshot_too(lake: Lake) -> None:
+    source = ScriptedChanges([snapshot(order(1), order(2))], [of_orders(order(2, op="d"))])
+
+    lake.run(mirror(lake, source, delete_mode="soft"))
+
+    assert [(row["id"], row["_is_deleted"]) for row in rows(lake)] == [(1, False), (2, True)]
+
+
+def test_file_may_name_the_table(lake: Lake) -> None:
+    lake.run(mirror(lake, ScriptedChanges([of_orders(order(1))]), namespace=("db",), table="t"))
+
+    assert rows(lake, "db.t") == [order(1)]
+
+
+def test_two_tables_of_one_name_are_refused(lake: Lake) -> None:
+    source = ScriptedChanges(
+        [of_orders(order(1)), changes("old.orders", ORDERS, [order(2)])],
+    )
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(mirror(lake, source, namespace=("db",)))
+
+    assert str(caught.value) == (
+        "sink 'lake': two tables of the source would fill 'db.orders': 'shop.orders' and "
+        "'old.orders'\n  Leave `namespace` and `table` out, so that each goes by its own names, or "
+        "read one of them only."
+    )
+
+
+def test_source_is_told_what_is_committed(lake: Lake) -> None:
+    source = ScriptedChanges([of_orders(order(1), order(2))], [of_orders(order(3))])
+
+    lake.run(mirror(lake, source))
+
+    assert source.told == [({"batch": 0}, 0), ({"batch": 1}, 2), ({"batch": 2}, 1)]
