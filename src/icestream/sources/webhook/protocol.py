@@ -24,7 +24,8 @@ class TimedProtocol(HttpToolsProtocol):
     receive_secs: ClassVar[float]
 
     _clock: asyncio.TimerHandle | None = None
-    _in_head: bool = True
+    _in_head: bool = False
+    _in_body: bool = False
     _head_bytes: int = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -46,6 +47,8 @@ class TimedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
+        # Only pieces that follow the one a head began in are counted, for that one may hold
+        # a whole request before it.
         if self._in_head and self._head_bytes > MOST_HEADER_BYTES:
             self._refuse(431, f"the headers are larger than {MOST_HEADER_BYTES >> 10} KiB")
 
@@ -56,12 +59,12 @@ class TimedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._in_body = False, True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._stop_clock()
-        self._in_head, self._head_bytes = True, 0
+        self._in_body = False
         super().on_message_complete()
 
     def _start_clock(self) -> None:
@@ -76,11 +79,11 @@ class TimedProtocol(HttpToolsProtocol):
         self._clock = None
         if self.transport.is_closing():
             return
-        if self.pipeline or (self._in_head and not _is_answered(self.cycle)):
+        if self.pipeline or (not self._in_body and not _is_answered(self.cycle)):
             # The request before this one is still being answered; its answer is not cut off.
             self._start_clock()
             return
-        if self.cycle is not None and not self._in_head and self.cycle.response_started:
+        if self._in_body and self.cycle.response_started:
             self.transport.close()
             return
         self._refuse(408, f"the request did not arrive within {self.receive_secs:g} s")
