@@ -75,8 +75,8 @@ class KafkaConnect(Contender):
     def prepare(self, stream: Stream, folder: Path) -> Command:
         libs = installed("kafka-connect-iceberg", f"{KAFKA}-{ICEBERG}", _install)
         self.lake(folder).create_table()
-        _write(folder / "worker.properties", self._worker(stream, folder))
-        _write(folder / "connector.properties", self._connector(stream, folder))
+        write_properties(folder / "worker.properties", self._worker(stream, folder))
+        write_properties(folder / "connector.properties", self._connector(stream, folder))
         java = require("java", "apt-get install openjdk-17-jre-headless")
         return Command(
             [
@@ -127,5 +127,6 @@ class KafkaConnect(Contender):
         }
 
 
-def _write(path: Path, settings: Mapping[str, object]) -> None:
+def write_properties(path: Path, settings: Mapping[str, object]) -> None:
+    """Write settings in the form that Java reads."""
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
