@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_BOUNDS = r"^\[[^\]]*\]="
+_BOUNDS = re.compile(r"^(\[[^\]]*\])+=")
 _IS_INTRICATE = r'["\\\[]|^.+\{'
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
@@ -65,7 +65,7 @@ def _merged(plain: pa.ListArray, own: pa.ListArray, places: npt.NDArray[np.intp]
 
 def _of_one(text: str, delimiter: str) -> list[str | None] | None:
     """Return the elements of one array, or None if they are arrays themselves."""
-    body = re.sub(_BOUNDS, "", text)[1:-1]
+    body = _BOUNDS.sub("", text)[1:-1]
     if not body:
         return []
     if body.startswith("{"):

@@ -100,8 +100,11 @@ class _ChangedRows:
     def fetch_unsent(self, values_now: ValuesNow) -> None:
         """Ask for what updates of the key did not send: the table has no row to keep it from."""
         moved = self._pair_new[self._moved]
-        lacking = moved[np.any([u[moved] for u in self._unsent.values()], axis=0)]
-        if not self._unsent or not len(lacking) or not self._relation.key:
+        is_lacking = np.zeros(len(moved), np.bool_)
+        for unsent in self._unsent.values():
+            is_lacking |= unsent[moved]
+        lacking = moved[is_lacking]
+        if not len(lacking) or not self._relation.key:
             return
         asked = [column for column, unsent in self._unsent.items() if unsent[lacking].any()]
         names = [column.name for column in self._relation.columns]

@@ -52,6 +52,15 @@ class Messages:
             rows = rows[:-1]
         return cls(b"".join(rows), _starts(rows) + BEFORE_DATA)
 
+    def halves(self) -> tuple[Messages, Messages]:
+        """Return the messages in two parts, each with its own buffer."""
+        middle = len(self) // 2
+        cut = int(self.starts[middle])
+        return (
+            Messages(self.data[:cut], self.starts[:middle]),
+            Messages(self.data[cut:], self.starts[middle:] - cut),
+        )
+
 
 def _starts(parts: Sequence[bytes]) -> npt.NDArray[np.int64]:
     starts = np.zeros(len(parts) + 1, np.int64)

@@ -30,6 +30,8 @@ BEGIN, RELATION, TRUNCATE = ord("B"), ord("R"), ord("T")
 ROW_KINDS = np.isin(np.arange(256), np.frombuffer(b"IUD", np.uint8))
 # Begin, Commit, Origin, Relation, Type, Message, Truncate, and those.
 KNOWN_KINDS = np.isin(np.arange(256), np.frombuffer(b"BCORYMTIUD", np.uint8))
+# Arrow's strings end at 2 GiB; a message at 1 GiB.
+MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class ChangeParser:
         """
         if not len(messages):
             return []
+        if len(messages.data) > MAX_BYTES and len(messages) > 1:
+            first, second = messages.halves()
+            return self.parse(first) + self.parse(second)
         stretch = self._followed(messages)
         blocks: list[pa.RecordBatch] = []
         begin = 0

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from hashlib import md5
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
+from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block
+from icestream.sources.postgres_cdc.relation import (
+    ROW_KEY,
+    Column,
+    Relation,
+    block_columns,
+    key_of,
+)
+from icestream.sources.postgres_cdc.types import TypeCatalog
+
+COLUMNS = (Column("id", 20, is_key=True, number=1), Column("day", 1082, number=4))
+DAYS = Relation(16400, "public", "days", "d", COLUMNS, ("id",))
+KEYLESS = Relation(16400, "public", "days", "f", COLUMNS)
+
+
+def strings(*texts: str | None) -> pa.Array:
+    return pa.array(texts, pa.string())
+
+
+def test_snapshot_block_has_no_columns_of_changes() -> None:
+    texts = [strings("1", "2"), strings("2024-02-29", "infinity")]
+
+    block, nulled = snapshot_block(DAYS, TypeCatalog(), texts, first=True)
+
+    table = ("public", "days")
+    assert shape_of(block.schema) == Shape(table, ("id",), is_snapshot=True, is_first=True)
+    assert block.schema.names == ["id", "day"]
+    assert block.schema.field("day").metadata == {COLUMN_ID: b"4"}
+    assert block.column("id").to_pylist() == [1, 2]
+    assert nulled == {"day": 1}
+
+
+def test_columns_of_a_snapshot_are_those_of_its_blocks() -> None:
+    for relation in (DAYS, KEYLESS):
+        block, _ = snapshot_block(relation, TypeCatalog(), [strings("1"), strings(None)])
+        told = block_columns(relation, TypeCatalog(), snapshot=True)
+
+        assert block.schema.equals(told, check_metadata=True)
+
+
+def test_changes_have_what_a_snapshot_has_and_two_columns_more() -> None:
+    names = block_columns(KEYLESS, TypeCatalog()).names
+
+    assert names == ["id", "day", ROW_KEY, OP, UNSENT]
+    assert block_columns(KEYLESS, TypeCatalog(), snapshot=True).names == names[:3]
+
+
+def test_column_that_the_catalog_lost_has_no_id() -> None:
+    lost = Relation(1, "public", "t", "n", (Column("a", 25),))
+
+    assert block_columns(lost, TypeCatalog()).field("a").metadata is None
+
+
+@pytest.mark.parametrize(
+    ("identity", "key"), [("d", ("id",)), ("i", ("id",)), ("f", ("day",)), ("n", ())]
+)
+def test_key_is_what_the_log_tells_of_a_row_that_goes(identity: str, key: tuple[str, ...]) -> None:
+    assert key_of(identity, COLUMNS, primary_key=("day",)) == key
+
+
+def test_row_keys_tell_null_from_nothing_and_columns_apart() -> None:
+    texts = [strings("1", "1", "", "12", None), strings("", None, "1", "2", "1")]
+
+    assert len(set(row_keys(KEYLESS, texts, 5).to_pylist())) == 5
+
+
+def test_row_key_stays_when_a_column_is_renamed_or_added() -> None:
+    columns = (Column("no", 20, number=1), Column("day", 1082, number=4), Column("c", 25, number=5))
+    later = Relation(16400, "public", "days", "f", columns)
+
+    before = row_keys(KEYLESS, [strings("1"), strings("x")], 1)
+    after = row_keys(later, [strings("1"), strings("x"), strings(None)], 1)
+
+    assert before == after
+
+
+def test_row_key_is_the_same_for_ever() -> None:
+    # It is stored in tables, so that another would delete nothing.
+    found = row_keys(KEYLESS, [strings("1"), strings(None)], 1).to_pylist()
+
+    assert found == [md5(b"1:1:1", usedforsecurity=False).hexdigest()]
