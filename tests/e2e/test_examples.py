@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.fixtures.command_line import run_icestream
 from tests.fixtures.oauth_gateway import OAuthGateway
+from tests.fixtures.ports import answers, free_port
+from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.jdbc import embedded
+from icestream.testing.faults import RunProcess
 
 if TYPE_CHECKING:
+    import pytest
     from tests.fixtures.kafka import KafkaBroker
     from tests.fixtures.rest_catalog import RestCatalog
     from tests.fixtures.s3_store import S3Store
@@ -141,6 +147,45 @@ def test_rest_catalog_on_s3(
     assert checked.code == 0, checked.out
     assert ended.code == 0, ended.err
     assert counted.document["rows"] == [{"n": 20_000}]
+
+
+def test_webhook_to_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copied("webhook_to_lake", tmp_path)
+    port = free_port()
+    monkeypatch.setenv("WEBHOOK_PORT", str(port))
+    monkeypatch.setenv("WEBHOOK_TOKEN", "a-token-of-the-test")
+    checked = run_icestream("check", folder=folder)
+    assert checked.code == 0, checked.out
+
+    def post(stream: str, key: str, event: dict[str, Any]) -> dict[str, Any]:
+        headers = {
+            "authorization": "Bearer a-token-of-the-test",
+            "content-type": "application/json",
+            "idempotency-key": key,
+        }
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("POST", f"/hooks/{stream}", json.dumps(event), headers)
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        connection.close()
+        return answer
+
+    with RunProcess(folder) as run:
+        wait_until(lambda: answers(port) or run.process.poll() is not None, "the endpoint", secs=60)
+        for number in range(20):
+            stream = "orders" if number % 4 else "refunds"
+            assert post(stream, f"k{number}", {"id": number, "amount": number / 4})["taken"] == 1
+        assert post("orders", "k1", {"id": 1, "amount": 0.25})["already_had"] == 1
+        run.await_lines("batch ")
+        run.signal(signal.SIGTERM)
+        assert run.wait() == 0, run.output
+    # What came after the last batch is still in the spool.
+    assert run_icestream("run", "--once", folder=folder).code == 0
+
+    orders, refunds = rows_of(folder, "shop.orders"), rows_of(folder, "shop.refunds")
+    assert sorted(row["id"] for row in refunds) == [0, 4, 8, 12, 16]
+    assert sorted(row["id"] for row in orders) == [n for n in range(20) if n % 4]
+    assert {row["webhook_event_id"] for row in orders} == {f"k{n}" for n in range(20) if n % 4}
+    assert "a-token-of-the-test" not in run.output
 
 
 def test_python_api(tmp_path: Path) -> None:
