@@ -12,7 +12,6 @@ from icestream.errors import PlanError
 PLANNED_CONNECTORS: dict[str, dict[str, str]] = {
     "sources": {
         "iceberg": "icestream.sources.iceberg:IcebergSourceOptions",
-        "postgres-cdc": "icestream.sources.postgres_cdc.options:PostgresCdcOptions",
     },
     "sinks": {},
     "catalogs": {},

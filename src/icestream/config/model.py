@@ -25,7 +25,7 @@ class StreamBlock(Options):
     """One table of a source that holds many."""
 
     name: Text = Field(description="Name of the table.")
-    namespace: str | None = Field(None, description="Schema of the table.")
+    namespace: Text = Field("public", description="Schema of the table.")
     sync_mode: Literal["incremental", "full_refresh"] = Field(
         "incremental", description="First a snapshot, then changes; or read anew at each start."
     )
@@ -36,9 +36,7 @@ class SourceBlock(Options):
 
     connector: Text = Field(description="Kind of source.")
     config: dict[str, Any] = Field(default_factory=dict, description="Options of the source.")
-    streams: tuple[StreamBlock, ...] = Field(
-        (), description="Tables to read.", json_schema_extra={"planned": True}
-    )
+    streams: tuple[StreamBlock, ...] = Field((), description="Tables to read.")
 
 
 class SinkBlock(Options):

@@ -162,6 +162,15 @@ class _Reader:
         if kind is None or not isinstance(data, dict):
             return None
         base = (*path, "config")
+        if section == "sources" and block.get("streams"):
+            if "streams" not in kind.model_fields:
+                self._problem(
+                    (*path, "streams"),
+                    f"a source of {connector!r} has no tables to name",
+                    "Take `streams` out; what is read is said in `config`.",
+                )
+                return None
+            data = {**data, "streams": block["streams"]}
         catalog: str | Part | None = None
         if "catalog" in kind.model_fields:
             catalog = data.get("catalog")

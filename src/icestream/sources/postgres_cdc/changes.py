@@ -1,0 +1,242 @@
+"""Reads changes from the slot, in a task."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from icestream.sources.postgres_cdc import slot
+from icestream.sources.postgres_cdc.lsn import as_lsn
+from icestream.sources.postgres_cdc.messages import Messages
+from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
+from icestream.sources.postgres_cdc.publication import told_by
+from icestream.sources.postgres_cdc.relation import FULL, key_of
+from icestream.sources.postgres_cdc.tables import Table, find_table
+from icestream.sources.postgres_cdc.types import TYPES_QUERY, TypeCatalog
+from icestream.sources.postgres_cdc.visibility import Visibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from icestream.sources.postgres_cdc.relation import Column, Relation
+    from icestream.sources.postgres_cdc.server import Server, Session
+
+_log = logging.getLogger(__name__)
+
+BLOCK_MESSAGES = 20_000
+BLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes between two places of the log.
+
+    Attributes:
+        start: transactions that were committed here or later.
+        end: transactions that were committed before.
+        tables: the tables that are followed; with the snapshot, as text, that holds some of the
+            changes to it already.
+    """
+
+    start: int
+    end: int
+    tables: Mapping[tuple[str, str], str | None]
+
+
+def peek(session: Session, end: int, columns: str = "lsn, xid, data") -> sql.Composed:
+    """Return the query for what the slot tells up to a place."""
+    options = session.server.options
+    return sql.SQL(
+        "SELECT {} FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, {}::pg_lsn, NULL,"
+        " 'proto_version', '1', 'publication_names', {})"
+    ).format(
+        sql.SQL(columns),
+        sql.Literal(options.slot),
+        sql.Literal(as_lsn(end)),
+        sql.Literal(_listed(told_by(session, options))),
+    )
+
+
+def read_changes(server: Server, asked: Changes) -> Iterator[pa.RecordBatch]:
+    """Yield blocks of changes, whole transactions in the order of the log."""
+    types = TypeCatalog()
+    with server.connect() as session, _Catalog(server, types) as catalog:
+        wanted = Wanted(
+            start=asked.start,
+            end=asked.end,
+            has_table=lambda table: table in asked.tables,
+            seen={name: Visibility.parse(seen) for name, seen in asked.tables.items() if seen},
+        )
+        parser = ChangeParser(wanted, types, catalog)
+        _refuse_overtaken(session, asked.start)
+        copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(peek(session, asked.end))
+        for rows in _in_blocks(_copied(session, copy)):
+            yield from parser.parse(Messages.of_copy(rows))
+        # What the slot let go of in between was not among what it told.
+        _refuse_overtaken(session, asked.start)
+    for (table, column), count in parser.nulled.items():
+        _log.warning(
+            "%s: %d values of column %s do not fit into its type, and are null",
+            *(".".join(table), count, column),
+        )
+
+
+def _refuse_overtaken(session: Session, start: int) -> None:
+    found = slot.usable(session)
+    if found.confirmed > start:
+        raise slot.overtaken(session.server, start, found.confirmed)
+
+
+def _copied(session: Session, copy: sql.Composed) -> Iterator[bytes]:
+    """Yield the rows of a copy, once nobody else reads the slot."""
+    while True:
+        slot.await_free(session)
+        has_begun = False
+        try:
+            for row in session.copied(copy, passing=psycopg.errors.ObjectInUse):
+                has_begun = True
+                yield row
+        except psycopg.errors.ObjectInUse:
+            if has_begun:
+                raise
+        else:
+            return
+
+
+def _in_blocks(rows: Iterator[bytes]) -> Iterator[list[bytes]]:
+    some: list[bytes] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row)
+        if len(some) >= BLOCK_MESSAGES or size >= BLOCK_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def load_types(session: Session, types: TypeCatalog, columns: Sequence[Column]) -> None:
+    """Add the types of columns to a catalog that does not know them yet."""
+    unknown = types.unknown({column.type_oid for column in columns})
+    if unknown:
+        types.add(session.rows(TYPES_QUERY, [unknown]))
+
+
+def _listed(publications: Sequence[str]) -> str:
+    """Return names as pgoutput reads them: a list of identifiers."""
+    return ",".join(sql.Identifier(name).as_string() for name in publications)
+
+
+class _Catalog:
+    """Answers the parser's questions by a session of its own: the other is busy sending."""
+
+    def __init__(self, server: Server, types: TypeCatalog) -> None:
+        self._server = server
+        self._types = types
+        self._opened: Session | None = None
+
+    def __enter__(self) -> _Catalog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    @property
+    def _session(self) -> Session:
+        if self._opened is None:
+            self._opened = self._server.connect()
+        return self._opened
+
+    def describe(self, relation: Relation) -> Relation:
+        """Return a table with the numbers of its columns and its key."""
+        load_types(self._session, self._types, relation.columns)
+        now = find_table(self._session, relation.id)
+        if now is None:
+            return relation
+        columns = _numbered(relation.columns, now.relation.columns)
+        key = relation.key
+        if relation.identity == FULL:
+            # The log flags every column; which ones are the key is told by their numbers.
+            numbers = {c.number for c in now.relation.columns if c.name in now.order}
+            primary = tuple(c.name for c in columns if c.number in numbers)
+            key = key_of(FULL, columns, primary)
+        return replace(relation, columns=columns, key=key)
+
+    def values_now(
+        self, relation: Relation, columns: Sequence[str], keys: Sequence[tuple[str, ...]]
+    ) -> Sequence[tuple[str | None, ...] | None]:
+        """Return the values that rows have now, by their keys."""
+        now = find_table(self._session, relation.id)
+        known = {} if now is None else {c.number: c for c in now.relation.columns}
+        numbers = {c.name: c.number for c in relation.columns}
+        if now is None or not {numbers[name] for name in (*columns, *relation.key)} <= set(known):
+            return [None] * len(keys)
+        return self._looked_up(
+            now,
+            [known[numbers[name]].name for name in columns],
+            [known[numbers[name]].name for name in relation.key],
+            keys,
+        )
+
+    def _looked_up(
+        self,
+        table: Table,
+        columns: Sequence[str],
+        key: Sequence[str],
+        keys: Sequence[tuple[str, ...]],
+    ) -> Sequence[tuple[str | None, ...] | None]:
+        spelt = dict(zip(table.order, table.order_types, strict=True))
+        if not set(key) <= set(spelt):
+            return [None] * len(keys)
+        asked = [f"k{place}" for place in range(len(key))]
+        query = sql.SQL(
+            "SELECT asked.place, {columns} FROM unnest({arrays}) WITH ORDINALITY AS asked"
+            " ({asked}, place) JOIN {table} AS now ON {same}"
+        ).format(
+            columns=sql.SQL(", ").join(
+                sql.SQL("now.{}::text").format(sql.Identifier(column)) for column in columns
+            ),
+            arrays=sql.SQL(", ").join(
+                sql.SQL("{}::text[]").format(sql.Literal(list(values)))
+                for values in zip(*keys, strict=True)
+            ),
+            asked=sql.SQL(", ").join(map(sql.Identifier, asked)),
+            table=sql.Identifier(*table.names),
+            same=sql.SQL(" AND ").join(
+                sql.SQL("now.{} = asked.{}::{}").format(
+                    sql.Identifier(column),
+                    sql.Identifier(name),
+                    sql.SQL(spelt[column]),
+                )
+                for column, name in zip(key, asked, strict=True)
+            ),
+        )
+        found = {row[0]: row[1:] for row in self._session.rows(query)}
+        return [found.get(place) for place in range(1, len(keys) + 1)]
+
+
+def _numbered(told: Sequence[Column], known: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns of a message with their numbers.
+
+    A column that was renamed since stands at the same place, with the same type, under a name
+    that the message does not have.
+    """
+    numbers = {column.name: column.number for column in known}
+    names_told = {column.name for column in told}
+    numbered: list[Column] = []
+    for place, column in enumerate(told):
+        number = numbers.get(column.name)
+        if number is None and place < len(known):
+            other = known[place]
+            if other.name not in names_told and other.type_oid == column.type_oid:
+                number = other.number
+        numbered.append(replace(column, number=number))
+    return tuple(numbered)

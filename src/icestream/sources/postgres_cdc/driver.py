@@ -1,0 +1,220 @@
+"""What the driver knows of the database: its tables, its publication, its slot, its log's end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from icestream.errors import ConnectorError, RefusedError, SourceChangedError
+from icestream.sources.postgres_cdc import publication, slot
+from icestream.sources.postgres_cdc.changes import load_types, peek
+from icestream.sources.postgres_cdc.lag import Lag
+from icestream.sources.postgres_cdc.server import Server
+from icestream.sources.postgres_cdc.snapshot import Snapshot
+from icestream.sources.postgres_cdc.tables import by_label, find_tables
+from icestream.sources.postgres_cdc.types import TypeCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.sources.postgres_cdc.options import PostgresCdcOptions
+    from icestream.sources.postgres_cdc.server import Session
+    from icestream.sources.postgres_cdc.tables import Found, Table
+
+_log = logging.getLogger(__name__)
+
+LOOK_FOR_TABLES_SECS = 10.0
+LOOK_AT_SLOT_SECS = 3.0
+
+END_OF_LOG = "SELECT (pg_catalog.pg_current_wal_flush_lsn() - '0/0')::int8"
+SYSTEM_QUERY = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+# Insert, update, delete and truncate; the rest only tells where transactions begin and end.
+COUNT_CHANGES = "count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))"
+
+
+class Driver:
+    """The driver's sessions, and what was last heard from the server.
+
+    Args:
+        options: which database.
+    """
+
+    def __init__(self, options: PostgresCdcOptions) -> None:
+        self.options = options
+        self.server = Server(options)
+        self.types = TypeCatalog()
+        self.lag = Lag()
+        self._lock = threading.RLock()
+        self._session: Session | None = None
+        self._snapshot: Snapshot | None = None
+        self._tables: Mapping[str, Table] = {}
+        self._tables_at = float("-inf")
+        self._slot_at = float("-inf")
+        self._advanced = 0
+        self._left_out: set[str] = set()
+
+    @property
+    def session(self) -> Session:
+        """A session for questions; a new one if the last was cut off."""
+        with self._lock:
+            if self._session is None or self._session.is_broken:
+                self._session = self.server.connect()
+            return self._session
+
+    def system(self) -> str:
+        """Return what tells this server from every other."""
+        return str(self.session.row(SYSTEM_QUERY)[0])
+
+    def refuse_other_system(self, known: str) -> None:
+        """Refuse a server that the position does not speak of.
+
+        Raises:
+            SourceChangedError: it is another one.
+        """
+        here = self.system()
+        if here != known:
+            raise SourceChangedError(
+                f"the server is not the one that was read so far: it says it is {here}, and was "
+                f"{known}",
+                where=self.server.where,
+                todo="Look at `host` and `port`. If the server was replaced, read everything anew "
+                "by `icestream run --start-over`.",
+            )
+
+    def end_of_log(self) -> int:
+        """Return where the log ends that is safely on the server's disk."""
+        end = int(self.session.row(END_OF_LOG)[0])
+        self.lag.log_ends(end)
+        return end
+
+    def found(self) -> Mapping[tuple[str, str], Found]:
+        """Return the tables that the options ask for.
+
+        Raises:
+            ConnectorError: there is none, or one that is named is not there.
+        """
+        found = find_tables(self.session, self.options)
+        lacking = [name for name in self.options.named_tables if name not in found]
+        if lacking:
+            raise ConnectorError(
+                f"the database has no table {', '.join('.'.join(name) for name in lacking)}",
+                where=self.server.where,
+                todo="Look at the spelling, and whether the user may see it "
+                "(`GRANT USAGE ON SCHEMA ...`, `GRANT SELECT ON ...`).",
+            )
+        if not found:
+            patterns = ", ".join(".".join(each) for each in self.options.patterns)
+            raise ConnectorError(
+                f"no table of the database is called {patterns}",
+                where=self.server.where,
+                todo="Look at `tables`; a pattern is written as `SCHEMA.NAME`.",
+            )
+        return found
+
+    def tables(self, *, anew: bool = False) -> Mapping[str, Table]:
+        """Return the tables to read by their labels, as last looked at; new ones are published.
+
+        Args:
+            anew: whether to look now in any case.
+        """
+        if anew or time.monotonic() - self._tables_at >= LOOK_FOR_TABLES_SECS:
+            found = self.found()
+            if self.options.follows:
+                self._publish(found)
+            self._tables = by_label(self.published(found))
+            for table in self._tables.values():
+                load_types(self.session, self.types, table.relation.columns)
+            self._tables_at = time.monotonic()
+        return self._tables
+
+    def published(self, found: Mapping[tuple[str, str], Found]) -> list[Table]:
+        """Return those tables that can be read, as they are published."""
+        whole = [
+            each.table
+            for each in found.values()
+            if not each.is_part and (each.table.mode == "full_refresh" or not self.options.follows)
+        ]
+        if not self.options.follows:
+            return whole
+        members = publication.members(self.session, self.options)
+        followed = publication.followed(found, members)
+        return [*(table for table in followed if table.mode == "incremental"), *whole]
+
+    def _publish(self, found: Mapping[tuple[str, str], Found]) -> None:
+        try:
+            publication.make_ready(self.session, self.options, found)
+        except RefusedError as exc:
+            if not self._tables:
+                raise
+            # A table that somebody else made while we run is no reason to stop the others.
+            if exc.what not in self._left_out:
+                _log.warning("a table that is new is not followed: %s", exc)
+                self._left_out.add(exc.what)
+
+    def make_slot(self) -> int:
+        """Return where to begin: at the slot that is there, or at a new one."""
+        found = slot.look(self.session)
+        if found is None:
+            return self._begun(slot.create(self.session))
+        slot.refuse_unfit(found, self.server)
+        slot.await_free(self.session)
+        if self.options.snapshot == "never":
+            return self._begun(found.confirmed)
+        # The tables are read as they are now, so nothing older is needed.
+        slot.advance(self.session, self.end_of_log())
+        return self._begun(slot.usable(self.session).confirmed)
+
+    def _begun(self, lsn: int) -> int:
+        self._advanced = lsn
+        return lsn
+
+    def watch_slot(self, current: int) -> None:
+        """Look at the slot every few seconds.
+
+        Raises:
+            SourceChangedError: it is gone, lost, or moved by somebody else.
+        """
+        if time.monotonic() - self._slot_at < LOOK_AT_SLOT_SECS:
+            return
+        found = slot.usable(self.session)
+        self.lag.slot_stands(found.confirmed)
+        ours = max(current, self._advanced)
+        if found.confirmed > ours:
+            raise slot.overtaken(self.server, ours, found.confirmed)
+        self._slot_at = time.monotonic()
+
+    def advance(self, lsn: int) -> None:
+        """Let the server remove log before a place."""
+        with self._lock:
+            self._advanced = max(self._advanced, lsn)
+            slot.advance(self.session, lsn)
+            self.lag.slot_stands(lsn)
+
+    def count_changes(self, end: int) -> int:
+        """Return how many changes the slot tells up to a place."""
+        with self._lock:
+            slot.await_free(self.session)
+            return int(self.session.row(peek(self.session, end, COUNT_CHANGES))[0])
+
+    def snapshot(self) -> Snapshot:
+        """Return the view of the database that is open, or a new one."""
+        if self._snapshot is None or not self._snapshot.is_alive():
+            self.close_snapshot()
+            self._snapshot = Snapshot.open(self.server)
+        return self._snapshot
+
+    def close_snapshot(self) -> None:
+        """Let go of the view of the database, once nothing is read whole any more."""
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    def close(self) -> None:
+        """End the sessions. The slot stays, and holds what comes until the next start."""
+        self.close_snapshot()
+        with self._lock:
+            if self._session is not None:
+                self._session.close()
+                self._session = None

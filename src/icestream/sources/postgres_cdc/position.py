@@ -1,0 +1,118 @@
+"""Positions: how far the log is read, which tables are followed, which are still to be read whole.
+
+A table that was read under a snapshot keeps a note of it: which transactions the rows hold already.
+The note goes once the log is read up to where the snapshot was taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.contracts.position import Position
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of a table that is followed.
+
+    Attributes:
+        oid: which table it is, should its name be given to another.
+        seen: the snapshot that its rows were read under; None once that does not matter.
+        until: where in the log that snapshot was taken.
+    """
+
+    oid: int
+    seen: str | None = None
+    until: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a part of a position."""
+        if self.seen is None:
+            return {"oid": self.oid}
+        return {"oid": self.oid, "s": self.seen, "l": self.until}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Note:
+        """Read it from a position."""
+        return cls(told["oid"], told.get("s"), told.get("l", 0))
+
+    def at(self, lsn: int) -> Note:
+        """Return it as it is once the log is read up to a place."""
+        return Note(self.oid) if self.seen is not None and lsn >= self.until else self
+
+
+@dataclass(frozen=True)
+class Part:
+    """The table that is being read whole, and how far: its last key, as text."""
+
+    table: str
+    after: tuple[str, ...]
+    note: Note
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position, read.
+
+    Attributes:
+        system: which server it is of.
+        lsn: changes before it are done.
+        tables: the tables that are followed.
+        pending: the tables that are still to be read whole, in order.
+        part: how far the first of them is.
+        unsure: tables without a key that were read whole, under a snapshot still to be noted.
+        refresh: the start of the process for which tables of `full_refresh` were read last.
+    """
+
+    system: str
+    lsn: int
+    tables: Mapping[str, Note] = field(default_factory=dict)
+    pending: tuple[str, ...] = ()
+    part: Part | None = None
+    unsure: Mapping[str, Note] = field(default_factory=dict)
+    refresh: str = ""
+
+    def to_json(self) -> Position:
+        """Return it as Spark logs it."""
+        told: Position = {
+            "system": self.system,
+            "lsn": self.lsn,
+            "tables": {name: note.to_json() for name, note in sorted(self.tables.items())},
+        }
+        if self.pending:
+            told["pending"] = list(self.pending)
+        if self.part is not None:
+            told["part"] = {
+                "table": self.part.table,
+                "after": list(self.part.after),
+                **self.part.note.to_json(),
+            }
+        if self.unsure:
+            told["unsure"] = {name: note.to_json() for name, note in sorted(self.unsure.items())}
+        if self.refresh:
+            told["refresh"] = self.refresh
+        return told
+
+    @classmethod
+    def from_json(cls, told: Position) -> Place:
+        """Read a position."""
+        part = told.get("part")
+        return cls(
+            system=told["system"],
+            lsn=told["lsn"],
+            tables={name: Note.from_json(note) for name, note in told["tables"].items()},
+            pending=tuple(told.get("pending", ())),
+            part=part and Part(part["table"], tuple(part["after"]), Note.from_json(part)),
+            unsure={name: Note.from_json(note) for name, note in told.get("unsure", {}).items()},
+            refresh=told.get("refresh", ""),
+        )
+
+    def at(self, lsn: int) -> Place:
+        """Return the place further on in the log, without the notes that do not matter there."""
+        return replace(
+            self, lsn=lsn, tables={name: note.at(lsn) for name, note in self.tables.items()}
+        )

@@ -1,0 +1,269 @@
+"""The publication: what of the database's changes the slot tells, made by us or by somebody else.
+
+PostgreSQL refuses updates and deletes of a table without a key while it is in a publication that
+tells them. So that no application breaks because its database is mirrored, such tables go into a
+publication of their own, which tells of new rows alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from icestream.errors import ConnectorError, RefusedError
+from icestream.sources.postgres_cdc.tables import narrowed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icestream.sources.postgres_cdc.options import PostgresCdcOptions
+    from icestream.sources.postgres_cdc.server import Session
+    from icestream.sources.postgres_cdc.tables import Found, Table
+
+_log = logging.getLogger(__name__)
+
+MARK = "made by icestream"
+ALL_ACTIONS = "insert, update, delete, truncate"
+NEW_ROWS = "insert, truncate"
+WITH_COLUMN_LISTS = 150_000
+
+CANT_MAKE = "the database has no publication {name!r}, and user {user!r} may not make it"
+CANT_CHANGE = "user {user!r} may not change publication {name!r}"
+
+MAY_CREATE = "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE')"
+NOT_OWNED = """
+SELECT relname::text FROM pg_catalog.pg_class
+WHERE oid = ANY(%s::oid[]) AND NOT pg_catalog.pg_has_role(relowner, 'USAGE')
+ORDER BY relname
+"""
+STATE_QUERY = """
+SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication') = %s, false),
+       pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
+FROM pg_catalog.pg_publication WHERE pubname = %s
+"""
+MEMBERS_QUERY = """
+SELECT schemaname::text, tablename::text, {shown}
+FROM pg_catalog.pg_publication_tables WHERE pubname = ANY(%s)
+"""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A publication that is there.
+
+    Attributes:
+        is_ours: whether it was made by us, and so may be changed.
+        tells_all: whether it tells every kind of change.
+        via_root: whether changes of a part of a table are told as changes of the table.
+    """
+
+    is_ours: bool
+    tells_all: bool
+    via_root: bool
+
+
+@dataclass(frozen=True)
+class Member:
+    """How a table is published: which columns, which rows; None for all of them."""
+
+    columns: tuple[str, ...] | None
+    row_filter: str | None
+
+
+def names(options: PostgresCdcOptions) -> tuple[str, str]:
+    """Return the names of the publication and of the one for tables without a key."""
+    return options.publication_name, f"{options.publication_name}_appends"
+
+
+def look(session: Session, name: str) -> Publication | None:
+    """Return a publication, None if it is not there."""
+    rows = session.rows(STATE_QUERY, [MARK, name])
+    return Publication(*rows[0]) if rows else None
+
+
+def told_by(session: Session, options: PostgresCdcOptions) -> list[str]:
+    """Return the publications that the slot is asked for: ours are two, somebody else's is one."""
+    whole, appends = names(options)
+    return [whole] if look(session, appends) is None else [whole, appends]
+
+
+def members(session: Session, options: PostgresCdcOptions) -> dict[tuple[str, str], Member]:
+    """Return how each table that is published is."""
+    lists = session.version >= WITH_COLUMN_LISTS
+    shown = "attnames::text[], rowfilter" if lists else "NULL::text[], NULL::text"
+    query = MEMBERS_QUERY.format(shown=shown)
+    return {
+        (schema, name): Member(None if columns is None else tuple(columns), row_filter)
+        for schema, name, columns, row_filter in session.rows(query, [list(names(options))])
+    }
+
+
+def followed(
+    found: Mapping[tuple[str, str], Found], published: Mapping[tuple[str, str], Member]
+) -> list[Table]:
+    """Return the tables that the log tells of, as the publication shows them."""
+    return [
+        narrowed(found[name].table, member.columns, member.row_filter)
+        for name, member in sorted(published.items())
+        if name in found
+    ]
+
+
+def refuse_unfit(session: Session, options: PostgresCdcOptions) -> Publication | None:
+    """Return the publication, None if it is still to be made.
+
+    Raises:
+        ConnectorError: it is there, and does not tell every change.
+    """
+    name = options.publication_name
+    state = look(session, name)
+    if state is not None and not state.tells_all:
+        raise ConnectorError(
+            f"publication {name!r} does not tell every change",
+            where=session.server.where,
+            todo=f"Run `ALTER PUBLICATION {_shown(name)} SET (publish = '{ALL_ACTIONS}')`.",
+        )
+    return state
+
+
+def make_ready(
+    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
+) -> None:
+    """Make the publication if it is not there, and add the tables that it lacks if it is ours.
+
+    Raises:
+        RefusedError: the user may not do that.
+        ConnectorError: it is somebody else's, and does not tell what is asked for.
+    """
+    state = refuse_unfit(session, options)
+    lacking = _lacking(session, options, found)
+    whole, appends = names(options)
+    keyed = [table for table in lacking if not table.only_grows]
+    grown = [table for table in lacking if table.only_grows]
+    if state is None:
+        # Both before the slot: it can't read log that is older than a publication it is asked for.
+        _create(session, appends, NEW_ROWS, grown)
+        _create(session, whole, ALL_ACTIONS, keyed)
+    elif not state.is_ours:
+        refuse_lacking(session, options, found)
+    else:
+        _add(session, whole, keyed)
+        _add(session, appends, grown)
+    for table in grown if state is None or state.is_ours else ():
+        _log.warning(
+            "%s has no key that the log tells: new rows are followed, updates and deletes are not",
+            table.label,
+        )
+
+
+def _lacking(
+    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
+) -> list[Table]:
+    """Return the tables that are to be followed and not published yet."""
+    published = members(session, options)
+    return [
+        each.table
+        for name, each in found.items()
+        if each.table.mode == "incremental" and name not in published and not each.is_part
+    ]
+
+
+def refuse_lacking(
+    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
+) -> None:
+    """Refuse tables that the file names one by one and somebody else's publication leaves out.
+
+    Raises:
+        ConnectorError: there are such tables.
+    """
+    lacking = _lacking(session, options, found)
+    named = [table.label for table in lacking if table.names in options.named_tables]
+    if named:
+        name, listed = options.publication_name, ", ".join(named)
+        raise ConnectorError(
+            f"publication {name!r} does not tell of {listed}",
+            where=session.server.where,
+            todo=f"Run `ALTER PUBLICATION {_shown(name)} ADD TABLE {listed}`.",
+        )
+
+
+def refuse_unmakeable(
+    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
+) -> None:
+    """Refuse a user who could not make the publication.
+
+    Raises:
+        RefusedError: a right is missing.
+    """
+    lacking = _lacking(session, options, found)
+    (may_create,) = session.row(MAY_CREATE)
+    others = session.rows(NOT_OWNED, [[table.relation.id for table in lacking]])
+    if may_create and not others:
+        return
+    why = (
+        f"must be owner of table {others[0][0]}"
+        if may_create
+        else f"permission denied for database {options.database}"
+    )
+    command = _creating(options.publication_name, ALL_ACTIONS, lacking)
+    raise _refused(session, options.publication_name, command, CANT_MAKE, why)
+
+
+def _create(session: Session, name: str, actions: str, tables: Sequence[Table]) -> None:
+    if look(session, name) is not None:  # a start that was cut off made it
+        _add(session, name, tables)
+        return
+    _run(session, name, _creating(name, actions, tables), CANT_MAKE)
+    comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
+        sql.Identifier(name), sql.Literal(MARK)
+    )
+    _run(session, name, comment, CANT_CHANGE)
+    _log.info("made publication %s", name)
+
+
+def _creating(name: str, actions: str, tables: Sequence[Table]) -> sql.Composed:
+    return sql.SQL(
+        "CREATE PUBLICATION {} {}WITH (publish = {}, publish_via_partition_root = true)"
+    ).format(sql.Identifier(name), _for_tables(tables), sql.Literal(actions))
+
+
+def _add(session: Session, name: str, tables: Sequence[Table]) -> None:
+    if tables:
+        command = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(
+            sql.Identifier(name), _listed(tables)
+        )
+        _run(session, name, command, CANT_CHANGE)
+
+
+def _for_tables(tables: Sequence[Table]) -> sql.Composable:
+    return sql.SQL("FOR TABLE {} ").format(_listed(tables)) if tables else sql.SQL("")
+
+
+def _listed(tables: Sequence[Table]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(*table.names) for table in tables)
+
+
+def _run(session: Session, name: str, command: sql.Composed, why: str) -> None:
+    """Run a command that only an owner may run, and else say what an administrator should."""
+    try:
+        session.rows(command)
+    except RefusedError as exc:
+        said = exc.what.rpartition("lacks a right: ")[2]
+        raise _refused(session, name, command, why, said) from None
+
+
+def _refused(
+    session: Session, name: str, command: sql.Composed, why: str, said: str
+) -> RefusedError:
+    return RefusedError(
+        why.format(name=name, user=session.server.options.user) + f" ({said})",
+        where=session.server.where,
+        todo=f"Let the owner of the tables run: {command.as_string()}",
+    )
+
+
+def _shown(name: str) -> str:
+    return sql.Identifier(name).as_string()

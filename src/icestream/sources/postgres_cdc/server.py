@@ -1,0 +1,163 @@
+"""Connections to PostgreSQL, whose sessions print values the same way whatever the server's own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from icestream.errors import ConnectorError
+from icestream.sources.postgres_cdc.faults import to_error, where_is
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from psycopg.sql import Composed
+
+    from icestream.sources.postgres_cdc.options import PostgresCdcOptions
+
+CONNECT_SECS = 10
+OLDEST_SERVER = 140_000
+LONGEST_NAME = 63
+
+# The snapshot and the log must print a value alike, and nothing may end a session that waits.
+SETTINGS = {
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "lc_monetary": "C",
+    "xmloption": "content",
+    "search_path": "",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "row_security": "off",
+}
+APPLY_SETTINGS = """
+SELECT set_config(told.name, told.value, false)
+FROM unnest(%s::text[], %s::text[]) AS told (name, value)
+JOIN pg_catalog.pg_settings AS known ON lower(known.name) = lower(told.name)
+WHERE known.context = 'user'
+"""
+
+
+class Server:
+    """Where connections come from; it holds none itself.
+
+    Args:
+        options: which server, and as whom.
+    """
+
+    def __init__(self, options: PostgresCdcOptions) -> None:
+        self.options = options
+        self.where = where_is(options)
+        self.application = f"icestream {options.slot}"[:LONGEST_NAME]
+
+    def connect(self) -> Session:
+        """Open a session.
+
+        Raises:
+            UnreachableError: nobody answers.
+            RefusedError: the user or the password is refused.
+            ConnectorError: the server is too old, or says something else.
+        """
+        options = self.options
+        password = options.password
+        with self.told():
+            connection = psycopg.connect(
+                host=options.host,
+                port=options.port,
+                dbname=options.database,
+                user=options.user,
+                password=password.get_secret_value() if password is not None else None,
+                sslmode=options.sslmode,
+                application_name=self.application,
+                client_encoding="UTF8",
+                connect_timeout=CONNECT_SECS,
+                autocommit=True,
+                prepare_threshold=None,  # a pool between us and the server may not keep them
+            )
+        try:
+            self._refuse_too_old(connection.info.server_version)
+            with self.told():
+                connection.execute(APPLY_SETTINGS, [list(SETTINGS), list(SETTINGS.values())])
+        except BaseException:
+            connection.close()
+            raise
+        return Session(self, connection)
+
+    def _refuse_too_old(self, version: int) -> None:
+        if version < OLDEST_SERVER:
+            raise ConnectorError(
+                f"the server is PostgreSQL {version // 10_000}, and 14 is the oldest that will do",
+                where=self.where,
+                todo="Upgrade the server, or read its changes through Debezium and Kafka.",
+            )
+
+    @contextmanager
+    def told(self, passing: type[psycopg.Error] | tuple[()] = ()) -> Iterator[None]:
+        """Turn faults of psycopg into errors of ours, but for those that are to pass."""
+        try:
+            yield
+        except passing:
+            raise
+        except psycopg.Error as exc:
+            raise to_error(exc, self.options) from None
+
+
+class Session:
+    """One connection, whose faults are errors of ours.
+
+    Attributes:
+        connection: psycopg's own.
+        version: of the server, e.g. 170005.
+    """
+
+    def __init__(self, server: Server, connection: psycopg.Connection[Any]) -> None:
+        self.server = server
+        self.connection = connection
+        self.version = connection.info.server_version
+
+    def rows(self, query: str | Composed, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a query and return its rows, or none for a command."""
+        # A percent sign stands for a value in a text, and for itself in what was composed.
+        given = values if values or isinstance(query, str) else None
+        with self.server.told():
+            cursor = self.connection.execute(query, given)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def row(self, query: str | Composed, values: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """Run a query that has one row."""
+        return self.rows(query, values)[0]
+
+    def copied(
+        self, query: str | Composed, passing: type[psycopg.Error] | tuple[()] = ()
+    ) -> Iterator[bytes]:
+        """Yield what a `COPY ... TO STDOUT` sends, a row at a time."""
+        with (
+            self.server.told(passing),
+            self.connection.cursor() as cursor,
+            cursor.copy(query) as copy,
+        ):
+            for row in copy:
+                yield bytes(row)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it can't be used any more."""
+        return self.connection.closed
+
+    def close(self) -> None:
+        """End the session; twice is fine."""
+        self.connection.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,284 @@
+"""The PostgreSQL change source: tables read whole first, then their changes from the log."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.source import Source, Split
+from icestream.contracts.traits import SourceTraits
+from icestream.errors import TransientError
+from icestream.sources.postgres_cdc.changes import Changes, load_types, read_changes
+from icestream.sources.postgres_cdc.chunks import Range, read_range
+from icestream.sources.postgres_cdc.driver import Driver
+from icestream.sources.postgres_cdc.label import names_of
+from icestream.sources.postgres_cdc.options import PostgresCdcOptions
+from icestream.sources.postgres_cdc.position import Note, Place
+from icestream.sources.postgres_cdc.readiness import readiness
+from icestream.sources.postgres_cdc.relation import block_columns
+from icestream.sources.postgres_cdc.server import Server
+from icestream.sources.postgres_cdc.steps import WholeReads, lacking, put_in_line
+from icestream.sources.postgres_cdc.types import TypeCatalog
+from icestream.sources.postgres_cdc.waiting_changes import WaitingChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from icestream.contracts.check import CheckStep
+    from icestream.contracts.position import Position
+    from icestream.sources.postgres_cdc.server import Session
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """What a task reads of tables as they are.
+
+    Attributes:
+        ranges: the rows.
+        snapshot: by which all tasks share one view of the database.
+    """
+
+    ranges: tuple[Range, ...]
+    snapshot: str
+
+
+class PostgresCdcSource(Source[PostgresCdcOptions]):
+    """Tables of a PostgreSQL database and their changes, by a slot of logical replication."""
+
+    options_type = PostgresCdcOptions
+    traits = SourceTraits(replayable=True, ordered=True, changes=True)
+
+    def __init__(self, options: PostgresCdcOptions) -> None:
+        super().__init__(options)
+        self._begin_anew()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._driver = Driver(self.options)
+        self._waiting = WaitingChanges(self.options.heartbeat_secs)
+        self._refresh = uuid.uuid4().hex[:12]
+        self._read_under: dict[str, Note] = {}
+        self._known_system: str | None = None
+        self._committed_lsn: int | None = None
+
+    def identity(self) -> str:
+        """Name the database and the slot; the server may move."""
+        return f"postgres-cdc {self.options.database} {self.options.slot}"
+
+    def first(self) -> Position:
+        """Make the publication and the slot, and put every table in line."""
+        driver = self._driver
+        system = driver.system()
+        tables = driver.tables(anew=True)
+        lsn = driver.make_slot() if self.options.follows else 0
+        followed = {
+            label: Note(table.relation.id)
+            for label, table in tables.items()
+            if table.mode == "incremental"
+        }
+        if self.options.snapshot == "never":
+            return Place(system, lsn, followed).to_json()
+        return Place(system, lsn, pending=tuple(tables), refresh=self._refresh).to_json()
+
+    def newest(self, current: Position) -> Position:
+        """Return the place where every table is read and the log is followed to its end."""
+        place, driver = Place.from_json(current), self._driver
+        if self._known_system != place.system:
+            driver.refuse_other_system(place.system)
+            self._known_system = place.system
+        if self.options.follows:
+            driver.watch_slot(place.lsn)
+        goal = self._goal(place)
+        if self._is_read_whole(place, goal):
+            driver.close_snapshot()
+            if not self.options.follows:
+                return current
+            end = self._waiting.end(driver, place.lsn)
+            return current if end == place.lsn else place.at(end).to_json()
+        driver.snapshot()
+        return goal.at(self._end_of_log(place)).to_json()
+
+    def _end_of_log(self, place: Place) -> int:
+        return max(self._driver.end_of_log(), place.lsn) if self.options.follows else place.lsn
+
+    def _goal(self, place: Place) -> Place:
+        """Return the place where every table that there is now has been read."""
+        tables = self._driver.tables()
+        kept = {
+            label: note
+            for label, note in {**place.tables, **place.unsure}.items()
+            if self.options.mode_of(*names_of(label)) == "incremental"
+        }
+        there = {
+            label: Note(table.relation.id)
+            for label, table in tables.items()
+            if table.mode == "incremental"
+            and (label not in kept or kept[label].oid != table.relation.id)
+        }
+        refreshes = any(table.mode == "full_refresh" for table in tables.values())
+        refresh = self._refresh if refreshes and self._reads_whole else place.refresh
+        return Place(place.system, place.lsn, {**kept, **there}, refresh=refresh)
+
+    @property
+    def _reads_whole(self) -> bool:
+        return self.options.snapshot != "never"
+
+    def _is_read_whole(self, place: Place, goal: Place) -> bool:
+        return not (
+            place.pending or place.unsure or lacking(place, goal) or place.refresh != goal.refresh
+        )
+
+    def rows_between(self, start: Position, end: Position) -> int:
+        """Return about how many rows: as the server estimates tables, and bytes of the log tell."""
+        if start == end:
+            return 0
+        begin, goal = Place.from_json(start), Place.from_json(end)
+        tables = self._driver.tables()
+        labels = {*begin.pending, *lacking(begin, goal)} - set(goal.pending)
+        rows = sum(max(tables[label].rows, 1) if label in tables else 1 for label in labels)
+        rows += bool(begin.unsure) + (begin.refresh != goal.refresh) + (begin.part != goal.part)
+        return rows + self._waiting.rows(begin.lsn, goal.lsn)
+
+    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+        """Return where the next batch ends: tables are read whole before the log is followed."""
+        place, goal, driver = Place.from_json(start), Place.from_json(end), self._driver
+        if not self._is_read_whole(place, goal):
+            tables = driver.tables()
+            in_line = put_in_line(
+                place, goal, tables, self._read_under, reads_whole=self._reads_whole
+            )
+            if in_line != place:
+                return in_line.to_json()
+            return self._whole_reads().step(place, driver.snapshot(), max_rows).to_json()
+        lsn = self._waiting.cap(place.lsn, goal.lsn, max_rows)
+        return replace(place, tables=goal_tables(place, goal)).at(lsn).to_json()
+
+    def _whole_reads(self, *, anew: bool = False) -> WholeReads:
+        tables = self._driver.tables(anew=anew)
+        return WholeReads(self._driver.session, tables, self.options.snapshot_chunk_rows)
+
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:  # noqa: ARG002
+        """Cut tables that are read whole; the log is read by one task."""
+        begin, stop = Place.from_json(start), Place.from_json(end)
+        if begin.pending:
+            return self._whole_splits(begin, stop)
+        if begin.lsn == stop.lsn:
+            return []
+        self._driver.close_snapshot()
+        tables = {names_of(label): note.seen for label, note in begin.tables.items()}
+        asked = Changes(begin.lsn, stop.lsn, tables)
+        return [Split(asked, self._waiting.rows(begin.lsn, stop.lsn))]
+
+    def _whole_splits(self, begin: Place, stop: Place) -> list[Split]:
+        parts = list(self._whole_reads(anew=True).ranges(begin, stop))
+        if not parts:
+            return []
+        snapshot = self._driver.snapshot()
+        for part, _ in parts:
+            if not part.table.is_keyed:
+                note = Note(part.table.relation.id, snapshot.seen, snapshot.lsn)
+                self._read_under[part.table.label] = note
+        grouped: list[tuple[list[Range], int]] = []
+        for part, rows in parts:
+            if grouped and grouped[-1][1] + rows <= self.options.snapshot_chunk_rows:
+                grouped[-1] = ([*grouped[-1][0], part], grouped[-1][1] + rows)
+            else:
+                grouped.append(([part], rows))
+        return [Split(WholeRows(tuple(some), snapshot.id), rows) for some, rows in grouped]
+
+    def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
+        """Return the columns of the tables that are read whole."""
+        found: dict[str, pa.Schema] = {}
+        for split in splits:
+            if isinstance(split.what, WholeRows):
+                for part in split.what.ranges:
+                    relation = part.table.relation
+                    found[part.table.label] = block_columns(
+                        relation, self._driver.types, snapshot=True, first=part.first
+                    )
+        return list(found.values())
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield blocks of one table each, in a task."""
+        server = Server(self.options)
+        if isinstance(split.what, Changes):
+            yield from read_changes(server, split.what)
+            return
+        types = TypeCatalog()
+        with server.connect() as session:
+            for part in split.what.ranges:
+                _share(session, split.what.snapshot, part)
+                load_types(session, types, part.table.relation.columns)
+                yield from read_range(session, types, part)
+                session.rows("COMMIT")
+
+    def committed(self, position: Position, rows: int) -> None:
+        """Let the server remove the log before a position."""
+        lsn = Place.from_json(position).lsn
+        if self.options.follows:
+            if self._committed_lsn is not None:
+                self._waiting.learn(lsn - self._committed_lsn, rows)
+            self._committed_lsn = lsn
+            self._driver.advance(lsn)
+
+    def measure(self) -> Mapping[str, float]:
+        """Return how far the slot is behind the log: `slot_lag_bytes`, `slot_lag_seconds`."""
+        return self._driver.lag.measure()
+
+    def has_end(self) -> bool:
+        """Tell whether the tables are only read whole."""
+        return self.options.snapshot == "only"
+
+    def ends(self, position: Position) -> bool:
+        """Tell whether the tables have been read whole and that was all."""
+        place = Place.from_json(position)
+        return self.has_end() and not place.pending and not place.unsure
+
+    def check(self) -> Iterator[CheckStep]:
+        """Look whether the database can be followed; nothing is made."""
+        return readiness(self._driver)
+
+    def close(self) -> None:
+        """End the driver's sessions. The slot stays, for the next start."""
+        self._driver.close()
+
+
+def goal_tables(place: Place, goal: Place) -> Mapping[str, Note]:
+    """Return the tables of a place that are still asked for."""
+    return {label: note for label, note in place.tables.items() if label in goal.tables}
+
+
+def _share(session: Session, snapshot: str, part: Range) -> None:
+    """Begin a transaction in the view that the driver's session keeps open.
+
+    A table with a key may be read in a newer one: its changes since come again from the log.
+    """
+    begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    session.rows(begin)
+    from psycopg import sql
+
+    from icestream.errors import ConnectorError
+
+    try:
+        session.rows(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    except ConnectorError as exc:
+        if not part.table.is_keyed:
+            raise TransientError(
+                f"the view of the database under which {part.table.label} is read is gone",
+                where=session.server.where,
+                todo="It is read again by the `restart` policy.",
+            ) from exc
+        session.rows("ROLLBACK")
+        session.rows(begin)

@@ -1,0 +1,176 @@
+"""What the next batch does: put tables in line, read a piece of them whole, or follow the log.
+
+A batch is one of these, told by its two positions alone, so that a replay does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from icestream.sources.postgres_cdc.chunks import Bounds, Key, Range, count_pages, find_bounds
+from icestream.sources.postgres_cdc.position import Note, Part, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from icestream.sources.postgres_cdc.server import Session
+    from icestream.sources.postgres_cdc.snapshot import Snapshot
+    from icestream.sources.postgres_cdc.tables import Table
+
+
+def lacking(place: Place, goal: Place) -> list[str]:
+    """Return the tables that a goal has and a place neither has nor is about to read."""
+    known = {**place.tables, **place.unsure}
+    return [
+        label
+        for label, note in goal.tables.items()
+        if label not in place.pending and (label not in known or known[label].oid != note.oid)
+    ]
+
+
+def put_in_line(
+    place: Place,
+    goal: Place,
+    tables: Mapping[str, Table],
+    read_under: Mapping[str, Note],
+    *,
+    reads_whole: bool,
+) -> Place:
+    """Return the place with every table in line that is to be read whole.
+
+    Args:
+        place: where the batch starts.
+        goal: where all of them will have been read.
+        tables: what there is.
+        read_under: snapshots under which this process had tables without a key read.
+        reads_whole: whether tables are read whole at all.
+    """
+    pending, part, kept = list(place.pending), place.part, dict(place.tables)
+    for label in place.unsure:
+        if label in read_under:
+            kept[label] = read_under[label]
+        else:
+            pending.append(label)
+    for label in lacking(place, goal):
+        kept.pop(label, None)
+        if reads_whole:
+            pending.append(label)
+        else:
+            kept[label] = goal.tables[label]
+    if place.refresh != goal.refresh:
+        anew = [label for label, table in tables.items() if table.mode == "full_refresh"]
+        if part is not None and part.table in anew:
+            part = None
+        pending += [label for label in anew if label not in pending]
+    return replace(
+        place,
+        tables=kept,
+        unsure={},
+        pending=tuple(pending),
+        part=part,
+        refresh=goal.refresh,
+    )
+
+
+@dataclass
+class WholeReads:
+    """Chooses how much of the tables in line the next batch reads, and cuts it for tasks.
+
+    Attributes:
+        tables: what there is.
+        chunk_rows: rows of a task.
+    """
+
+    session: Session
+    tables: Mapping[str, Table]
+    chunk_rows: int
+
+    def step(self, place: Place, snapshot: Snapshot, max_rows: int) -> Place:
+        """Return where a batch ends that reads about so many rows."""
+        line, part, left = list(place.pending), place.part, max_rows
+        tables, unsure = dict(place.tables), dict(place.unsure)
+        while line and left > 0:
+            table = self.tables.get(line[0])
+            if table is None:  # it was dropped meanwhile
+                line.pop(0)
+                part = None
+                continue
+            if part is not None and part.note.oid != table.relation.id:
+                part = None
+            if left < max_rows and not table.is_keyed and table.rows > left:
+                break
+            note = self._note(table, part, snapshot)
+            rows, after = self._count(table, part, left)
+            left -= max(rows, 1)
+            if after is not None:
+                part = Part(line[0], after, note)
+                break
+            part = None
+            label = line.pop(0)
+            if table.mode == "incremental":
+                (tables if table.is_keyed else unsure)[label] = note
+        return replace(place, tables=tables, unsure=unsure, pending=tuple(line), part=part)
+
+    def _note(self, table: Table, part: Part | None, snapshot: Snapshot) -> Note:
+        if part is not None:
+            # Rows of later batches may come from a newer view; changes in between come again.
+            return part.note
+        if table.mode == "full_refresh":
+            return Note(table.relation.id)
+        return Note(table.relation.id, snapshot.seen, snapshot.lsn)
+
+    def _count(self, table: Table, part: Part | None, left: int) -> tuple[int, Key | None]:
+        """Return the rows that a batch reads, and the last one's key if there are more."""
+        if not table.is_keyed:
+            return table.rows, None
+        bounds = self._bounds(table, part.after if part else None, None, left)
+        return bounds.rows, bounds.keys[-1] if bounds.rows == left else None
+
+    def ranges(self, start: Place, end: Place) -> Iterator[tuple[Range, int]]:
+        """Yield what a batch reads, cut for tasks, with about how many rows each part has."""
+        done = len(start.pending) - len(end.pending)
+        for place, label in enumerate(start.pending):
+            is_last = place == done and end.part is not None and end.part.table == label
+            if place > done or (place == done and not is_last):
+                return
+            table = self.tables.get(label)
+            if table is None:
+                continue
+            part = start.part if start.part is not None and start.part.table == label else None
+            after = part.after if part is not None else None
+            upto = end.part.after if is_last and end.part is not None else None
+            yield from self._cut(table, after, upto)
+
+    def _cut(
+        self, table: Table, after: Key | None, upto: Key | None
+    ) -> Iterator[tuple[Range, int]]:
+        first = after is None
+        if not table.is_keyed:
+            yield from self._cut_by_pages(table)
+            return
+        bounds = self._bounds(table, after, upto, None)
+        cuts = [key for key in bounds.keys if key != upto]
+        left = bounds.rows
+        for low, high in zip([after, *cuts], [*cuts, upto], strict=True):
+            rows = min(left, self.chunk_rows)
+            left -= rows
+            yield Range(table, low, high, first=first), rows
+
+    def _cut_by_pages(self, table: Table) -> Iterator[tuple[Range, int]]:
+        parts = -(-table.rows // self.chunk_rows) or 1
+        if table.is_partitioned or table.relation.has_row_key or parts == 1:
+            # Pages of parts have the same numbers, and rows that are alike may be on any page.
+            yield Range(table, first=True), table.rows
+            return
+        pages = count_pages(self.session, table)
+        starts = sorted({pages * place // parts for place in range(parts)})
+        for begin, stop in zip(starts, [*starts[1:], None], strict=True):
+            yield Range(table, pages=(begin, stop), first=True), table.rows // len(starts)
+
+    def _bounds(
+        self, table: Table, after: Key | None, upto: Key | None, limit: int | None
+    ) -> Bounds:
+        return find_bounds(
+            self.session, table, self.chunk_rows, after=after, upto=upto, limit=limit
+        )
