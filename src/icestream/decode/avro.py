@@ -19,11 +19,12 @@ from icestream.decode.widening import join_columns, wider_columns
 from icestream.errors import ConnectorError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from icestream.decode.registry import Registry
 
 _HEADER = struct.Struct(">bI")
+HEADER_SIZE = _HEADER.size
 # What fastavro raises for bytes that are not of the schema: it checks nothing itself.
 _READ_FAULTS = (
     EOFError, ValueError, IndexError, KeyError, TypeError, StopIteration,
@@ -42,6 +43,45 @@ class _Writer:
         self.parsed = fastavro.parse_schema(schema, named_schemas=known)
         fields = AvroFields(schema, named)
         self.columns, self.adapt = fields.columns, fields.adapt
+
+
+def schema_id_of(value: bytes) -> int:
+    """Return the id of the schema that a record of a registry was written with.
+
+    Raises:
+        BadValueError: the record begins with no id.
+    """
+    if len(value) < HEADER_SIZE or value[0] != 0:
+        raise BadValueError("not Avro of a registry: it does not begin with a schema's id")
+    return int(_HEADER.unpack_from(value)[1])
+
+
+def read_record(
+    value: bytes, offset: int, parsed: Any, adapt: Mapping[str, Callable[[Any], Any]]
+) -> dict[str, Any]:
+    """Read one record.
+
+    Args:
+        value: its bytes, after `offset` others.
+        offset: where it begins.
+        parsed: the schema that it was written with, as fastavro parses it.
+        adapt: by field, what turns fastavro's value into one that Arrow takes.
+
+    Raises:
+        BadValueError: the bytes are not of the schema.
+    """
+    stream = io.BytesIO(value)
+    stream.seek(offset)
+    try:
+        record: Any = fastavro.schemaless_reader(stream, parsed, None)
+        for name, change in adapt.items():
+            record[name] = change(record[name])
+    except _READ_FAULTS as exc:
+        raise BadValueError(f"not Avro of the schema: {_short(exc)}") from None
+    left = len(value) - stream.tell()
+    if left:
+        raise BadValueError(f"not Avro of the schema: {left} bytes are left over")
+    return record  # type: ignore[no-any-return]
 
 
 class AvroDecoder(Decoder):
@@ -112,27 +152,12 @@ class AvroDecoder(Decoder):
 
     def _read(self, value: bytes) -> tuple[_Writer, dict[str, Any]]:
         writer, offset = self._split(value)
-        stream = io.BytesIO(value)
-        stream.seek(offset)
-        try:
-            record: Any = fastavro.schemaless_reader(stream, writer.parsed, None)
-            for name, adapt in writer.adapt.items():
-                record[name] = adapt(record[name])
-        except _READ_FAULTS as exc:
-            raise BadValueError(f"not Avro of the schema: {_short(exc)}") from None
-        left = len(value) - stream.tell()
-        if left:
-            raise BadValueError(f"not Avro of the schema: {left} bytes are left over")
-        return writer, record
+        return writer, read_record(value, offset, writer.parsed, writer.adapt)
 
     def _split(self, value: bytes) -> tuple[_Writer, int]:
         if self.registry is None:
             return self._writer(0), 0
-        if len(value) < _HEADER.size or value[0] != 0:
-            raise BadValueError("not Avro of a registry: it does not begin with a schema's id")
-        schema_id = _HEADER.unpack_from(value)[1]
-        writer = self._writer(schema_id)
-        return writer, _HEADER.size
+        return self._writer(schema_id_of(value)), HEADER_SIZE
 
     def _writer(self, schema_id: int) -> _Writer:
         if schema_id not in self._writers:

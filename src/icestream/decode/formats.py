@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from icestream.decode.ddl import parse_ddl
-from icestream.errors import PlanError, UnavailableError
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder
     from icestream.decode.registry import RegistryOptions
 
 Format: TypeAlias = Literal[
     "json", "avro", "debezium-json", "debezium-avro", "csv", "string", "bytes"
 ]
+
+# Formats whose records are changes to tables.
+CHANGES = ("debezium-json", "debezium-avro")
+# What their decoders want to know beside a record's value: columns of `Records.extra`.
+RECORD_KEY = "record_key"
+RECORD_TOPIC = "record_topic"
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,7 @@ def make_decoder(
         subjects: the registry's subjects that tell the columns, such as `orders-value`.
 
     Raises:
-        PlanError: the format needs a schema and none is given.
-        UnavailableError: the format is planned, not built.
+        PlanError: the format needs a schema and none is given, or gives changes, not rows.
     """
     if name == "json":
         from icestream.decode.json import JsonDecoder
@@ -98,7 +104,37 @@ def make_decoder(
         return _csv(schema)
     if name == "avro":
         return _avro(schema, registry, subjects)
-    raise UnavailableError(f"format {name!r} is not available in this version")
+    raise PlanError(f"format {name!r} gives changes to tables, not rows")
+
+
+def make_change_decoder(
+    name: str, *, registry: RegistryOptions | None = None, placeholder: str
+) -> ChangeDecoder | None:
+    """Return the decoder of a format that gives changes; None for one that gives rows.
+
+    Args:
+        name: one of `Format`.
+        registry: a schema registry, for Avro.
+        placeholder: what stands for a large value that did not change.
+
+    Raises:
+        PlanError: the format needs a registry and none is given.
+    """
+    if name == "debezium-json":
+        from icestream.decode.debezium.json import DebeziumJsonDecoder
+
+        return DebeziumJsonDecoder(placeholder)
+    if name != "debezium-avro":
+        return None
+    from icestream.decode.debezium.avro import DebeziumAvroDecoder
+    from icestream.decode.registry import Registry
+
+    if registry is None:
+        raise PlanError(
+            "format 'debezium-avro' needs a schema registry, and none is given",
+            todo="Add e.g. `schema_registry: {url: ...}`.",
+        )
+    return DebeziumAvroDecoder(Registry(registry), placeholder)
 
 
 def _csv(schema: GivenSchema | None) -> Decoder:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as arrow_json
 
 from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
 from icestream.decode.inference import infer_fields, unknown_fields
-from icestream.decode.values import MisfitError, converter, show
+from icestream.decode.json_text import ENDLESS, joined, parse_object, read_text
+from icestream.decode.values import MisfitError, converter
 from icestream.decode.widening import columns_for, join_columns
 
 if TYPE_CHECKING:
@@ -24,19 +21,22 @@ _OPEN, _CLOSE = ord("{"), ord("}")
 # many brackets is left to Python, which counts.
 _MOST_BRACKETS = 2000
 _MOST_SHAPES = 100
-_DECODER = json.JSONDecoder(parse_float=Decimal)
-_ENDLESS = "not JSON: a number of thousands of digits, or as many brackets"
 
 
 class JsonDecoder(BlockDecoder):
-    """Decodes JSON objects; fields are found by their exact name."""
+    """Decodes JSON objects; fields are found by their exact name.
 
-    def __init__(self) -> None:
+    Args:
+        ignores_new: fields that the columns lack are of no interest, and not looked at.
+    """
+
+    def __init__(self, *, ignores_new: bool = False) -> None:
+        self.ignores_new = ignores_new
         self._shape: _Shape | None = None
         self._inferred: dict[str, dict[str, pa.DataType]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_shape": None, "_inferred": {}}
+        return {**self.__dict__, "_shape": None, "_inferred": {}}
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
         """Return the fields of the sample; a field that is null everywhere is left out."""
@@ -73,7 +73,7 @@ class JsonDecoder(BlockDecoder):
             return None
         try:
             # Arrow's reader takes any bytes for text; the cast refuses what is not UTF-8.
-            text = _joined(values.cast(pa.string()))
+            text = joined(values.cast(pa.string()))
             table = shape.read(text)
             if table.num_rows != len(values):
                 return None
@@ -92,7 +92,7 @@ class JsonDecoder(BlockDecoder):
         for place, value in enumerate(values):
             record: dict[str, Any] = {}
             try:
-                record = _parse(value)
+                record = self.parse(value)
                 good.append(shape.row(record))
             except BadValueError as exc:
                 outcome.bad.append((place, str(exc)))
@@ -100,18 +100,22 @@ class JsonDecoder(BlockDecoder):
                     wider = columns_for(columns, record)
                     outcome.wider = join_columns(outcome.wider, wider)
             except RecursionError:
-                outcome.bad.append((place, _ENDLESS))
+                outcome.bad.append((place, ENDLESS))
             else:
                 outcome.kept.append(place)
-                if not shape.settled.issuperset(record):
+                if not self.ignores_new and not shape.settled.issuperset(record):
                     unknown.append(record)
         if good:
             outcome.rows = shape.rows(good)
             outcome.new_fields = unknown_fields(columns, infer_fields(unknown))
 
+    def parse(self, value: bytes) -> dict[str, Any]:
+        """Return one record, or raise `BadValueError`."""
+        return parse_object(value)
+
     def _shape_of(self, columns: pa.Schema) -> _Shape:
         if self._shape is None or not self._shape.columns.equals(columns, check_metadata=True):
-            self._shape = _Shape(columns)
+            self._shape = _Shape(columns, ignores_new=self.ignores_new)
             self._inferred = {}
         return self._shape
 
@@ -137,8 +141,9 @@ class JsonDecoder(BlockDecoder):
 class _Shape:
     """Columns asked for, and how to get there from what Arrow or Python reads."""
 
-    def __init__(self, columns: pa.Schema) -> None:
+    def __init__(self, columns: pa.Schema, *, ignores_new: bool) -> None:
         self.columns = columns
+        self._others = "ignore" if ignores_new else "infer"
         readable = [_readable(field.type) for field in columns]
         self.readable: pa.Schema | None = None
         if None not in readable:
@@ -154,14 +159,14 @@ class _Shape:
     def read(self, text: pa.Buffer) -> pa.Table:
         """Read a block of text as columns that are castable to those asked for."""
         try:
-            return _read(text, self.readable)
+            return read_text(text, self.readable, self._others)
         except pa.ArrowInvalid as exc:
             if "to timestamp[us" not in str(exc) or self.readable is None:
                 raise
         # Fractions of 7 to 9 digits (Go, Rust, .NET write them) can only be read as nanoseconds;
         # a source that writes them goes on doing so.
         finer = pa.schema([field.with_type(_in_nanos(field.type)) for field in self.readable])
-        table = _read(text, finer)
+        table = read_text(text, finer, self._others)
         self.readable = finer
         return table
 
@@ -241,42 +246,11 @@ def _in_nanos(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _joined(texts: pa.Array) -> pa.Buffer:
-    whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    return pc.binary_join(whole, "\n")[0].as_buffer()
-
-
-def _read(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
-    return arrow_json.read_json(
-        pa.BufferReader(text),
-        read_options=arrow_json.ReadOptions(use_threads=False, block_size=text.size + 1),
-        parse_options=arrow_json.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior="infer", newlines_in_values=False
-        ),
-    )
-
-
-def _parse(value: bytes) -> dict[str, Any]:
-    """Return one record, or say why it is none."""
-    try:
-        record = _DECODER.decode(value.decode("utf-8-sig"))
-    except UnicodeDecodeError as exc:
-        raise BadValueError(f"not JSON: byte {exc.start} is not UTF-8") from None
-    except json.JSONDecodeError as exc:
-        where = "" if value else ", the value is empty"
-        raise BadValueError(f"not JSON: {exc.msg.lower()} at character {exc.pos}{where}") from None
-    except (ValueError, RecursionError):  # thousands of digits, or of brackets
-        raise BadValueError(_ENDLESS) from None
-    if not isinstance(record, dict):
-        raise BadValueError(f"not a JSON object: {show(record)}")
-    return record
-
-
 def _infer(sample: Sequence[bytes | None]) -> dict[str, pa.DataType]:
     records = []
     for value in sample:
         try:
-            records.append(_parse(value or b""))
+            records.append(parse_object(value or b""))
         except BadValueError:  # noqa: PERF203 - decode reports it
             continue
     return infer_fields(records)

@@ -306,17 +306,6 @@ def test_planning_loads_neither_spark_nor_a_client_library(tmp_path: Path) -> No
     assert done.stdout.strip() == "[]"
 
 
-def test_debezium_formats_are_planned(tmp_path: Path) -> None:
-    text = (
-        "sources:\n  k:\n    connector: kafka\n    config:\n      brokers: [a:1]\n"
-        "      topics: [t]\n      format: debezium-json\n"
-    )
-    planned = plan_of(text, tmp_path).planned
-    assert [(item.where, item.name) for item in planned] == [
-        (f"{tmp_path}/a.yaml:7:15 sources.k.config.format", "debezium-json")
-    ]
-
-
 def test_schema_file_lies_beside_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "orders.ddl").write_text("id bigint")
     options = "{brokers: [a:1], topics: [t], schema: orders.ddl}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from icestream.contracts.options import Options
-from icestream.decode.formats import Format
+from icestream.decode.formats import CHANGES, Format
 from icestream.decode.registry import RegistryOptions
 
 _LOADS_CODE = re.compile(
@@ -93,8 +93,7 @@ class KafkaOptions(Options):
     )
     format: Format = Field(
         "json",
-        description="How values are encoded.",
-        json_schema_extra={"planned": ["debezium-json", "debezium-avro"]},
+        description="How values are encoded. Those of Debezium are changes to many tables.",
     )
     schema_: str | None = Field(
         None,
@@ -105,6 +104,11 @@ class KafkaOptions(Options):
     )
     schema_registry: RegistryOptions | None = Field(
         None, description="Registry that knows the schemas of Avro records."
+    )
+    unavailable_value: str = Field(
+        "__debezium_unavailable_value",
+        description="What Debezium writes for a large value that did not change: its setting "
+        "`unavailable.value.placeholder`.",
     )
     starting: Literal["earliest", "latest"] | StartingPlace = Field(
         "earliest",
@@ -132,9 +136,20 @@ class KafkaOptions(Options):
             raise ValueError("format 'csv' needs `schema`, e.g. `id bigint, name string`")
         if self.format == "avro" and self.schema_ is None and self.schema_registry is None:
             raise ValueError("format 'avro' needs `schema` or `schema_registry`")
+        if self.format in CHANGES:
+            self._fits_changes()
         for name in self.options:
             _refuse_setting(name)
         return self
+
+    def _fits_changes(self) -> None:
+        if self.format == "debezium-avro" and self.schema_registry is None:
+            raise ValueError("format 'debezium-avro' needs `schema_registry`")
+        for name, is_given in (("schema", self.schema_ is not None), ("include", self.include)):
+            if is_given:
+                raise ValueError(
+                    f"format {self.format!r} tells the columns itself, without `{name}`"
+                )
 
     def client_settings(self) -> dict[str, Any]:
         """Return librdkafka's settings, secrets in the clear: never log or show them."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from icestream.contracts.records import Records
+from icestream.decode.formats import CHANGES, RECORD_KEY, RECORD_TOPIC
 from icestream.errors import TransientError
 from icestream.sources.kafka.cluster import build_client
 from icestream.sources.kafka.faults import expired, is_out_of_range, to_error, where_is
@@ -175,6 +176,9 @@ class _SpanReader:
             f"kafka_{name}": pa.array(_EXTRAS[name](batch), EXTRA_TYPES[name])
             for name in self._options.include
         }
+        if self._options.format in CHANGES:
+            extra[RECORD_KEY] = pa.array(_EXTRAS["key"](batch), pa.binary())
+            extra[RECORD_TOPIC] = pa.repeat(self._span.topic, len(batch))
         place = f"{self._span.topic}[{self._span.partition}]"
         first = batch[0].offset()
         if batch[-1].offset() - first == len(batch) - 1:

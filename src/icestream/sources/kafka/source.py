@@ -12,7 +12,7 @@ import pyarrow as pa
 from icestream.contracts.check import CheckStep
 from icestream.contracts.source import Source, Split
 from icestream.contracts.traits import SourceTraits
-from icestream.decode.formats import make_decoder, read_schema
+from icestream.decode.formats import CHANGES, make_change_decoder, make_decoder, read_schema
 from icestream.errors import ConnectorError, SourceChangedError, TransientError
 from icestream.sources.kafka import positions
 from icestream.sources.kafka.cluster import Cluster, Topic
@@ -23,6 +23,7 @@ from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.position import Position
     from icestream.contracts.records import Records
@@ -42,11 +43,13 @@ class KafkaSource(Source[KafkaOptions]):
 
     def __init__(self, options: KafkaOptions) -> None:
         super().__init__(options)
+        if options.format in CHANGES:
+            self.traits = SourceTraits(replayable=True, ordered=True, changes=True)
         self._given = None if options.schema_ is None else read_schema(options.schema_)
         self._forget_connection()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_given": self._given}
+        return {"options": self.options, "_given": self._given, "traits": self.traits}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -136,8 +139,10 @@ class KafkaSource(Source[KafkaOptions]):
         """Yield the records of a split, offset by offset."""
         return read_spans(self.options, split.what)
 
-    def decoder(self) -> Decoder:
-        """Return the decoder of `format`."""
+    def decoder(self) -> Decoder | None:
+        """Return the decoder of `format`; None for one that gives changes."""
+        if self.options.format in CHANGES:
+            return None
         return make_decoder(
             self.options.format,
             schema=self._given,
@@ -145,12 +150,20 @@ class KafkaSource(Source[KafkaOptions]):
             subjects=tuple(f"{topic}-value" for topic in self.options.topics),
         )
 
+    def change_decoder(self) -> ChangeDecoder | None:
+        """Return the decoder of a `format` of Debezium."""
+        return make_change_decoder(
+            self.options.format,
+            registry=self.options.schema_registry,
+            placeholder=self.options.unavailable_value,
+        )
+
     def schema(self) -> pa.Schema | None:
         """Return the columns that `schema` or the format tells, with the included ones."""
         if self._given is not None:
             columns = self._given.columns
         elif self.options.format in ("string", "bytes"):
-            columns = self.decoder().infer([])
+            columns = make_decoder(self.options.format).infer([])
         else:
             return None
         return pa.schema([*columns, *(self.extra_columns() or ())])

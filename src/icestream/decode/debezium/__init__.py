@@ -1,0 +1,1 @@
+"""Debezium's change events, read from Kafka: JSON with and without schemas, and Avro."""

@@ -1,0 +1,253 @@
+"""Puts the changes of one read of records together: by table, in order, as large as can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.contracts.changes import EMPTY, OP, Shape
+from icestream.decode.blocks import BadValueError
+from icestream.decode.debezium.lot import DELETE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icestream.decode.debezium.lot import Part
+    from icestream.decode.debezium.names import Table
+    from icestream.decode.debezium.types import Column
+
+    Ints = npt.NDArray[np.int64]
+
+_CAST_FAULTS = (ValueError, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Key:
+    """The key of a record.
+
+    Attributes:
+        values: as they are written, by name.
+        columns: that they are of, if the key tells.
+    """
+
+    values: Mapping[str, Any]
+    columns: tuple[Column, ...]
+
+
+@dataclass
+class Keys:
+    """The keys of all records of one read.
+
+    Attributes:
+        raw: as they came.
+        read: what reads one, raising `BadValueError`; None for a key without fields.
+    """
+
+    raw: Sequence[bytes | None]
+    read: Callable[[bytes], Key | None]
+
+    def of(self, place: int) -> Key | None:
+        """Return the key of a record; None if it has none that tells its fields."""
+        raw = self.raw[place]
+        return None if raw is None else self.read(raw)
+
+    def names(self, place: int) -> tuple[str, ...]:
+        """Return the names of the key's fields; none if it can't be read."""
+        try:
+            key = self.of(place)
+        except BadValueError:
+            return ()
+        return () if key is None else tuple(key.values)
+
+
+@dataclass
+class Assembly:
+    """Builds blocks.
+
+    Attributes:
+        keys: of all records.
+        known: key fields of tables that were met before.
+        blocks: what is built.
+        bad: records that are at fault.
+    """
+
+    keys: Keys
+    known: dict[Table, tuple[str, ...]]
+    blocks: list[pa.RecordBatch] = field(default_factory=list)
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, table: Table, parts: Sequence[Part], removed: list[int]) -> None:
+        """Add the changes of one table.
+
+        Args:
+            table: its names.
+            parts: its changes, those of one schema together.
+            removed: records without a value, which delete the row of their key.
+        """
+        removed = sorted([*removed, *(place for part in parts for place in part.removed.tolist())])
+        runs = list(_runs([part for part in parts if len(part.places)]))
+        for number, (part, begin, stop) in enumerate(runs):
+            last = len(self.keys.raw) if number + 1 == len(runs) else _first(runs[number + 1])
+            now = [place for place in removed if place < last]
+            removed = removed[len(now) :]
+            places, rows = part.places[begin:stop], part.rows.slice(begin, stop - begin)
+            if now:
+                places, rows = self._with_removed(places, rows, part.columns, now)
+            self._cut(table, places, rows)
+        if removed:
+            self._only_removed(table, removed)
+
+    def _with_removed(
+        self, places: Ints, rows: pa.RecordBatch, columns: tuple[Column, ...], removed: list[int]
+    ) -> tuple[Ints, pa.RecordBatch]:
+        gone = self._by_key(removed, columns)
+        if gone is None:
+            return places, rows
+        both = pa.Table.from_batches([rows, _filled(gone[1], rows.schema)])
+        joined = np.concatenate([places, gone[0]])
+        order = np.argsort(joined, kind="stable")
+        return joined[order], both.combine_chunks().take(pa.array(order)).to_batches()[0]
+
+    def _only_removed(self, table: Table, removed: list[int]) -> None:
+        columns: dict[str, Column] = {}
+        for place in removed:
+            try:
+                key = self.keys.of(place)
+            except BadValueError:  # `_by_key` reports it
+                continue
+            columns.update({one.name: one for one in key.columns} if key is not None else {})
+        gone = self._by_key(removed, tuple(columns.values()))
+        if gone is not None:
+            self._cut(table, *gone)
+
+    def _by_key(
+        self, removed: list[int], columns: tuple[Column, ...]
+    ) -> tuple[Ints, pa.RecordBatch] | None:
+        """Return deletes by the keys of records; None for none."""
+        found: dict[int, Mapping[str, Any]] = {}
+        for place in removed:
+            try:
+                key = self.keys.of(place)
+            except BadValueError as exc:  # noqa: PERF203 - tombstones are few
+                self.bad.append((place, f"no value, and its key does not name a row: {exc}"))
+            else:
+                found.update({} if key is None else {place: key.values})
+        try:
+            rows = _key_rows([*found.values()], columns) if found else None
+        except _CAST_FAULTS:
+            found = {
+                place: each for place, each in found.items() if self._fits(place, each, columns)
+            }
+            rows = _key_rows([*found.values()], columns) if found else None
+        return None if rows is None else (np.array([*found], np.int64), rows)
+
+    def _fits(self, place: int, key: Mapping[str, Any], columns: tuple[Column, ...]) -> bool:
+        try:
+            _key_rows([key], columns)
+        except _CAST_FAULTS as exc:
+            self.bad.append((place, f"no value, and its key does not name a row: {exc}"))
+            return False
+        return True
+
+    def _cut(self, table: Table, places: Ints, rows: pa.RecordBatch) -> None:
+        """Add a block for each run of rows that have the same key fields."""
+        for begin, stop, fields in self._key_runs(table, places, rows):
+            key = tuple(name for name in fields if name in rows.schema.names)
+            part = rows.slice(begin, stop - begin)
+            if key:
+                self.known[table] = key
+            elif not fields:
+                part = self._without_changes(table, places[begin:stop], part)
+            if part.num_rows:
+                # Records of a topic's partitions have no common order, so that a column that is
+                # missing here may be one that is new elsewhere.
+                columns = Shape(table, key, is_whole=False).on(part.schema)
+                self.blocks.append(part.replace_schema_metadata(columns.metadata))
+
+    def _key_runs(
+        self, table: Table, places: Ints, rows: pa.RecordBatch
+    ) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        is_empty = _flags(rows, EMPTY)
+        telling = np.flatnonzero(~is_empty)
+        if not len(telling):
+            yield 0, len(places), self.known.get(table, ())
+            return
+        first = self.keys.names(int(places[telling[0]]))
+        last = self.keys.names(int(places[telling[-1]]))
+        if first == last:
+            yield 0, len(places), first
+            return
+        begin, fields = 0, first
+        for at in telling.tolist():
+            names = self.keys.names(int(places[at]))
+            if names != fields:
+                yield begin, at, fields
+                begin, fields = at, names
+        yield begin, len(places), fields
+
+    def _without_changes(self, table: Table, places: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Leave out what changes a row of a table without a key: nothing tells which row."""
+        changes = _flags(rows, "u") | _flags(rows, DELETE)
+        if not changes.any():
+            return rows
+        reason = f"table {'.'.join(table)!r} has no key to find the row by that changed"
+        self.bad += [(int(place), reason) for place in places[changes]]
+        return rows.filter(pa.array(~changes))
+
+
+def _flags(rows: pa.RecordBatch, op: str) -> npt.NDArray[np.bool_]:
+    flags: npt.NDArray[np.bool_] = pc.equal(rows.column(OP), op).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _first(run: tuple[Part, int, int]) -> int:
+    part, begin, _ = run
+    return int(part.places[begin])
+
+
+def _runs(parts: Sequence[Part]) -> Iterator[tuple[Part, int, int]]:
+    """Cut parts of different schemas where one comes between rows of another."""
+    if len(parts) == 1:
+        yield parts[0], 0, len(parts[0].places)
+    if len(parts) < 2:
+        return
+    places = np.concatenate([part.places for part in parts])
+    which = np.repeat(np.arange(len(parts)), [len(part.places) for part in parts])
+    which = which[np.argsort(places, kind="stable")]
+    begins = np.flatnonzero(np.concatenate([[True], np.diff(which) != 0]))
+    stops = np.append(begins[1:], len(which))
+    taken = [0] * len(parts)
+    for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
+        number, count = int(which[begin]), stop - begin
+        yield parts[number], taken[number], taken[number] + count
+        taken[number] += count
+
+
+def _key_rows(values: list[Mapping[str, Any]], columns: tuple[Column, ...]) -> pa.RecordBatch:
+    """Return deletes of rows by their key, with the columns of the key alone."""
+    named = set().union(*values)
+    arrays, fields = [], []
+    for column in columns:
+        if column.name in named:
+            written = pa.array([each.get(column.name) for each in values], column.written)
+            arrays.append(written if column.convert is None else column.convert(written))
+            fields.append(pa.field(column.name, column.kind))
+    if not arrays:
+        raise ValueError(f"it has no field of the table ({', '.join(sorted(named)) or 'none'})")
+    arrays.append(pa.array([DELETE] * len(values), pa.string()))
+    fields.append(pa.field(OP, pa.string()))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _filled(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        rows.column(one.name) if one.name in rows.schema.names else pa.nulls(len(rows), one.type)
+        for one in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

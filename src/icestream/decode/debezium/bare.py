@@ -1,0 +1,275 @@
+"""JSON without schemas: types are what the values show.
+
+Texts stay texts, whatever they look like: a column that holds dates today may hold words tomorrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.decode.blocks import BadValueError
+from icestream.decode.debezium import names
+from icestream.decode.debezium.flat import flat_lot, row_columns
+from icestream.decode.debezium.lot import Lot
+from icestream.decode.inference import NULL, infer_type, known_part, merge
+from icestream.decode.json import JsonDecoder
+from icestream.decode.json_text import joined, parse_object, read_text
+from icestream.decode.values import MisfitError, converter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from icestream.decode.debezium.assembly import Keys
+
+    Bad = list[tuple[int, str]]
+
+_ENVELOPE = pa.schema([("op", pa.string()), ("source", names.SOURCE)])
+_NOT_NUMBERS = {"NaN", "Infinity", "-Infinity"}
+_NUMBERS = (pa.int64(), pa.float64())
+
+
+def read(places: list[int], values: list[bytes], keys: Keys) -> tuple[list[Lot], Bad]:
+    """Read values that have no schema."""
+    array = pa.array(values, pa.binary())
+    if JsonDecoder(ignores_new=True).plain(array).all():
+        lots = _read_fast(np.array(places, np.int64), array, keys)
+        if lots is not None:
+            return lots, []
+    return _read_slowly(places, values, keys)
+
+
+def _read_fast(places: np.ndarray[Any, Any], values: pa.Array, keys: Keys) -> list[Lot] | None:
+    """Read values with Arrow; None if one is at fault, or types do not go together."""
+    try:
+        is_envelope = _is_envelope(parse_object(values[0].as_py()))
+        text = joined(values.cast(pa.string()))
+        table = _read_with_texts(text, _ENVELOPE if is_envelope else None)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadValueError):
+        return None
+    if table.num_rows != len(values):
+        return None
+    if is_envelope:
+        return _fast_envelopes(places, values, keys, table)
+    if names.is_aside(set(table.schema.names), set(keys.names(int(places[0])))):
+        return []
+    rows = table.to_struct_array().combine_chunks()
+    kind = _row_type(rows.type)
+    return None if kind is None else _flat(places, _fitted(rows, kind))
+
+
+def _fast_envelopes(
+    places: np.ndarray[Any, Any], values: pa.Array, keys: Keys, table: pa.Table
+) -> list[Lot] | None:
+    source = table.column("source").combine_chunks()
+    strays = pc.any(pc.is_null(source.field("table"))).as_py()
+    if strays or not {"before", "after"} & set(table.schema.names):
+        return None
+    tables, which = names.tables_of(source)
+    if len(tables) == 1:
+        return _envelopes(places, table)
+    # Each table has its own columns.
+    lots: list[Lot] = []
+    for number in range(len(tables)):
+        ours = which == number
+        found = _read_fast(places[ours], values.filter(pa.array(ours)), keys)
+        if found is None:
+            return None
+        lots += found
+    return lots
+
+
+def _read_with_texts(text: pa.Buffer, known: pa.Schema | None) -> pa.Table:
+    """Read lines, and once more if Arrow took some texts for timestamps."""
+    table = read_text(text, known)
+    texts = [
+        pa.field(field.name, kind)
+        for field in table.schema
+        if (kind := _texts_in(field.type)) is not None
+        and (known is None or field.name not in known.names)
+    ]
+    if not texts:
+        return table
+    return read_text(text, pa.schema([*(known or ()), *texts]))
+
+
+def _texts_in(kind: pa.DataType) -> pa.DataType | None:
+    """Return as much of a type as must be told for its texts to stay texts; None for nothing."""
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        inner = _texts_in(kind.value_type)
+        return None if inner is None else pa.list_(inner)
+    if pa.types.is_struct(kind):
+        found = {part.name: _texts_in(part.type) for part in kind}
+        told = [(name, part) for name, part in found.items() if part is not None]
+        return pa.struct(told) if told else None
+    return None
+
+
+def _envelopes(places: np.ndarray[Any, Any], table: pa.Table) -> list[Lot] | None:
+    held = {
+        name: table.column(name).combine_chunks()
+        for name in ("before", "after")
+        if name in table.schema.names and table.schema.field(name).type != NULL
+    }
+    kinds = [array.type for array in held.values()]
+    kind = _row_type(*kinds) if all(map(pa.types.is_struct, kinds)) else None
+    if kind is None:
+        return None
+    try:
+        rows = {name: _fitted(array, kind) for name, array in held.items()}
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    none = pa.nulls(len(places), kind)
+    ops = table.column("op").combine_chunks()
+    source = table.column("source").combine_chunks()
+    columns = row_columns({part.name: part.type for part in kind})
+    return [Lot(places, ops, rows.get("before", none), rows.get("after", none), source, columns)]
+
+
+def _row_type(*kinds: pa.DataType) -> pa.DataType | None:
+    """Return the type of rows of all these types; None if that is for the slow road to find."""
+    merged = pa.struct([])
+    for kind in kinds:
+        merged = merge(merged, kind)
+    told = [(part.name, part.type) for part in merged if part.type != NULL]
+    # A list or a struct of nothing but nulls, or texts before and numbers after.
+    if any(known_part(kind) != kind for _, kind in told) or _has_mixed(merged, kinds):
+        return None
+    return pa.struct(told)
+
+
+def _has_mixed(merged: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
+    texts = {part.name for part in merged if pa.types.is_string(part.type)}
+    return any(
+        part.name in texts and part.type != NULL and not pa.types.is_string(part.type)
+        for kind in kinds
+        for part in kind
+    )
+
+
+def _fitted(rows: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return rows with the fields of a type."""
+    arrays = []
+    for part in kind:
+        index = rows.type.get_field_index(part.name)
+        arrays.append(
+            pa.nulls(len(rows), part.type) if index < 0 else rows.field(index).cast(part.type)
+        )
+    mask = rows.is_null() if rows.null_count else None
+    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
+
+
+def _flat(places: np.ndarray[Any, Any], rows: pa.Array) -> list[Lot]:
+    columns = row_columns({part.name: part.type for part in rows.type})
+    return [flat_lot(places, rows, columns)]
+
+
+def _is_envelope(record: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(record.get("source"), dict)
+        and isinstance(record.get("op"), str)
+        and ("after" in record or "before" in record)
+    )
+
+
+def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[list[Lot], Bad]:
+    bad: Bad = []
+    envelopes: list[tuple[int, dict[str, Any]]] = []
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for place, value in zip(places, values, strict=True):
+        try:
+            record = parse_object(value)
+        except BadValueError as exc:
+            bad.append((place, str(exc)))
+            continue
+        if _is_envelope(record):
+            envelopes.append((place, record))
+        elif not names.is_aside(set(record), set(keys.names(place))):
+            rows.append((place, record))
+    lots = [_slow_lot(each) for each in _by_table(envelopes)]
+    if rows:
+        kind = _found_type([row for _, row in rows])
+        at = np.array([place for place, _ in rows], np.int64)
+        lots += _flat(at, _built([row for _, row in rows], kind))
+    return lots, bad
+
+
+def _by_table(
+    envelopes: list[tuple[int, dict[str, Any]]],
+) -> list[list[tuple[int, dict[str, Any]]]]:
+    found: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
+    for place, record in envelopes:
+        named = tuple(str(record["source"].get(name)) for name in ("db", "schema", "table"))
+        found.setdefault(named, []).append((place, record))
+    return list(found.values())
+
+
+def _slow_lot(envelopes: list[tuple[int, dict[str, Any]]]) -> Lot:
+    before = [one.get("before") for _, one in envelopes]
+    after = [one.get("after") for _, one in envelopes]
+    kind = _found_type([*before, *after])
+    return Lot(
+        np.array([place for place, _ in envelopes], np.int64),
+        pa.array([one["op"] for _, one in envelopes], pa.string()),
+        _built(before, kind),
+        _built(after, kind),
+        _built([one["source"] for _, one in envelopes], names.SOURCE),
+        row_columns({part.name: part.type for part in kind}),
+    )
+
+
+def _found_type(rows: list[Any]) -> pa.DataType:
+    """Return the type of rows; numbers that are none (`NaN`) count as such among numbers."""
+    found: dict[str, pa.DataType] = {}
+    odd: set[str] = set()
+    for row in (row for row in rows if isinstance(row, dict)):
+        for name, value in row.items():
+            if isinstance(value, str) and value in _NOT_NUMBERS:
+                odd.add(name)
+            else:
+                found[name] = merge(found.get(name, NULL), infer_type(value))
+    for name in odd:
+        is_number = found.get(name, NULL) in _NUMBERS
+        found[name] = pa.float64() if is_number else merge(found.get(name, NULL), pa.string())
+    return pa.struct(list(without_moments(found).items()))
+
+
+def without_moments(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Return fields with texts where they look like dates, those left out that tell no type."""
+    told = {name: known_part(_as_texts(kind)) for name, kind in found.items()}
+    return {name: kind for name, kind in told.items() if kind is not None}
+
+
+def _as_texts(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_as_texts(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(part.name, _as_texts(part.type)) for part in kind])
+    return kind
+
+
+def _built(rows: list[Any], kind: pa.DataType) -> pa.Array:
+    converters = {part.name: (part.type, converter(part.type)) for part in kind}
+    built: list[dict[str, Any] | None] = []
+    for row in rows:
+        if not isinstance(row, dict):
+            built.append(None)
+            continue
+        done: dict[str, Any] = {}
+        for name, (part, convert) in converters.items():
+            value = row.get(name)
+            if part == pa.float64() and isinstance(value, str):
+                value = float(value)
+            try:
+                done[name] = convert(value)
+            except MisfitError:  # a text with half of a surrogate pair
+                done[name] = None
+        built.append(done)
+    return pa.array(built, kind)

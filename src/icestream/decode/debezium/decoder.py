@@ -1,0 +1,111 @@
+"""What the decoders of all of Debezium's formats have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.changes import ChangeDecoder, DecodedChanges
+from icestream.decode.debezium import names
+from icestream.decode.debezium.assembly import Assembly, Key, Keys
+from icestream.decode.debezium.lot import DELETE, parts_of
+from icestream.decode.debezium.unsent import PLACEHOLDER, Placeholder
+from icestream.decode.formats import RECORD_KEY, RECORD_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icestream.contracts.records import Records
+    from icestream.decode.debezium.lot import Lot, Part
+
+    Bad = list[tuple[int, str]]
+
+
+class DebeziumDecoder(ChangeDecoder):
+    """Decodes change events.
+
+    Args:
+        placeholder: what the connector writes for a large value that did not change.
+    """
+
+    def __init__(self, placeholder: str = PLACEHOLDER) -> None:
+        self.placeholder = placeholder
+        self._known: dict[names.Table, tuple[str, ...]] = {}
+        self._topics: dict[str, names.Table] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}, "_topics": {}}
+
+    @abstractmethod
+    def read_lots(self, values: Sequence[bytes | None], keys: Keys) -> tuple[list[Lot], Bad]:
+        """Read values, those of one schema together, and tell which can't be read.
+
+        Values that are null, and those that tell of no rows, are in no lot.
+        """
+
+    @abstractmethod
+    def read_key(self, key: bytes) -> Key | None:
+        """Read a record's key; None if it has no fields. Raises `BadValueError`."""
+
+    def decode_changes(self, records: Records) -> DecodedChanges:
+        """Decode records of one topic."""
+        values = records.values.to_pylist()
+        if not values:
+            return DecodedChanges(())
+        keys = Keys(records.extra[RECORD_KEY].to_pylist(), self.read_key)
+        topic = str(records.extra[RECORD_TOPIC][0])
+        placeholder, named = Placeholder(self.placeholder), names.of_topic(topic)
+        lots, bad = self.read_lots(values, keys)
+        parts: dict[names.Table, list[Part]] = {}
+        for lot in lots:
+            found, faults = parts_of(lot, named, placeholder)
+            bad += faults
+            for table, part in found.items():
+                parts.setdefault(table, []).append(part)
+        removed, faults = self._removed(values, keys, topic, parts)
+        assembly = Assembly(keys, self._known, bad=[*bad, *faults])
+        for table in dict.fromkeys([*parts, *removed]):
+            assembly.add(table, parts.get(table, ()), removed.get(table, []))
+        return DecodedChanges(assembly.blocks, sorted(assembly.bad))
+
+    def _removed(
+        self,
+        values: Sequence[bytes | None],
+        keys: Keys,
+        topic: str,
+        parts: dict[names.Table, list[Part]],
+    ) -> tuple[dict[names.Table, list[int]], Bad]:
+        """Return the records without a value that delete a row, by table.
+
+        One that follows the delete of the same key, as Debezium writes it for the sake of
+        compacted topics, says nothing new. One without a key is of a table without a key.
+        """
+        if len(parts) == 1:
+            self._topics[topic] = next(iter(parts))
+        alone = [
+            place
+            for place, value in enumerate(values)
+            if value is None and keys.raw[place] is not None
+        ]
+        if not alone:
+            return {}, []
+        deleted = _deleted(parts)
+        alone = [
+            place
+            for place in alone
+            if place - 1 not in deleted or keys.raw[place] != keys.raw[place - 1]
+        ]
+        if len(parts) > 1:
+            reason = "no value, and its topic is of several tables: which row goes is not told"
+            return {}, [(place, reason) for place in alone]
+        table = self._topics.get(topic, names.of_topic(topic))
+        return ({table: alone} if alone else {}), []
+
+
+def _deleted(parts: dict[names.Table, list[Part]]) -> set[int]:
+    deleted: set[int] = set()
+    for part in (part for each in parts.values() for part in each):
+        deleted.update(part.removed.tolist())
+        is_delete = [op == DELETE for op in part.rows.column("__op").to_pylist()]
+        deleted.update(part.places[is_delete].tolist())
+    return deleted

@@ -1,0 +1,217 @@
+"""Records of one schema as columns, and the changes that they are."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.contracts.changes import EMPTY, OP, UNSENT
+from icestream.decode.debezium import names
+from icestream.decode.debezium.faults import OddValueError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from icestream.decode.debezium.types import Column
+    from icestream.decode.debezium.unsent import Placeholder
+
+    Flags = npt.NDArray[np.bool_]
+    Ints = npt.NDArray[np.int64]
+    Bad = list[tuple[int, str]]
+
+_log = logging.getLogger(__name__)
+
+DELETE = "d"
+_BRINGS = ("c", "r", "u")
+_MESSAGE = "m"
+_CAST_FAULTS = (OddValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError)
+_NAME_LIST = pa.list_(pa.string())
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Records of one schema, read.
+
+    Attributes:
+        places: which records they are.
+        ops: what each did, as Debezium tells it.
+        before: rows as they were, a struct of `columns` as they are written.
+        after: rows as they are now.
+        source: what names the table; None if the topic does.
+        columns: of a row.
+    """
+
+    places: Ints
+    ops: pa.Array
+    before: pa.Array
+    after: pa.Array
+    source: pa.Array | None
+    columns: tuple[Column, ...]
+
+    def where(self, flags: Flags) -> Lot:
+        """Return some of the records."""
+        kept = pa.array(flags)
+        source = None if self.source is None else self.source.filter(kept)
+        before, after = self.before.filter(kept), self.after.filter(kept)
+        return Lot(self.places[flags], self.ops.filter(kept), before, after, source, self.columns)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Changes of one table and one schema, in their order.
+
+    Attributes:
+        places: which records they were.
+        rows: the columns with their types, then `OP`, then `UNSENT`.
+        columns: of a row.
+        removed: records that delete a row and tell it by their key alone.
+    """
+
+    places: Ints
+    rows: pa.RecordBatch
+    columns: tuple[Column, ...]
+    removed: Ints
+
+
+def parts_of(
+    lot: Lot, topic: names.Table, placeholder: Placeholder
+) -> tuple[dict[names.Table, Part], Bad]:
+    """Return the changes of each table, and the records that are none."""
+    lot, removed, bad = _sorted_out(lot)
+    rows, is_bad = _rows(lot, placeholder, bad)
+    if is_bad.any():
+        rows, lot = rows.filter(pa.array(~is_bad)), lot.where(~is_bad)
+    ours, gone = _by_table(lot, topic), _by_table(removed, topic)
+    parts = {}
+    for table in dict.fromkeys([*ours, *gone]):
+        at = ours.get(table, np.empty(0, np.int64))
+        held = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
+        away = removed.places[gone[table]] if table in gone else at[:0]
+        parts[table] = Part(lot.places[at], held, lot.columns, away)
+    return parts, bad
+
+
+def _by_table(lot: Lot, topic: names.Table) -> dict[names.Table, Ints]:
+    if not len(lot.places):
+        return {}
+    if lot.source is None:
+        return {topic: np.arange(len(lot.places))}
+    tables, which = names.tables_of(lot.source)
+    return {table: np.flatnonzero(which == number) for number, table in enumerate(tables)}
+
+
+def _sorted_out(lot: Lot) -> tuple[Lot, Lot, Bad]:
+    """Leave out what brings no row, names no row, or names one by its key alone."""
+    bad: Bad = []
+    ops = lot.ops
+    is_there = _flags(pc.is_valid(lot.after))
+    was_there = _flags(pc.is_valid(lot.before))
+    deletes = _flags(pc.equal(ops, DELETE))
+    brings = _flags(pc.is_in(ops, value_set=pa.array(_BRINGS)))
+    empties = _flags(pc.equal(ops, EMPTY))
+    good = (brings & is_there) | (deletes & was_there) | empties
+    if good.all():
+        return lot, lot.where(~good), bad
+    removed = deletes & ~was_there
+    for at in np.flatnonzero(~good & ~removed).tolist():
+        op = ops[at].as_py()
+        if op in _BRINGS:
+            bad.append((int(lot.places[at]), f"no row after the change (op {op!r})"))
+        elif op != _MESSAGE:
+            bad.append((int(lot.places[at]), f"op {op!r} is not known"))
+    return lot.where(good), lot.where(removed), bad
+
+
+def _flags(array: pa.Array) -> Flags:
+    filled = pc.fill_null(array, False)
+    flags: Flags = filled.to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _rows(lot: Lot, placeholder: Placeholder, bad: Bad) -> tuple[pa.RecordBatch, Flags]:
+    """Return the rows with their types, and tell which of them are bad."""
+    deletes = _flags(pc.equal(lot.ops, DELETE))
+    chosen = lot.after
+    if deletes.any():
+        own = np.arange(len(chosen))
+        places = pa.array(np.where(deletes, own + len(own), own))
+        chosen = pa.concat_arrays([lot.after, lot.before]).take(places)
+    is_bad = np.zeros(len(chosen), np.bool_)
+    missing: dict[str, Flags] = {}
+    arrays, fields = [], []
+    for column, written in zip(lot.columns, chosen.flatten(), strict=True):
+        values = written
+        flags = placeholder.find(written)
+        if flags is not None:
+            missing[column.name] = flags
+            values = _without(written, flags)
+        arrays.append(_converted(column, values, lot.places, is_bad, bad))
+        fields.append(pa.field(column.name, column.kind))
+    arrays.append(lot.ops)
+    fields.append(pa.field(OP, pa.string()))
+    if missing:
+        _refuse_new(lot, missing, is_bad, bad)
+        arrays.append(_names(missing, len(chosen)))
+        fields.append(pa.field(UNSENT, _NAME_LIST))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), is_bad
+
+
+def _converted(column: Column, values: pa.Array, places: Ints, is_bad: Flags, bad: Bad) -> pa.Array:
+    if column.convert is None:
+        return values
+    try:
+        return _told(column, values, column.convert(values))
+    except _CAST_FAULTS:
+        pass
+    odd = np.zeros(len(values), np.bool_)
+    for at in range(len(values)):
+        try:
+            column.convert(values.slice(at, 1))
+        except _CAST_FAULTS as exc:  # noqa: PERF203 - looks for the one that is at fault
+            odd[at] = True
+            if not is_bad[at]:
+                bad.append((int(places[at]), f"column {column.name!r}: {exc}"))
+    is_bad |= odd
+    return column.convert(_without(values, odd))
+
+
+def _without(values: pa.Array, flags: Flags) -> pa.Array:
+    """Return values, null in place of some; `if_else` has no way with some types."""
+    return values.take(pa.array(np.arange(len(values)), mask=flags))
+
+
+def _told(column: Column, values: pa.Array, converted: pa.Array) -> pa.Array:
+    lost = converted.null_count - values.null_count
+    if lost:
+        _log.warning("column %r: %d values that no table can hold are null", column.name, lost)
+    return converted
+
+
+def _refuse_new(lot: Lot, missing: dict[str, Flags], is_bad: Flags, bad: Bad) -> None:
+    """Refuse new rows without a value: theirs is that of another key, which is gone by then."""
+    is_new = _flags(pc.is_in(lot.ops, value_set=pa.array(["c", "r"])))
+    for name, flags in missing.items():
+        for at in np.flatnonzero(flags & is_new & ~is_bad).tolist():
+            reason = (
+                f"column {name!r}: the row's key changed and this large value did not, so that it "
+                "was not sent. The table needs REPLICA IDENTITY FULL for that"
+            )
+            bad.append((int(lot.places[at]), reason))
+            is_bad[at] = True
+
+
+def _names(missing: dict[str, Flags], count: int) -> pa.Array:
+    lists: list[list[str] | None] = [None] * count
+    for name, flags in missing.items():
+        for at in np.flatnonzero(flags).tolist():
+            known = lists[at]
+            if known is None:
+                lists[at] = [name]
+            else:
+                known.append(name)
+    return pa.array(lists, _NAME_LIST)

@@ -1,0 +1,59 @@
+"""What a record is of: its table, by its source or its topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Table = tuple[str, ...]
+
+# The parts of a record's `source` that name its table.
+SOURCE = pa.struct([("db", pa.string()), ("schema", pa.string()), ("table", pa.string())])
+
+_TRANSACTION = {"status", "id", "event_count", "data_collections"}
+_SCHEMA_CHANGE = {"source", "databaseName", "ddl", "tableChanges"}
+_MESSAGE = {"op", "source", "message"}
+
+
+def of_topic(topic: str) -> Table:
+    """Return the table that a topic is named after: `prefix.schema.table`."""
+    return tuple(topic.split(".")[-2:])
+
+
+def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
+    """Return the tables that rows are of, and which of them each row is of.
+
+    MySQL and MariaDB have no schemas beneath a database, so there the database is the first name.
+    """
+    db, schema, table = (source.field(name) for name in ("db", "schema", "table"))
+    # An empty text is no schema, as null is none.
+    outer = pc.coalesce(pc.if_else(pc.equal(schema, ""), pa.scalar(None, pa.string()), schema), db)
+    one, other = outer.dictionary_encode(), table.dictionary_encode()
+    if len(one.dictionary) == 1 and len(other.dictionary) == 1:
+        only = (one.dictionary[0].as_py(), other.dictionary[0].as_py())
+        return [only], np.zeros(len(source), np.int64)
+    pairs = list(zip(outer.to_pylist(), table.to_pylist(), strict=True))
+    tables: list[Table] = list(dict.fromkeys(pairs))
+    numbers: dict[Table, int] = {pair: number for number, pair in enumerate(tables)}
+    return tables, np.array([numbers[pair] for pair in pairs], np.int64)
+
+
+def is_aside(fields: set[str], key: set[str]) -> bool:
+    """Tell whether fields are of a record that tells of the connector itself, not of rows.
+
+    Args:
+        fields: of the value.
+        key: fields of the record's key.
+    """
+    return (
+        (fields <= {"ts_ms", "ts_us", "ts_ns"} and key == {"serverName"})
+        or (fields >= _TRANSACTION and key == {"id"} and len(fields) <= len(_TRANSACTION) + 3)
+        or fields >= _SCHEMA_CHANGE
+        or (fields >= _MESSAGE and "after" not in fields)
+    )

@@ -1,0 +1,227 @@
+"""Columns as Debezium writes them, and as they are in a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.decode.debezium import moments, numbers
+from icestream.decode.debezium.faults import OddValueError, from_base64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from icestream.decode.debezium.connect import ConnectType
+
+    Convert = Callable[[pa.Array], pa.Array]
+
+
+def _uuids(array: pa.Array) -> pa.Array:
+    held = [None if text is None else _uuid(text) for text in array.to_pylist()]
+    return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(held, pa.binary(16)))
+
+
+def _uuid(text: str) -> bytes:
+    try:
+        return UUID(text).bytes
+    except ValueError:
+        raise OddValueError(text, "a uuid") from None
+
+
+_WRITTEN = {
+    "int8": pa.int32(),
+    "int16": pa.int32(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+}
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_ANY_SCALE = "io.debezium.data.VariableScaleDecimal"
+_NAMED: dict[str, tuple[pa.DataType, Convert]] = {
+    "io.debezium.time.Date": (pa.date32(), moments.days),
+    "io.debezium.time.Time": (pa.time64("us"), moments.millis_of_day),
+    "io.debezium.time.MicroTime": (pa.time64("us"), moments.micros_of_day),
+    "io.debezium.time.NanoTime": (pa.time64("us"), moments.nanos_of_day),
+    "io.debezium.time.Timestamp": (pa.timestamp("us"), moments.millis),
+    "io.debezium.time.MicroTimestamp": (pa.timestamp("us"), moments.micros),
+    "io.debezium.time.NanoTimestamp": (pa.timestamp("us"), moments.nanos),
+    "io.debezium.time.ZonedTimestamp": (pa.timestamp("us", tz="UTC"), moments.zoned),
+    "io.debezium.time.IsoDate": (pa.date32(), moments.iso_days),
+    "io.debezium.time.IsoTime": (pa.time64("us"), moments.iso_times),
+    "io.debezium.time.IsoTimestamp": (pa.timestamp("us"), moments.iso_moments),
+    "org.apache.kafka.connect.data.Date": (pa.date32(), moments.days),
+    "org.apache.kafka.connect.data.Time": (pa.time64("us"), moments.millis_of_day),
+    "org.apache.kafka.connect.data.Timestamp": (pa.timestamp("us"), moments.millis),
+    "io.debezium.data.Uuid": (pa.uuid(), _uuids),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: as the table calls it.
+        written: the type of its values in a record.
+        kind: its type in the table.
+        convert: from the one to the other; None where they are the same.
+        scale: digits behind the point, of numbers that are written as bytes; else None.
+    """
+
+    name: str
+    written: pa.DataType
+    kind: pa.DataType
+    convert: Convert | None = None
+    scale: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the values of a connector are to be taken.
+
+    Attributes:
+        is_text: bytes are written as text in base64, as in JSON.
+        has_durations: a `time` may be negative or longer than a day, as in MySQL and MariaDB.
+    """
+
+    is_text: bool
+    has_durations: bool = False
+
+
+def has_durations(record: ConnectType) -> bool:
+    """Tell whether a record comes from a database whose `time` is no time of day."""
+    source = record.members.get("source")
+    return source is not None and (".mysql." in source.name or ".mariadb." in source.name)
+
+
+def columns_of(row: ConnectType, reading: Reading) -> tuple[Column, ...]:
+    """Return the columns of a row's type.
+
+    Raises:
+        ValueError: a type is not known.
+    """
+    return tuple(_column(name, member, reading) for name, member in row.members.items())
+
+
+def _column(name: str, told: ConnectType, reading: Reading) -> Column:
+    written = _written(told, reading)
+    kind, convert = _meaning(told, written, reading)
+    scale = int(told.parameters.get("scale", 0)) if told.name == _DECIMAL else None
+    return Column(name, written, kind, convert, scale)
+
+
+def _written(told: ConnectType, reading: Reading) -> pa.DataType:
+    plain = _WRITTEN.get(told.kind)
+    if plain is not None:
+        return plain
+    if told.kind == "bytes":
+        return pa.string() if reading.is_text else pa.binary()
+    if told.kind == "struct":
+        return pa.struct([(name, _written(part, reading)) for name, part in told.members.items()])
+    if told.kind == "array" and told.inner is not None:
+        return pa.list_(_written(told.inner, reading))
+    if told.kind == "map" and told.inner is not None:
+        return pa.map_(pa.string(), _written(told.inner, reading))
+    raise ValueError(f"type {told.kind!r} is not known")
+
+
+def _meaning(
+    told: ConnectType, written: pa.DataType, reading: Reading
+) -> tuple[pa.DataType, Convert | None]:
+    if told.name == "io.debezium.time.MicroTime" and reading.has_durations:
+        return pa.string(), moments.durations
+    if told.name in _NAMED:
+        return _NAMED[told.name]
+    if told.name == _DECIMAL:
+        return numbers.decimals(told.parameters, is_text=reading.is_text)
+    if told.name == _ANY_SCALE:
+        return pa.string(), numbers.any_scale(is_text=reading.is_text)
+    if told.kind in ("array", "map", "struct"):
+        return _nested(told, written, reading)
+    return (pa.binary(), _bytes) if told.kind == "bytes" and reading.is_text else (written, None)
+
+
+def _nested(
+    told: ConnectType, written: pa.DataType, reading: Reading
+) -> tuple[pa.DataType, Convert | None]:
+    if told.kind == "struct" or told.inner is None:
+        return _struct(told, reading)
+    is_map = pa.types.is_map(written)
+    part = written.item_type if is_map else written.value_type
+    kind, convert = _meaning(told.inner, part, reading)
+    whole = pa.map_(pa.string(), kind) if is_map else pa.list_(kind)
+    if convert is None:
+        return whole, None
+    return whole, _entries(whole, convert) if is_map else _items(whole, convert)
+
+
+def _items(whole: pa.DataType, convert: Convert) -> Convert:
+    def each(array: pa.Array) -> pa.Array:
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
+        ends = np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int32)
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(
+            pa.array(ends), convert(array.flatten()), type=whole, mask=mask
+        )
+
+    return each
+
+
+def _entries(whole: pa.DataType, convert: Convert) -> Convert:
+    def each(array: pa.Array) -> pa.Array:
+        done = iter(convert(array.items).to_pylist())
+        return pa.array(
+            [
+                None if entries is None else [(key, next(done)) for key, _ in entries]
+                for entries in array.to_pylist()
+            ],
+            whole,
+        )
+
+    return each
+
+
+def _struct(told: ConnectType, reading: Reading) -> tuple[pa.DataType, Convert | None]:
+    parts = [_column(name, part, reading) for name, part in told.members.items()]
+    whole = pa.struct([(part.name, part.kind) for part in parts])
+    if all(part.convert is None for part in parts):
+        return whole, None
+
+    def members(array: pa.Array) -> pa.Array:
+        arrays = [
+            values if part.convert is None else part.convert(values)
+            for part, values in zip(parts, array.flatten(), strict=True)
+        ]
+        return pa.StructArray.from_arrays(
+            arrays, fields=list(whole), mask=array.is_null() if array.null_count else None
+        )
+
+    return whole, members
+
+
+def _bytes(array: pa.Array) -> pa.Array:
+    return pa.array([from_base64(text) for text in array.to_pylist()], pa.binary())
+
+
+def shown(columns: Iterable[pa.Field]) -> tuple[Column, ...]:
+    """Return columns of JSON without a schema, whose values are taken as they are."""
+    return tuple(_shown(field) for field in columns)
+
+
+def _shown(field: pa.Field) -> Column:
+    # A struct of just these two is a number that brings its scale, whatever the column is.
+    if pa.types.is_struct(field.type) and set(field.type.names) == {"scale", "value"}:
+        kinds = (field.type.field("scale").type, field.type.field("value").type)
+        if kinds == (pa.int64(), pa.string()):
+            return Column(field.name, field.type, pa.string(), numbers.any_scale(is_text=True))
+    return Column(field.name, field.type, field.type)
