@@ -162,7 +162,10 @@ class Assembly:
             part = rows.slice(begin, stop - begin)
             if key:
                 self.known[table] = key
-            elif not fields:
+            elif _flags(part, EMPTY).all():
+                # The columns alone would look like those of a table without a key.
+                part = part.select([OP])
+            else:
                 part = self._without_changes(table, places[begin:stop], part)
             if part.num_rows:
                 # Records of a topic's partitions have no common order, so that a column that is
@@ -178,6 +181,7 @@ class Assembly:
         if not len(telling):
             yield 0, len(places), self.known.get(table, ())
             return
+        # Keys of all rows are looked at only where those of the first and the last differ.
         first = self.keys.names(int(places[telling[0]]))
         last = self.keys.names(int(places[telling[-1]]))
         if first == last:
@@ -196,7 +200,10 @@ class Assembly:
         changes = _flags(rows, "u") | _flags(rows, DELETE)
         if not changes.any():
             return rows
-        reason = f"table {'.'.join(table)!r} has no key to find the row by that changed"
+        reason = (
+            f"table {'.'.join(table)!r} has no key to find the row by that changed. Give it one by "
+            "the connector's `message.key.columns`"
+        )
         self.bad += [(int(place), reason) for place in places[changes]]
         return rows.filter(pa.array(~changes))
 

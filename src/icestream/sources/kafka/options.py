@@ -148,7 +148,7 @@ class KafkaOptions(Options):
         for name, is_given in (("schema", self.schema_ is not None), ("include", self.include)):
             if is_given:
                 raise ValueError(
-                    f"format {self.format!r} tells the columns itself, without `{name}`"
+                    f"format {self.format!r} tells the columns itself: leave `{name}` out"
                 )
 
     def client_settings(self) -> dict[str, Any]:

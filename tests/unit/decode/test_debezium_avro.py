@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+from tests.unit.decode.debezium_events import decode, told
+
+from icestream.decode.debezium.avro import DebeziumAvroDecoder
+from icestream.decode.registry import Registry, RegistryOptions
+
+KEY, VALUE, HEARTBEAT, ODD = 1, 2, 3, 4
+PRICE = {
+    "type": "bytes",
+    "scale": 2,
+    "precision": 10,
+    "logicalType": "decimal",
+    "connect.name": "org.apache.kafka.connect.data.Decimal",
+    "connect.parameters": {"scale": "2", "connect.decimal.precision": "10"},
+}
+DAY = {"type": "int", "logicalType": "date", "connect.name": "org.apache.kafka.connect.data.Date"}
+ROW = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "price", "type": ["null", PRICE]},
+        {"name": "day", "type": ["null", DAY]},
+        {"name": "blob", "type": ["null", "bytes"]},
+        {"name": "days", "type": ["null", {"type": "array", "items": ["null", "int"]}]},
+    ],
+}
+SOURCE = {
+    "type": "record",
+    "name": "Source",
+    "namespace": "io.debezium.connector.postgresql",
+    "fields": [{"name": name, "type": "string"} for name in ("db", "schema", "table")],
+}
+SCHEMAS: dict[int, Any] = {
+    KEY: {
+        "type": "record",
+        "name": "Key",
+        "namespace": "shop.public.orders",
+        "fields": [{"name": "id", "type": "long"}],
+    },
+    VALUE: {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": "shop.public.orders",
+        "fields": [
+            {"name": "before", "type": ["null", ROW]},
+            {"name": "after", "type": ["null", "Value"]},
+            {"name": "source", "type": SOURCE},
+            {"name": "op", "type": "string"},
+        ],
+    },
+    HEARTBEAT: {
+        "type": "record",
+        "name": "Heartbeat",
+        "namespace": "io.debezium.connector.common",
+        "fields": [{"name": "ts_ms", "type": "long"}],
+        "connect.name": "io.debezium.connector.common.Heartbeat",
+    },
+    ODD: {
+        "type": "record",
+        "name": "Odd",
+        "fields": [{"name": "x", "type": ["int", "string"]}],
+    },
+}
+
+
+class Schemas(Registry):
+    """A registry that has its schemas at hand."""
+
+    def __init__(self) -> None:
+        super().__init__(RegistryOptions(url="http://127.0.0.1:1"))
+
+    def by_id(self, schema_id: int) -> tuple[Any, dict[str, Any]] | None:
+        found = SCHEMAS.get(schema_id)
+        return None if found is None else (found, {})
+
+
+def avro(schema_id: int, record: dict[str, Any], schema: Any = None) -> bytes:
+    stream = io.BytesIO()
+    parsed = fastavro.parse_schema(schema or SCHEMAS[schema_id])
+    fastavro.schemaless_writer(stream, parsed, record)
+    return struct.pack(">bI", 0, schema_id) + stream.getvalue()
+
+
+def key(number: int) -> bytes:
+    return avro(KEY, {"id": number})
+
+
+def event(op: str, number: int, schema: Any = None, **row: Any) -> tuple[bytes, bytes]:
+    whole = {"id": number, "price": None, "day": None, "blob": None, "days": None, **row}
+    before, after = (whole, None) if op == "d" else (None, whole)
+    source = {"db": "shop", "schema": "public", "table": "orders"}
+    record = {"before": before, "after": after, "source": source, "op": op}
+    return key(number), avro(VALUE, record, schema)
+
+
+def test_changes_come_with_the_types_of_their_schema() -> None:
+    changes = decode(
+        DebeziumAvroDecoder(Schemas()),
+        [
+            event("c", 1, price=Decimal("1.50"), blob=b"\0", days=[1, None]),
+            event("d", 2),
+            (key(2), None),
+            (key(3), None),
+        ],
+    )
+    assert changes.bad == []
+    assert told(changes) == [
+        (
+            "public.orders",
+            ("id",),
+            [
+                {"id": 1, "price": Decimal("1.50"), "blob": b"\0", "days": [1, None], "__op": "c"},
+                {"id": 2, "__op": "d"},
+                {"id": 3, "__op": "d"},
+            ],
+        )
+    ]
+    assert str(changes.blocks[0].schema.field("day").type) == "date32[day]"
+
+
+def test_infinite_date_is_null_though_avro_calls_it_a_date() -> None:
+    # What the connector makes of infinity; no date of Python's is that early.
+    plain = {"type": "int", "connect.name": "org.apache.kafka.connect.data.Date"}
+    text = json.dumps(SCHEMAS[VALUE]).replace(json.dumps(DAY), json.dumps(plain))
+    _, value = event("c", 1, day=-622191234, schema=json.loads(text))
+    changes = decode(DebeziumAvroDecoder(Schemas()), [(key(1), value)])
+    assert (told(changes), changes.bad) == (
+        [("public.orders", ("id",), [{"id": 1, "__op": "c"}])],
+        [],
+    )
+
+
+def test_bytes_that_were_not_sent_are_named() -> None:
+    placeholder = b"__debezium_unavailable_value"
+    events = [event("u", 1, blob=placeholder, days=list(placeholder))]
+    [(_, _, rows)] = told(decode(DebeziumAvroDecoder(Schemas()), events))
+    assert rows == [{"id": 1, "__op": "u", "__unsent": ["blob", "days"]}]
+
+
+def test_heartbeats_are_passed_over_and_bad_records_told() -> None:
+    changes = decode(
+        DebeziumAvroDecoder(Schemas()),
+        [
+            (None, avro(HEARTBEAT, {"ts_ms": 1})),
+            (None, b"{}"),
+            (None, struct.pack(">bI", 0, 99)),
+            (None, event("c", 1)[1] + b"\0"),
+            (None, avro(ODD, {"x": 1})),
+            event("c", 1),
+        ],
+    )
+    assert changes.bad == [
+        (1, "not Avro of a registry: it does not begin with a schema's id"),
+        (2, "schema id 99 is not in the registry"),
+        (3, "not Avro of the schema: 1 bytes are left over"),
+        (4, "its schema can't be read: it has a union of several types"),
+    ]
+    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
+
+
+def test_flattened_records_are_rows() -> None:
+    changes = decode(DebeziumAvroDecoder(Schemas()), [(key(1), key(1))])
+    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "u"}])]
+
+
+def test_decoder_that_was_used_can_be_pickled() -> None:
+    decoder = DebeziumAvroDecoder(Schemas(), "(same)")
+    decode(decoder, [event("c", 1)])
+    copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301
+    assert copy.placeholder == "(same)"

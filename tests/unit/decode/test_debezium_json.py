@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from tests.unit.decode.debezium_events import decode, encoded, envelope, member, told, with_schema
+
+from icestream.contracts.changes import UNSENT
+from icestream.decode.debezium.json import DebeziumJsonDecoder
+
+ONE, TWO = {"id": 1}, {"id": 2}
+ID, NOTE = member("id", "int64"), member("note", "string")
+PLACEHOLDER = "__debezium_unavailable_value"
+
+
+def decoded(*events: Any, topic: str = "shop.public.orders") -> Any:
+    changes = decode(DebeziumJsonDecoder(), events, topic)
+    assert changes.bad == []
+    return told(changes)
+
+
+def test_changes_keep_their_order_and_name_their_table_and_key() -> None:
+    assert decoded(
+        (ONE, envelope("r", after={"id": 1, "note": "a"})),
+        (TWO, envelope("c", after={"id": 2, "note": "b"})),
+        (ONE, envelope("u", after={"id": 1, "note": "c"})),
+        (TWO, envelope("d", before={"id": 2, "note": None})),
+        (TWO, None),
+    ) == [
+        (
+            "public.orders",
+            ("id",),
+            [
+                {"id": 1, "note": "a", "__op": "r"},
+                {"id": 2, "note": "b", "__op": "c"},
+                {"id": 1, "note": "c", "__op": "u"},
+                {"id": 2, "__op": "d"},
+            ],
+        )
+    ]
+
+
+def test_mysql_table_is_named_by_its_database() -> None:
+    event = (ONE, envelope("c", after=ONE, connector="mysql", db="shop", schema=None))
+    assert decoded(event) == [("shop.orders", ("id",), [{"id": 1, "__op": "c"}])]
+
+
+def test_truncate_has_no_values_and_the_key_that_its_table_was_known_by() -> None:
+    decoder = DebeziumJsonDecoder()
+    decode(decoder, [(ONE, envelope("c", after=ONE))])
+    assert told(decode(decoder, [(None, envelope("t"))])) == [
+        ("public.orders", (), [{"__op": "t"}])
+    ]
+    assert told(decode(decoder, [(ONE, envelope("c", after=ONE)), (None, envelope("t"))])) == [
+        ("public.orders", ("id",), [{"id": 1, "__op": "c"}, {"__op": "t"}])
+    ]
+    typed = [(ONE, with_schema(envelope("c", after=ONE), ID))]
+    decode(decoder, typed)
+    assert told(decode(decoder, [(None, with_schema(envelope("t"), ID))])) == [
+        ("public.orders", ("id",), [{"__op": "t"}])
+    ]
+
+
+def test_tombstone_alone_deletes_by_its_key() -> None:
+    assert decoded(({"a": 1, "b": "x"}, None)) == [
+        ("public.orders", ("a", "b"), [{"a": 1, "b": "x", "__op": "d"}])
+    ]
+    assert decoded(
+        (ONE, envelope("u", after={"id": 1, "note": "a"})),
+        (ONE, None),
+        (TWO, envelope("c", after={"id": 2, "note": "b"})),
+    ) == [
+        (
+            "public.orders",
+            ("id",),
+            [
+                {"id": 1, "note": "a", "__op": "u"},
+                {"id": 1, "__op": "d"},
+                {"id": 2, "note": "b", "__op": "c"},
+            ],
+        )
+    ]
+
+
+def test_tombstone_takes_the_types_of_the_key_schema() -> None:
+    schema = {"type": "struct", "fields": [member("id", "int32", "io.debezium.time.Date")]}
+    changes = decode(DebeziumJsonDecoder(), [({"schema": schema, "payload": {"id": 19782}}, None)])
+    assert str(changes.blocks[0].schema.field("id").type) == "date32[day]"
+
+
+def test_delete_without_the_row_before_goes_by_the_key() -> None:
+    assert decoded((ONE, envelope("d")), (TWO, envelope("c", after=TWO))) == [
+        ("public.orders", ("id",), [{"id": 1, "__op": "d"}, {"id": 2, "__op": "c"}])
+    ]
+
+
+def test_value_that_was_not_sent_is_named_in_every_form() -> None:
+    numbers = list(PLACEHOLDER.encode())
+    base64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+    row = {"id": 1, "a": PLACEHOLDER, "b": base64, "c": [PLACEHOLDER], "d": numbers, "e": "x"}
+    whole = {"id": 2, "a": "y", "b": "AA==", "c": ["z", None], "d": [95], "e": None}
+    [(_, _, rows)] = decoded((ONE, envelope("u", after=row)), (TWO, envelope("u", after=whole)))
+    assert rows[0] == {"id": 1, "e": "x", "__op": "u", UNSENT: ["a", "b", "c", "d"]}
+    assert rows[1]["c"] == ["z", None]
+
+
+def test_placeholder_can_be_another() -> None:
+    event = (ONE, envelope("u", after={"id": 1, "a": "(same)", "b": PLACEHOLDER}))
+    [(_, _, rows)] = told(decode(DebeziumJsonDecoder("(same)"), [event]))
+    assert rows == [{"id": 1, "b": PLACEHOLDER, "__op": "u", UNSENT: ["a"]}]
+
+
+def test_new_key_without_an_unchanged_large_value_is_bad() -> None:
+    changes = decode(
+        DebeziumJsonDecoder(),
+        [
+            (ONE, envelope("d", before={"id": 1, "a": None})),
+            (TWO, envelope("c", after={"id": 2, "a": PLACEHOLDER})),
+        ],
+    )
+    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "d"}])]
+    assert changes.bad == [
+        (
+            1,
+            "column 'a': the row's key changed and this large value did not, so that it was not "
+            "sent. The table needs REPLICA IDENTITY FULL for that",
+        )
+    ]
+
+
+def test_change_of_a_table_without_a_key_is_bad_and_an_insert_is_not() -> None:
+    row = {"v": 1}
+    changes = decode(
+        DebeziumJsonDecoder(),
+        [
+            (None, envelope("c", after=row)),
+            (None, envelope("d", before=row)),
+            (None, None),
+            (None, envelope("u", before=row, after=row)),
+        ],
+    )
+    reason = (
+        "table 'public.orders' has no key to find the row by that changed. Give it one by the "
+        "connector's `message.key.columns`"
+    )
+    assert told(changes) == [("public.orders", (), [{"v": 1, "__op": "c"}])]
+    assert changes.bad == [(1, reason), (3, reason)]
+
+
+def test_bad_records_do_not_spoil_their_neighbours() -> None:
+    changes = decode(
+        DebeziumJsonDecoder(),
+        [
+            (ONE, b"nonsense"),
+            (ONE, envelope("c", after=ONE)),
+            (ONE, envelope("u")),
+            (ONE, envelope("x", after=ONE)),
+            (b"\xff", None),
+        ],
+    )
+    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
+    assert changes.bad == [
+        (0, "not JSON: expecting value at character 0"),
+        (2, "no row after the change (op 'u')"),
+        (3, "op 'x' is not known"),
+        (4, "no value, and its key does not name a row: not JSON: byte 0 is not UTF-8"),
+    ]
+
+
+def test_what_tells_of_the_connector_is_passed_over() -> None:
+    begin = {"status": "BEGIN", "id": "7:1", "event_count": None, "data_collections": None}
+    ddl = {"source": {"db": "d"}, "databaseName": "d", "ddl": "DROP TABLE t", "tableChanges": []}
+    message = {"op": "m", "source": {"db": "d"}, "message": {"prefix": "p", "content": ""}}
+    assert decoded(({"id": "7:1"}, {**begin, "ts_ms": 1})) == []
+    assert decoded(({"serverName": "shop"}, {"ts_ms": 1})) == []
+    assert decoded(({"databaseName": "d"}, ddl)) == []
+    assert decoded(({"prefix": "p"}, message)) == []
+    for name in ("common.Heartbeat", "common.TransactionMetadataValue", "mysql.SchemaChangeValue"):
+        schema = {"type": "struct", "name": f"io.debezium.connector.{name}", "fields": [ID]}
+        assert decoded((ONE, {"schema": schema, "payload": ONE})) == []
+
+
+def test_tables_of_one_topic_come_apart_each_with_its_columns() -> None:
+    assert decoded(
+        (ONE, envelope("c", after={"id": 1, "a": "x"})),
+        (TWO, envelope("c", after={"id": 2, "b": 1.5}, table="items")),
+        (TWO, envelope("c", after={"id": 2, "a": "y"})),
+        topic="all",
+    ) == [
+        (
+            "public.orders",
+            ("id",),
+            [{"id": 1, "a": "x", "__op": "c"}, {"id": 2, "a": "y", "__op": "c"}],
+        ),
+        ("public.items", ("id",), [{"id": 2, "b": 1.5, "__op": "c"}]),
+    ]
+
+
+def test_blocks_are_cut_where_the_schema_changes_and_not_at_every_record() -> None:
+    events = [
+        (ONE, with_schema(envelope("c", after={"id": 1}), ID)),
+        (TWO, with_schema(envelope("c", after={"id": 2}), ID)),
+        (ONE, with_schema(envelope("u", after={"id": 1, "note": "a"}), ID, NOTE)),
+        (TWO, None),
+    ]
+    assert decoded(*events) == [
+        ("public.orders", ("id",), [{"id": 1, "__op": "c"}, {"id": 2, "__op": "c"}]),
+        ("public.orders", ("id",), [{"id": 1, "note": "a", "__op": "u"}, {"id": 2, "__op": "d"}]),
+    ]
+
+
+def test_key_that_changes_its_fields_cuts_a_block() -> None:
+    row = {"id": 1, "shop": 7}
+    assert [
+        (key, len(rows))
+        for _, key, rows in decoded(
+            ({"id": 1}, envelope("c", after=row)),
+            ({"id": 1, "shop": 7}, envelope("u", after=row)),
+            ({"id": 1, "shop": 7}, envelope("u", after=row)),
+        )
+    ] == [(("id",), 1), (("id", "shop"), 2)]
+
+
+def test_texts_stay_texts_and_numbers_numbers_without_a_schema() -> None:
+    row = {"id": 1, "day": "2024-02-29", "at": "2024-02-29T10:34:56Z", "n": 1.0, "many": [1, 2]}
+    changes = decode(DebeziumJsonDecoder(), [(ONE, envelope("c", after=row))])
+    assert {field.name: str(field.type) for field in changes.blocks[0].schema} == {
+        "id": "int64",
+        "day": "string",
+        "at": "string",
+        "n": "double",
+        "many": "list<item: int64>",
+        "__op": "string",
+    }
+    [(_, _, rows)] = told(changes)
+    assert rows == [{**row, "__op": "c"}]
+
+
+def test_mixed_values_without_a_schema_take_the_slow_road() -> None:
+    [(_, _, rows)] = decoded(
+        (
+            ONE,
+            envelope("c", after={"id": 1, "x": 1.5, "y": 1, "any": {"scale": 3, "value": "AeJA"}}),
+        ),
+        (TWO, envelope("c", after={"id": 2, "x": "Infinity", "y": "words", "any": None})),
+    )
+    assert rows == [
+        {"id": 1, "x": 1.5, "y": "1", "any": "123.456", "__op": "c"},
+        {"id": 2, "x": float("inf"), "y": "words", "__op": "c"},
+    ]
+
+
+def test_flattened_records_are_rows_of_the_table_of_their_topic() -> None:
+    assert decoded(
+        (ONE, {"id": 1, "source": "web", "__op": "c", "__deleted": "false"}),
+        (ONE, {"id": 1, "source": "app", "__op": "u", "__deleted": "false"}),
+        (TWO, {"id": 2, "source": None, "__deleted": "true"}),
+    ) == [
+        (
+            "public.orders",
+            ("id",),
+            [
+                {"id": 1, "source": "web", "__op": "c"},
+                {"id": 1, "source": "app", "__op": "u"},
+                {"id": 2, "__op": "d"},
+            ],
+        )
+    ]
+    schema = {
+        "type": "struct",
+        "name": "shop.Value",
+        "fields": [ID, NOTE, member("__op", "string")],
+    }
+    payload = {"id": 1, "note": "a", "__op": "r"}
+    assert decoded((ONE, {"schema": schema, "payload": payload})) == [
+        ("public.orders", ("id",), [{"id": 1, "note": "a", "__op": "r"}])
+    ]
+
+
+def test_schema_is_found_however_the_record_is_spaced() -> None:
+    event = with_schema(envelope("c", after={"id": 1}), member("id", "int32"))
+    spaced = encoded(event).replace(b'"schema":{', b' "schema" : {', 1)  # type: ignore[union-attr]
+    changes = decode(
+        DebeziumJsonDecoder(), [(ONE, spaced.replace(b',"payload":', b', "payload" : '))]
+    )
+    assert str(changes.blocks[0].schema.field("id").type) == "int32"
+    assert decoded((ONE, {"schema": None, "payload": envelope("c", after=ONE)})) == [
+        ("public.orders", ("id",), [{"id": 1, "__op": "c"}])
+    ]
+
+
+def test_schema_that_can_not_be_read_is_told() -> None:
+    event = with_schema(envelope("c", after=ONE), member("id", "int128"))
+    assert decode(DebeziumJsonDecoder(), [(ONE, event)]).bad == [
+        (0, "its schema can't be read: type 'int128' is not known")
+    ]
+
+
+def test_decoder_that_was_used_can_be_pickled() -> None:
+    decoder = DebeziumJsonDecoder("(same)")
+    decode(decoder, [(ONE, with_schema(envelope("c", after=ONE), ID))])
+    copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301
+    assert copy.placeholder == "(same)"
+    assert told(decode(copy, [(ONE, envelope("c", after=ONE))]))

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import math
+import uuid
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from tests.unit.decode.debezium_events import decode, envelope, member, with_schema
+
+from icestream.decode.debezium.json import DebeziumJsonDecoder
+
+MOMENT = datetime(2024, 2, 29, 12, 34, 56, 789012)  # noqa: DTZ001 - a timestamp without a zone
+CLOCK = time(12, 34, 56, 789012)
+ZONED = datetime(2024, 2, 29, 10, 34, 56, 789012, tzinfo=timezone.utc)
+
+
+def decimal(scale: int, precision: int | None = None) -> dict[str, Any]:
+    told = {"scale": str(scale)}
+    if precision is not None:
+        told["connect.decimal.precision"] = str(precision)
+    return member("x", "bytes", "org.apache.kafka.connect.data.Decimal", parameters=told)
+
+
+def of(kind: str, name: str) -> dict[str, Any]:
+    return member("x", kind, name)
+
+
+def array(item: dict[str, Any]) -> dict[str, Any]:
+    return {**member("x", "array"), "items": item}
+
+
+def decoded(told: dict[str, Any], *values: Any, connector: str = "postgresql") -> tuple[str, Any]:
+    """Return the type that values of a Connect type have, and the values."""
+    events = [
+        (
+            {"id": number},
+            with_schema(
+                envelope("c", after={"id": number, "x": value}),
+                member("id", "int64"),
+                told,
+                connector=connector,
+            ),
+        )
+        for number, value in enumerate(values)
+    ]
+    changes = decode(DebeziumJsonDecoder(), events)
+    assert changes.bad == []
+    [block] = changes.blocks
+    return str(block.schema.field("x").type), block.column("x").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("told", "value", "kind", "expected"),
+    [
+        (of("int32", "io.debezium.time.Date"), 19782, "date32[day]", date(2024, 2, 29)),
+        (of("string", "io.debezium.time.IsoDate"), "2024-02-29Z", "date32[day]", date(2024, 2, 29)),
+        (
+            of("int32", "io.debezium.time.Time"),
+            45296789,
+            "time64[us]",
+            CLOCK.replace(microsecond=789000),
+        ),
+        (of("int64", "io.debezium.time.MicroTime"), 45296789012, "time64[us]", CLOCK),
+        (of("int64", "io.debezium.time.NanoTime"), 45296789012000, "time64[us]", CLOCK),
+        (of("string", "io.debezium.time.IsoTime"), "12:34:56.789012Z", "time64[us]", CLOCK),
+        (of("int64", "io.debezium.time.Timestamp"), 1709210096000, "timestamp[us]", None),
+        (of("int64", "io.debezium.time.MicroTimestamp"), 1709210096789012, "timestamp[us]", MOMENT),
+        (
+            of("int64", "io.debezium.time.NanoTimestamp"),
+            1709210096789012000,
+            "timestamp[us]",
+            MOMENT,
+        ),
+        (
+            of("string", "io.debezium.time.IsoTimestamp"),
+            "2024-02-29T12:34:56.789012Z",
+            "timestamp[us]",
+            MOMENT,
+        ),
+        (
+            of("string", "io.debezium.time.ZonedTimestamp"),
+            "2024-02-29T10:34:56.789012Z",
+            "timestamp[us, tz=UTC]",
+            ZONED,
+        ),
+        (of("string", "io.debezium.time.ZonedTime"), "10:34:56Z", "string", "10:34:56Z"),
+        (of("int32", "io.debezium.time.Year"), 2024, "int32", 2024),
+        (of("int64", "io.debezium.time.MicroDuration"), 37091106789000, "int64", 37091106789000),
+        (of("string", "io.debezium.time.Interval"), "P1Y2M", "string", "P1Y2M"),
+        (of("int32", "org.apache.kafka.connect.data.Date"), -1, "date32[day]", date(1969, 12, 31)),
+        (of("int32", "org.apache.kafka.connect.data.Time"), 1, "time64[us]", time(0, 0, 0, 1000)),
+        (
+            of("int64", "org.apache.kafka.connect.data.Timestamp"),
+            1709210096000,
+            "timestamp[us]",
+            None,
+        ),
+        (decimal(2, 10), "tmn9LQ==", "decimal128(10, 2)", Decimal("-12345678.91")),
+        (decimal(2), "/h3A", "decimal128(38, 2)", Decimal("-1234.56")),
+        (decimal(2, 10), Decimal("-1.5"), "decimal128(10, 2)", Decimal("-1.50")),
+        (decimal(30, 65), "AQ==", "string", "0." + "0" * 29 + "1"),
+        (decimal(-2, 3), "AQ==", "string", "100"),
+        (of("string", "io.debezium.data.Json"), '{"a": 1.50}', "string", '{"a": 1.50}'),
+        (of("string", "io.debezium.data.EnumSet"), "x,z", "string", "x,z"),
+        (of("bytes", "io.debezium.data.Bits"), "qg==", "binary", b"\xaa"),
+        (member("x", "bytes"), "3q2+7w==", "binary", b"\xde\xad\xbe\xef"),
+        (member("x", "int16"), -32768, "int32", -32768),
+        (member("x", "float"), 1.5, "float", 1.5),
+        (member("x", "double"), "-Infinity", "double", -math.inf),
+        (member("x", "boolean"), True, "bool", True),
+        (array(member("", "int32")), [1, None, 3], "list<item: int32>", [1, None, 3]),
+        (
+            array(of("int32", "io.debezium.time.Date")),
+            [19782, None],
+            "list<item: date32[day]>",
+            [date(2024, 2, 29), None],
+        ),
+        (
+            {**member("x", "map"), "keys": {"type": "string"}, "values": {"type": "string"}},
+            {"a": "1", "b": None},
+            "map<string, string>",
+            [("a", "1"), ("b", None)],
+        ),
+    ],
+)
+def test_value_becomes_one_of_a_real_type(
+    told: dict[str, Any], value: Any, kind: str, expected: Any
+) -> None:
+    if expected is None:
+        expected = MOMENT.replace(microsecond=0)
+    value = float(value) if isinstance(value, Decimal) else value
+    assert decoded(told, value, None) == (kind, [expected, None])
+
+
+def test_uuid_is_a_uuid() -> None:
+    text = "550e8400-e29b-41d4-a716-446655440000"
+    found = decoded(of("string", "io.debezium.data.Uuid"), text, None)
+    assert found == ("extension<arrow.uuid>", [uuid.UUID(text), None])
+
+
+def test_number_of_any_scale_is_text_with_all_its_digits() -> None:
+    told = {
+        **of("struct", "io.debezium.data.VariableScaleDecimal"),
+        "fields": [member("scale", "int32"), member("value", "bytes")],
+    }
+    values = [{"scale": 3, "value": "AeJA"}, None, {"scale": 0, "value": "+pQ4odKc8AAA"}]
+    assert decoded(told, *values) == ("string", ["123.456", None, "-100000000000000000000"])
+
+
+def test_point_keeps_its_parts() -> None:
+    told = {
+        **of("struct", "io.debezium.data.geometry.Point"),
+        "fields": [member("x", "double"), member("wkb", "bytes"), member("srid", "int32")],
+    }
+    kind, values = decoded(told, {"x": 1.5, "wkb": "AQE=", "srid": None}, None)
+    assert kind == "struct<x: double, wkb: binary, srid: int32>"
+    assert values == [{"x": 1.5, "wkb": b"\x01\x01", "srid": None}, None]
+
+
+def test_time_of_mysql_is_text_since_it_may_be_longer_than_a_day() -> None:
+    told = of("int64", "io.debezium.time.MicroTime")
+    values = (45296000000, -45296789000, 3020398999999)
+    for connector in ("mysql", "mariadb"):
+        assert decoded(told, *values, connector=connector) == (
+            "string",
+            ["12:34:56", "-12:34:56.789", "838:59:58.999999"],
+        )
+
+
+def test_moment_that_no_table_can_hold_is_null_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    micro = of("int64", "io.debezium.time.MicroTimestamp")
+    assert decoded(micro, 9223372036825200000, 0)[1][0] is None
+    zoned = of("string", "io.debezium.time.ZonedTimestamp")
+    assert decoded(zoned, "-infinity", "2024-02-29T10:34:56.789012Z")[1] == [None, ZONED]
+    assert decoded(of("int32", "io.debezium.time.Date"), -622191234)[1] == [None]
+    assert decoded(of("string", "io.debezium.time.IsoDate"), "+292269055-12-02Z")[1] == [None]
+    assert decoded(of("int64", "io.debezium.time.MicroTime"), 86_400_000_000)[1] == [None]
+    assert caplog.messages == ["column 'x': 1 values that no table can hold are null"] * 5
+
+
+def test_value_that_is_not_what_its_schema_says_is_bad_alone() -> None:
+    def event(number: int, value: Any, told: dict[str, Any]) -> Any:
+        row = {"id": number, "x": value}
+        return {"id": number}, with_schema(envelope("c", after=row), member("id", "int64"), told)
+
+    for told, value, reason in [
+        (decimal(2, 3), "tmn9LQ==", "column 'x': '-12345678.91' is not a decimal(3,2)"),
+        (decimal(2, 3), "%", "column 'x': '%' is not base64"),
+        (of("string", "io.debezium.data.Uuid"), "x", "column 'x': 'x' is not a uuid"),
+        (
+            of("string", "io.debezium.time.ZonedTimestamp"),
+            "soon",
+            "column 'x': 'soon' is not a timestamp",
+        ),
+        (member("x", "int32"), "one", "column 'after.x': 'one' is not an int"),
+    ]:
+        changes = decode(DebeziumJsonDecoder(), [event(1, None, told), event(2, value, told)])
+        assert changes.bad == [(1, reason)]
+        assert [block.num_rows for block in changes.blocks] == [1]
