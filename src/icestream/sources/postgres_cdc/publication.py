@@ -145,13 +145,13 @@ def make_ready(
     grown = [table for table in lacking if table.only_grows]
     if state is None:
         # Both before the slot: it can't read log that is older than a publication it is asked for.
-        _create(session, appends, NEW_ROWS, grown)
         _create(session, whole, ALL_ACTIONS, keyed)
+        _create(session, appends, NEW_ROWS, grown)
     elif not state.is_ours:
         refuse_lacking(session, options, found)
     else:
         _add(session, whole, keyed)
-        _add(session, appends, grown)
+        _create(session, appends, NEW_ROWS, grown)
     for table in grown if state is None or state.is_ours else ():
         _log.warning(
             "%s has no key that the log tells: new rows are followed, updates and deletes are not",
@@ -216,11 +216,12 @@ def _create(session: Session, name: str, actions: str, tables: Sequence[Table]) 
     if look(session, name) is not None:  # a start that was cut off made it
         _add(session, name, tables)
         return
-    _run(session, name, _creating(name, actions, tables), CANT_MAKE)
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
         sql.Identifier(name), sql.Literal(MARK)
     )
-    _run(session, name, comment, CANT_CHANGE)
+    with session.connection.transaction():
+        _run(session, name, _creating(name, actions, tables), CANT_MAKE)
+        _run(session, name, comment, CANT_CHANGE)
     _log.info("made publication %s", name)
 
 

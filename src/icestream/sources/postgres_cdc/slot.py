@@ -103,7 +103,7 @@ def refuse_unfit(slot: Slot, server: Server) -> None:
             f"pg_drop_replication_slot('{name}')` if nobody needs it.",
         )
     if slot.is_lost or slot.reason:
-        why = f" ({slot.reason})" if slot.reason else ""
+        why = f" ({slot.reason})" if slot.reason not in (None, "wal_removed") else ""
         raise SourceChangedError(
             f"the server has removed log that replication slot {name!r} still needed{why}",
             where=server.where,
@@ -135,7 +135,7 @@ def overtaken(server: Server, ours: int, confirmed: int) -> SourceChangedError:
     )
 
 
-def await_free(session: Session, patience_secs: float = PATIENCE_SECS) -> None:
+def await_free(session: Session) -> None:
     """Wait until nobody reads the slot: an ended session of ours may take a moment to go.
 
     Raises:
@@ -143,7 +143,7 @@ def await_free(session: Session, patience_secs: float = PATIENCE_SECS) -> None:
         TransientError: a session of ours does, which is still to end.
     """
     server = session.server
-    deadline = time.monotonic() + patience_secs
+    deadline = time.monotonic() + PATIENCE_SECS
     while holders := session.rows(HOLDER_QUERY, [server.options.slot]):
         if time.monotonic() > deadline:
             pid, application, user = holders[0]

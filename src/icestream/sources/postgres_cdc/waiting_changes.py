@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 COUNTED_BYTES = 1 << 20
 COUNT_SECS = 1.0
+COUNT_SHARE = 20.0
 BYTES_A_ROW = 150.0
 # A batch that brought fewer rows tells little about the next.
 ENOUGH_ROWS = 1000
@@ -31,7 +32,7 @@ class WaitingChanges:
         self._bytes_a_row = BYTES_A_ROW
         self._stood_at: tuple[int, float] | None = None
         self._counted: tuple[int, int, int] | None = None  # from where, to where, how many
-        self._counted_at = float("-inf")
+        self._count_at = float("-inf")
 
     def end(self, driver: Driver, start: int) -> int:
         """Return where the log ends if a batch from `start` is worth it, else `start`."""
@@ -54,9 +55,11 @@ class WaitingChanges:
         if is_known and self._counted is not None and self._counted[1] == end:
             return self._counted
         now = self._clock()
-        if now - self._counted_at >= COUNT_SECS or not is_known:
+        if now >= self._count_at or not is_known:
             self._counted = (start, end, driver.count_changes(end))
-            self._counted_at = now
+            # The server begins to read at the oldest transaction that is open: it may take long.
+            took = self._clock() - now
+            self._count_at = now + max(COUNT_SECS, COUNT_SHARE * took)
         return self._counted
 
     def rows(self, start: int, end: int) -> int:

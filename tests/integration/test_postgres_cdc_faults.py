@@ -1,0 +1,284 @@
+"""What a database that can't be followed is told by, word by word."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from tests.fixtures.mirrored_tables import Mirror
+from tests.fixtures.ports import free_port
+from tests.fixtures.waiting import wait_until
+
+from icestream.errors import (
+    AttentionError,
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    SourceChangedError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixtures.changing_database import Shop
+
+    from icestream.sources.postgres_cdc import PostgresCdcSource
+
+
+@pytest.fixture(autouse=True)
+def _orders(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, what text)")
+
+
+def checked(source: PostgresCdcSource) -> list[str]:
+    """Run every step of a check; return what they say."""
+    return [step.run() for step in source.check()]
+
+
+def message(kind: type[IcestreamError], act: Callable[[], Any]) -> str:
+    with pytest.raises(kind) as caught:
+        act()
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def fresh_role(shop: Shop, attributes: str = "") -> dict[str, str]:
+    """Make a role that may read the table and nothing else; return how it signs in."""
+    name = f"r_{shop.database}"
+    shop.run(
+        f"CREATE ROLE {name} LOGIN PASSWORD 'only-for-tests' {attributes}",
+        f"GRANT SELECT ON orders TO {name}",
+    )
+    return {"user": name, "password": "only-for-tests"}
+
+
+def test_check_of_a_database_that_can_be_followed_makes_nothing(shop: Shop) -> None:
+    shop.run("CREATE TABLE log (what text)")
+    said = checked(shop.source())
+    assert said[0] == f"127.0.0.1:{shop.server.port}"
+    assert said[1].startswith("PostgreSQL ")
+    assert said[2:] == [
+        "wal_level logical",
+        "user icestream",
+        "2 tables; without a key, so new rows only: public.log",
+        "SELECT on 2",
+        f"{shop.database}, made at the first run",
+        f"{shop.database}, made at the first run",
+    ]
+    assert shop.value("SELECT count(*) FROM pg_publication") == 0
+    assert (
+        shop.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = current_database()")
+        == 0
+    )
+
+
+def test_wrong_password(shop: Shop) -> None:
+    source = shop.source(password="not-the-one")  # noqa: S106
+    text = message(RefusedError, lambda: checked(source))
+    assert text == (
+        f"{shop.where}: the server refuses the password of user 'icestream'\n"
+        "  Look at `user` and `password`."
+    )
+
+
+def test_no_password(shop: Shop) -> None:
+    text = message(RefusedError, lambda: checked(shop.source(password=None)))
+    assert text == (
+        f"{shop.where}: the server refuses the password of user 'icestream'\n"
+        "  Look at `user` and `password`."
+    )
+
+
+def test_database_that_is_not_there(shop: Shop) -> None:
+    text = message(ConnectorError, lambda: checked(shop.source(database="nowhere")))
+    assert text == (
+        f"source postgres-cdc 127.0.0.1:{shop.server.port}/nowhere: the server has no database "
+        "'nowhere'\n  Look at the spelling of `database`."
+    )
+
+
+def test_server_that_is_not_running(shop: Shop) -> None:
+    port = free_port()
+    source = shop.source(port=port)
+    where = f"source postgres-cdc 127.0.0.1:{port}/{shop.database}"
+    assert message(UnreachableError, source.first) == (
+        f"{where}: nothing listens at 127.0.0.1:{port}\n"
+        "  Is the server running? Are `host` and `port` right?"
+    )
+
+
+def test_host_that_nobody_knows(shop: Shop) -> None:
+    source = shop.source(host="nobody.invalid")
+    assert message(UnreachableError, source.first) == (
+        f"source postgres-cdc nobody.invalid:{shop.server.port}/{shop.database}: no machine is "
+        "known by the name 'nobody.invalid'\n"
+        "  Look at the spelling of `host`, and whether this machine's DNS knows the name."
+    )
+
+
+def test_user_without_the_right_to_replicate(shop: Shop) -> None:
+    role = fresh_role(shop)
+    shop.run(f"GRANT CREATE ON DATABASE {shop.database} TO {role['user']}")
+    shop.run(f"ALTER TABLE orders OWNER TO {role['user']}")
+    expected = (
+        f"{shop.where}: user '{role['user']}' may not use replication slots\n"
+        f"  Run `ALTER ROLE {role['user']} REPLICATION` as an administrator; a managed service has "
+        f"a role for it (e.g. `GRANT rds_replication TO {role['user']}`)."
+    )
+    assert message(RefusedError, lambda: checked(shop.source(**role))) == expected
+    assert message(RefusedError, shop.source(**role).first) == expected
+
+
+def test_publication_that_the_user_may_not_make(shop: Shop) -> None:
+    role = fresh_role(shop, "REPLICATION")
+    source = shop.source(**role, publication="shop_changes")
+    expected = (
+        f"{shop.where}: the database has no publication 'shop_changes', and user "
+        f"'{role['user']}' may not make it (permission denied for database {shop.database})\n"
+        '  Let the owner of the tables run: CREATE PUBLICATION "shop_changes" FOR TABLE '
+        '"public"."orders" WITH (publish = \'insert, update, delete, truncate\', '
+        "publish_via_partition_root = true)"
+    )
+    assert message(RefusedError, lambda: checked(source)) == expected
+    assert message(RefusedError, source.first) == expected
+
+
+def test_publication_that_an_administrator_made_serves_a_user_with_few_rights(shop: Shop) -> None:
+    role = fresh_role(shop, "REPLICATION")
+    shop.run("CREATE PUBLICATION shop_changes FOR TABLE orders", "INSERT INTO orders VALUES (1)")
+    mirror = Mirror(shop.source(**role, publication="shop_changes")).follow()
+    shop.run("INSERT INTO orders VALUES (2)")
+    mirror.follow()
+    assert [row["id"] for row in mirror.rows("public.orders")] == [1, 2]
+
+
+def test_publication_of_others_that_lacks_a_table(shop: Shop) -> None:
+    shop.run(
+        "CREATE TABLE people (id int PRIMARY KEY)", "CREATE PUBLICATION others FOR TABLE people"
+    )
+    source = shop.source(publication="others", tables=["public.orders", "public.people"])
+    expected = (
+        f"{shop.where}: publication 'others' does not tell of public.orders\n"
+        '  Run `ALTER PUBLICATION "others" ADD TABLE public.orders`.'
+    )
+    assert message(ConnectorError, lambda: checked(source)) == expected
+    assert message(ConnectorError, source.first) == expected
+
+
+def test_publication_of_others_that_leaves_deletes_out(shop: Shop) -> None:
+    shop.run("CREATE PUBLICATION others FOR TABLE orders WITH (publish = 'insert')")
+    assert message(ConnectorError, shop.source(publication="others").first) == (
+        f"{shop.where}: publication 'others' does not tell every change\n"
+        "  Run `ALTER PUBLICATION \"others\" SET (publish = 'insert, update, delete, truncate')`."
+    )
+
+
+def test_table_that_is_not_there(shop: Shop) -> None:
+    source = shop.source(tables=["public.nothing", "public.orders"])
+    assert message(ConnectorError, source.first) == (
+        f"{shop.where}: the database has no table public.nothing\n"
+        "  Look at the spelling, and whether the user may see it (`GRANT USAGE ON SCHEMA ...`, "
+        "`GRANT SELECT ON ...`)."
+    )
+
+
+def test_pattern_that_no_table_matches(shop: Shop) -> None:
+    assert message(ConnectorError, shop.source(tables=["sales.*"]).first) == (
+        f"{shop.where}: no table of the database is called sales.*\n"
+        "  Look at `tables`; a pattern is written as `SCHEMA.NAME`."
+    )
+
+
+def test_slot_that_another_connection_reads(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.slot.PATIENCE_SECS", 0.1)
+    mirror = Mirror(shop.source()).follow()
+    shop.run("INSERT INTO orders VALUES (1, 'x')")
+    end = mirror.planned()
+    assert end is not None
+    dsn = shop.server.dsn_of(shop.database)
+    with closing(
+        psycopg.connect(dsn, autocommit=True, application_name="thief", replication="database")
+    ) as thief:
+        thief.pgconn.send_query(
+            f"START_REPLICATION SLOT {shop.database} LOGICAL 0/0 "
+            f"(proto_version '1', publication_names '{shop.database}')".encode()
+        )
+        held = "SELECT active FROM pg_replication_slots WHERE slot_name = current_database()"
+        wait_until(lambda: bool(shop.value(held)), "the thief to hold the slot")
+        pid = thief.info.backend_pid
+        text = message(AttentionError, lambda: mirror.read(end))
+    assert text == (
+        f"{shop.where}: replication slot '{shop.database}' is read by another connection "
+        f"(process {pid}, user 'icestream', application 'thief')\n"
+        "  A slot has one reader: give each pipeline a `slot_name` of its own. End a session that "
+        f"was left behind by `SELECT pg_terminate_backend({pid})`."
+    )
+
+
+def test_slot_that_was_dropped(shop: Shop) -> None:
+    mirror = Mirror(shop.source()).follow()
+    shop.run(f"SELECT pg_drop_replication_slot('{shop.database}')")
+    again = Mirror(shop.source(), mirror.position)
+    assert message(SourceChangedError, again.step) == (
+        f"{shop.where}: the database has no replication slot '{shop.database}' any more\n"
+        "  Changes since it was dropped are lost: read everything anew by "
+        "`icestream run --start-over`."
+    )
+
+
+def test_slot_that_somebody_else_moved_on(shop: Shop) -> None:
+    mirror = Mirror(shop.source()).follow()
+    shop.run("INSERT INTO orders VALUES (1, 'x')")
+    moved = shop.value(
+        "SELECT end_lsn FROM pg_replication_slot_advance(current_database(), "
+        "pg_current_wal_flush_lsn())"
+    )
+    stood = mirror.position["lsn"]
+    again = Mirror(shop.source(), mirror.position)
+    assert message(SourceChangedError, again.step) == (
+        f"{shop.where}: replication slot '{shop.database}' has moved to {moved}, and the tables "
+        f"hold changes up to {stood >> 32:X}/{stood & 0xFFFFFFFF:X}\n"
+        "  Somebody else reads from the slot, and changes are lost. Give each pipeline a "
+        "`slot_name` of its own, and read everything anew by `icestream run --start-over`."
+    )
+
+
+def test_slot_of_another_kind(shop: Shop) -> None:
+    shop.run(f"SELECT pg_create_logical_replication_slot('{shop.database}', 'test_decoding')")
+    expected = (
+        f"{shop.where}: replication slot '{shop.database}' is there already, for plugin "
+        f"'test_decoding' in database '{shop.database}'\n"
+        "  Name another one in `slot_name`, or drop it by `SELECT "
+        f"pg_drop_replication_slot('{shop.database}')` if nobody needs it."
+    )
+    assert message(ConnectorError, lambda: checked(shop.source())) == expected
+    assert message(ConnectorError, shop.source().first) == expected
+
+
+def test_publication_that_was_dropped(shop: Shop) -> None:
+    mirror = Mirror(shop.source()).follow()
+    shop.run(
+        "INSERT INTO orders VALUES (1, 'x')",
+        f"DROP PUBLICATION {shop.database}",
+        "INSERT INTO orders VALUES (2, 'x')",
+    )
+    assert message(SourceChangedError, mirror.follow) == (
+        f"{shop.where}: the database has no publication '{shop.database}' any more\n"
+        "  Changes since it was dropped are lost. Drop the slot by `SELECT "
+        f"pg_drop_replication_slot('{shop.database}')`, and read everything anew by `icestream run "
+        "--start-over`."
+    )
+
+
+def test_another_server_at_the_same_address(shop: Shop) -> None:
+    mirror = Mirror(shop.source()).follow()
+    here = mirror.position["system"]
+    again = Mirror(shop.source(), {**mirror.position, "system": "1"})
+    assert message(SourceChangedError, again.step) == (
+        f"{shop.where}: the server is not the one that was read so far: it says it is {here}, and "
+        "was 1\n  Look at `host` and `port`. If the server was replaced, read everything anew by "
+        "`icestream run --start-over`."
+    )

@@ -1,0 +1,106 @@
+"""Faults that need a server of their own: its settings, its log, its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fixtures.changing_database import Shop, assert_same
+from tests.fixtures.mirrored_tables import Mirror
+
+from icestream.errors import AttentionError, SourceChangedError, TransientError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.postgres import Postgres
+
+
+@pytest.fixture
+def own_shop(postgres_own: Postgres) -> Iterator[Shop]:
+    shop = Shop(postgres_own)
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, what text)")
+    yield shop
+    for source in shop.sources:
+        source.close()
+    shop.connection.close()
+
+
+def restart(shop: Shop, **settings: str) -> None:
+    shop.connection.close()
+    shop.server.stop()
+    shop.server.settings = settings
+    shop.server.start()
+    shop.connection = shop.connect()
+
+
+def test_log_that_does_not_tell_changes(own_shop: Shop) -> None:
+    restart(own_shop, wal_level="replica")
+    todo = (
+        "  Run `ALTER SYSTEM SET wal_level = logical` and restart the server; a managed service "
+        "has a switch for it (e.g. `rds.logical_replication`)."
+    )
+    with pytest.raises(AttentionError) as caught:
+        [step.run() for step in own_shop.source().check()]
+    assert str(caught.value) == (
+        f"{own_shop.where}: the server's log does not tell changes: `wal_level` is 'replica', not "
+        f"'logical'\n{todo}"
+    )
+    with pytest.raises(AttentionError) as caught:
+        own_shop.source().first()
+    assert str(caught.value) == (
+        f"{own_shop.where}: the server's log does not tell changes: `wal_level` is not `logical`"
+        f"\n{todo}"
+    )
+
+
+def test_server_without_a_slot_to_give(own_shop: Shop) -> None:
+    restart(own_shop, max_replication_slots="1")
+    own_shop.run("SELECT pg_create_physical_replication_slot('other')")
+    expected = (
+        f"{own_shop.where}: the server has no replication slot left to give\n"  # noqa: S608
+        "  Drop one that nobody uses (`SELECT slot_name, active FROM pg_replication_slots`), or "
+        "raise `max_replication_slots` and restart the server."
+    )
+    for act in (own_shop.source().first, lambda: [s.run() for s in own_shop.source().check()]):
+        with pytest.raises(AttentionError) as caught:
+            act()
+        assert str(caught.value) == expected
+
+
+def test_slot_whose_log_the_server_removed(own_shop: Shop) -> None:
+    restart(own_shop, max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB")
+    mirror = Mirror(own_shop.source()).follow()
+    for _ in range(4):
+        own_shop.run(
+            "INSERT INTO orders SELECT n, repeat('x', 200) FROM generate_series(1, 50000) n "
+            "ON CONFLICT (id) DO UPDATE SET what = excluded.what || 'y'",
+            "SELECT pg_switch_wal()",
+            "CHECKPOINT",
+        )
+    again = Mirror(own_shop.source(), mirror.position)
+    with pytest.raises(SourceChangedError) as caught:
+        again.step()
+    assert str(caught.value) == (
+        f"{own_shop.where}: the server has removed log that replication slot "
+        f"'{own_shop.database}' still needed\n"
+        "  Changes are lost. Raise `max_slot_wal_keep_size`, drop the slot by `SELECT "
+        f"pg_drop_replication_slot('{own_shop.database}')`, and read everything anew by "
+        "`icestream run --start-over`."
+    )
+
+
+def test_server_that_restarts_is_followed_on(own_shop: Shop) -> None:
+    mirror = Mirror(own_shop.source()).follow()
+    own_shop.run("INSERT INTO orders VALUES (1, 'before')")
+    own_shop.connection.close()
+    own_shop.server.kill()
+    with pytest.raises(TransientError):
+        mirror.step()
+    with pytest.raises(UnreachableError):
+        mirror.step()
+    own_shop.server.start()
+    own_shop.connection = own_shop.connect()
+    own_shop.run("INSERT INTO orders VALUES (2, 'after')")
+    mirror.follow()
+    assert_same(own_shop, mirror, "orders")
