@@ -76,12 +76,6 @@ timestamps = by_cast(pa.timestamp("us"), f"{_DATE} {_CLOCK}")
 timestamps_in_utc = by_cast(pa.timestamp("us", "UTC"), rf"{_DATE} {_CLOCK}[+-]\d\d(:?\d\d)?")
 
 
-def times(texts: pa.Array) -> pa.Array:
-    """Read times of a day; `24:00:00` is none of Arrow's."""
-    on_a_day = pc.binary_join_element_wise("1970-01-01", texts, " ")
-    return timestamps(on_a_day).view(pa.int64()).view(pa.time64("us"))
-
-
 def money(texts: pa.Array) -> pa.Array:
     """Read amounts such as `-$1,234.50`."""
     fits = pc.match_substring_regex(texts, _MONEY)

@@ -46,6 +46,7 @@ _TEXT = _Kind(pa.string(), text_values.same)
 _INT32 = _Kind(pa.int32(), text_values.numbers(pa.int32()))
 _INT64 = _Kind(pa.int64(), text_values.numbers(pa.int64()))
 
+# A time of day stays text: Spark can't read an Iceberg table that has a column of type `time`.
 _SCALARS: dict[int, _Kind] = {
     16: _Kind(pa.bool_(), text_values.truths),
     17: _Kind(pa.binary(), text_values.binaries),
@@ -57,7 +58,6 @@ _SCALARS: dict[int, _Kind] = {
     701: _Kind(pa.float64(), text_values.numbers(pa.float64())),
     790: _Kind(pa.decimal128(19, 2), text_values.money),
     1082: _Kind(pa.date32(), text_values.dates),
-    1083: _Kind(pa.time64("us"), text_values.times),
     1114: _Kind(pa.timestamp("us"), text_values.timestamps),
     1184: _Kind(pa.timestamp("us", "UTC"), text_values.timestamps_in_utc),
     2950: _Kind(pa.uuid(), text_values.uuids),
