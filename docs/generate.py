@@ -46,6 +46,7 @@ PAGES = {
     ("sources", "datagen"): "../connectors/sources/datagen.md",
     ("sources", "files"): "../connectors/sources/files.md",
     ("sources", "kafka"): "../connectors/sources/kafka.md",
+    ("sources", "postgres-cdc"): "../connectors/sources/postgres-cdc.md",
     ("sources", "webhook"): "../connectors/sources/webhook.md",
     ("sinks", "iceberg"): "../connectors/sinks/iceberg.md",
     ("catalogs", "glue"): "../connectors/catalogs/glue.md",
