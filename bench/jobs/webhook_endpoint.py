@@ -1,0 +1,29 @@
+"""Listens until it is ended, and tells its port in a file.
+
+A script: webhook_endpoint.py FOLDER durable|fleeting
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from icestream.sources.webhook import WebhookOptions
+from icestream.sources.webhook.server import Endpoint
+
+
+def main() -> None:
+    folder, durability = Path(sys.argv[1]), sys.argv[2]
+    options = WebhookOptions.model_validate(
+        {"port": 0, "path": "/events", "spool": str(folder / "spool")}
+    )
+    endpoint = Endpoint(options, durable=durability == "durable")
+    told = folder / "port.new"
+    told.write_text(str(endpoint.port))
+    told.replace(folder / "port")
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
