@@ -69,13 +69,13 @@ def member(name: str, kind: str, meaning: str | None = None, **more: Any) -> dic
     return {"type": kind, "optional": True, "field": name, **named, **more}
 
 
-def with_schema(value: dict[str, Any], *members: Any, connector: str = "postgresql") -> Any:
+def with_schema(value: dict[str, Any], *members: Any) -> Any:
     """Return an envelope with the schema that its rows have these members by."""
     row = {"type": "struct", "fields": list(members), "optional": True, "name": "shop.Value"}
     source = {
         "type": "struct",
         "fields": [member("db", "string"), member("schema", "string"), member("table", "string")],
-        "name": f"io.debezium.connector.{connector}.Source",
+        "name": "io.debezium.connector.postgresql.Source",
         "field": "source",
     }
     fields = [{**row, "field": "before"}, {**row, "field": "after"}, source, member("op", "string")]

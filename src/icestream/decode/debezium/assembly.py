@@ -163,14 +163,15 @@ class Assembly:
             if key:
                 self.known[table] = key
             elif _flags(part, EMPTY).all():
-                # The columns alone would look like those of a table without a key.
+                # With its columns it would look like a table without a key; so it says nothing.
                 part = part.select([OP])
             else:
                 part = self._without_changes(table, places[begin:stop], part)
             if part.num_rows:
                 # Records of a topic's partitions have no common order, so that a column that is
                 # missing here may be one that is new elsewhere.
-                columns = Shape(table, key, is_whole=False).on(part.schema)
+                version = -1 if part.num_columns == 1 else 0
+                columns = Shape(table, key, is_whole=False, version=version).on(part.schema)
                 self.blocks.append(part.replace_schema_metadata(columns.metadata))
 
     def _key_runs(

@@ -16,7 +16,7 @@ from icestream.decode.debezium.connect import ConnectType, from_avro
 from icestream.decode.debezium.decoder import DebeziumDecoder
 from icestream.decode.debezium.flat import flat_lot
 from icestream.decode.debezium.lot import Lot
-from icestream.decode.debezium.types import Reading, columns_of, has_durations
+from icestream.decode.debezium.types import columns_of
 from icestream.decode.debezium.unsent import PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Writer:
         if self.is_aside:
             return
         row = told.members["after"] if self.is_envelope else told
-        self.columns = columns_of(row, Reading(is_text=False, has_durations=has_durations(told)))
+        self.columns = columns_of(row, is_text=False)
         self.row = pa.struct([(column.name, column.written) for column in self.columns])
 
     def lot(self, places: list[int], records: list[dict[str, Any]]) -> Lot:

@@ -18,7 +18,7 @@ from icestream.decode.debezium.decoder import DebeziumDecoder
 from icestream.decode.debezium.flat import flat_lot, row_columns
 from icestream.decode.debezium.lot import Lot
 from icestream.decode.debezium.numbers import as_bytes
-from icestream.decode.debezium.types import Column, Reading, columns_of, has_durations
+from icestream.decode.debezium.types import Column, columns_of
 from icestream.decode.debezium.unsent import PLACEHOLDER
 from icestream.decode.inference import infer_fields
 from icestream.decode.json import JsonDecoder
@@ -60,13 +60,12 @@ class Headed:
             self.fault = f"its schema can't be read: {exc}"
 
     def _prepare(self, told: ConnectType) -> None:
-        reading = Reading(is_text=True, has_durations=has_durations(told))
         self.is_aside = told.is_aside or told.kind != "struct"
         self.is_envelope = told.is_envelope
         if self.is_aside:
             return
         row = told.members["after"] if self.is_envelope else told
-        self.columns = columns_of(row, reading)
+        self.columns = columns_of(row, is_text=True)
         written = [(column.name, column.written) for column in self.columns]
         columns = written
         if self.is_envelope:
@@ -202,7 +201,7 @@ class DebeziumJsonDecoder(DebeziumDecoder):
             return None
         if schema is not None:
             try:
-                return Key(told, columns_of(from_json(schema), Reading(is_text=True)))
+                return Key(told, columns_of(from_json(schema), is_text=True))
             except (ValueError, AttributeError) as exc:
                 raise BadValueError(f"the key's schema can't be read: {exc}") from None
         fields = bare.without_moments(infer_fields([told]))

@@ -1,6 +1,7 @@
 """Dates, times and timestamps, of the many ways in which Debezium writes them.
 
-What no table can hold (PostgreSQL's infinity and 24:00, years past 9999) is null.
+What no table can hold (infinity, years past 9999) is null. A time of day is text: Spark has no type
+for it, MySQL's may be negative or longer than a day, and PostgreSQL has 24:00.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.decode.debezium.faults import OddValueError
-from icestream.decode.moments import nanos_since_epoch, parse_date, parse_time
+from icestream.decode.moments import nanos_since_epoch, parse_date
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import date, time
+    from datetime import date
 
 _DAY_MICROS = 86_400_000_000
 _LOCAL, _ZONED = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
@@ -30,17 +31,18 @@ def days(array: pa.Array) -> pa.Array:
 
 
 def millis_of_day(array: pa.Array) -> pa.Array:
-    """Read milliseconds since midnight."""
+    """Read milliseconds since midnight as a time of day."""
     return micros_of_day(pc.multiply(array.cast(pa.int64()), 1000))
 
 
 def micros_of_day(array: pa.Array) -> pa.Array:
-    """Read microseconds since midnight."""
-    return _between(array, 0, _DAY_MICROS - 1).cast(pa.time64("us"))
+    """Read microseconds since midnight as a time of day, of MySQL any time: `-838:59:59`."""
+    times = [None if value is None else _clock(value) for value in array.to_pylist()]
+    return pa.array(times, pa.string())
 
 
 def nanos_of_day(array: pa.Array) -> pa.Array:
-    """Read nanoseconds since midnight."""
+    """Read nanoseconds since midnight as a time of day."""
     return micros_of_day(pc.divide(array, 1000))
 
 
@@ -75,20 +77,13 @@ def iso_days(array: pa.Array) -> pa.Array:
 
 
 def iso_times(array: pa.Array) -> pa.Array:
-    """Read ISO times, with a zone that means nothing."""
-    return _each(array, _time, pa.time64("us"))
+    """Read times of day, with a zone that means nothing."""
+    return _each(array, lambda text: text.removesuffix("Z"), pa.string())
 
 
 def iso_moments(array: pa.Array) -> pa.Array:
     """Read ISO texts whose zone means nothing."""
     return _each(array, _moment, _LOCAL)
-
-
-def durations(array: pa.Array) -> pa.Array:
-    """Read microseconds, of any sign and number, as text like `-12:34:56.789`."""
-    return pa.array(
-        [None if value is None else _clock(value) for value in array.to_pylist()], pa.string()
-    )
 
 
 def _clock(micros_told: int) -> str:
@@ -135,10 +130,3 @@ def _day(text: str) -> date | None:
         return parse_date(text.removesuffix("Z"))
     except ValueError:
         raise OddValueError(text, "a date") from None
-
-
-def _time(text: str) -> time:
-    try:
-        return parse_time(text.removesuffix("Z"))
-    except ValueError:
-        raise OddValueError(text, "a time of day") from None

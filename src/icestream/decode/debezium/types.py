@@ -49,18 +49,18 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _ANY_SCALE = "io.debezium.data.VariableScaleDecimal"
 _NAMED: dict[str, tuple[pa.DataType, Convert]] = {
     "io.debezium.time.Date": (pa.date32(), moments.days),
-    "io.debezium.time.Time": (pa.time64("us"), moments.millis_of_day),
-    "io.debezium.time.MicroTime": (pa.time64("us"), moments.micros_of_day),
-    "io.debezium.time.NanoTime": (pa.time64("us"), moments.nanos_of_day),
+    "io.debezium.time.Time": (pa.string(), moments.millis_of_day),
+    "io.debezium.time.MicroTime": (pa.string(), moments.micros_of_day),
+    "io.debezium.time.NanoTime": (pa.string(), moments.nanos_of_day),
     "io.debezium.time.Timestamp": (pa.timestamp("us"), moments.millis),
     "io.debezium.time.MicroTimestamp": (pa.timestamp("us"), moments.micros),
     "io.debezium.time.NanoTimestamp": (pa.timestamp("us"), moments.nanos),
     "io.debezium.time.ZonedTimestamp": (pa.timestamp("us", tz="UTC"), moments.zoned),
     "io.debezium.time.IsoDate": (pa.date32(), moments.iso_days),
-    "io.debezium.time.IsoTime": (pa.time64("us"), moments.iso_times),
+    "io.debezium.time.IsoTime": (pa.string(), moments.iso_times),
     "io.debezium.time.IsoTimestamp": (pa.timestamp("us"), moments.iso_moments),
     "org.apache.kafka.connect.data.Date": (pa.date32(), moments.days),
-    "org.apache.kafka.connect.data.Time": (pa.time64("us"), moments.millis_of_day),
+    "org.apache.kafka.connect.data.Time": (pa.string(), moments.millis_of_day),
     "org.apache.kafka.connect.data.Timestamp": (pa.timestamp("us"), moments.millis),
     "io.debezium.data.Uuid": (pa.uuid(), _uuids),
 }
@@ -85,80 +85,65 @@ class Column:
     scale: int | None = None
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How the values of a connector are to be taken.
-
-    Attributes:
-        is_text: bytes are written as text in base64, as in JSON.
-        has_durations: a `time` may be negative or longer than a day, as in MySQL and MariaDB.
-    """
-
-    is_text: bool
-    has_durations: bool = False
-
-
-def has_durations(record: ConnectType) -> bool:
-    """Tell whether a record comes from a database whose `time` is no time of day."""
-    source = record.members.get("source")
-    return source is not None and (".mysql." in source.name or ".mariadb." in source.name)
-
-
-def columns_of(row: ConnectType, reading: Reading) -> tuple[Column, ...]:
+def columns_of(row: ConnectType, *, is_text: bool) -> tuple[Column, ...]:
     """Return the columns of a row's type.
+
+    Args:
+        row: a struct.
+        is_text: bytes are written as text in base64, as in JSON.
 
     Raises:
         ValueError: a type is not known.
     """
-    return tuple(_column(name, member, reading) for name, member in row.members.items())
+    return tuple(_column(name, member, is_text=is_text) for name, member in row.members.items())
 
 
-def _column(name: str, told: ConnectType, reading: Reading) -> Column:
-    written = _written(told, reading)
-    kind, convert = _meaning(told, written, reading)
+def _column(name: str, told: ConnectType, *, is_text: bool) -> Column:
+    written = _written(told, is_text=is_text)
+    kind, convert = _meaning(told, written, is_text=is_text)
     scale = int(told.parameters.get("scale", 0)) if told.name == _DECIMAL else None
     return Column(name, written, kind, convert, scale)
 
 
-def _written(told: ConnectType, reading: Reading) -> pa.DataType:
+def _written(told: ConnectType, *, is_text: bool) -> pa.DataType:
     plain = _WRITTEN.get(told.kind)
     if plain is not None:
         return plain
     if told.kind == "bytes":
-        return pa.string() if reading.is_text else pa.binary()
+        return pa.string() if is_text else pa.binary()
     if told.kind == "struct":
-        return pa.struct([(name, _written(part, reading)) for name, part in told.members.items()])
+        return pa.struct(
+            [(name, _written(part, is_text=is_text)) for name, part in told.members.items()]
+        )
     if told.kind == "array" and told.inner is not None:
-        return pa.list_(_written(told.inner, reading))
+        return pa.list_(_written(told.inner, is_text=is_text))
     if told.kind == "map" and told.inner is not None:
-        return pa.map_(pa.string(), _written(told.inner, reading))
+        return pa.map_(pa.string(), _written(told.inner, is_text=is_text))
     raise ValueError(f"type {told.kind!r} is not known")
 
 
 def _meaning(
-    told: ConnectType, written: pa.DataType, reading: Reading
+    told: ConnectType, written: pa.DataType, *, is_text: bool
 ) -> tuple[pa.DataType, Convert | None]:
-    if told.name == "io.debezium.time.MicroTime" and reading.has_durations:
-        return pa.string(), moments.durations
     if told.name in _NAMED:
         return _NAMED[told.name]
     if told.name == _DECIMAL:
-        return numbers.decimals(told.parameters, is_text=reading.is_text)
+        return numbers.decimals(told.parameters, is_text=is_text)
     if told.name == _ANY_SCALE:
-        return pa.string(), numbers.any_scale(is_text=reading.is_text)
+        return pa.string(), numbers.any_scale(is_text=is_text)
     if told.kind in ("array", "map", "struct"):
-        return _nested(told, written, reading)
-    return (pa.binary(), _bytes) if told.kind == "bytes" and reading.is_text else (written, None)
+        return _nested(told, written, is_text=is_text)
+    return (pa.binary(), _bytes) if told.kind == "bytes" and is_text else (written, None)
 
 
 def _nested(
-    told: ConnectType, written: pa.DataType, reading: Reading
+    told: ConnectType, written: pa.DataType, *, is_text: bool
 ) -> tuple[pa.DataType, Convert | None]:
     if told.kind == "struct" or told.inner is None:
-        return _struct(told, reading)
+        return _struct(told, is_text=is_text)
     is_map = pa.types.is_map(written)
     part = written.item_type if is_map else written.value_type
-    kind, convert = _meaning(told.inner, part, reading)
+    kind, convert = _meaning(told.inner, part, is_text=is_text)
     whole = pa.map_(pa.string(), kind) if is_map else pa.list_(kind)
     if convert is None:
         return whole, None
@@ -191,8 +176,8 @@ def _entries(whole: pa.DataType, convert: Convert) -> Convert:
     return each
 
 
-def _struct(told: ConnectType, reading: Reading) -> tuple[pa.DataType, Convert | None]:
-    parts = [_column(name, part, reading) for name, part in told.members.items()]
+def _struct(told: ConnectType, *, is_text: bool) -> tuple[pa.DataType, Convert | None]:
+    parts = [_column(name, part, is_text=is_text) for name, part in told.members.items()]
     whole = pa.struct([(part.name, part.kind) for part in parts])
     if all(part.convert is None for part in parts):
         return whole, None
