@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from icestream.contracts.changes import noting_nulled
 from icestream.errors import SchemaMismatchError
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.sink import IcebergSink
@@ -270,3 +271,45 @@ def test_source_is_told_what_is_committed(lake: Lake) -> None:
     lake.run(mirror(lake, source))
 
     assert source.told == [({"batch": 0}, 0), ({"batch": 1}, 2), ({"batch": 2}, 1)]
+
+
+def test_older_shape_that_comes_later_takes_no_column_away(lake: Lake) -> None:
+    newer = {"id": pa.int64(), "note": pa.string(), "amount": pa.float64()}
+    seen = changes(
+        "shop.orders", newer, [{"id": 1, "note": "a", "amount": 0.5}], is_snapshot=True, version=9
+    )
+    old = changes("shop.orders", ORDERS, [order(2, "b")], version=5)
+
+    lake.run(mirror(lake, ScriptedChanges([seen], [old])))
+
+    assert rows(lake) == [
+        {"id": 1, "note": "a", "amount": 0.5},
+        {"id": 2, "note": "b", "amount": None},
+    ]
+
+
+def test_values_that_became_null_are_told(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    block = noting_nulled(of_orders(order(1), order(2)), {"note": 2})
+
+    lake.run(mirror(lake, ScriptedChanges([block])))
+
+    assert (
+        f"table {lake.name}.shop.orders: 2 values of column 'note' do not fit into its type, and "
+        "are null"
+    ) in caplog.messages
+
+
+def test_known_tables_are_ready_for_the_next_batch(lake: Lake) -> None:
+    source = ScriptedChanges([of_orders(order(1))], [of_orders(order(2))])
+    plan = mirror(lake, source)
+    followed = []
+
+    class Counting(type(plan.sink)):  # type: ignore[misc]
+        def follow(self, shapes: Any) -> None:
+            followed.append(len(shapes))
+            super().follow(shapes)
+
+    plan.sink.__class__ = Counting
+    lake.run(plan)
+
+    assert followed == [0, 1, 0]  # only the first batch is read twice

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -39,6 +39,7 @@ DELETES = ("d", "delete", "deleted")
 # Metadata of an Arrow field: what names the column in the source for ever, whatever it is called.
 COLUMN_ID = b"icestream.id"
 _SHAPE = b"icestream.shape"
+_NULLED = b"icestream.nulled"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,20 @@ def shape_of(columns: pa.Schema) -> Shape:
     """Return the shape that is written on the columns of a block."""
     told = json.loads((columns.metadata or {})[_SHAPE])
     return Shape(**{**told, "table": tuple(told["table"]), "key": tuple(told["key"])})
+
+
+def noting_nulled(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.RecordBatch:
+    """Return a block that tells how many values, by column, are null for want of a type."""
+    if not nulled:
+        return block
+    told = {**(block.schema.metadata or {}), _NULLED: json.dumps(dict(nulled)).encode()}
+    return block.replace_schema_metadata(told)
+
+
+def nulled_in(columns: pa.Schema) -> dict[str, int]:
+    """Return what `noting_nulled` told of a block with these columns."""
+    told: dict[str, int] = json.loads((columns.metadata or {}).get(_NULLED, b"{}"))
+    return told
 
 
 @dataclass(frozen=True)

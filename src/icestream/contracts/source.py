@@ -10,7 +10,7 @@ from icestream.contracts.options import Options
 from icestream.contracts.traits import SourceTraits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -134,6 +134,13 @@ class Source(ABC, Generic[OptionsT]):
     def extra_columns(self) -> pa.Schema | None:
         """Return the columns that `Records.extra` carries; None for none."""
         return None
+
+    def measure(self) -> Mapping[str, float]:
+        """Return what an operator wants to know of the source, by names such as `slot_lag_bytes`.
+
+        Asked several times a second, so it should be cheap.
+        """
+        return {}
 
     def has_end(self) -> bool:
         """Tell, by the options alone, whether there is a last row that ever comes."""

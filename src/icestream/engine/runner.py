@@ -218,8 +218,9 @@ class PipelineRunner:
         self._confirmation.tell()
         if self._admitted is None and not self._stopping.is_set():
             end = admission.next_end(self._current)
-            self.progress.measure(admission.lag.rows, admission.lag.seconds)
-            self._emit(LagMeasured(self.plan.name, admission.lag.rows, admission.lag.seconds))
+            lag, measures = admission.lag, self.plan.source.measure()
+            self.progress.measure(lag.rows, lag.seconds)
+            self._emit(LagMeasured(self.plan.name, lag.rows, lag.seconds, measures))
             if end is not None:
                 self._admitted = end
                 self.state.publish(end)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -106,11 +109,19 @@ class ExpectationUnmet:
 
 @dataclass(frozen=True)
 class LagMeasured:
-    """How far a pipeline is behind its source; `seconds` is None where it cannot be told."""
+    """How far a pipeline is behind its source.
+
+    Attributes:
+        pipeline: the pipeline's name.
+        rows: rows that wait.
+        seconds: how long the oldest has waited; None where it cannot be told.
+        measures: what the source tells of itself, such as how far its replication slot is behind.
+    """
 
     pipeline: str
     rows: int
     seconds: float | None
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

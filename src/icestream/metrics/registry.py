@@ -60,6 +60,7 @@ class PipelineMetrics:
         self._sinks: dict[tuple[str, str], SinkMetrics] = {}
         # The time of the newest row of each table, so that its age is right at every scrape.
         self._newest_row_at: dict[tuple[str, str], float] = {}
+        self._measures: dict[str, Gauge] = {}
         self._observers: dict[type, Callable[..., None]] = {
             BatchWritten: self._batch_written,
             BatchSkipped: self._batch_skipped,
@@ -184,6 +185,15 @@ class PipelineMetrics:
         self._lag_rows.labels(event.pipeline).set(event.rows)
         if event.seconds is not None:
             self._lag_secs.labels(event.pipeline).set(event.seconds)
+        self._note_measures(event)
+
+    def _note_measures(self, event: LagMeasured) -> None:
+        for name, value in event.measures.items():
+            with self._lock:
+                if name not in self._measures:
+                    meaning = f"{name.replace('_', ' ').capitalize()} of the source."
+                    self._measures[name] = self._gauge(f"icestream_{name}", meaning, _PIPELINE)
+            self._measures[name].labels(event.pipeline).set(value)
 
     def _pipeline_restarted(self, event: PipelineRestarted) -> None:
         self._restarts.labels(event.pipeline).inc()

@@ -173,3 +173,14 @@ def test_two_metrics_of_one_process_do_not_meet() -> None:
     one.observe(WRITTEN)
 
     assert value(other, "iceberg_records_written_total") is None
+
+
+def test_what_a_source_tells_of_itself_is_a_gauge_of_its_name() -> None:
+    metrics = PipelineMetrics()
+    behind = {"slot_lag_bytes": 4096.0, "slot_lag_seconds": 2.5}
+
+    metrics.observe(LagMeasured("orders", rows=0, seconds=0.0, measures=behind))
+
+    labels = {"pipeline": "orders"}
+    assert metrics.registry.get_sample_value("icestream_slot_lag_bytes", labels) == 4096
+    assert metrics.registry.get_sample_value("icestream_slot_lag_seconds", labels) == 2.5

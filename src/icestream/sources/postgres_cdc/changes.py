@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from icestream.sources.postgres_cdc.relation import Column, Relation
     from icestream.sources.postgres_cdc.server import Server, Session
-
-_log = logging.getLogger(__name__)
 
 BLOCK_MESSAGES = 20_000
 BLOCK_BYTES = 16 << 20
@@ -80,11 +77,6 @@ def read_changes(server: Server, asked: Changes) -> Iterator[pa.RecordBatch]:
             yield from parser.parse(Messages.of_copy(rows))
         # What the slot let go of in between was not among what it told.
         _refuse_overtaken(session, asked.start)
-    for (table, column), count in parser.nulled.items():
-        _log.warning(
-            "%s: %d values of column %s do not fit into its type, and are null",
-            *(".".join(table), count, column),
-        )
 
 
 def _refuse_overtaken(session: Session, start: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from psycopg import sql
 from pyarrow import csv
 
+from icestream.contracts.changes import noting_nulled
 from icestream.sources.postgres_cdc.blocks import snapshot_block
 
 if TYPE_CHECKING:
@@ -104,22 +104,14 @@ def read_range(session: Session, types: TypeCatalog, part: Range) -> Iterator[pa
     """Yield the rows of a range, at least one block, which may be empty."""
     relation = part.table.relation
     names = [str(place) for place in range(len(relation.columns))]
-    nulled: Counter[str] = Counter()
     is_empty = True
     for text in _joined(session.copied(_copy(part))):
         texts = _parse(text, names)
-        block, lost = snapshot_block(relation, types, texts, first=part.first)
-        nulled.update(lost)
         is_empty = False
-        yield block
+        yield noting_nulled(*snapshot_block(relation, types, texts, first=part.first))
     if is_empty:
         nothing = [pa.array([], pa.string())] * len(names)
         yield snapshot_block(relation, types, nothing, first=part.first)[0]
-    for column, count in nulled.items():
-        _log.warning(
-            "%s: %d values of column %s do not fit into its type, and are null",
-            *(part.table.label, count, column),
-        )
 
 
 def _copy(part: Range) -> sql.Composed:

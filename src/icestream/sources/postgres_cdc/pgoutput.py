@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from icestream.contracts.changes import noting_nulled
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc.changed_rows import changes_block, truncate_block
 from icestream.sources.postgres_cdc.relation_message import read_relation, read_truncate
@@ -98,6 +98,7 @@ class _Stretch:
         starts: where each begins.
         kinds: the first byte of each.
         xids: the transaction of each.
+        lsns: where that was committed.
         is_wanted: whether that transaction is asked for.
     """
 
@@ -105,6 +106,7 @@ class _Stretch:
     starts: Places
     kinds: npt.NDArray[np.uint8]
     xids: Places
+    lsns: Places
     is_wanted: Mask
 
 
@@ -117,12 +119,10 @@ class ChangeParser:
         database: who knows the rest.
 
     Attributes:
-        nulled: how many values are null because Arrow's type can't hold them, by table and column.
         rows: how many rows the blocks had so far.
     """
 
     def __init__(self, wanted: Wanted, types: TypeCatalog, database: Database) -> None:
-        self.nulled: Counter[tuple[tuple[str, str], str]] = Counter()
         self.rows = 0
         self._wanted = wanted
         self._types = types
@@ -157,7 +157,7 @@ class ChangeParser:
             if told is None:
                 blocks += self._truncates(stretch, place)
             else:
-                self._meet(told)
+                self._meet(replace(told, version=int(stretch.lsns[place])))
         blocks += self._changes(stretch, slice(begin, len(messages)))
         self.rows += sum(block.num_rows for block in blocks)
         return blocks
@@ -178,7 +178,8 @@ class ChangeParser:
         if lsns[0] < 0 and ROW_KINDS[kinds[transaction == 0]].any():
             raise ConnectorError("the log has a change outside of any transaction")
         is_wanted = (lsns >= self._wanted.start) & (lsns < self._wanted.end)
-        return _Stretch(data, starts, kinds, xids[transaction], is_wanted[transaction])
+        own = (xids[transaction], lsns[transaction], is_wanted[transaction])
+        return _Stretch(data, starts, kinds, *own)
 
     def _is_changed(self, told: Relation) -> bool:
         known = self._tables.get(told.id)
@@ -223,9 +224,7 @@ class ChangeParser:
         block, nulled = changes_block(
             relation, self._types, data, starts, self._database.values_now
         )
-        for name, count in nulled.items():
-            self.nulled[relation.table, name] += count
-        return block
+        return noting_nulled(block, nulled)
 
     def _table(self, relation_id: int) -> _Table:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -51,6 +51,7 @@ class Relation:
         identity: `d` (primary key), `n` (nothing), `i` (an index) or `f` (whole rows).
         columns: in the order of their numbers.
         key: names of the columns that tell rows apart, see `key_of`.
+        version: a place of the log where it had these columns.
     """
 
     id: int
@@ -59,6 +60,7 @@ class Relation:
     identity: str
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
+    version: int = field(default=0, compare=False)
 
     @property
     def table(self) -> tuple[str, str]:
@@ -109,7 +111,13 @@ def block_columns(
         fields.append(pa.field(ROW_KEY, pa.string()))
     if not snapshot:
         fields += [pa.field(OP, pa.string()), pa.field(UNSENT, pa.list_(pa.string()))]
-    shape = Shape(relation.table, relation.block_key, is_snapshot=snapshot, is_first=first)
+    shape = Shape(
+        relation.table,
+        relation.block_key,
+        is_snapshot=snapshot,
+        is_first=first,
+        version=relation.version,
+    )
     return shape.on(pa.schema(fields))
 
 

@@ -7,9 +7,11 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
 from icestream.contracts.source import Source, Split
 from icestream.contracts.traits import SourceTraits
-from icestream.errors import TransientError
+from icestream.errors import ConnectorError, TransientError
 from icestream.sources.postgres_cdc.changes import Changes, load_types, read_changes
 from icestream.sources.postgres_cdc.chunks import Range, read_range
 from icestream.sources.postgres_cdc.driver import Driver
@@ -42,10 +44,12 @@ class WholeRows:
     Attributes:
         ranges: the rows.
         snapshot: by which all tasks share one view of the database.
+        version: the place of the log that it shows.
     """
 
     ranges: tuple[Range, ...]
     snapshot: str
+    version: int
 
 
 class PostgresCdcSource(Source[PostgresCdcOptions]):
@@ -84,7 +88,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         tables = driver.tables(anew=True)
         lsn = driver.make_slot() if self.options.follows else 0
         followed = {
-            label: Note(table.relation.id)
+            label: Note(table.identity)
             for label, table in tables.items()
             if table.mode == "incremental"
         }
@@ -95,9 +99,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
     def newest(self, current: Position) -> Position:
         """Return the place where every table is read and the log is followed to its end."""
         place, driver = Place.from_json(current), self._driver
-        if self._known_system != place.system:
-            driver.refuse_other_system(place.system)
-            self._known_system = place.system
+        self._refuse_other_system(place)
         if self.options.follows:
             driver.watch_slot(place.lsn)
         goal = self._goal(place)
@@ -109,6 +111,11 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             return current if end == place.lsn else place.at(end).to_json()
         driver.snapshot()
         return goal.at(self._end_of_log(place)).to_json()
+
+    def _refuse_other_system(self, place: Place) -> None:
+        if self._known_system != place.system:
+            self._driver.refuse_other_system(place.system)
+            self._known_system = place.system
 
     def _end_of_log(self, place: Place) -> int:
         return max(self._driver.end_of_log(), place.lsn) if self.options.follows else place.lsn
@@ -122,10 +129,10 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             if self.options.mode_of(*names_of(label)) == "incremental"
         }
         there = {
-            label: Note(table.relation.id)
+            label: Note(table.identity)
             for label, table in tables.items()
             if table.mode == "incremental"
-            and (label not in kept or kept[label].oid != table.relation.id)
+            and (label not in kept or kept[label].table != table.identity)
         }
         refreshes = any(table.mode == "full_refresh" for table in tables.values())
         refresh = self._refresh if refreshes and self._reads_whole else place.refresh
@@ -137,7 +144,10 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
 
     def _is_read_whole(self, place: Place, goal: Place) -> bool:
         return not (
-            place.pending or place.unsure or lacking(place, goal) or place.refresh != goal.refresh
+            place.pending
+            or place.unsure
+            or lacking(place, goal, self._driver.tables())
+            or place.refresh != goal.refresh
         )
 
     def rows_between(self, start: Position, end: Position) -> int:
@@ -146,7 +156,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             return 0
         begin, goal = Place.from_json(start), Place.from_json(end)
         tables = self._driver.tables()
-        labels = {*begin.pending, *lacking(begin, goal)} - set(goal.pending)
+        labels = {*begin.pending, *lacking(begin, goal, tables)} - set(goal.pending)
         rows = sum(max(tables[label].rows, 1) if label in tables else 1 for label in labels)
         rows += bool(begin.unsure) + (begin.refresh != goal.refresh) + (begin.part != goal.part)
         return rows + self._waiting.rows(begin.lsn, goal.lsn)
@@ -169,11 +179,11 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         tables = self._driver.tables(anew=anew)
         return WholeReads(self._driver.session, tables, self.options.snapshot_chunk_rows)
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:  # noqa: ARG002
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
         """Cut tables that are read whole; the log is read by one task."""
         begin, stop = Place.from_json(start), Place.from_json(end)
         if begin.pending:
-            return self._whole_splits(begin, stop)
+            return self._whole_splits(begin, stop, slots)
         if begin.lsn == stop.lsn:
             return []
         self._driver.close_snapshot()
@@ -181,22 +191,27 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         asked = Changes(begin.lsn, stop.lsn, tables)
         return [Split(asked, self._waiting.rows(begin.lsn, stop.lsn))]
 
-    def _whole_splits(self, begin: Place, stop: Place) -> list[Split]:
+    def _whole_splits(self, begin: Place, stop: Place, slots: int) -> list[Split]:
         parts = list(self._whole_reads(anew=True).ranges(begin, stop))
         if not parts:
             return []
         snapshot = self._driver.snapshot()
         for part, _ in parts:
             if not part.table.is_keyed:
-                note = Note(part.table.relation.id, snapshot.seen, snapshot.lsn)
+                note = Note(part.table.identity, snapshot.seen, snapshot.lsn)
                 self._read_under[part.table.label] = note
+        # A task makes files of its own for each partition, so few tasks make few files.
+        share = -(-sum(rows for _, rows in parts) // slots)
+        most = max(self.options.snapshot_chunk_rows, share)
         grouped: list[tuple[list[Range], int]] = []
         for part, rows in parts:
-            if grouped and grouped[-1][1] + rows <= self.options.snapshot_chunk_rows:
+            if grouped and grouped[-1][1] + rows <= most:
                 grouped[-1] = ([*grouped[-1][0], part], grouped[-1][1] + rows)
             else:
                 grouped.append(([part], rows))
-        return [Split(WholeRows(tuple(some), snapshot.id), rows) for some, rows in grouped]
+        return [
+            Split(WholeRows(tuple(some), snapshot.id, snapshot.lsn), rows) for some, rows in grouped
+        ]
 
     def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
         """Return the columns of the tables that are read whole."""
@@ -204,7 +219,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         for split in splits:
             if isinstance(split.what, WholeRows):
                 for part in split.what.ranges:
-                    relation = part.table.relation
+                    relation = replace(part.table.relation, version=split.what.version)
                     found[part.table.label] = block_columns(
                         relation, self._driver.types, snapshot=True, first=part.first
                     )
@@ -226,12 +241,13 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
 
     def committed(self, position: Position, rows: int) -> None:
         """Let the server remove the log before a position."""
-        lsn = Place.from_json(position).lsn
+        place = Place.from_json(position)
         if self.options.follows:
+            self._refuse_other_system(place)
             if self._committed_lsn is not None:
-                self._waiting.learn(lsn - self._committed_lsn, rows)
-            self._committed_lsn = lsn
-            self._driver.advance(lsn)
+                self._waiting.learn(place.lsn - self._committed_lsn, rows)
+            self._committed_lsn = place.lsn
+            self._driver.advance(place.lsn)
 
     def measure(self) -> Mapping[str, float]:
         """Return how far the slot is behind the log: `slot_lag_bytes`, `slot_lag_seconds`."""
@@ -267,10 +283,6 @@ def _share(session: Session, snapshot: str, part: Range) -> None:
     """
     begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     session.rows(begin)
-    from psycopg import sql
-
-    from icestream.errors import ConnectorError
-
     try:
         session.rows(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
     except ConnectorError as exc:

@@ -9,6 +9,7 @@ would be wrong for ever.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,8 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         super().__init__(options, catalog, name)
         self._sources: dict[Identifier, tuple[str, ...]] = {}
         self._expected: dict[tuple[str, ...], MirrorTable] = {}
+        # The newest shape of each table, so that most batches bring no surprise.
+        self._newest: dict[tuple[str, ...], pa.Schema] = {}
         self._handed_over: set[str] = set()
 
     def identity(self) -> str:
@@ -69,13 +72,13 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         self._tables = self._tables or Tables(self.options, self.catalog, self.name, MirrorTable)
         self._tables.open(spark, pipeline, cache or Path(tempfile.mkdtemp(prefix="icestream-")))
         self._touched = None
-        self._expected = {}
+        self._expected, self._newest = {}, {}
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
         raise AssertionError("a mirror follows shapes")
 
     def follow(self, shapes: Sequence[pa.Schema]) -> None:
-        by_table: dict[tuple[str, ...], list[pa.Schema]] = {}
+        by_table = {source: [columns] for source, columns in self._newest.items()}
         for columns in shapes:
             by_table.setdefault(shape_of(columns).table, []).append(columns)
         named = {source: self._named(source, found) for source, found in by_table.items()}
@@ -87,6 +90,10 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             lambda source: self._ready(sinks[source], by_table[source]), list(by_table)
         )
         self._expected = sinks
+        for source, table in sinks.items():
+            self._newest[source] = replace(table.cover.shape, is_first=False).on(
+                table.cover.columns
+            )
 
     def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""
@@ -139,6 +146,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             # Nothing came of a table that is read anew: it is empty in the source.
             if share.files or table.replaces_all:
                 shares.append(share)
+            _warn_of_nulls(share)
         if self._touched is not None:
             self._touched = [share.sink for share in shares]
         self.tables.each(lambda share: self._commit(share, mark, done), shares)
@@ -192,6 +200,18 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
                 "`namespace`.",
             )
         return f"{name} will be created"
+
+
+def _warn_of_nulls(share: Share) -> None:
+    """Say which values the table lacks because its types can't hold them."""
+    nulled: Counter[str] = Counter()
+    for file in share.files:
+        nulled.update(file.what.get("nulled", {}))
+    for column, count in nulled.items():
+        logger.warning(
+            "table %s: %d values of column %r do not fit into its type, and are null",
+            *(share.name, count, column),
+        )
 
 
 def _paths(files: Sequence[WrittenFile]) -> list[str]:

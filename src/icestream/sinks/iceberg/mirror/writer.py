@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, NewShapesError, shape_of
+from icestream.contracts.changes import EMPTY, OP, NewShapesError, nulled_in, shape_of
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.mirror.columns import as_text
 
@@ -54,12 +55,14 @@ class _Waiting:
         blocks: what is not written yet.
         void: closed files with rows that the source took away, all at once, later on.
         is_emptied: whether it did.
+        nulled: how many values are null, by column, because the table's types can't hold them.
     """
 
     files: list[WrittenFile] = field(default_factory=list)
     blocks: list[pa.RecordBatch] = field(default_factory=list)
     void: list[WrittenFile] = field(default_factory=list)
     is_emptied: bool = False
+    nulled: Counter[str] = field(default_factory=Counter)
 
     def empty(self) -> None:
         self.void += self.files
@@ -118,6 +121,8 @@ class _Writing:
             if not self._takes(table, block.schema):
                 self._unknown.setdefault((table, as_text(block.schema)), block.schema)
             elif not self._unknown:
+                nulled = nulled_in(block.schema)
+                self._waiting.setdefault(table, _Waiting()).nulled.update(nulled)
                 yield self._tables[table].cover.conformed(block)
 
     def _takes(self, table: tuple[str, ...], columns: pa.Schema) -> bool:
@@ -173,8 +178,9 @@ class _Writing:
             yield WrittenFile(0, 0, {"table": name, "of": file})
         if waiting.is_emptied:
             yield WrittenFile(0, 0, {"table": name, "of": None})
-        for file in waiting.files:
-            yield WrittenFile(file.rows, file.bytes, {"table": name, "of": file})
+        for place, file in enumerate(waiting.files):
+            told = {"nulled": dict(waiting.nulled)} if place == 0 else {}
+            yield WrittenFile(file.rows, file.bytes, {"table": name, "of": file, **told})
 
 
 def _of(block: pa.RecordBatch) -> tuple[tuple[str, ...], bool]:
