@@ -34,6 +34,7 @@ COMMANDS = (
     "snapshots",
     "schema",
     "query",
+    "verify",
     "dlq",
     "metrics",
     "json-schema",

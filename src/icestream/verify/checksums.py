@@ -33,12 +33,20 @@ class Terms:
         key: those of them that tell rows apart; none if nothing does: then whole rows count.
         chunks: how many chunks there are.
         left_out: keys of rows that are not compared, with the types of `columns`.
+        silent: columns that say nothing to a person.
     """
 
     columns: pa.Schema
     key: tuple[str, ...]
     chunks: int
     left_out: pa.Table | None = None
+    silent: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns that name a row to a person: its key, or all that it has."""
+        spoken = [name for name in self.key if name not in self.silent]
+        return spoken or [name for name in self.columns.names if name not in self.silent]
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns to compare, under names that mean nothing to SQL."""

@@ -66,7 +66,11 @@ def agree(source: pa.Schema, lake: pa.Schema) -> Agreement:
 
 
 def terms_of(
-    columns: pa.Schema, key: Sequence[str], rows: int, left_out: pa.Table | None = None
+    columns: pa.Schema,
+    key: Sequence[str],
+    rows: int,
+    left_out: pa.Table | None = None,
+    silent: Sequence[str] = (),
 ) -> Terms:
     """Return what is compared, in chunks that suit the number of rows."""
     chunks = min(max(rows // ROWS_A_CHUNK, 1), MOST_CHUNKS)
@@ -77,7 +81,7 @@ def terms_of(
             for name in key
         ]
         gone = pa.table(arrays, names=list(key))
-    return Terms(columns, tuple(key), chunks, gone)
+    return Terms(columns, tuple(key), chunks, gone, tuple(silent))
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,12 @@ class Comparison:
         names = self.terms.columns.names
         shown = row["t_source"] if row["t_source"] is not None else row["t_lake"]
         texts = dict(zip(names, shown, strict=True))
+        named = {name: texts[name] for name in self.terms.shown}
         if row["kind"] != DIFFERENT:
-            return RowDifference(
-                row["kind"], {name: texts[name] for name in self.terms.key or names}
-            )
+            return RowDifference(row["kind"], named)
         columns = {
             name: (row["t_source"][at], row["t_lake"][at])
             for at, name in enumerate(names)
-            if row["h_source"][at] != row["h_lake"][at]
+            if row["h_source"][at] != row["h_lake"][at] and name not in self.terms.silent
         }
-        return RowDifference(DIFFERENT, {name: texts[name] for name in self.terms.key}, columns)
+        return RowDifference(DIFFERENT, named, columns)

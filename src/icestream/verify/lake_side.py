@@ -37,11 +37,13 @@ class LakeTable:
         name: its full name, the catalog's first.
         table: as PyIceberg loaded it.
         pipeline: who writes it.
+        branch: what it writes to; None for the main one.
     """
 
     name: str
     table: Table
     pipeline: str
+    branch: str | None = None
 
     @cached_property
     def mark(self) -> BatchMark | None:
@@ -49,11 +51,18 @@ class LakeTable:
         return read_mark(self.table.properties, self.pipeline)
 
     @property
-    def version(self) -> tuple[str | None, int | None]:
-        """What changes with each batch that the pipeline writes, and with nothing that it reads."""
-        snapshot = self.table.current_snapshot()
-        mark = None if self.mark is None else self.mark.to_json()
-        return mark, None if snapshot is None else snapshot.snapshot_id
+    def version(self) -> str:
+        """What changes with each batch that the pipeline writes."""
+        return "" if self.mark is None else self.mark.to_json()
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that is compared; None while there is none."""
+        if self.branch is None:
+            snapshot = self.table.current_snapshot()
+            return None if snapshot is None else snapshot.snapshot_id
+        reference = self.table.refs().get(self.branch)
+        return None if reference is None else reference.snapshot_id
 
     @property
     def columns(self) -> pa.Schema:
@@ -70,13 +79,16 @@ class LakeTable:
 
         Good enough to choose how many chunks there are to be.
         """
-        snapshot = self.table.current_snapshot()
-        summary: Any = None if snapshot is None else snapshot.summary
+        found = self.snapshot_id and self.table.snapshot_by_id(self.snapshot_id)
+        summary: Any = found.summary if found else None
         return int(summary["total-records"] or 0) if summary is not None else 0
 
     def parts(self, count: int) -> list[tuple[FileScanTask, ...]]:
         """Return its files in at most `count` groups of similar size, large files first."""
-        files = sorted(self.table.scan().plan_files(), key=lambda one: -one.file.file_size_in_bytes)
+        if self.snapshot_id is None:
+            return []
+        planned = self.table.scan(snapshot_id=self.snapshot_id).plan_files()
+        files = sorted(planned, key=lambda one: -one.file.file_size_in_bytes)
         groups: list[list[FileScanTask]] = [[] for _ in range(min(count, len(files)))]
         sizes = [0] * len(groups)
         for file in files:
@@ -89,7 +101,8 @@ class LakeTable:
         """Return what reads columns of its files; rows that are deleted softly are left out."""
         soft = DELETED if self.own else None
         names = [*columns, *([soft] if soft else [])]
-        projection = self.table.scan(selected_fields=tuple(names)).projection()
+        # By the newest columns, whichever a snapshot was written with.
+        projection = self.table.schema().select(*names)
         return LakeReader(self.table.metadata, self.table.io, projection, soft)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 MISSING, EXTRA, DIFFERENT, DOUBLED = "missing", "extra", "different", "doubled"
 KINDS = (MISSING, EXTRA, DIFFERENT, DOUBLED)
 
-SAME, DIFFERS, UNREADY, UNSEEN = "same", "different", "not ready", "no table"
+SAME, DIFFERS, NOT_COMPARED = "same", "different", "not compared"
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class TableReport:
         pipeline: who keeps the mirror.
         source: the table in the database.
         table: the Iceberg table.
-        status: `same`, `different`, `not ready` (its first rows are not all there, or it changes
-            faster than it can be looked at) or `no table`.
-        reason: why, for the last two, and what is wrong with its columns.
+        status: `same`, `different` or `not compared`.
+        reason: why it was not compared, or what is wrong beside its rows.
         point: the moment of the database.
         snapshot_id: the table's snapshot.
         in_source: what the database has.

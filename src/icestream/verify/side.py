@@ -32,7 +32,7 @@ class SideTable:
         names: outermost first: `("public", "orders")`.
         columns: its columns, with the types that the mirror gives them.
         key: the columns that tell rows apart; none if nothing does.
-        own: columns that the mirror adds to it, and that are not compared.
+        own: columns that the mirror adds to it, which say nothing to a person.
     """
 
     names: TableNames
@@ -74,8 +74,8 @@ class Point:
 class Side(ABC):
     """A database whose tables are mirrored.
 
-    Used by one thread of the driver: `point`, then `parts` and `reader` of its tables, as often as
-    needed; `close` at the end. What is read belongs to the newest point.
+    Used by one thread of the driver: `tables`, then `point`, then `parts` and `reader` of its
+    tables, as often as needed; `close` at the end. What is read belongs to the newest point.
     """
 
     @abstractmethod
@@ -83,16 +83,24 @@ class Side(ABC):
         """Name the database for messages, free of secrets."""
 
     @abstractmethod
-    def point(self, marks: Mapping[TableNames, Position]) -> Point:
-        """Fix the database as it is now, and tell what changed since the marks.
-
-        Args:
-            marks: up to where each mirrored table has the changes; every table without a mark is
-                told of too, with no changes.
+    def tables(self) -> list[TableNames]:
+        """Return the tables that are mirrored now.
 
         Raises:
             UnreachableError: nobody answers.
             RefusedError: credentials or permissions were refused.
+        """
+
+    @abstractmethod
+    def is_whole(self, table: TableNames, mark: Position) -> bool:
+        """Tell whether a table with this mark has had its first rows in full."""
+
+    @abstractmethod
+    def point(self, marks: Mapping[TableNames, Position]) -> Point:
+        """Fix the database as it is now, and tell what changed since the marks.
+
+        Args:
+            marks: up to where each mirrored table has the changes.
         """
 
     @abstractmethod
@@ -102,10 +110,6 @@ class Side(ABC):
     @abstractmethod
     def reader(self, table: SideTable) -> Reader:
         """Return what reads the parts of a table."""
-
-    @abstractmethod
-    def is_whole(self, table: TableNames, mark: Position) -> bool:
-        """Tell whether a table with this mark has had its first rows in full."""
 
     @abstractmethod
     def close(self) -> None:

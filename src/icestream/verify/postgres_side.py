@@ -1,0 +1,258 @@
+"""PostgreSQL as the other side: one view of the database, and what its log says has changed since.
+
+The slot of the pipeline is not touched, so that a running one is not disturbed: a copy of it, which
+the server drops with our session, tells the changes that the mirror has not been given yet.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from icestream.contracts.changes import EMPTY, OP, shape_of
+from icestream.errors import ConnectorError, TransientError
+from icestream.sources.postgres_cdc import slot
+from icestream.sources.postgres_cdc.changes import load_types, peek
+from icestream.sources.postgres_cdc.chunks import Range, count_pages, read_range
+from icestream.sources.postgres_cdc.driver import END_OF_LOG, Driver
+from icestream.sources.postgres_cdc.lsn import as_lsn
+from icestream.sources.postgres_cdc.messages import Messages
+from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
+from icestream.sources.postgres_cdc.position import Place
+from icestream.sources.postgres_cdc.relation import FULL, ROW_KEY, block_columns
+from icestream.sources.postgres_cdc.server import Server
+from icestream.sources.postgres_cdc.snapshot import Snapshot
+from icestream.sources.postgres_cdc.types import TypeCatalog
+from icestream.verify.side import Changes, Point, Reader, Side, SideTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from icestream.contracts.position import Position
+    from icestream.sources.postgres_cdc.options import PostgresCdcOptions
+    from icestream.sources.postgres_cdc.relation import Relation
+    from icestream.sources.postgres_cdc.server import Session
+    from icestream.sources.postgres_cdc.tables import Table
+    from icestream.verify.side import TableNames
+
+# Smaller parts cost more in connections than they save.
+PAGES_A_PART = 1_000
+BLOCK_MESSAGES = 20_000
+FLUSH_SECS = 10.0
+LOOK_AGAIN_SECS = 0.05
+
+
+class PostgresSide(Side):
+    """A PostgreSQL database that a `postgres-cdc` source follows.
+
+    Args:
+        options: of the source.
+    """
+
+    def __init__(self, options: PostgresCdcOptions) -> None:
+        self._driver = Driver(options)
+        self._snapshot: Snapshot | None = None
+        self._tables: dict[TableNames, Table] = {}
+
+    def identity(self) -> str:
+        return self._driver.server.where
+
+    def tables(self) -> list[TableNames]:
+        driver = self._driver
+        self._tables = {table.names: table for table in driver.published(driver.found())}
+        return sorted(self._tables)
+
+    def is_whole(self, table: TableNames, mark: Position) -> bool:
+        return self._tables[table].label not in Place.from_json(mark).pending
+
+    def point(self, marks: Mapping[TableNames, Position]) -> Point:
+        self._close_snapshot()
+        driver = self._driver
+        self._snapshot = Snapshot(driver.server.connect())
+        self.tables()
+        for table in self._tables.values():
+            load_types(driver.session, driver.types, table.relation.columns)
+        known = {name: mark for name, mark in marks.items() if name in self._tables}
+        follows = driver.options.follows and slot.look(driver.session) is not None
+        changes = self._changes(known, self._snapshot.lsn) if known and follows else {}
+        described = {name: self._described(table) for name, table in self._tables.items()}
+        return Point(as_lsn(self._snapshot.lsn), described, changes)
+
+    def _described(self, table: Table) -> SideTable:
+        relation = table.relation
+        columns = block_columns(relation, self._driver.types, snapshot=True)
+        own = (ROW_KEY,) if relation.has_row_key else ()
+        return SideTable(table.names, columns.remove_metadata(), relation.block_key, own)
+
+    def _changes(
+        self, marks: Mapping[TableNames, Position], upto: int
+    ) -> dict[TableNames, Changes]:
+        """Return what the log says of tables, from the oldest of their marks on."""
+        options = self._driver.options
+        copy = f"icestream_verify_{uuid.uuid4().hex[:16]}"
+        # The publication goes by the slot's name unless it is told.
+        told = {"slot_name": copy, "publication": options.publication_name}
+        server = Server(options.model_copy(update=told))
+        start = min(Place.from_json(mark).lsn for mark in marks.values())
+        with server.connect() as session, server.connect() as other:
+            _copy_slot(session, options.slot, copy)
+            end = _await_end_of_log(session, upto)
+            wanted = Wanted(start, end, lambda table: table in marks)
+            types = TypeCatalog()
+            parser = ChangeParser(wanted, types, _Catalog(other, types, self._tables))
+            found = _Found()
+            for messages in _messages(session, end):
+                for block in parser.parse(messages):
+                    found.add(block)
+        return {name: found.changes(name) for name in marks}
+
+    def parts(self, table: SideTable, count: int) -> Sequence[Range]:
+        found = self._tables[table.names]
+        # Rows without a key that are alike count once, so they must be met in one place; and the
+        # pages of a partitioned table are those of its parts.
+        if found.is_partitioned or found.relation.has_row_key:
+            return [Range(found)]
+        pages = count_pages(self._driver.session, found)
+        step = max(-(-pages // max(count, 1)), PAGES_A_PART)
+        firsts = range(0, max(pages, 1), step)
+        return [
+            Range(found, pages=(first, None if first == firsts[-1] else first + step))
+            for first in firsts
+        ]
+
+    def reader(self, table: SideTable) -> PostgresReader:  # noqa: ARG002 - a part says it
+        assert self._snapshot is not None  # noqa: S101 - `point` comes first
+        return PostgresReader(self._driver.options, self._snapshot.id)
+
+    def close(self) -> None:
+        self._close_snapshot()
+        self._driver.close()
+
+    def _close_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+
+@dataclass(frozen=True)
+class PostgresReader(Reader):
+    """Reads ranges of tables under the view that the driver keeps open.
+
+    Attributes:
+        options: which database.
+        snapshot: the view.
+    """
+
+    options: PostgresCdcOptions
+    snapshot: str
+
+    def read(self, part: Any) -> Iterator[pa.RecordBatch]:
+        types = TypeCatalog()
+        with Server(self.options).connect() as session:
+            load_types(session, types, part.table.relation.columns)
+            session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                session.rows(
+                    sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.snapshot))
+                )
+            except ConnectorError as exc:
+                raise TransientError(
+                    "the view of the database that was compared with is gone",
+                    where=session.server.where,
+                    todo="The server, or something in between, has cut off a connection. Compare "
+                    "again.",
+                ) from exc
+            yield from read_range(session, types, part)
+
+
+class _Catalog:
+    """Tells the parser which columns are the key of a table; large values do not matter here."""
+
+    def __init__(
+        self, session: Session, types: TypeCatalog, tables: Mapping[TableNames, Table]
+    ) -> None:
+        self._session = session
+        self._types = types
+        self._keys = {table.relation.id: table.relation.key for table in tables.values()}
+
+    def describe(self, relation: Relation) -> Relation:
+        load_types(self._session, self._types, relation.columns)
+        names = {column.name for column in relation.columns}
+        key = self._keys.get(relation.id, ())
+        if relation.identity == FULL and set(key) <= names:
+            return replace(relation, key=key)
+        return relation
+
+    def values_now(
+        self,
+        relation: Relation,  # noqa: ARG002 - the parser's question
+        columns: Sequence[str],  # noqa: ARG002
+        keys: Sequence[tuple[str, ...]],
+    ) -> Sequence[None]:
+        return [None] * len(keys)
+
+
+class _Found:
+    """Gathers what blocks of changes say."""
+
+    def __init__(self) -> None:
+        self._keys: dict[TableNames, list[pa.Table]] = {}
+        self._rows: dict[TableNames, int] = {}
+        self._emptied: set[TableNames] = set()
+
+    def add(self, block: pa.RecordBatch) -> None:
+        shape = shape_of(block.schema)
+        name = shape.table
+        is_emptied = pc.equal(block.column(OP), EMPTY)
+        if pc.any(is_emptied).as_py():
+            self._emptied.add(name)
+        self._rows[name] = self._rows.get(name, 0) + block.num_rows
+        rows = pa.Table.from_batches([block]).filter(pc.invert(is_emptied))
+        if shape.key:
+            self._keys.setdefault(name, []).append(rows.select(list(shape.key)))
+
+    def changes(self, name: TableNames) -> Changes:
+        keys = None
+        if name in self._keys:
+            bare = [each.replace_schema_metadata(None) for each in self._keys[name]]
+            whole = pa.concat_tables(bare, promote_options="permissive")
+            keys = whole.group_by(whole.column_names).aggregate([])
+        return Changes(keys, self._rows.get(name, 0), name in self._emptied)
+
+
+def _copy_slot(session: Session, original: str, copy: str) -> None:
+    session.row(
+        "SELECT slot_name FROM pg_catalog.pg_copy_logical_replication_slot(%s, %s, true)",
+        [original, copy],
+    )
+
+
+def _await_end_of_log(session: Session, upto: int) -> int:
+    """Return where the log ends, once it holds everything that the view sees.
+
+    A transaction that does not wait for the disk is seen before its part of the log is there.
+    """
+    deadline = time.monotonic() + FLUSH_SECS
+    while True:
+        (end,) = session.row(END_OF_LOG)
+        if end >= upto or time.monotonic() > deadline:
+            return int(max(end, upto))
+        time.sleep(LOOK_AGAIN_SECS)
+
+
+def _messages(session: Session, end: int) -> Iterator[Messages]:
+    copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(peek(session, end))
+    some: list[bytes] = []
+    for row in session.copied(copy):
+        some.append(row)
+        if len(some) >= BLOCK_MESSAGES:
+            yield Messages.of_copy(some)
+            some = []
+    if some:
+        yield Messages.of_copy(some)

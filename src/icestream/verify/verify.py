@@ -1,0 +1,192 @@
+"""Compares every mirrored table of a plan with its database, at one point.
+
+The table is looked up, the database is fixed, its log is asked what happened since the table's
+mark, and the table is looked up again. If the pipeline wrote to it in between, the log may have let
+go of changes that the first look did not have: then the table's turn comes again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from icestream.errors import PlanError
+from icestream.verify.checksums import differing_chunks
+from icestream.verify.comparison import Comparison, agree, terms_of
+from icestream.verify.mirrors import find_mirrors
+from icestream.verify.report import (
+    DIFFERS,
+    NOT_COMPARED,
+    SAME,
+    SideReport,
+    TableReport,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from icestream.plan.plan import Plan
+    from icestream.verify.checksums import Sums
+    from icestream.verify.comparison import Agreement
+    from icestream.verify.lake_side import LakeTable
+    from icestream.verify.mirrors import Mirror
+    from icestream.verify.side import Changes, Point, Side, SideTable, TableNames
+
+ROUNDS = 5
+PARTS_A_SLOT = 3
+RUN_FIRST = "run `icestream run --once`, then compare again"
+
+
+def verify(
+    plan: Plan,
+    spark: Callable[[], SparkSession],
+    *,
+    tables: Sequence[str] = (),
+    limit: int = 20,
+) -> Iterator[TableReport]:
+    """Yield how each mirrored table compares with its database, as soon as it is known.
+
+    Args:
+        plan: whose pipelines are looked at.
+        spark: gives the session; called once something can be compared.
+        tables: only these; by their name in the database or in the lake.
+        limit: how many rows that differ are named, of each table.
+
+    Raises:
+        PlanError: no pipeline mirrors a database, or no mirrored table has such a name.
+        UnreachableError: a database or a catalog does not answer.
+        RefusedError: credentials or permissions were refused.
+    """
+    unmet = set(tables)
+    known: list[str] = []
+    for mirror in find_mirrors(plan):
+        side = mirror.side()
+        try:
+            names = side.tables()
+            known += (".".join(name) for name in names)
+            if tables:
+                found = {w for w in tables if any(mirror.is_called(n, w) for n in names)}
+                names = [n for n in names if any(mirror.is_called(n, w) for w in found)]
+                unmet -= found
+            yield from _Verifying(mirror, side, spark, limit).reports(names)
+        finally:
+            side.close()
+    if unmet:
+        raise PlanError(
+            f"no mirrored table is called {min(unmet)!r}",
+            where=str(plan.path),
+            todo=f"There are: {', '.join(sorted(known)) or 'none'}.",
+        )
+
+
+@dataclass(frozen=True)
+class _Verifying:
+    mirror: Mirror
+    side: Side
+    spark: Callable[[], SparkSession]
+    limit: int
+
+    def reports(self, names: Sequence[TableNames]) -> Iterator[TableReport]:
+        waiting = list(names)
+        for _ in range(ROUNDS):
+            if not waiting:
+                return
+            lakes = {name: self.mirror.look_up(name) for name in waiting}
+            for name, lake in lakes.items():
+                reason = self._unready(name, lake)
+                if reason:
+                    yield self._report(name, NOT_COMPARED, reason)
+                    waiting.remove(name)
+            steady = {name: lake for name in waiting if (lake := lakes[name]) is not None}
+            point = self._point(steady)
+            for name, lake in steady.items():
+                again = self.mirror.look_up(name)
+                if again is not None and again.version == lake.version:
+                    yield self._compared(name, lake, point)
+                    waiting.remove(name)
+        for name in waiting:
+            reason = "it is written to faster than it can be looked at; stop the pipeline meanwhile"
+            yield self._report(name, NOT_COMPARED, reason)
+
+    def _unready(self, name: TableNames, lake: LakeTable | None) -> str:
+        if lake is None or lake.mark is None:
+            return f"there is no such table of this pipeline yet; {RUN_FIRST}"
+        if not self.side.is_whole(name, lake.mark.end):
+            return f"its first rows are not all there yet; {RUN_FIRST}"
+        return ""
+
+    def _point(self, lakes: Mapping[TableNames, LakeTable]) -> Point:
+        marks = {name: lake.mark.end for name, lake in lakes.items() if lake.mark is not None}
+        return self.side.point(marks)
+
+    def _compared(self, name: TableNames, lake: LakeTable, point: Point) -> TableReport:
+        table, changes = point.tables.get(name), point.changes.get(name)
+        if table is None:
+            return self._report(name, NOT_COMPARED, "the database does not have it any more")
+        if changes is not None and changes.is_emptied:
+            reason = f"all its rows went at once since the newest batch; {RUN_FIRST}"
+            return self._report(name, NOT_COMPARED, reason)
+        if changes is not None and changes.rows and not table.key:
+            reason = f"it has no key, and {changes.rows:,} rows came since the newest batch"
+            return self._report(name, NOT_COMPARED, f"{reason}; {RUN_FIRST}")
+        agreed = agree(table.columns, lake.columns)
+        lacking = [key for key in table.key if key not in agreed.columns.names]
+        if lacking:
+            reason = f"the table lacks the key's column {lacking[0]!r}, or has another type for it"
+            return self._report(name, DIFFERS, reason)
+        return self._rows_compared(table, lake, point, agreed, changes)
+
+    def _rows_compared(
+        self,
+        table: SideTable,
+        lake: LakeTable,
+        point: Point,
+        agreed: Agreement,
+        changes: Changes | None,
+    ) -> TableReport:
+        spark = self.spark()
+        count = spark.sparkContext.defaultParallelism * PARTS_A_SLOT
+        gone = None if changes is None else changes.keys
+        comparison = Comparison(
+            spark,
+            terms_of(agreed.columns, table.key, lake.rows_told(), gone, table.own),
+            (self.side.reader(table), lake.reader(agreed.columns.names)),
+            (self.side.parts(table, count), lake.parts(count)),
+        )
+        source, held = comparison.sums()
+        counts, rows = comparison.differences(source, held, self.limit)
+        differing = differing_chunks(source, held)
+        reason = ""
+        if agreed.at_odds:
+            reason = f"columns of other types, not compared: {', '.join(agreed.at_odds)}"
+        return TableReport(
+            pipeline=self.mirror.pipeline,
+            source=".".join(table.names),
+            table=lake.name,
+            status=DIFFERS if differing or agreed.at_odds else SAME,
+            reason=reason,
+            point=point.shown,
+            snapshot_id=lake.snapshot_id,
+            in_source=_side_report(source, table),
+            in_lake=_side_report(held, table),
+            changed_since=0 if gone is None else gone.num_rows,
+            chunks=comparison.terms.chunks,
+            chunks_differing=len(differing),
+            only_in_lake=tuple(name for name in agreed.only_in_lake if name not in lake.own),
+            only_in_source=tuple(name for name in agreed.only_in_source if name not in table.own),
+            counts=counts,
+            rows=rows,
+        )
+
+    def _report(self, name: TableNames, status: str, reason: str) -> TableReport:
+        return TableReport(
+            self.mirror.pipeline, ".".join(name), self.mirror.name(name), status, reason
+        )
+
+
+def _side_report(sums: Sums, table: SideTable) -> SideReport:
+    if sums.first is None or sums.last is None or set(table.key) <= set(table.own):
+        return SideReport(sums.rows)
+    return SideReport(sums.rows, tuple(map(str, sums.first)), tuple(map(str, sums.last)))
