@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.fixtures.ports import answers, free_port
 
-from icestream.errors import ConnectorError, CorruptStateError, SourceChangedError
+from icestream.errors import (
+    ConnectorError,
+    CorruptStateError,
+    SourceChangedError,
+    TransientError,
+)
 from icestream.sources.webhook import WebhookOptions, WebhookSource
 from icestream.sources.webhook.records import NO_KEY, Arrival
 from icestream.sources.webhook.spool import Spool
@@ -237,3 +242,62 @@ def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path
     with pytest.raises(ConnectorError) as caught:
         steps["write spool"].run()
     assert caught.value.what == f"the spool {hook.spool} can't be used: not a directory"
+
+
+def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
+    source = hook.source()
+    start = source.first()
+    hook.add(2)
+    endpoint = source._endpoint
+    assert endpoint is not None
+    endpoint.spool.fault = OSError(5, "Input/output error")
+    with pytest.raises(TransientError) as caught:
+        source.newest(start)
+    assert str(caught.value) == (
+        f"source webhook 127.0.0.1:{hook.port}: the spool {hook.spool} can't be written: "
+        "[Errno 5] Input/output error"
+    )
+    assert not answers(hook.port)
+
+    assert source.newest(start)["event"] == 2
+    hook.add(1)
+    assert source.newest(start)["event"] == 3
+
+
+def test_server_that_ended_is_told_once_and_started_anew(hook: Hook) -> None:
+    source = hook.source()
+    start = source.first()
+    endpoint = source._endpoint
+    assert endpoint is not None
+    assert endpoint._thread is not None
+    endpoint._server.should_exit = True
+    endpoint._thread.join()
+    with pytest.raises(TransientError, match="the server has ended"):
+        source.newest(start)
+    hook_end = source.newest(start)
+    assert hook_end == start
+    hook.add(1)
+
+
+def test_segments_stay_while_their_ids_cannot_be_written_down(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook.changes["max_spool_mb"] = 4
+    source = hook.source()
+    start = source.first()
+    for key in ("1", "2"):
+        hook.post([{"filling": "x" * 600_000}], **{"Idempotency-Key": key})
+    hook.post([{"id": 1}])
+    end = source.newest(start)
+    endpoint = source._endpoint
+    assert endpoint is not None
+
+    def refuse(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(endpoint.spool._ids, "keep", refuse)
+    source.committed(end, 2)
+    assert len(list(hook.spool.glob("*.events"))) == 2
+    monkeypatch.undo()
+    source.committed(end, 2)
+    assert len(list(hook.spool.glob("*.events"))) == 1

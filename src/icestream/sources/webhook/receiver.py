@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from icestream.sources.webhook.bodies import events_in, is_gzip, is_lines, too_large, unzipped
@@ -68,16 +69,15 @@ class Receiver:
     ) -> None:
         more: list[tuple[bytes, bytes]] = []
         try:
-            status, content = 200, await self._take(scope, receive)
+            status, body = 200, _answer(*await self._take(scope, receive))
         except Refusal as refusal:
-            status, content = refusal.status, {"error": refusal.reason}
+            status, body = refusal.status, json.dumps({"error": refusal.reason}).encode()
             if refusal.retry_after is not None:
                 more = [(b"retry-after", str(refusal.retry_after).encode())]
             if status == 405:
                 more = [(b"allow", b"POST")]
         except _GoneError:
             return
-        body = json.dumps(content).encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -88,7 +88,8 @@ class Receiver:
 
     async def _take(
         self, scope: Message, receive: Callable[[], Awaitable[Message]]
-    ) -> dict[str, Any]:
+    ) -> tuple[int, int]:
+        """Return how many events were taken, and how many are known from before."""
         stream = self._streams.get(scope["path"])
         if stream is None:
             raise Refusal(404, "no stream has this path")
@@ -108,7 +109,7 @@ class Receiver:
         told = list(zip(arrivals, news, strict=True))
         taken = sum(len(each.events) for each, is_new in told if is_new)
         had = sum(len(each.events) for each, is_new in told if not is_new)
-        return {"taken": taken, "already_had": had}
+        return taken, had
 
     def _refuse_early(self, headers: Headers) -> None:
         """Refuse what the headers alone are enough for, before a body is held in memory."""
@@ -169,6 +170,11 @@ class Receiver:
                 400, f"event {number} has no text or whole number as its {self._id_field!r}"
             )
         return _bounded(str(value).encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=100)
+def _answer(taken: int, already_had: int) -> bytes:
+    return json.dumps({"taken": taken, "already_had": already_had}).encode()
 
 
 def _bounded(event_id: bytes) -> bytes:

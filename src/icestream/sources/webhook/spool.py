@@ -138,12 +138,14 @@ class Spool:
         if self._ids.is_full():
             self._keep_ids()
 
-    def _keep_ids(self) -> None:
+    def _keep_ids(self) -> bool:
         try:
             self._ids.keep(self.end, _now_us())
         except OSError as exc:
             # The events are safe, and so are their ids as long as their segments stay.
             logger.warning("ids of events can't be written down yet: %s", exc)
+            return False
+        return True
 
     def _sync(self) -> None:
         if not self._durable:
@@ -172,8 +174,8 @@ class Spool:
             done = [each for each in self.segments[:-1] if each.end <= number]
             if not done:
                 return
-            if self._ids.kept_up_to < done[-1].end:
-                self._ids.keep(self.end, _now_us())
+            if self._ids.kept_up_to < done[-1].end and not self._keep_ids():
+                return
             self.segments = self.segments[len(done) :]
             self.first = self.segments[0].first
             for each in done:
