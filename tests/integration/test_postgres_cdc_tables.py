@@ -197,3 +197,48 @@ def test_key_in_an_index_of_its_own(shop: Shop) -> None:
     shop.run("UPDATE people SET n = 1", "DELETE FROM people WHERE id = 3")
     mirror.follow()
     assert_same(shop, mirror, "people")
+
+
+def test_table_that_gets_a_key_is_read_anew_and_followed_by_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    shop.run("CREATE TABLE log (id int, what text)", "INSERT INTO log VALUES (1, 'a'), (2, 'b')")
+    mirror = Mirror(shop.source()).follow()
+    shop.run(
+        "UPDATE log SET what = 'not told' WHERE id = 1", "ALTER TABLE log ADD PRIMARY KEY (id)"
+    )
+    mirror.follow()
+    shop.run("UPDATE log SET what = 'told' WHERE id = 2", "DELETE FROM log WHERE id = 1")
+    mirror.follow()
+    assert_same(shop, mirror, "log")
+
+
+def test_table_that_loses_its_key_is_no_burden_to_its_application(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    shop.run("CREATE TABLE log (id int PRIMARY KEY)", "INSERT INTO log VALUES (1), (2)")
+    mirror = Mirror(shop.source()).follow()
+    shop.run("ALTER TABLE log DROP CONSTRAINT log_pkey")
+    mirror.follow()
+    shop.run("INSERT INTO log VALUES (2)")
+    mirror.follow()
+    assert_same(shop, mirror, "log")
+    shop.run("UPDATE log SET id = 3 WHERE id = 1")
+
+
+def test_table_dropped_before_its_turn_is_left_out(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    for name in ("a", "b", "c"):
+        shop.run(f"CREATE TABLE {name} (id) AS VALUES (1), (2)")
+        shop.run(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
+    mirror = Mirror(shop.source())
+    goal = mirror.source.newest(mirror.position)
+    mirror.step(2)
+    shop.run("DROP TABLE b")
+    mirror.follow(2)
+    assert sorted(mirror.tables) == ["public.a", "public.c"]
+    assert mirror.source.rows_between(mirror.position, goal) == 0

@@ -123,7 +123,11 @@ class Driver:
             found = self.found()
             if self.options.follows:
                 self._publish(found)
-            self._tables = by_label(self.published(found))
+            tables = by_label(self.published(found))
+            if not _identities(tables) <= _identities(self._tables):
+                # A view that is older than a table's publication does not see what that leaves out.
+                self.close_snapshot()
+            self._tables = tables
             for table in self._tables.values():
                 load_types(self.session, self.types, table.relation.columns)
             self._tables_at = time.monotonic()
@@ -218,3 +222,7 @@ class Driver:
             if self._session is not None:
                 self._session.close()
                 self._session = None
+
+
+def _identities(tables: Mapping[str, Table]) -> set[tuple[str, str]]:
+    return {(label, table.identity) for label, table in tables.items()}

@@ -20,29 +20,29 @@ class Note:
     """What is known of a table that is followed.
 
     Attributes:
-        oid: which table it is, should its name be given to another.
+        table: which table it is, and by what its rows are told apart: see `Table.identity`.
         seen: the snapshot that its rows were read under; None once that does not matter.
         until: where in the log that snapshot was taken.
     """
 
-    oid: int
+    table: str
     seen: str | None = None
     until: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a part of a position."""
         if self.seen is None:
-            return {"oid": self.oid}
-        return {"oid": self.oid, "s": self.seen, "l": self.until}
+            return {"id": self.table}
+        return {"id": self.table, "s": self.seen, "l": self.until}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Note:
         """Read it from a position."""
-        return cls(told["oid"], told.get("s"), told.get("l", 0))
+        return cls(told["id"], told.get("s"), told.get("l", 0))
 
     def at(self, lsn: int) -> Note:
         """Return it as it is once the log is read up to a place."""
-        return Note(self.oid) if self.seen is not None and lsn >= self.until else self
+        return Note(self.table) if self.seen is not None and lsn >= self.until else self
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,10 @@ SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication') = %s, false),
        pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
 FROM pg_catalog.pg_publication WHERE pubname = %s
 """
+PAIRS_QUERY = """
+SELECT pubname::text, schemaname::text, tablename::text
+FROM pg_catalog.pg_publication_tables WHERE pubname = ANY(%s)
+"""
 MEMBERS_QUERY = """
 SELECT schemaname::text, tablename::text, {shown}
 FROM pg_catalog.pg_publication_tables WHERE pubname = ANY(%s)
@@ -152,6 +156,7 @@ def make_ready(
     else:
         _add(session, whole, keyed)
         _create(session, appends, NEW_ROWS, grown)
+        _move(session, whole, appends, found)
     for table in grown if state is None or state.is_ours else ():
         _log.warning(
             "%s has no key that the log tells: new rows are followed, updates and deletes are not",
@@ -237,6 +242,23 @@ def _add(session: Session, name: str, tables: Sequence[Table]) -> None:
             sql.Identifier(name), _listed(tables)
         )
         _run(session, name, command, CANT_CHANGE)
+
+
+def _move(
+    session: Session, whole: str, appends: str, found: Mapping[tuple[str, str], Found]
+) -> None:
+    """Put tables that got a key, or lost theirs, into the other publication."""
+    members = set(session.rows(PAIRS_QUERY, [[whole, appends]]))
+    for (schema, name), each in found.items():
+        here, there = (appends, whole) if each.table.only_grows else (whole, appends)
+        if (there, schema, name) in members and (here, schema, name) not in members:
+            table = sql.Identifier(schema, name)
+            with session.connection.transaction():
+                for publication, word in ((here, "ADD"), (there, "DROP")):
+                    command = sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
+                        sql.Identifier(publication), sql.SQL(word), table
+                    )
+                    _run(session, publication, command, CANT_CHANGE)
 
 
 def _for_tables(tables: Sequence[Table]) -> sql.Composable:

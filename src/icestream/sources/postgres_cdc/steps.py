@@ -19,13 +19,21 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.tables import Table
 
 
-def lacking(place: Place, goal: Place) -> list[str]:
-    """Return the tables that a goal has and a place neither has nor is about to read."""
+def lacking(place: Place, goal: Place, tables: Mapping[str, Table]) -> list[str]:
+    """Return the tables that a goal has and a place neither has nor is about to read.
+
+    Args:
+        place: where the batch starts.
+        goal: with the tables that are asked for.
+        tables: what there is; one that was dropped meanwhile is not lacking.
+    """
     known = {**place.tables, **place.unsure}
     return [
         label
-        for label, note in goal.tables.items()
-        if label not in place.pending and (label not in known or known[label].oid != note.oid)
+        for label in goal.tables
+        if label in tables
+        and label not in place.pending
+        and (label not in known or known[label].table != tables[label].identity)
     ]
 
 
@@ -52,12 +60,12 @@ def put_in_line(
             kept[label] = read_under[label]
         else:
             pending.append(label)
-    for label in lacking(place, goal):
+    for label in lacking(place, goal, tables):
         kept.pop(label, None)
-        if reads_whole:
+        if not reads_whole:
+            kept[label] = Note(tables[label].identity)
+        elif label not in pending:
             pending.append(label)
-        else:
-            kept[label] = goal.tables[label]
     if place.refresh != goal.refresh:
         anew = [label for label, table in tables.items() if table.mode == "full_refresh"]
         if part is not None and part.table in anew:
@@ -96,7 +104,7 @@ class WholeReads:
                 line.pop(0)
                 part = None
                 continue
-            if part is not None and part.note.oid != table.relation.id:
+            if part is not None and part.note.table != table.identity:
                 part = None
             if left < max_rows and not table.is_keyed and table.rows > left:
                 break
@@ -117,8 +125,8 @@ class WholeReads:
             # Rows of later batches may come from a newer view; changes in between come again.
             return part.note
         if table.mode == "full_refresh":
-            return Note(table.relation.id)
-        return Note(table.relation.id, snapshot.seen, snapshot.lsn)
+            return Note(table.identity)
+        return Note(table.identity, snapshot.seen, snapshot.lsn)
 
     def _count(self, table: Table, part: Part | None, left: int) -> tuple[int, Key | None]:
         """Return the rows that a batch reads, and the last one's key if there are more."""

@@ -72,6 +72,17 @@ class Table:
         return self.relation.table
 
     @property
+    def identity(self) -> str:
+        """Which table it is, and by what its rows are told apart.
+
+        A table that gets the name of another, or another key, is another table to a mirror.
+        """
+        relation = self.relation
+        numbers = {column.name: str(column.number) for column in relation.columns}
+        key = ",".join(numbers[name] for name in relation.key)
+        return f"{relation.id}:{'full' if relation.has_row_key else key}"
+
+    @property
     def is_keyed(self) -> bool:
         """Whether rows have a key of their own, so that one read twice is the same row."""
         return bool(self.relation.key)
