@@ -174,6 +174,17 @@ class MirrorLake(Lake):
 
 
 @dataclass(frozen=True)
+class TextLake(MirrorLake):
+    """A lake whose prices and moments are texts."""
+
+    rows = """(
+      SELECT id, quantity, price::DECIMAL(12,2) AS price, note,
+        changed_at::TIMESTAMPTZ AS changed_at
+      FROM written
+    )"""
+
+
+@dataclass(frozen=True)
 class LogLake(MirrorLake):
     """A lake with every version of every row, appended; the mirror is what is newest of it."""
 

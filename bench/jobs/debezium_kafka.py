@@ -28,11 +28,10 @@ ENDING_SECS = 60
 
 
 @contextmanager
-def running(arguments: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its own log, asked to end when the block does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(arguments, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+def running(arguments: Sequence[str], folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a log of its own, asked to end when the block does."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(arguments, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
         yield process
     finally:
@@ -62,7 +61,7 @@ def wait_for_all(job: dict[str, Any], processes: Sequence[subprocess.Popen[bytes
     while True:
         for process in processes:
             if process.poll() is not None:
-                sys.exit(f"{process.args!r} ended with {process.returncode}")
+                sys.exit(f"{process.args!r} ended with {process.returncode}: see its log")
         try:
             table = lake.catalog().load_table(job["table"])
         except NoSuchTableError:
@@ -78,12 +77,13 @@ def main() -> None:
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(job["folder"])
     began = time.time()
-    with running(job["icestream"], folder) as icestream:
+    logs = Path(job["logs"])
+    with running(job["icestream"], folder, logs / "icestream.log") as icestream:
         while not pipeline_runs(folder, job["pipeline"], began):
             if icestream.poll() is not None:
-                sys.exit(f"icestream ended with {icestream.returncode}")
+                sys.exit(f"icestream ended with {icestream.returncode}: see its log")
             time.sleep(PAUSE_SECS)
-        with running(job["connect"], Path(job["connect_folder"])) as connect:
+        with running(job["connect"], folder, logs / "connect.log") as connect:
             wait_for_all(job, [icestream, connect])
     Path(sys.argv[2]).write_text("{}")
 
