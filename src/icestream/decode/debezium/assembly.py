@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, Shape
+from icestream.contracts.changes import EMPTY, OP, Shape, noting_nulled
 from icestream.decode.blocks import BadValueError
 from icestream.decode.debezium.lot import DELETE
 
@@ -99,7 +99,7 @@ class Assembly:
             places, rows = part.places[begin:stop], part.rows.slice(begin, stop - begin)
             if now:
                 places, rows = self._with_removed(places, rows, part.columns, now)
-            self._cut(table, places, rows)
+            self._cut(table, places, rows, part.nulled if begin == 0 else {})
         if removed:
             self._only_removed(table, removed)
 
@@ -124,7 +124,7 @@ class Assembly:
             columns.update({one.name: one for one in key.columns} if key is not None else {})
         gone = self._by_key(removed, tuple(columns.values()))
         if gone is not None:
-            self._cut(table, *gone)
+            self._cut(table, *gone, {})
 
     def _by_key(
         self, removed: list[int], columns: tuple[Column, ...]
@@ -155,7 +155,9 @@ class Assembly:
             return False
         return True
 
-    def _cut(self, table: Table, places: Ints, rows: pa.RecordBatch) -> None:
+    def _cut(
+        self, table: Table, places: Ints, rows: pa.RecordBatch, nulled: Mapping[str, int]
+    ) -> None:
         """Add a block for each run of rows that have the same key fields."""
         for begin, stop, fields in self._key_runs(table, places, rows):
             key = tuple(name for name in fields if name in rows.schema.names)
@@ -172,7 +174,9 @@ class Assembly:
                 # missing here may be one that is new elsewhere.
                 version = -1 if part.num_columns == 1 else 0
                 columns = Shape(table, key, is_whole=False, version=version).on(part.schema)
-                self.blocks.append(part.replace_schema_metadata(columns.metadata))
+                block = part.replace_schema_metadata(columns.metadata)
+                self.blocks.append(noting_nulled(block, nulled))
+                nulled = {}
 
     def _key_runs(
         self, table: Table, places: Ints, rows: pa.RecordBatch

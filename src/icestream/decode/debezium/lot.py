@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,8 @@ from icestream.decode.debezium import names
 from icestream.decode.debezium.faults import OddValueError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from icestream.decode.debezium.types import Column
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     Flags = npt.NDArray[np.bool_]
     Ints = npt.NDArray[np.int64]
     Bad = list[tuple[int, str]]
-
-_log = logging.getLogger(__name__)
 
 DELETE = "d"
 _BRINGS = ("c", "r", "u")
@@ -70,12 +69,14 @@ class Part:
         rows: the columns with their types, then `OP`, then `UNSENT`.
         columns: of a row.
         removed: records that delete a row and tell it by their key alone.
+        nulled: how many values, by column, are null because no table can hold them.
     """
 
     places: Ints
     rows: pa.RecordBatch
     columns: tuple[Column, ...]
     removed: Ints
+    nulled: Mapping[str, int]
 
 
 def parts_of(
@@ -83,16 +84,16 @@ def parts_of(
 ) -> tuple[dict[names.Table, Part], Bad]:
     """Return the changes of each table, and the records that are none."""
     lot, removed, bad = _sorted_out(lot)
-    rows, is_bad = _rows(lot, placeholder, bad)
+    rows, is_bad, nulled = _rows(lot, placeholder, bad)
     if is_bad.any():
         rows, lot = rows.filter(pa.array(~is_bad)), lot.where(~is_bad)
     ours, gone = _by_table(lot, topic), _by_table(removed, topic)
-    parts = {}
+    parts: dict[names.Table, Part] = {}
     for table in dict.fromkeys([*ours, *gone]):
         at = ours.get(table, np.empty(0, np.int64))
         held = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
         away = removed.places[gone[table]] if table in gone else at[:0]
-        parts[table] = Part(lot.places[at], held, lot.columns, away)
+        parts[table] = Part(lot.places[at], held, lot.columns, away, {} if parts else nulled)
     return parts, bad
 
 
@@ -133,8 +134,10 @@ def _flags(array: pa.Array) -> Flags:
     return flags
 
 
-def _rows(lot: Lot, placeholder: Placeholder, bad: Bad) -> tuple[pa.RecordBatch, Flags]:
-    """Return the rows with their types, and tell which of them are bad."""
+def _rows(
+    lot: Lot, placeholder: Placeholder, bad: Bad
+) -> tuple[pa.RecordBatch, Flags, dict[str, int]]:
+    """Return the rows with their types, which of them are bad, and how many values are lost."""
     deletes = _flags(pc.equal(lot.ops, DELETE))
     chosen = lot.after
     if deletes.any():
@@ -143,6 +146,7 @@ def _rows(lot: Lot, placeholder: Placeholder, bad: Bad) -> tuple[pa.RecordBatch,
         chosen = pa.concat_arrays([lot.after, lot.before]).take(places)
     is_bad = np.zeros(len(chosen), np.bool_)
     missing: dict[str, Flags] = {}
+    nulled: dict[str, int] = {}
     arrays, fields = [], []
     for column, written in zip(lot.columns, chosen.flatten(), strict=True):
         values = written
@@ -150,7 +154,10 @@ def _rows(lot: Lot, placeholder: Placeholder, bad: Bad) -> tuple[pa.RecordBatch,
         if flags is not None:
             missing[column.name] = flags
             values = _without(written, flags)
-        arrays.append(_converted(column, values, lot.places, is_bad, bad))
+        converted = _converted(column, values, lot.places, is_bad, bad)
+        if converted.null_count > values.null_count:
+            nulled[column.name] = converted.null_count - values.null_count
+        arrays.append(converted)
         fields.append(pa.field(column.name, column.kind))
     arrays.append(lot.ops)
     fields.append(pa.field(OP, pa.string()))
@@ -158,14 +165,14 @@ def _rows(lot: Lot, placeholder: Placeholder, bad: Bad) -> tuple[pa.RecordBatch,
         _refuse_new(lot, missing, is_bad, bad)
         arrays.append(_names(missing, len(chosen)))
         fields.append(pa.field(UNSENT, _NAME_LIST))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), is_bad
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), is_bad, nulled
 
 
 def _converted(column: Column, values: pa.Array, places: Ints, is_bad: Flags, bad: Bad) -> pa.Array:
     if column.convert is None:
         return values
     try:
-        return _told(column, values, column.convert(values))
+        return column.convert(values)
     except _CAST_FAULTS:
         pass
     odd = np.zeros(len(values), np.bool_)
@@ -183,13 +190,6 @@ def _converted(column: Column, values: pa.Array, places: Ints, is_bad: Flags, ba
 def _without(values: pa.Array, flags: Flags) -> pa.Array:
     """Return values, null in place of some; `if_else` has no way with some types."""
     return values.take(pa.array(np.arange(len(values)), mask=flags))
-
-
-def _told(column: Column, values: pa.Array, converted: pa.Array) -> pa.Array:
-    lost = converted.null_count - values.null_count
-    if lost:
-        _log.warning("column %r: %d values that no table can hold are null", column.name, lost)
-    return converted
 
 
 def _refuse_new(lot: Lot, missing: dict[str, Flags], is_bad: Flags, bad: Bad) -> None:
