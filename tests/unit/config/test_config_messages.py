@@ -232,6 +232,14 @@ def test_key_one_level_too_far_right_is_given_its_place() -> None:
     )
 
 
+def test_tables_of_a_source_that_has_none() -> None:
+    text = "sources:\n  s:\n    connector: datagen\n    streams: [{name: orders}]\n"
+    assert message(text) == (
+        "orders.yaml:4:14 sources.s.streams: a source of 'datagen' has no tables to name\n"
+        "  Take `streams` out; what is read is said in `config`."
+    )
+
+
 def test_part_at_the_left_edge_is_given_its_section() -> None:
     assert message("lake: {connector: iceberg}\nspark: {}\nmaster: x\n") == (
         "orders.yaml:1:1 lake: no key is called 'lake' here\n"

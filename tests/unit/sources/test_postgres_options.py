@@ -1,0 +1,128 @@
+"""Options of `postgres-cdc`: which tables they name, and what slot and publication are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
+from icestream.sources.postgres_cdc.label import names_of
+
+
+def options(**told: Any) -> PostgresCdcOptions:
+    return PostgresCdcOptions.model_validate({"host": "h", "database": "d", "user": "u", **told})
+
+
+def test_every_table_of_public_is_followed_by_default() -> None:
+    assert options().mode_of("public", "orders") == "incremental"
+    assert options().mode_of("sales", "orders") is None
+
+
+def test_patterns_name_schema_and_table() -> None:
+    given = options(tables=["sales.*", "public.order?", "people"])
+    assert given.mode_of("sales", "any.thing") == "incremental"
+    assert given.mode_of("public", "orders") == "incremental"
+    assert given.mode_of("public", "people") == "incremental"
+    assert given.mode_of("public", "orderss") is None
+    assert given.named_tables == (("public", "people"),)
+
+
+def test_streams_have_modes() -> None:
+    given = options(
+        streams=[{"name": "a"}, {"name": "b", "namespace": "s", "sync_mode": "full_refresh"}]
+    )
+    assert given.mode_of("public", "a") == "incremental"
+    assert given.mode_of("s", "b") == "full_refresh"
+    assert given.mode_of("public", "c") is None
+    assert given.named_tables == (("public", "a"), ("s", "b"))
+
+
+def test_names_come_from_the_database_and_the_tables() -> None:
+    plain = options()
+    assert plain.slot == options(tables=["public.*"]).slot == plain.publication_name
+    assert plain.slot.startswith("icestream_")
+    others = {
+        options(database="e").slot,
+        options(tables=["a.*"]).slot,
+        options(streams=[{"name": "a"}]).slot,
+    }
+    assert len({plain.slot, *others}) == 4
+    assert options(host="other", port=1, user="v").slot == plain.slot
+
+
+def test_names_that_are_told_are_kept() -> None:
+    given = options(slot_name="mine", publication="Ours")
+    assert (given.slot, given.publication_name) == ("mine", "Ours")
+    assert options(slot_name="mine").publication_name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("told", "follows"),
+    [
+        ({}, True),
+        ({"snapshot": "never"}, True),
+        ({"snapshot": "only"}, False),
+        ({"streams": [{"name": "a", "sync_mode": "full_refresh"}]}, False),
+        ({"streams": [{"name": "a", "sync_mode": "full_refresh"}, {"name": "b"}]}, True),
+    ],
+)
+def test_slot_is_needed_only_for_changes(told: dict[str, Any], *, follows: bool) -> None:
+    assert options(**told).follows is follows
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {"tables": ["a"], "streams": [{"name": "a"}]},
+            "`tables` and `streams` say the same in two ways; keep one of them",
+        ),
+        (
+            {"streams": [{"name": "a"}, {"name": "a", "namespace": "public"}]},
+            "`streams` names the table 'public.a' twice",
+        ),
+        ({"tables": ["public."]}, "'public.' is no name of a table; write e.g. 'public.orders'"),
+        ({"tables": [".a"]}, "'.a' is no name of a table; write e.g. 'public.orders'"),
+    ],
+)
+def test_tables_that_cannot_be(told: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        options(**told)
+    assert message in str(caught.value)
+
+
+def test_identity_is_free_of_secrets_and_of_the_address() -> None:
+    source = PostgresCdcSource(options(password="only-for-tests", slot_name="s"))  # noqa: S106
+    assert source.identity() == "postgres-cdc d s"
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [
+        ("public.orders", ("public", "orders")),
+        ('"My.Shop"."Or""der"', ("My.Shop", 'Or"der')),
+        ('public."A b"', ("public", "A b")),
+    ],
+)
+def test_labels_are_read_back(label: str, names: tuple[str, str]) -> None:
+    assert names_of(label) == names
+
+
+def test_streams_beside_config_reach_the_source() -> None:
+    from icestream.config.loader import parse
+
+    config = parse(
+        "sources:\n"
+        "  shop:\n"
+        "    connector: postgres-cdc\n"
+        "    config: {host: h, database: d, user: u}\n"
+        "    streams: [{name: rates, sync_mode: full_refresh}]\n"
+        "sinks: {lake: {connector: iceberg}}\n"
+        "pipelines: {shop: {source: shop, sink: lake}}\n",
+        "shop.yaml",
+    )
+    given = config.sources["shop"].options
+    assert isinstance(given, PostgresCdcOptions)
+    assert given.mode_of("public", "rates") == "full_refresh"

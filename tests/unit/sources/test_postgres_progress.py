@@ -1,0 +1,124 @@
+"""Positions of `postgres-cdc`, the lag of its slot, and what it thinks waits in the log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from icestream.sources.postgres_cdc.lag import Lag
+from icestream.sources.postgres_cdc.position import Note, Part, Place
+from icestream.sources.postgres_cdc.waiting_changes import COUNTED_BYTES, WaitingChanges
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Log:
+    """Stands for the driver: where the log ends, and how many changes it holds."""
+
+    def __init__(self) -> None:
+        self.end = 1000
+        self.changes = 0
+        self.counts = 0
+
+    def end_of_log(self) -> int:
+        return self.end
+
+    def count_changes(self, end: int) -> int:
+        assert end == self.end
+        self.counts += 1
+        return self.changes
+
+
+def ended(waiting: WaitingChanges, log: Log, start: int) -> int:
+    return waiting.end(cast("Any", log), start)
+
+
+def test_positions_survive_json() -> None:
+    place = Place(
+        system="1",
+        lsn=7,
+        tables={"public.a": Note("1:1"), "public.b": Note("2:1", "5:9:7", 70)},
+        pending=("public.c", "public.d"),
+        part=Part("public.c", ("x", "2"), Note("3:1,2", "5:9:", 70)),
+        unsure={"public.e": Note("4:")},
+        refresh="r",
+    )
+    assert Place.from_json(json.loads(json.dumps(place.to_json()))) == place
+
+
+def test_position_without_more_says_no_more() -> None:
+    assert Place("1", 7).to_json() == {"system": "1", "lsn": 7, "tables": {}}
+
+
+def test_note_of_a_view_goes_where_the_log_was_when_it_was_taken() -> None:
+    place = Place("1", 5, {"a": Note("1:1", "5:9:", 70)})
+    assert place.at(69).tables["a"] == Note("1:1", "5:9:", 70)
+    assert place.at(70).tables["a"] == Note("1:1")
+
+
+def test_log_without_changes_is_no_batch_before_the_heartbeat() -> None:
+    clock, log = Clock(), Log()
+    waiting = WaitingChanges(10, clock)
+    log.end = 1200
+    assert ended(waiting, log, 1000) == 1000
+    clock.now += 9
+    assert ended(waiting, log, 1000) == 1000
+    clock.now += 2
+    assert ended(waiting, log, 1000) == 1200
+    assert waiting.rows(1000, 1200) == 1
+
+
+def test_changes_are_counted_at_most_once_a_second() -> None:
+    clock, log = Clock(), Log()
+    waiting = WaitingChanges(1000, clock)
+    for _ in range(10):
+        log.end += 10
+        ended(waiting, log, 1000)
+        clock.now += 0.1
+    assert log.counts == 1
+    clock.now += 1
+    log.changes = 3
+    log.end += 10
+    assert ended(waiting, log, 1000) == log.end
+    assert waiting.rows(1000, log.end) == 3
+
+
+def test_much_log_is_not_counted_but_estimated() -> None:
+    clock, log = Clock(), Log()
+    waiting = WaitingChanges(1000, clock)
+    log.end = 1000 + COUNTED_BYTES
+    assert ended(waiting, log, 1000) == log.end
+    assert log.counts == 0
+    assert waiting.rows(1000, log.end) == COUNTED_BYTES // 150
+    waiting.learn(COUNTED_BYTES, COUNTED_BYTES // 50)
+    assert waiting.rows(1000, log.end) == COUNTED_BYTES // 100
+
+
+def test_cap_is_about_so_many_rows_away_and_never_beyond_the_end() -> None:
+    waiting = WaitingChanges(10)
+    assert waiting.cap(0, 150_000, 100) == 15_000
+    assert waiting.cap(0, 150_000, 1000) == 150_000
+    assert waiting.cap(0, 10, 1) == 10
+    assert waiting.rows(10, 10) == 0
+
+
+def test_lag_is_bytes_and_the_age_of_the_oldest_of_them() -> None:
+    clock = Clock()
+    lag = Lag(clock)
+    assert lag.measure() == {}
+    lag.log_ends(100)
+    lag.slot_stands(100)
+    assert lag.measure() == {"slot_lag_bytes": 0.0, "slot_lag_seconds": 0.0}
+    lag.log_ends(150)
+    clock.now += 5
+    lag.log_ends(400)
+    clock.now += 1
+    assert lag.measure() == {"slot_lag_bytes": 300.0, "slot_lag_seconds": 6.0}
+    lag.slot_stands(150)
+    assert lag.measure() == {"slot_lag_bytes": 250.0, "slot_lag_seconds": 1.0}
