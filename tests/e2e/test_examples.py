@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from decimal import Decimal
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from tests.fixtures.command_line import run_icestream
 from tests.fixtures.oauth_gateway import OAuthGateway
 from tests.fixtures.ports import answers, free_port
@@ -23,6 +25,7 @@ from icestream.testing.faults import RunProcess
 if TYPE_CHECKING:
     import pytest
     from tests.fixtures.kafka import KafkaBroker
+    from tests.fixtures.postgres import Postgres
     from tests.fixtures.rest_catalog import RestCatalog
     from tests.fixtures.s3_store import S3Store
 
@@ -207,3 +210,32 @@ def test_python_api(tmp_path: Path) -> None:
         "lamp": 39.0,
         "chair": 129.0,
     }
+
+
+def test_postgres_mirror(tmp_path: Path, postgres: Postgres) -> None:
+    folder, database = copied("postgres_mirror", tmp_path), postgres.new_database()
+    with psycopg.connect(postgres.dsn_of(database), autocommit=True) as session:
+        session.execute("CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(10,2))")
+        session.execute("CREATE TABLE tags (name text PRIMARY KEY)")
+        session.execute("INSERT INTO orders VALUES (1, 2.5), (2, 5)")
+        session.execute("INSERT INTO tags VALUES ('a')")
+        env = {
+            **os.environ,
+            "PGHOST": postgres.host,
+            "PGPORT": str(postgres.port),
+            "PGDATABASE": database,
+            "PGUSER": postgres.user,
+            "PGPASSWORD": postgres.password,
+        }
+        first = run_icestream("run", "--once", folder=folder, env=env)
+        session.execute("DELETE FROM orders WHERE id = 1")
+        session.execute("INSERT INTO tags VALUES ('b')")
+        second = run_icestream("run", "--once", folder=folder, env=env)
+        session.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE database = current_database()"
+        )
+
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert rows_of(folder, "public.orders") == [{"id": 2, "amount": Decimal("5.00")}]
+    assert sorted(row["name"] for row in rows_of(folder, "public.tags")) == ["a", "b"]
