@@ -61,7 +61,7 @@ EXIT_CODES = {
     1: "Something went wrong.",
     2: "The configuration or the command line is wrong, or something that it needs is not there.",
     3: "Nobody answers at an address.",
-    4: "`plan --detailed-exitcode`: something would be created or changed. `verify`: a table differs.",
+    4: "`plan --detailed-exitcode`: something would be created or changed. `verify`: rows differ.",
     5: "A person is needed. A restart would not help.",
     130: "Ended at once, by a second Ctrl-C or SIGTERM.",
 }

@@ -61,20 +61,28 @@ LIMIT 5"""
     type=click.Path(path_type=Path, file_okay=False),
     help="Where everything is kept; a new temporary folder by default.",
 )
+@click.option("--cdc", is_flag=True, help="Mirror a PostgreSQL database instead, started for it.")
 @with_screen
-def command(screen: Screen, seconds: float, folder: Path | None) -> int:
+def command(screen: Screen, seconds: float, folder: Path | None, *, cdc: bool) -> int:
     """Stream made-up shop events into an Iceberg table, with no server and no cloud.
 
     Rows stream in for some seconds while a live view shows the commits. Then the table is
     queried, and shown how to read it from DuckDB, Polars and Spark. The folder is kept.
+
+    With --cdc a PostgreSQL is started (pip install 'icestream[demo,postgres]') and mirrored while a
+    small shop changes its tables. Then every row is compared, and all is cleaned up but --dir.
     """
+    if cdc:
+        from icestream.cli.demo_cdc import run_cdc_demo
+
+        return run_cdc_demo(screen, seconds, folder)
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
     from icestream.engine.choices import RunChoices
     from icestream.plan.planner import build
     from icestream.tables.query import query
 
-    file = _write_file(folder)
+    file = write_file(folder, DEMO_FILE)
     screen.note(f"A shop's events, 2,000 a second, into an Iceberg table in {file.parent}")
     plan = build(load(file))
     run = run_plan(
@@ -103,7 +111,8 @@ class _Timer:
             run.stop()
 
 
-def _write_file(folder: Path | None) -> Path:
+def write_file(folder: Path | None, text: str) -> Path:
+    """Write the demo's file into a folder, or into a new temporary one; return where it is."""
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="icestream-demo-"))
     file = folder.absolute() / "icestream.yaml"
@@ -115,7 +124,7 @@ def _write_file(folder: Path | None) -> Path:
         )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(DEMO_FILE, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise PlanError(
             f"the file can't be written: {exc.strerror}",

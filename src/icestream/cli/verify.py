@@ -70,14 +70,14 @@ def command(
     reports = []
     for report in verify(plan, spark, tables=tables, limit=limit):
         reports.append(report)
-        screen.say(_told(report))
+        screen.say(told(report))
     good = all(report.is_same for report in reports)
     if screen.is_json:
         screen.show({"is_same": good, "tables": [one.to_json() for one in reports]}, "")
     return 0 if good else DIFFERENCES
 
 
-def _told(report: TableReport) -> str:
+def told(report: TableReport) -> str:
     """Return what is said of a table: one line if it is the same."""
     head = f"{render.tick(good=report.is_same)} {report.source} -> {report.table}: {report.status}"
     if not report.point:
