@@ -1,0 +1,181 @@
+"""PostgreSQL as the other side of a comparison: one view, its parts, and what changed since."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from icestream.sources.postgres_cdc import PostgresCdcSource
+from icestream.sources.postgres_cdc.options import PostgresCdcOptions
+from icestream.verify import postgres_side
+from icestream.verify.postgres_side import PostgresSide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fixtures.postgres import Postgres
+
+    from icestream.contracts.position import Position
+    from icestream.verify.side import Point
+
+TABLES = """
+CREATE TABLE keyed (id int PRIMARY KEY, what text);
+CREATE TABLE bare (what text);
+CREATE TABLE whole (what text, who int);
+ALTER TABLE whole REPLICA IDENTITY FULL;
+CREATE TABLE split (id int PRIMARY KEY, what text) PARTITION BY RANGE (id);
+CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (100);
+CREATE TABLE split_2 PARTITION OF split FOR VALUES FROM (100) TO (200);
+INSERT INTO keyed SELECT n, repeat('x', 500) FROM generate_series(1, 2000) AS n;
+INSERT INTO whole VALUES ('same', 1), ('same', 1), ('other', 2);
+INSERT INTO split SELECT n, 'part' FROM generate_series(50, 149) AS n;
+"""
+KEYED, BARE, WHOLE, SPLIT = (("public", name) for name in ("keyed", "bare", "whole", "split"))
+
+
+class Database:
+    """A database that is followed, and its side."""
+
+    def __init__(self, server: Postgres) -> None:
+        self.dsn = server.dsn_of(database := server.new_database())
+        self.sql(TABLES)
+        self.options = PostgresCdcOptions.model_validate(
+            {
+                "host": server.host,
+                "port": server.port,
+                "database": database,
+                "user": server.user,
+                "password": server.password,
+            }
+        )
+        source = PostgresCdcSource(self.options)
+        self.begin: Position = source.first()
+        source.close()
+        self.side = PostgresSide(self.options)
+
+    def sql(self, *commands: str) -> list[Any]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursors = [connection.execute(command.encode()) for command in commands]
+            return [cursor.fetchall() if cursor.description else None for cursor in cursors]
+
+    def point(self) -> Point:
+        names = self.side.tables()
+        return self.side.point({name: {**self.begin, "pending": []} for name in names})
+
+    def rows(self, point: Point, name: tuple[str, str], parts: int = 4) -> list[dict[str, Any]]:
+        table = point.tables[name]
+        reader = pickle.loads(pickle.dumps(self.side.reader(table)))  # noqa: S301 - ours
+        found: list[dict[str, Any]] = []
+        for part in self.side.parts(table, parts):
+            for batch in reader.read(pickle.loads(pickle.dumps(part))):  # noqa: S301 - ours
+                found += batch.to_pylist()
+        return found
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[Database]:
+    database = Database(postgres)
+    yield database
+    database.side.close()
+    database.sql(f"SELECT pg_drop_replication_slot('{database.options.slot}')")
+
+
+def test_tables_are_told_with_their_keys(database: Database) -> None:
+    point = database.point()
+    assert {name: table.key for name, table in point.tables.items()} == {
+        KEYED: ("id",),
+        BARE: (),
+        WHOLE: ("_row_key",),
+        SPLIT: ("id",),
+    }
+    assert point.tables[WHOLE].own == ("_row_key",)
+    assert {changes.rows for changes in point.changes.values()} == {0}
+
+
+def test_parts_give_each_row_once_as_it_was(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_side, "PAGES_A_PART", 10)
+    point = database.point()
+    database.sql("DELETE FROM keyed WHERE id < 1000", "INSERT INTO keyed VALUES (3000, 'new')")
+    assert len(database.side.parts(point.tables[KEYED], 4)) == 4
+    assert sorted(row["id"] for row in database.rows(point, KEYED)) == list(range(1, 2001))
+    assert sorted(row["id"] for row in database.rows(point, SPLIT)) == list(range(50, 150))
+    assert len(database.rows(point, BARE)) == 0
+
+
+def test_rows_that_are_alike_in_everything_are_one(database: Database) -> None:
+    found = database.rows(database.point(), WHOLE)
+    assert sorted((row["what"], row["who"]) for row in found) == [("other", 2), ("same", 1)]
+
+
+def test_log_tells_whose_rows_changed(database: Database) -> None:
+    database.sql(
+        "UPDATE keyed SET what = 'new' WHERE id IN (1, 2)",
+        "UPDATE keyed SET what = 'newer' WHERE id = 2",
+        "DELETE FROM keyed WHERE id = 3",
+        "UPDATE keyed SET id = 5000 WHERE id = 4",
+        "INSERT INTO bare VALUES ('one'), ('two')",
+        "UPDATE whole SET who = 3 WHERE who = 2",
+        "TRUNCATE split",
+        "INSERT INTO split VALUES (7, 'after')",
+    )
+    changes = database.point().changes
+    keys = changes[KEYED].keys
+    assert keys is not None
+    assert sorted(keys.column("id").to_pylist()) == [1, 2, 3, 4, 5000]
+    assert (changes[BARE].keys, changes[BARE].rows) == (None, 2)
+    told = changes[WHOLE].keys
+    assert told is not None
+    assert told.num_rows == 2
+    assert [name for name, each in changes.items() if each.is_emptied] == [SPLIT]
+
+
+def test_change_that_is_not_on_disk_yet_is_told(database: Database) -> None:
+    database.sql("SET synchronous_commit = off", "UPDATE keyed SET what = 'late' WHERE id = 9")
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = off")
+        connection.execute("UPDATE keyed SET what = 'later' WHERE id = 10")
+        keys = database.point().changes[KEYED].keys
+    assert keys is not None
+    assert sorted(keys.column("id").to_pylist()) == [9, 10]
+
+
+def test_slot_stays_as_it_is_and_its_copy_goes(database: Database) -> None:
+    slots = (
+        "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots "
+        "WHERE database = current_database()"
+    )
+    before = database.sql(slots)
+    database.sql("UPDATE keyed SET what = 'new' WHERE id = 1")
+    database.point()
+    assert database.sql(slots) == before
+
+
+def test_slot_that_another_session_reads_can_be_looked_into(database: Database) -> None:
+    database.sql("UPDATE keyed SET what = repeat('y', 1000)")
+    copy = (
+        f"COPY (SELECT data FROM pg_logical_slot_peek_binary_changes('{database.options.slot}', "  # noqa: S608
+        f"NULL, NULL, 'proto_version', '1', 'publication_names', "
+        f"'{database.options.publication_name}'), generate_series(1, 20)) TO STDOUT"
+    )
+    with (
+        psycopg.connect(database.dsn, autocommit=True) as connection,
+        connection.cursor() as cursor,
+        cursor.copy(copy.encode()) as reading,
+    ):
+        reading.read()
+        keys = database.point().changes[KEYED].keys
+        for _ in reading:
+            pass
+    assert keys is not None
+    assert keys.num_rows == 2000
+
+
+def test_table_in_line_for_its_first_rows_is_not_whole(database: Database) -> None:
+    database.side.tables()
+    assert not database.side.is_whole(KEYED, database.begin)
+    assert database.side.is_whole(KEYED, {**database.begin, "pending": ["public.bare"]})

@@ -1,0 +1,154 @@
+"""Which tables are compared, and what is said of those that are not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.mark import BatchMark
+from icestream.verify.side import Changes, Point, Reader, Side, SideTable
+from icestream.verify.verify import ROUNDS, _Verifying
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icestream.contracts.position import Position
+    from icestream.verify.report import TableReport
+    from icestream.verify.side import TableNames
+
+ORDERS = ("public", "orders")
+COLUMNS = pa.schema([("id", pa.int64())])
+RUN_FIRST = "run `icestream run --once`, then compare again"
+
+
+class PlainSide(Side):
+    """A database of one table."""
+
+    def __init__(self, key: tuple[str, ...] = ("id",), changes: Changes | None = None) -> None:
+        self.table = SideTable(ORDERS, COLUMNS, key)
+        self.changes = changes or Changes()
+        self.whole = True
+        self.points = 0
+
+    def identity(self) -> str:
+        return "plain"
+
+    def tables(self) -> list[TableNames]:
+        return [ORDERS]
+
+    def is_whole(self, table: TableNames, mark: Position) -> bool:
+        return self.whole
+
+    def point(self, marks: Mapping[TableNames, Position]) -> Point:
+        self.points += 1
+        return Point("here", {ORDERS: self.table}, {ORDERS: self.changes})
+
+    def parts(self, table: SideTable, count: int) -> Sequence[Any]:
+        return []
+
+    def reader(self, table: SideTable) -> Reader:
+        raise AssertionError
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class PlainTable:
+    epoch: int
+    columns: pa.Schema = COLUMNS
+    own: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> BatchMark | None:
+        return BatchMark("shop", "q", self.epoch, "plain", {}, {}) if self.epoch >= 0 else None
+
+    @property
+    def version(self) -> str:
+        return str(self.epoch)
+
+
+@dataclass
+class PlainMirror:
+    """A mirror whose table is at another batch each time it is looked up."""
+
+    epochs: list[int]
+    columns: pa.Schema = COLUMNS
+    pipeline: str = "shop"
+    seen: list[int] = field(default_factory=list)
+
+    def name(self, table: TableNames) -> str:
+        return ".".join(("lake", *table))
+
+    def look_up(self, table: TableNames) -> PlainTable | None:
+        if not self.epochs:
+            return None
+        epoch = self.epochs.pop(0) if len(self.epochs) > 1 else self.epochs[0]
+        return PlainTable(epoch, self.columns)
+
+
+def no_spark() -> Any:
+    raise AssertionError("nothing is compared")
+
+
+def only_report(mirror: Any, side: PlainSide) -> TableReport:
+    (report,) = _Verifying(mirror, side, no_spark, 20).reports([ORDERS])
+    assert (report.pipeline, report.source, report.table) == (
+        "shop",
+        "public.orders",
+        "lake.public.orders",
+    )
+    return report
+
+
+def test_table_that_is_not_there_is_not_compared() -> None:
+    report = only_report(PlainMirror([]), PlainSide())
+    assert (report.status, report.reason) == (
+        "not compared",
+        f"there is no such table of this pipeline yet; {RUN_FIRST}",
+    )
+
+
+def test_table_of_another_pipeline_is_not_compared() -> None:
+    assert only_report(PlainMirror([-1]), PlainSide()).status == "not compared"
+
+
+def test_table_that_is_still_filled_is_not_compared() -> None:
+    side = PlainSide()
+    side.whole = False
+    report = only_report(PlainMirror([3]), side)
+    assert report.reason == f"its first rows are not all there yet; {RUN_FIRST}"
+
+
+def test_table_that_is_written_to_all_the_time_is_given_up() -> None:
+    side = PlainSide()
+    report = only_report(PlainMirror(list(range(50))), side)
+    assert (report.status, report.reason) == (
+        "not compared",
+        "it is written to faster than it can be looked at; stop the pipeline meanwhile",
+    )
+    assert side.points == ROUNDS
+
+
+def test_table_that_was_written_to_once_is_looked_at_again() -> None:
+    side = PlainSide(key=("gone",))
+    report = only_report(PlainMirror([1, 2, 2, 2]), side)
+    assert side.points == 2
+    assert (report.status, report.reason) == (
+        "different",
+        "the table lacks the key's column 'gone', or has another type for it",
+    )
+
+
+def test_table_that_was_emptied_since_is_not_compared() -> None:
+    report = only_report(PlainMirror([1]), PlainSide(changes=Changes(rows=1, is_emptied=True)))
+    assert report.reason == f"all its rows went at once since the newest batch; {RUN_FIRST}"
+
+
+def test_table_without_a_key_that_grew_is_not_compared() -> None:
+    report = only_report(PlainMirror([1]), PlainSide(key=(), changes=Changes(rows=1200)))
+    assert report.reason == (
+        f"it has no key, and 1,200 rows came since the newest batch; {RUN_FIRST}"
+    )
