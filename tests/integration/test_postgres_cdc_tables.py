@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
 
 from icestream.contracts.changes import COLUMN_ID, shape_of
 
 if TYPE_CHECKING:
-    import pytest
     from tests.fixtures.changing_database import Shop
 
 
@@ -130,7 +130,7 @@ def test_columns_and_rows_that_a_publication_leaves_out_are_left_out_of_the_snap
     shop: Shop,
 ) -> None:
     shop.run(
-        "CREATE TABLE people (id int PRIMARY KEY, name text, secret text)",
+        "CREATE TABLE people (id int PRIMARY KEY, name text, secret text DEFAULT 's')",
         "INSERT INTO people VALUES (1, 'Ada', 's'), (2, 'Bob', 's'), (3, '100%', 's')",
         "CREATE PUBLICATION part FOR TABLE people (id, name) WHERE (id <> 2)",
     )
@@ -242,3 +242,48 @@ def test_table_dropped_before_its_turn_is_left_out(
     mirror.follow(2)
     assert sorted(mirror.tables) == ["public.a", "public.c"]
     assert mirror.source.rows_between(mirror.position, goal) == 0
+
+
+@pytest.mark.parametrize(
+    "default", ["DEFAULT 5", "DEFAULT random()::int", "GENERATED ALWAYS AS IDENTITY"]
+)
+def test_default_of_a_column_that_is_added_reaches_rows_that_were_there(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, default: str
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1), (2)")
+    mirror = Mirror(shop.source()).follow()
+    shop.run("INSERT INTO orders VALUES (3)", f"ALTER TABLE orders ADD n int {default}")
+    shop.run("INSERT INTO orders (id) VALUES (4)")
+    mirror.follow()
+    assert_same(shop, mirror, "orders")
+    before = len(mirror.batches)
+    shop.run("ALTER TABLE orders ADD plain text", "VACUUM FULL orders")
+    shop.run("INSERT INTO orders (id, plain) VALUES (5, 'x')")
+    mirror.follow()
+    assert sum(mirror.batches[before:]) == 1
+
+
+def test_older_change_takes_no_column_away_that_was_added_since(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, a text)")
+    mirror = Mirror(shop.source()).follow()
+    shop.run(
+        "INSERT INTO orders VALUES (1, 'x')",
+        "ALTER TABLE orders ADD b text",
+    )
+    mirror.follow()
+    assert not shape_of(mirror.schemas["public.orders"]).is_whole
+    shop.run("INSERT INTO orders VALUES (2, 'x', 'y')")
+    mirror.follow()
+    assert shape_of(mirror.schemas["public.orders"]).is_whole
+
+
+def test_named_table_that_is_dropped_does_not_stop_the_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE people (id int PRIMARY KEY)")
+    mirror = Mirror(shop.source(tables=["public.orders", "public.people"])).follow()
+    shop.run("DROP TABLE people", "INSERT INTO orders VALUES (1)")
+    mirror.follow()
+    assert_same(shop, mirror, "orders")

@@ -43,9 +43,9 @@ def test_positions_survive_json() -> None:
     place = Place(
         system="1",
         lsn=7,
-        tables={"public.a": Note("1:1"), "public.b": Note("2:1", "5:9:7", 70)},
+        tables={"public.a": Note("1:1"), "public.b": Note("2:1", 3, "5:9:7", 70)},
         pending=("public.c", "public.d"),
-        part=Part("public.c", ("x", "2"), Note("3:1,2", "5:9:", 70)),
+        part=Part("public.c", ("x", "2"), Note("3:1,2", 4, "5:9:", 70)),
         unsure={"public.e": Note("4:")},
         refresh="r",
     )
@@ -57,9 +57,9 @@ def test_position_without_more_says_no_more() -> None:
 
 
 def test_note_of_a_view_goes_where_the_log_was_when_it_was_taken() -> None:
-    place = Place("1", 5, {"a": Note("1:1", "5:9:", 70)})
-    assert place.at(69).tables["a"] == Note("1:1", "5:9:", 70)
-    assert place.at(70).tables["a"] == Note("1:1")
+    place = Place("1", 5, {"a": Note("1:1", 2, "5:9:", 70)})
+    assert place.at(69).tables["a"] == Note("1:1", 2, "5:9:", 70)
+    assert place.at(70).tables["a"] == Note("1:1", 2)
 
 
 def test_log_without_changes_is_no_batch_before_the_heartbeat() -> None:

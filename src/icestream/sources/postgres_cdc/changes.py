@@ -160,7 +160,10 @@ class _Catalog:
             numbers = {c.number for c in now.relation.columns if c.name in now.order}
             primary = tuple(c.name for c in columns if c.number in numbers)
             key = key_of(FULL, columns, primary)
-        return replace(relation, columns=columns, key=key)
+        # An older row says nothing of a column that was added since, least of all that it is gone.
+        last = max((column.number or 0 for column in columns), default=0)
+        is_whole = all((column.number or 0) <= last for column in now.relation.columns)
+        return replace(relation, columns=columns, key=key, is_whole=is_whole)
 
     def values_now(
         self, relation: Relation, columns: Sequence[str], keys: Sequence[tuple[str, ...]]

@@ -90,12 +90,14 @@ class Driver:
         return end
 
     def found(self) -> Mapping[tuple[str, str], Found]:
-        """Return the tables that the options ask for.
+        """Return the tables that the options ask for; one that is dropped later is not missed.
 
         Raises:
             ConnectorError: there is none, or one that is named is not there.
         """
         found = find_tables(self.session, self.options)
+        if self._tables:
+            return found
         lacking = [name for name in self.options.named_tables if name not in found]
         if lacking:
             raise ConnectorError(
@@ -225,4 +227,4 @@ class Driver:
 
 
 def _identities(tables: Mapping[str, Table]) -> set[tuple[str, str]]:
-    return {(label, table.identity) for label, table in tables.items()}
+    return {(label, f"{table.identity} {table.newest_default}") for label, table in tables.items()}

@@ -21,28 +21,29 @@ class Note:
 
     Attributes:
         table: which table it is, and by what its rows are told apart: see `Table.identity`.
+        columns: the highest number of a column that was read.
         seen: the snapshot that its rows were read under; None once that does not matter.
         until: where in the log that snapshot was taken.
     """
 
     table: str
+    columns: int = 0
     seen: str | None = None
     until: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a part of a position."""
-        if self.seen is None:
-            return {"id": self.table}
-        return {"id": self.table, "s": self.seen, "l": self.until}
+        told: dict[str, Any] = {"id": self.table, "columns": self.columns}
+        return told if self.seen is None else {**told, "s": self.seen, "l": self.until}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Note:
         """Read it from a position."""
-        return cls(told["id"], told.get("s"), told.get("l", 0))
+        return cls(told["id"], told["columns"], told.get("s"), told.get("l", 0))
 
     def at(self, lsn: int) -> Note:
         """Return it as it is once the log is read up to a place."""
-        return Note(self.table) if self.seen is not None and lsn >= self.until else self
+        return replace(self, seen=None, until=0) if lsn >= self.until else self
 
 
 @dataclass(frozen=True)

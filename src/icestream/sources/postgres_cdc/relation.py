@@ -52,6 +52,7 @@ class Relation:
         columns: in the order of their numbers.
         key: names of the columns that tell rows apart, see `key_of`.
         version: a place of the log where it had these columns.
+        is_whole: whether these are all the columns that it has had since.
     """
 
     id: int
@@ -61,6 +62,7 @@ class Relation:
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     version: int = field(default=0, compare=False)
+    is_whole: bool = field(default=True, compare=False)
 
     @property
     def table(self) -> tuple[str, str]:
@@ -116,6 +118,7 @@ def block_columns(
         relation.block_key,
         is_snapshot=snapshot,
         is_first=first,
+        is_whole=relation.is_whole,
         version=relation.version,
     )
     return shape.on(pa.schema(fields))

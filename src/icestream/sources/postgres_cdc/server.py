@@ -79,6 +79,10 @@ class Server:
                 application_name=self.application,
                 client_encoding="UTF8",
                 connect_timeout=CONNECT_SECS,
+                # A session that waits for its tasks must not be taken for dead on the way.
+                keepalives_idle=30,
+                keepalives_interval=10,
+                keepalives_count=6,
                 autocommit=True,
                 prepare_threshold=None,  # a pool between us and the server may not keep them
             )

@@ -21,7 +21,13 @@ from icestream.sources.postgres_cdc.position import Note, Place
 from icestream.sources.postgres_cdc.readiness import readiness
 from icestream.sources.postgres_cdc.relation import block_columns
 from icestream.sources.postgres_cdc.server import Server
-from icestream.sources.postgres_cdc.steps import WholeReads, lacking, put_in_line
+from icestream.sources.postgres_cdc.steps import (
+    WholeReads,
+    is_stale,
+    lacking,
+    note_of,
+    put_in_line,
+)
 from icestream.sources.postgres_cdc.types import TypeCatalog
 from icestream.sources.postgres_cdc.waiting_changes import WaitingChanges
 
@@ -88,9 +94,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         tables = driver.tables(anew=True)
         lsn = driver.make_slot() if self.options.follows else 0
         followed = {
-            label: Note(table.identity)
-            for label, table in tables.items()
-            if table.mode == "incremental"
+            label: note_of(table) for label, table in tables.items() if table.mode == "incremental"
         }
         if self.options.snapshot == "never":
             return Place(system, lsn, followed).to_json()
@@ -129,10 +133,9 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             if self.options.mode_of(*names_of(label)) == "incremental"
         }
         there = {
-            label: Note(table.identity)
+            label: note_of(table)
             for label, table in tables.items()
-            if table.mode == "incremental"
-            and (label not in kept or kept[label].table != table.identity)
+            if table.mode == "incremental" and (label not in kept or is_stale(kept[label], table))
         }
         refreshes = any(table.mode == "full_refresh" for table in tables.values())
         refresh = self._refresh if refreshes and self._reads_whole else place.refresh
@@ -198,8 +201,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         snapshot = self._driver.snapshot()
         for part, _ in parts:
             if not part.table.is_keyed:
-                note = Note(part.table.identity, snapshot.seen, snapshot.lsn)
-                self._read_under[part.table.label] = note
+                self._read_under[part.table.label] = note_of(part.table, snapshot)
         # A task makes files of its own for each partition, so few tasks make few files.
         share = -(-sum(rows for _, rows in parts) // slots)
         most = max(self.options.snapshot_chunk_rows, share)

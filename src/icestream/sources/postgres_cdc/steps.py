@@ -33,8 +33,23 @@ def lacking(place: Place, goal: Place, tables: Mapping[str, Table]) -> list[str]
         for label in goal.tables
         if label in tables
         and label not in place.pending
-        and (label not in known or known[label].table != tables[label].identity)
+        and (label not in known or is_stale(known[label], tables[label]))
     ]
+
+
+def is_stale(note: Note, table: Table) -> bool:
+    """Tell whether a table must be read anew, since the log alone does not tell what it holds.
+
+    That is another table of its name, another key, or a column that was added with a default.
+    """
+    return note.table != table.identity or note.columns < table.newest_default
+
+
+def note_of(table: Table, snapshot: Snapshot | None = None) -> Note:
+    """Return what is noted of a table that is read now, under a snapshot if that matters."""
+    if snapshot is None:
+        return Note(table.identity, table.last_column)
+    return Note(table.identity, table.last_column, snapshot.seen, snapshot.lsn)
 
 
 def put_in_line(
@@ -63,7 +78,7 @@ def put_in_line(
     for label in lacking(place, goal, tables):
         kept.pop(label, None)
         if not reads_whole:
-            kept[label] = Note(tables[label].identity)
+            kept[label] = note_of(tables[label])
         elif label not in pending:
             pending.append(label)
     if place.refresh != goal.refresh:
@@ -104,7 +119,7 @@ class WholeReads:
                 line.pop(0)
                 part = None
                 continue
-            if part is not None and part.note.table != table.identity:
+            if part is not None and is_stale(part.note, table):
                 part = None
             if left < max_rows and not table.is_keyed and table.rows > left:
                 break
@@ -124,9 +139,7 @@ class WholeReads:
         if part is not None:
             # Rows of later batches may come from a newer view; changes in between come again.
             return part.note
-        if table.mode == "full_refresh":
-            return Note(table.identity)
-        return Note(table.identity, snapshot.seen, snapshot.lsn)
+        return note_of(table, snapshot if table.mode == "incremental" else None)
 
     def _count(self, table: Table, part: Part | None, left: int) -> tuple[int, Key | None]:
         """Return the rows that a batch reads, and the last one's key if there are more."""

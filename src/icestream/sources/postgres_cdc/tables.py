@@ -22,8 +22,8 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text,
        CASE WHEN c.reltuples > 0 THEN c.reltuples::int8
             ELSE pg_catalog.pg_relation_size(c.oid) / 100 END,
        (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(a.attnum, a.attname,
-               a.atttypid::int8, a.atttypmod,
-               pg_catalog.format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
+               a.atttypid::int8, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod),
+               a.atthasmissing OR a.atthasdef OR a.attidentity <> '') ORDER BY a.attnum)
         FROM pg_catalog.pg_attribute AS a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''),
        (SELECT pg_catalog.jsonb_object_agg(
@@ -55,6 +55,9 @@ class Table:
         mode: how it is read.
         is_partitioned: whether its rows are in other tables.
         row_filter: a condition that its publication names.
+        last_column: the highest number of a column, published or not.
+        newest_default: the highest number of a column with a default. Rows that were there when
+            it was added have the default too, and the log does not tell.
     """
 
     relation: Relation
@@ -65,6 +68,8 @@ class Table:
     mode: SyncMode
     is_partitioned: bool = False
     row_filter: str | None = None
+    last_column: int = 0
+    newest_default: int = 0
 
     @property
     def names(self) -> tuple[str, str]:
@@ -124,10 +129,10 @@ def _table(row: tuple[Any, ...], mode: SyncMode) -> Table:
     index = keys.get("i", keys.get("d", ())) if identity == INDEX else keys.get("d", ())
     told = tuple(
         Column(column, type_oid, typmod, identity == FULL or column in index, number)
-        for number, column, type_oid, typmod, _ in columns
+        for number, column, type_oid, typmod, _, _ in columns
     )
     key = key_of(identity, told, tuple(c.name for c in told if c.name in keys.get("d", ())))
-    spelt = {column: spelling for _, column, _, _, spelling in columns}
+    spelt = {column: spelling for _, column, _, _, spelling, _ in columns}
     order = index if key else ()
     return Table(
         relation=Relation(oid, schema, name, identity, told, key),
@@ -137,6 +142,8 @@ def _table(row: tuple[Any, ...], mode: SyncMode) -> Table:
         rows=count,
         mode=mode,
         is_partitioned=is_partitioned,
+        last_column=max(each[0] for each in columns),
+        newest_default=max((each[0] for each in columns if each[-1]), default=0),
     )
 
 
