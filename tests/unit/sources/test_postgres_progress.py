@@ -96,8 +96,22 @@ def test_much_log_is_not_counted_but_estimated() -> None:
     assert ended(waiting, log, 1000) == log.end
     assert log.counts == 0
     assert waiting.rows(1000, log.end) == COUNTED_BYTES // 150
-    waiting.learn(COUNTED_BYTES, COUNTED_BYTES // 50)
+    waiting.learn(100_000, 1000)
     assert waiting.rows(1000, log.end) == COUNTED_BYTES // 100
+    waiting.learn(300_000, 1000)
+    assert waiting.rows(1000, log.end) == COUNTED_BYTES // 200
+
+
+def test_steps_through_a_long_transaction_grow() -> None:
+    waiting = WaitingChanges(10)
+    far = 1 << 40
+    steps = []
+    for _ in range(3):
+        steps.append(waiting.cap(0, far, 10_000))
+        waiting.learn(steps[-1], 0)
+    assert steps == [1_500_000, 6_000_000, 24_000_000]
+    waiting.learn(24_000_000, 160_000)
+    assert waiting.cap(0, far, 10_000) == 1_500_000
 
 
 def test_cap_is_about_so_many_rows_away_and_never_beyond_the_end() -> None:

@@ -201,8 +201,8 @@ class Driver:
     def count_changes(self, end: int) -> int:
         """Return how many changes the slot tells up to a place."""
         with self._lock:
-            slot.await_free(self.session)
-            return int(self.session.row(peek(self.session, end, COUNT_CHANGES))[0])
+            query = peek(self.session, end, COUNT_CHANGES)
+            return int(slot.exclusively(self.session, query)[0])
 
     def snapshot(self) -> Snapshot:
         """Return the view of the database that is open, or a new one."""

@@ -127,11 +127,16 @@ class Session:
         self.connection = connection
         self.version = connection.info.server_version
 
-    def rows(self, query: str | Composed, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(
+        self,
+        query: str | Composed,
+        values: Sequence[Any] = (),
+        passing: type[psycopg.Error] | tuple[()] = (),
+    ) -> list[tuple[Any, ...]]:
         """Run a query and return its rows, or none for a command."""
         # A percent sign stands for a value in a text, and for itself in what was composed.
         given = values if values or isinstance(query, str) else None
-        with self.server.told():
+        with self.server.told(passing):
             cursor = self.connection.execute(query, given)
             return cursor.fetchall() if cursor.description is not None else []
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
 
 from icestream.errors import AttentionError, ConnectorError, SourceChangedError, TransientError
 from icestream.sources.postgres_cdc.lsn import as_lsn
@@ -167,12 +170,16 @@ def advance(session: Session, place: int) -> None:
     """Let the server remove log before a place; a slot that is further already stays."""
     slot = usable(session)
     if slot.confirmed < place:
-        session.row(
-            "SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)",
-            [server_slot(session), as_lsn(place)],
-        )
+        command = sql.SQL("SELECT pg_catalog.pg_replication_slot_advance({}, {}::pg_lsn)")
+        named = sql.Literal(session.server.options.slot)
+        exclusively(session, command.format(named, sql.Literal(as_lsn(place))))
 
 
-def server_slot(session: Session) -> str:
-    """Return the slot's name."""
-    return session.server.options.slot
+def exclusively(session: Session, query: sql.Composed) -> tuple[Any, ...]:
+    """Return the row of a query that uses the slot, once nobody else does."""
+    while True:
+        await_free(session)
+        try:
+            return session.rows(query, passing=psycopg.errors.ObjectInUse)[0]
+        except psycopg.errors.ObjectInUse:  # somebody was quicker
+            continue

@@ -16,6 +16,7 @@ COUNT_SHARE = 20.0
 BYTES_A_ROW = 150.0
 # A batch that brought fewer rows tells little about the next.
 ENOUGH_ROWS = 1000
+STRIDE = 4
 
 
 class WaitingChanges:
@@ -78,5 +79,12 @@ class WaitingChanges:
 
     def learn(self, size: int, rows: int) -> None:
         """Take note of how many rows a piece of the log brought."""
-        if rows >= ENOUGH_ROWS and size > 0:
-            self._bytes_a_row = (self._bytes_a_row + size / rows) / 2
+        if rows < ENOUGH_ROWS and size < COUNTED_BYTES:
+            return
+        if rows == 0:
+            # A long transaction, or somebody else's: each peek reads it from its beginning, so
+            # that small steps through it would never end.
+            self._bytes_a_row *= STRIDE
+            return
+        seen = size / rows
+        self._bytes_a_row = min(seen, (self._bytes_a_row + seen) / 2)
