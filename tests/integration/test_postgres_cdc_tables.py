@@ -287,3 +287,18 @@ def test_named_table_that_is_dropped_does_not_stop_the_others(
     shop.run("DROP TABLE people", "INSERT INTO orders VALUES (1)")
     mirror.follow()
     assert_same(shop, mirror, "orders")
+
+
+def test_shapes_of_changes_are_known_before_they_are_read(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, what text)")
+    mirror = Mirror(shop.source()).follow()
+    shop.run("INSERT INTO orders VALUES (1, 'a')")
+    source, start = mirror.source, mirror.position
+    splits = source.splits(start, source.cap(start, source.newest(start), 10), 2)
+
+    (known,) = source.shapes(splits)
+    (block,) = [block for split in splits for block in source.read(split)]
+
+    assert known.equals(block.schema)
+    assert [f.metadata for f in known] == [f.metadata for f in block.schema]
+    assert shape_of(known).version > shape_of(block.schema).version

@@ -6,9 +6,12 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from icestream.errors import IcestreamError
+from psycopg import sql
+
+from icestream.errors import ConnectorError, IcestreamError, TransientError
 
 if TYPE_CHECKING:
+    from icestream.sources.postgres_cdc.chunks import Range
     from icestream.sources.postgres_cdc.server import Server, Session
 
 _log = logging.getLogger(__name__)
@@ -86,3 +89,23 @@ def await_open_transactions(session: Session) -> None:
                 )
             say_at = time.monotonic() + 2 * SAY_AFTER_SECS
         time.sleep(LOOK_AGAIN_SECS)
+
+
+def share(session: Session, snapshot: str, part: Range) -> None:
+    """Begin a transaction in the view that the driver's session keeps open.
+
+    A table with a key may be read in a newer one: its changes since come again from the log.
+    """
+    begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    session.rows(begin)
+    try:
+        session.rows(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    except ConnectorError as exc:
+        if not part.table.is_keyed:
+            raise TransientError(
+                f"the view of the database under which {part.table.label} is read is gone",
+                where=session.server.where,
+                todo="It is read again by the `restart` policy.",
+            ) from exc
+        session.rows("ROLLBACK")
+        session.rows(begin)

@@ -7,11 +7,8 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from psycopg import sql
-
 from icestream.contracts.source import Source, Split
 from icestream.contracts.traits import SourceTraits
-from icestream.errors import ConnectorError, TransientError
 from icestream.sources.postgres_cdc.changes import Changes, load_types, read_changes
 from icestream.sources.postgres_cdc.chunks import Range, read_range
 from icestream.sources.postgres_cdc.driver import Driver
@@ -21,6 +18,7 @@ from icestream.sources.postgres_cdc.position import Note, Place
 from icestream.sources.postgres_cdc.readiness import readiness
 from icestream.sources.postgres_cdc.relation import block_columns
 from icestream.sources.postgres_cdc.server import Server
+from icestream.sources.postgres_cdc.snapshot import share
 from icestream.sources.postgres_cdc.steps import (
     WholeReads,
     is_stale,
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
     from icestream.contracts.check import CheckStep
     from icestream.contracts.position import Position
-    from icestream.sources.postgres_cdc.server import Session
 
 _log = logging.getLogger(__name__)
 
@@ -216,16 +213,26 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         ]
 
     def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
-        """Return the columns of the tables that are read whole."""
+        """Return the columns of tables as they are now; the log may tell older ones."""
         found: dict[str, pa.Schema] = {}
         for split in splits:
-            if isinstance(split.what, WholeRows):
-                for part in split.what.ranges:
-                    relation = replace(part.table.relation, version=split.what.version)
-                    found[part.table.label] = block_columns(
-                        relation, self._driver.types, snapshot=True, first=part.first
-                    )
+            if isinstance(split.what, Changes):
+                return self._shapes_now(split.what)
+            for part in split.what.ranges:
+                relation = replace(part.table.relation, version=split.what.version)
+                found[part.table.label] = block_columns(
+                    relation, self._driver.types, snapshot=True, first=part.first
+                )
         return list(found.values())
+
+    def _shapes_now(self, asked: Changes) -> Sequence[pa.Schema]:
+        # Before the look: a change of columns that comes after it is told by a later place.
+        version = self._driver.end_of_log()
+        return [
+            block_columns(replace(table.relation, version=version), self._driver.types)
+            for table in self._driver.tables(anew=True).values()
+            if table.names in asked.tables
+        ]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield blocks of one table each, in a task."""
@@ -236,7 +243,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         types = TypeCatalog()
         with server.connect() as session:
             for part in split.what.ranges:
-                _share(session, split.what.snapshot, part)
+                share(session, split.what.snapshot, part)
                 load_types(session, types, part.table.relation.columns)
                 yield from read_range(session, types, part)
                 session.rows("COMMIT")
@@ -276,23 +283,3 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
 def goal_tables(place: Place, goal: Place) -> Mapping[str, Note]:
     """Return the tables of a place that are still asked for."""
     return {label: note for label, note in place.tables.items() if label in goal.tables}
-
-
-def _share(session: Session, snapshot: str, part: Range) -> None:
-    """Begin a transaction in the view that the driver's session keeps open.
-
-    A table with a key may be read in a newer one: its changes since come again from the log.
-    """
-    begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-    session.rows(begin)
-    try:
-        session.rows(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-    except ConnectorError as exc:
-        if not part.table.is_keyed:
-            raise TransientError(
-                f"the view of the database under which {part.table.label} is read is gone",
-                where=session.server.where,
-                todo="It is read again by the `restart` policy.",
-            ) from exc
-        session.rows("ROLLBACK")
-        session.rows(begin)
