@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
@@ -298,6 +299,7 @@ def test_shapes_of_changes_are_known_before_they_are_read(shop: Shop) -> None:
 
     (known,) = source.shapes(splits)
     (block,) = [block for split in splits for block in source.read(split)]
+    assert isinstance(block, pa.RecordBatch)
 
     assert known.equals(block.schema)
     assert [f.metadata for f in known] == [f.metadata for f in block.schema]
