@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from tests.fixtures.postgres import Postgres
 
+# Each of its commands starts Spark, and a busy machine takes its time.
+pytestmark = pytest.mark.timeout(900)
+
 FILE = """\
 sources:
   shop:
