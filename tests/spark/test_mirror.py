@@ -313,3 +313,35 @@ def test_known_tables_are_ready_for_the_next_batch(lake: Lake) -> None:
     lake.run(plan)
 
     assert followed == [0, 1, 0]  # only the first batch is read twice
+
+
+def test_column_that_takes_the_name_of_a_dropped_one_is_a_new_one(lake: Lake) -> None:
+    numbers = {"id": pa.int64(), "note": pa.int32()}
+    source = ScriptedChanges(
+        [changes("shop.orders", ORDERS, [order(1, "a")], ids=(1, 2), version=1)],
+        [changes("shop.orders", numbers, [{"id": 2, "note": 7}], ids=(1, 3), version=2)],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [{"id": 1, "note": None}, {"id": 2, "note": 7}]
+
+
+def test_columns_that_change_names_with_each_other_keep_their_values(lake: Lake) -> None:
+    two = {"id": pa.int64(), "a": pa.string(), "b": pa.string()}
+    source = ScriptedChanges(
+        [changes("shop.orders", two, [{"id": 1, "a": "A", "b": "B"}], ids=(1, 2, 3), version=1)],
+        [
+            changes(
+                "shop.orders",
+                {"id": pa.int64(), "b": pa.string(), "a": pa.string()},
+                [{"id": 2, "b": "A", "a": "B"}],
+                ids=(1, 2, 3),
+                version=2,
+            )
+        ],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [{"id": 1, "a": "B", "b": "A"}, {"id": 2, "a": "B", "b": "A"}]

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from icestream.schemas.changes import DropColumn, RenameColumn
 from icestream.sinks.iceberg.mirror.columns import column_ids
 from icestream.sinks.iceberg.mirror.defaults import table_options
 from icestream.sinks.iceberg.mirror.writer import TableWriters
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.schemas.changes import SchemaChange
     from icestream.sinks.iceberg.mirror.columns import Cover
     from icestream.sinks.iceberg.options import IcebergOptions
 
@@ -58,6 +60,7 @@ class MirrorTable(IcebergSink):
             import pyarrow as pa
 
             columns = columns.append(pa.field(cover.op_name, pa.string()))
+        self._make_room(columns)
         self.target.prepare(
             self.mode.table_columns(_plain(columns)),
             declared=cover.shape.is_whole,
@@ -129,6 +132,33 @@ class MirrorTable(IcebergSink):
             if old is not None and old != name:
                 renames[old] = name
         return renames
+
+    def _make_room(self, columns: pa.Schema) -> None:
+        """Take names from columns that the source gave to others.
+
+        One that it dropped goes: its values must not become those of the new one. Those that
+        changed names with each other do so in one commit, since no order of renames would do.
+        """
+        if not self.target.exists or self.options.schema_evolution != "full":
+            return
+        state, ids = self.target.state, column_ids(columns)
+        kept = _read_ids(state.properties.get(self._ids_key))
+        owners = {field_id: source_id for source_id, field_id in kept.items()}
+        gone: list[SchemaChange] = [
+            DropColumn((field.name,))
+            for field in state.schema.fields
+            if field.name in ids and owners.get(field.field_id, ids[field.name]) not in ids.values()
+        ]
+        renames = self._renames(columns)
+        swapped: list[SchemaChange] = []
+        if any(new in renames for new in renames.values()):
+            swapped += [RenameColumn((old,), new) for old, new in renames.items()]
+        for changes in (gone, swapped):
+            if changes:
+                from icestream.sinks.iceberg.java_schema import change_columns
+
+                change_columns(self.target.handle, changes)
+                self.target.look()
 
     def _note_ids(self, columns: pa.Schema) -> None:
         """Keep in the table which of its columns is which of the source, for renames to come."""
