@@ -197,7 +197,7 @@ def _key_told(table: FoundTable) -> str:
         return f"key: {_clean(', '.join(table.key))}"
     if table.has_full_identity:
         return "no key: rows are told apart by all their values (replica identity full)"
-    return "no key: new rows are appended; PostgreSQL refuses updates and deletes"
+    return "no key: new rows are followed, updates and deletes are not"
 
 
 def _patterns(tables: Sequence[FoundTable] | None) -> list[str]:

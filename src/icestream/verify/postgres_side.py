@@ -46,6 +46,7 @@ PAGES_A_PART = 1_000
 BLOCK_MESSAGES = 20_000
 FLUSH_SECS = 10.0
 LOOK_AGAIN_SECS = 0.05
+NOT_FOLLOWED = "its changes are not followed: it is as the newest start of the pipeline read it"
 
 
 class PostgresSide(Side):
@@ -88,7 +89,9 @@ class PostgresSide(Side):
         relation = table.relation
         columns = block_columns(relation, self._driver.types, snapshot=True)
         own = (ROW_KEY,) if relation.has_row_key else ()
-        return SideTable(table.names, columns.remove_metadata(), relation.block_key, own)
+        followed = table.mode == "incremental" and self._driver.options.follows
+        caveat = "" if followed else NOT_FOLLOWED
+        return SideTable(table.names, columns.remove_metadata(), relation.block_key, own, caveat)
 
     def _changes(
         self, marks: Mapping[TableNames, Position], upto: int

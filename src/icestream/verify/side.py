@@ -33,12 +33,14 @@ class SideTable:
         columns: its columns, with the types that the mirror gives them.
         key: the columns that tell rows apart; none if nothing does.
         own: columns that the mirror adds to it, which say nothing to a person.
+        caveat: why it may differ although nothing is wrong.
     """
 
     names: TableNames
     columns: pa.Schema
     key: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    caveat: str = ""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class _Verifying:
         source, held = comparison.sums()
         counts, rows = comparison.differences(source, held, self.limit)
         differing = differing_chunks(source, held)
-        reason = ""
+        reason = table.caveat if differing else ""
         if agreed.at_odds:
             reason = f"columns of other types, not compared: {', '.join(agreed.at_odds)}"
         return TableReport(

@@ -68,6 +68,15 @@ def test_mirror_is_a_source_a_sink_and_a_pipeline() -> None:
     PostgresCdcOptions.model_validate(document["sources"]["shop"]["config"])
 
 
+def test_file_of_a_mirror_passes_check(
+    icestream: Icestream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTGRES_PASSWORD", "only-mine")
+    icestream("init", f"postgres://me@127.0.0.1:{free_port()}/shop")
+    ended = icestream("check", "--offline")
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_file_of_a_mirror_goes_where_it_is_asked_for(icestream: Icestream, tmp_path: Path) -> None:
     address = f"postgresql://me@127.0.0.1:{free_port()}/shop"
     ended = icestream("init", address, "made/mine.yaml", "--output", "json")
@@ -155,8 +164,7 @@ def test_file_notes_the_tables_and_their_keys() -> None:
         "      # Found when this file was written:\n"
         "      #   public.customers  key: id\n"
         "      #   public.lines      key: order_id, line\n"
-        "      #   public.log        no key: new rows are appended; PostgreSQL refuses updates "
-        "and deletes\n"
+        "      #   public.log        no key: new rows are followed, updates and deletes are not\n"
         "      #   public.odd?name   no key: rows are told apart by all their values (replica "
         "identity full)\n"
     ) in text
