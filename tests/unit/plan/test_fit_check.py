@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from icestream.catalogs.memory import MemoryCatalog, MemoryOptions
+from icestream.catalogs.memory import MemoryCatalog, MemoryCatalogOptions
 from icestream.plan.fit_check import fit_steps
 from icestream.sinks.iceberg.fanout.sink import FanOutSink
 from icestream.sinks.iceberg.options import IcebergOptions
@@ -27,7 +27,7 @@ def test_sink_that_is_no_iceberg_table_is_skipped(sink: Any) -> None:
 
 def test_sink_of_many_tables_is_left_to_a_run() -> None:
     options = IcebergOptions(namespace=("db",), route_by="kind")
-    sink = FanOutSink(options, MemoryCatalog("lake", MemoryOptions()), "lake")
+    sink = FanOutSink(options, MemoryCatalog("lake", MemoryCatalogOptions()), "lake")
     pipeline: Any = SimpleNamespace(sink=sink)
     (step,) = fit_steps(pipeline)
     assert step.run() == "one stream fills many tables: only a run can tell"
