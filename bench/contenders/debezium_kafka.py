@@ -16,7 +16,7 @@ from tests.fixtures.ports import free_port
 from bench.contenders.contender import Command
 from bench.contenders.icestream_run import icestream_versions
 from bench.contenders.kafka_connect import LOGGING, STARTED, write_properties
-from bench.contenders.postgres_mirror import MEASURED, PIPELINE, ROWS_A_BATCH, PostgresMirror
+from bench.contenders.postgres_mirror import MEASURED, PIPELINE, PostgresMirror
 from bench.orders import LAST, ROWS_A_TRANSACTION, TABLE, TextLake
 from bench.stream import PARTITIONS
 from bench.table_files import NAMESPACE, ROOT, job_command
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 JOB = "debezium_kafka"
 FLUSH_SECS = 5
+ROWS_A_BATCH = 100_000
 CONFIG = """\
 version: "1.0"
 sources:
