@@ -345,3 +345,35 @@ def test_columns_that_change_names_with_each_other_keep_their_values(lake: Lake)
     lake.run(mirror(lake, source))
 
     assert rows(lake) == [{"id": 1, "a": "B", "b": "A"}, {"id": 2, "a": "B", "b": "A"}]
+
+
+def test_key_that_is_renamed_is_still_the_key(lake: Lake) -> None:
+    renamed = {"order_id": pa.int64(), "note": pa.string()}
+    source = ScriptedChanges(
+        [changes("shop.orders", ORDERS, [order(1, "a"), order(2, "b")], ids=(1, 2), version=1)],
+        [
+            changes("shop.orders", ORDERS, [order(1, "c", op="u")], ids=(1, 2), version=1),
+            changes(
+                "shop.orders",
+                renamed,
+                [{"order_id": 2, "op": "d"}],
+                key=("order_id",),
+                ids=(1, 2),
+                version=2,
+            ),
+        ],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [{"order_id": 1, "note": "c"}]
+
+
+def test_key_fields_that_are_not_the_key_of_the_table_are_refused(lake: Lake) -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(mirror(lake, ScriptedChanges([of_orders(order(1))]), key_fields=("note",)))
+
+    assert str(caught.value) == (
+        f"table {lake.name}.shop.orders: `key_fields` are note, and the key of table 'shop.orders' "
+        "of the source is id: of a deleted row it tells nothing else\n  Take `key_fields` out."
+    )

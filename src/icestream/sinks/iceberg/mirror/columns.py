@@ -41,7 +41,7 @@ class Cover:
         """Tell whether a block with these columns can be written as the table is."""
         if not data_columns(columns):  # nothing but that all rows go
             return True
-        if shape_of(columns).key != self.shape.key:
+        if _key_ids(shape_of(columns), columns) != _key_ids(self.shape, self.columns):
             return False
         if self.shape.is_whole:
             return as_text(columns) in self.known
@@ -155,6 +155,12 @@ def column_ids(columns: pa.Schema) -> dict[str, str]:
         for column in columns
         if column.metadata and COLUMN_ID in column.metadata
     }
+
+
+def _key_ids(shape: Shape, columns: pa.Schema) -> tuple[str, ...]:
+    """Return the key as the source tells its columns apart, whatever they are called."""
+    ids = column_ids(columns)
+    return tuple(ids.get(name, name) for name in shape.key)
 
 
 def as_text(columns: pa.Schema) -> str:

@@ -36,7 +36,7 @@ def table_options(options: IcebergOptions, cover: Cover) -> IcebergOptions:
     Raises:
         SchemaMismatchError: rows are to be upserted, and nothing tells them apart.
     """
-    key = options.key_fields or cover.shape.key
+    key = _key(options, cover.shape)
     given: dict[str, Any] = {"key_fields": key, "schema_evolution": _evolution(options)}
     if _commit_mode(options, key, cover.shape) == "upsert":
         given |= {"commit_mode": "upsert", "op_field": OP}
@@ -45,6 +45,17 @@ def table_options(options: IcebergOptions, cover: Cover) -> IcebergOptions:
     if isinstance(options.partitioning, str) and not options.partition_fields:
         given |= _partitioning(options, key, cover.columns)
     return options.model_copy(update=given)
+
+
+def _key(options: IcebergOptions, shape: Shape) -> tuple[str, ...]:
+    if options.key_fields and shape.key and set(options.key_fields) != set(shape.key):
+        name = ".".join(shape.table)
+        raise SchemaMismatchError(
+            f"`key_fields` are {', '.join(options.key_fields)}, and the key of table {name!r} of "
+            f"the source is {', '.join(shape.key)}: of a deleted row it tells nothing else",
+            todo="Take `key_fields` out.",
+        )
+    return options.key_fields or shape.key
 
 
 def _evolution(options: IcebergOptions) -> str:
@@ -71,7 +82,7 @@ def _partitioning(
 ) -> dict[str, Any]:
     if _given(options, "partitioning") and options.partitioning != "bucket":
         return {}
-    for name in key:
+    for name in (name for name in key if name in columns.names):
         if _can_be_bucketed(columns.field(name).type):
             return {"partitioning": "bucket", "partition_fields": (name,)}
     return {"partitioning": "none"}
