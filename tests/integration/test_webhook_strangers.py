@@ -1,0 +1,127 @@
+"""What anybody on the network can do to the endpoint, without a signature or a token."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fixtures.waiting import wait_until
+from tests.fixtures.webhook_server import Server
+
+from icestream.sources.webhook import protocol
+from icestream.sources.webhook import server as server_module
+from icestream.sources.webhook.server import bound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHUNKED = b"POST /events HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+WHOLE = b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+
+
+def send_until_cut_off(connection: socket.socket, piece: bytes) -> int:
+    """Return how many bytes went out before the other side reset the connection."""
+    sent = 0
+    try:
+        while sent < 64 << 20:
+            sent += connection.send(piece)
+    except (ConnectionResetError, BrokenPipeError):
+        return sent
+    pytest.fail("everything was read")
+
+
+def answer_to(connection: socket.socket) -> tuple[bytes, dict[str, str]]:
+    """Return the status line and what the answer tells, once the other side closed."""
+    found = b""
+    while part := connection.recv(65_536):
+        found += part
+    head, _, body = found.partition(b"\r\n\r\n")
+    return head, json.loads(body)
+
+
+@pytest.mark.parametrize("trailer", [b"a:b\r\n", b"y"])
+def test_headers_without_end_behind_a_body_are_refused(tmp_path: Path, trailer: bytes) -> None:
+    with Server(tmp_path) as server, server.raw() as connection:
+        connection.sendall(CHUNKED)
+        sent = send_until_cut_off(connection, trailer * (32_768 // len(trailer)))
+        assert sent < 16 << 20
+        assert server.endpoint.spool.end == 0
+
+
+def test_headers_behind_a_body_count_for_nothing(tmp_path: Path) -> None:
+    with Server(tmp_path, include=["event_id"]) as server, server.raw() as connection:
+        connection.sendall(CHUNKED + b"idempotency-key: late\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert server.facts("event_id") == [{"webhook_event_id": None}]
+
+
+def test_body_of_small_chunks_is_no_long_head(tmp_path: Path) -> None:
+    event = b'{"a": "' + b"x" * 100_000 + b'"}'
+    chunks = b"".join(b"1\r\n%c\r\n" % each for each in event)
+    head, _, _ = CHUNKED.partition(b"2\r\n{}")
+    with Server(tmp_path) as server, server.raw() as connection:
+        connection.sendall(head + chunks + b"0\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"garbage\r\n\r\n",
+        b"POST /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+        WHOLE.replace(b"host: x", b"content-length: 2"),
+        CHUNKED.replace(b"host: x", b"content-length: 2"),
+    ],
+)
+def test_what_is_not_http_is_refused_in_the_form_of_all_refusals(
+    tmp_path: Path, sent: bytes
+) -> None:
+    with Server(tmp_path) as server, server.raw() as connection:
+        connection.sendall(sent)
+        head, told = answer_to(connection)
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert told == {"error": "this is not HTTP as it should be"}
+        assert server.endpoint.spool.end == 0
+
+
+def test_connections_leave_half_of_the_files_to_the_pipeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for files, most in ((1_024, 512), (65_536, 1_000), (resource.RLIM_INFINITY, 1_000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert protocol.most_connections() == most
+
+
+def test_connection_too_many_is_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 1)
+    with Server(tmp_path) as server, server.raw() as first:
+        first.sendall(WHOLE)
+        assert first.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
+        with server.raw() as second:
+            head, told = answer_to(second)
+        assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"\r\nretry-after: 1" in head
+        assert told == {"error": "too many connections"}
+
+
+def test_sender_that_reads_no_answers_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def narrowed(found: socket.socket) -> socket.socket:
+        for side in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            found.setsockopt(socket.SOL_SOCKET, side, 4_096)
+        return found
+
+    monkeypatch.setattr(server_module, "bound", lambda options: narrowed(bound(options)))
+    with Server(tmp_path, receive_timeout_secs=0.5) as server, socket.socket() as connection:
+        connection.settimeout(5)
+        narrowed(connection).connect(("127.0.0.1", server.endpoint.port))
+        refused = WHOLE.replace(b"/events", b"/nowhere") * 20
+        send_until_cut_off(connection, refused)
+        open_ones = server.endpoint._server.server_state.connections
+        wait_until(lambda: not open_ones, "the connection to end")
