@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import time
 from typing import Any
 
 import pytest
@@ -91,6 +93,31 @@ def test_bomb_is_refused_long_before_it_is_unpacked() -> None:
     with pytest.raises(Refusal) as caught:
         unzipped(bomb, 1 << 20)
     assert (caught.value.status, caught.value.reason) == (413, "the body is larger than 1024 KiB")
+
+
+def test_thousands_of_gzip_members_are_unpacked_in_a_moment() -> None:
+    body = gzip.compress(b"") * 200_000 + gzip.compress(b"{}")
+    began = time.process_time()
+    assert unzipped(body, 1000) == b"{}"
+    assert time.process_time() - began < 5
+
+
+def test_gzip_that_is_cut_into_pieces_is_put_together() -> None:
+    content = os.urandom(100_000)
+    assert unzipped(gzip.compress(content) + gzip.compress(b"end"), 200_000) == content + b"end"
+    assert unzipped(b"", 10) == b""
+
+
+@pytest.mark.parametrize("outer", ["{}", '[{"a": 1}, {}]'])
+def test_object_of_64_levels_is_taken_and_a_deeper_one_refused(outer: str) -> None:
+    def nested(levels: int) -> str:
+        event = '{"a":' * (levels - 1) + "{}" + "}" * (levels - 1)
+        return outer.replace("{}", event)
+
+    assert events(nested(64))[-1].startswith(b'{"a":{"a"')
+    assert len(events('{"a": [' + ",".join(["{}"] * 1000) + "]}")) == 1
+    with pytest.raises(Refusal, match="is nested too deep"):
+        events(nested(65))
 
 
 @pytest.mark.parametrize(

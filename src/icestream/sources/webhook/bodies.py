@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,8 +16,13 @@ JSON_TYPES = frozenset({b"", b"application/json", b"text/json"})
 LINES_TYPES = frozenset(
     {b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonl"}
 )
+# So deep an object makes no column that tables and their readers could bear.
+MOST_LEVELS = 64
 _GZIP_BITS = 31
+# What follows a member of a gzip body is copied, and a body may have thousands of them.
+_GZIP_PIECE = 16 << 10
 _BLANK = " \t\r\n"
+_BLANKS = re.compile(f"[{_BLANK}]*")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -62,20 +68,23 @@ def unzipped(body: bytes, most: int) -> bytes:
         Refusal: it holds more, or is no gzip.
     """
     parts: list[bytes] = []
-    left, rest = most, body
-    while rest:
-        member = zlib.decompressobj(_GZIP_BITS)
+    left, place = most, 0
+    member = zlib.decompressobj(_GZIP_BITS)
+    while place < len(body):
+        if member.eof:
+            member = zlib.decompressobj(_GZIP_BITS)
+        piece = body[place : place + _GZIP_PIECE]
         try:
-            part = member.decompress(rest, left + 1)
+            part = member.decompress(piece, left + 1)
         except zlib.error:
             raise Refusal(400, "the body is not gzip") from None
         if len(part) > left:
             raise too_large(most)
-        if not member.eof:
-            raise Refusal(400, "the gzip body ends too early")
         parts.append(part)
         left -= len(part)
-        rest = member.unused_data
+        place += len(piece) - len(member.unused_data)
+    if body and not member.eof:
+        raise Refusal(400, "the gzip body ends too early")
     return b"".join(parts)
 
 
@@ -143,12 +152,30 @@ def _object(text: str, what: str) -> dict[str, Any]:
 
 def _parse(text: str, place: int, what: str) -> tuple[Any, int]:
     try:
-        return _DECODER.raw_decode(text, place)
+        value, end = _DECODER.raw_decode(text, place)
     except RecursionError:
         raise Refusal(400, f"{what} is nested too deep") from None
     except ValueError as exc:
         reason = exc.msg if isinstance(exc, json.JSONDecodeError) else str(exc)
         raise Refusal(400, f"{what} is not JSON: {reason}") from None
+    # Most events have fewer brackets than levels are allowed, so they are not walked through.
+    if text.count("{", place, end) + text.count("[", place, end) > MOST_LEVELS and _is_deep(value):
+        raise Refusal(400, f"{what} is nested too deep")
+    return value, end
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _as_object(value: Any, what: str) -> dict[str, Any]:
@@ -158,6 +185,5 @@ def _as_object(value: Any, what: str) -> dict[str, Any]:
 
 
 def _past_blanks(text: str, place: int) -> int:
-    while text[place : place + 1] in _BLANK and place < len(text):
-        place += 1
-    return place
+    found = _BLANKS.match(text, place)
+    return found.end() if found is not None else place
