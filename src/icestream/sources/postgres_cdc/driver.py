@@ -17,7 +17,7 @@ from icestream.sources.postgres_cdc.tables import by_label, find_tables
 from icestream.sources.postgres_cdc.types import TypeCatalog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
     from icestream.sources.postgres_cdc.server import Session
@@ -204,12 +204,13 @@ class Driver:
             query = peek(self.session, end, COUNT_CHANGES)
             return int(slot.exclusively(self.session, query)[0])
 
-    def snapshot(self) -> Snapshot:
-        """Return the view of the database that is open, or a new one."""
-        if self._snapshot is None or not self._snapshot.is_alive():
+    def snapshot(self, tables: Iterable[Table] = ()) -> Snapshot:
+        """Return the view of the database that is open, or a new one if it hides tables."""
+        found = self._snapshot
+        if found is None or not found.is_alive() or not found.shows(tables):
             self.close_snapshot()
-            self._snapshot = Snapshot.open(self.server)
-        return self._snapshot
+            found = self._snapshot = Snapshot.open(self.server)
+        return found
 
     def close_snapshot(self) -> None:
         """Let go of the view of the database, once nothing is read whole any more."""

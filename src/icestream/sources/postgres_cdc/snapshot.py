@@ -11,8 +11,11 @@ from psycopg import sql
 from icestream.errors import ConnectorError, IcestreamError, TransientError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from icestream.sources.postgres_cdc.chunks import Range
     from icestream.sources.postgres_cdc.server import Server, Session
+    from icestream.sources.postgres_cdc.tables import Table
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +28,18 @@ SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text,
 """
 NEWEST_ID = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
 OLDEST_ID = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::int8"
+# A table that was written anew, e.g. for a column's new type, is empty in a view that is older, and
+# the log does not tell. The view shows the file that the table had, the function the one it has.
+IS_REWRITTEN = """
+WITH RECURSIVE asked AS (
+    SELECT unnest(%s::oid[]) AS id
+    UNION SELECT part.inhrelid FROM pg_catalog.pg_inherits AS part JOIN asked ON inhparent = id
+)
+SELECT EXISTS (
+    SELECT FROM asked LEFT JOIN pg_catalog.pg_class AS seen ON seen.oid = asked.id
+    WHERE seen.oid IS NULL
+       OR pg_catalog.pg_relation_filenode(asked.id) IS DISTINCT FROM nullif(seen.relfilenode, 0))
+"""
 LONGEST_RUNNING = """
 SELECT pid, coalesce(usename::text, ''), coalesce(application_name, ''), coalesce(state, ''),
        extract(epoch FROM now() - xact_start)::int8
@@ -70,6 +85,10 @@ class Snapshot:
             return False
         return True
 
+    def shows(self, tables: Iterable[Table]) -> bool:
+        """Tell whether it sees the rows of tables: none of them was written anew since."""
+        return not _is_rewritten(self._session, tables)
+
     def close(self) -> None:
         """Let go of it."""
         self._session.close()
@@ -95,17 +114,35 @@ def share(session: Session, snapshot: str, part: Range) -> None:
     """Begin a transaction in the view that the driver's session keeps open.
 
     A table with a key may be read in a newer one: its changes since come again from the log.
+
+    Raises:
+        TransientError: the view is gone or does not show the table, which has no key.
     """
     begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     session.rows(begin)
+    if _enter(session, snapshot, part.table):
+        return
+    if not part.table.is_keyed:
+        raise TransientError(
+            f"the view of the database under which {part.table.label} is read is gone",
+            where=session.server.where,
+            todo="It is read again by the `restart` policy.",
+        )
+    session.rows("ROLLBACK")
+    session.rows(begin)
+
+
+def _enter(session: Session, snapshot: str, table: Table) -> bool:
+    """Share a view, unless it is gone or does not show a table's rows."""
     try:
         session.rows(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-    except ConnectorError as exc:
-        if not part.table.is_keyed:
-            raise TransientError(
-                f"the view of the database under which {part.table.label} is read is gone",
-                where=session.server.where,
-                todo="It is read again by the `restart` policy.",
-            ) from exc
-        session.rows("ROLLBACK")
-        session.rows(begin)
+    except ConnectorError:
+        return False
+    # From here on nobody can write it anew.
+    session.rows(sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(*table.names)))
+    return not _is_rewritten(session, [table])
+
+
+def _is_rewritten(session: Session, tables: Iterable[Table]) -> bool:
+    ids = [table.relation.id for table in tables]
+    return bool(ids) and bool(session.row(IS_REWRITTEN, [ids])[0])

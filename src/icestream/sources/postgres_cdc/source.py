@@ -195,7 +195,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         parts = list(self._whole_reads(anew=True).ranges(begin, stop))
         if not parts:
             return []
-        snapshot = self._driver.snapshot()
+        snapshot = self._driver.snapshot([part.table for part, _ in parts])
         for part, _ in parts:
             if not part.table.is_keyed:
                 self._read_under[part.table.label] = note_of(part.table, snapshot)
