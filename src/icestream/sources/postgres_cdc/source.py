@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.check import CheckStep
     from icestream.contracts.position import Position
+    from icestream.sources.postgres_cdc.tables import Table
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         self._waiting = WaitingChanges(self.options.heartbeat_secs)
         self._refresh = uuid.uuid4().hex[:12]
         self._read_under: dict[str, Note] = {}
+        self._planned: Place | None = None
         self._known_system: str | None = None
         self._committed_lsn: int | None = None
 
@@ -171,12 +173,12 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             )
             if in_line != place:
                 return in_line.to_json()
-            return self._whole_reads().step(place, driver.snapshot(), max_rows).to_json()
+            self._planned = self._whole_reads(tables).step(place, driver.snapshot(), max_rows)
+            return self._planned.to_json()
         lsn = self._waiting.cap(place.lsn, goal.lsn, max_rows)
         return replace(place, tables=goal_tables(place, goal)).at(lsn).to_json()
 
-    def _whole_reads(self, *, anew: bool = False) -> WholeReads:
-        tables = self._driver.tables(anew=anew)
+    def _whole_reads(self, tables: Mapping[str, Table]) -> WholeReads:
         return WholeReads(self._driver.session, tables, self.options.snapshot_chunk_rows)
 
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
@@ -192,13 +194,17 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         return [Split(asked, self._waiting.rows(begin.lsn, stop.lsn))]
 
     def _whole_splits(self, begin: Place, stop: Place, slots: int) -> list[Split]:
-        parts = list(self._whole_reads(anew=True).ranges(begin, stop))
+        tables = self._driver.tables(anew=True)
+        parts = list(self._whole_reads(tables).ranges(begin, stop))
         if not parts:
             return []
         snapshot = self._driver.snapshot([part.table for part, _ in parts])
-        for part, _ in parts:
-            if not part.table.is_keyed:
-                self._read_under[part.table.label] = note_of(part.table, snapshot)
+        # A replay may find that the tables hold the batch, as it was read under another view.
+        is_replay, self._planned = stop != self._planned, None
+        for table in {part.table.label: part.table for part, _ in parts}.values():
+            self._read_under.pop(table.label, None)
+            if not table.is_keyed and not is_replay:
+                self._read_under[table.label] = note_of(table, snapshot)
         # A task makes files of its own for each partition, so few tasks make few files.
         share = -(-sum(rows for _, rows in parts) // slots)
         most = max(self.options.snapshot_chunk_rows, share)

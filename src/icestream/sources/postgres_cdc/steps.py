@@ -70,6 +70,8 @@ def put_in_line(
         reads_whole: whether tables are read whole at all.
     """
     pending, part, kept = list(place.pending), place.part, dict(place.tables)
+    if part is not None and part.table in tables and is_stale(part.note, tables[part.table]):
+        part = None  # it is read from its beginning
     for label in place.unsure:
         if label in read_under:
             kept[label] = read_under[label]
@@ -119,8 +121,6 @@ class WholeReads:
                 line.pop(0)
                 part = None
                 continue
-            if part is not None and is_stale(part.note, table):
-                part = None
             if left < max_rows and not table.is_keyed and table.rows > left:
                 break
             note = self._note(table, part, snapshot)
