@@ -139,7 +139,7 @@ def test_publication_that_the_user_may_not_make(shop: Shop) -> None:
         f"{shop.where}: the database has no publication 'shop_changes', and user "
         f"'{role['user']}' may not make it (permission denied for database {shop.database})\n"
         '  Let the owner of the tables run: CREATE PUBLICATION "shop_changes" FOR TABLE '
-        '"public"."orders" WITH (publish = \'insert, update, delete, truncate\', '
+        'ONLY "public"."orders" WITH (publish = \'insert, update, delete, truncate\', '
         "publish_via_partition_root = true)"
     )
     assert message(RefusedError, lambda: checked(source)) == expected

@@ -14,7 +14,7 @@ from icestream.sources.postgres_cdc.messages import Messages
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
 from icestream.sources.postgres_cdc.publication import told_by
 from icestream.sources.postgres_cdc.relation import FULL, key_of
-from icestream.sources.postgres_cdc.tables import Table, find_table
+from icestream.sources.postgres_cdc.tables import ONLY, Table, find_table
 from icestream.sources.postgres_cdc.types import TYPES_QUERY, TypeCatalog
 from icestream.sources.postgres_cdc.visibility import Visibility
 
@@ -194,7 +194,7 @@ class _Catalog:
         asked = [f"k{place}" for place in range(len(key))]
         query = sql.SQL(
             "SELECT asked.place, {columns} FROM unnest({arrays}) WITH ORDINALITY AS asked"
-            " ({asked}, place) JOIN {table} AS now ON {same}"
+            " ({asked}, place) JOIN {only}{table} AS now ON {same}"
         ).format(
             columns=sql.SQL(", ").join(
                 sql.SQL("now.{}::text").format(sql.Identifier(column)) for column in columns
@@ -204,6 +204,7 @@ class _Catalog:
                 for values in zip(*keys, strict=True)
             ),
             asked=sql.SQL(", ").join(map(sql.Identifier, asked)),
+            only=ONLY[not table.is_partitioned],
             table=sql.Identifier(*table.names),
             same=sql.SQL(" AND ").join(
                 sql.SQL("now.{} = asked.{}::{}").format(

@@ -13,6 +13,7 @@ from pyarrow import csv
 
 from icestream.contracts.changes import noting_nulled
 from icestream.sources.postgres_cdc.blocks import snapshot_block
+from icestream.sources.postgres_cdc.tables import ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,12 +81,13 @@ def find_bounds(
         "SELECT count(*), array_agg(ARRAY[{texts}] ORDER BY place)"
         " FILTER (WHERE place % {every} = 0 OR place = {limit})"
         " FROM (SELECT {order}, row_number() OVER (ORDER BY {order}) AS place"
-        " FROM {table} WHERE {where} ORDER BY {order} {limited}) AS counted"
+        " FROM {only}{table} WHERE {where} ORDER BY {order} {limited}) AS counted"
     ).format(
         texts=texts,
         every=sql.Literal(every),
         limit=sql.Literal(limit or 0),
         order=order,
+        only=ONLY[not table.is_partitioned],
         table=sql.Identifier(*table.names),
         where=_where(Range(table, after, upto)),
         limited=limited,
@@ -119,9 +121,10 @@ def _copy(part: Range) -> sql.Composed:
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.relation.columns)
     # Rows that are alike in everything are one row of a table whose rows are told apart by that.
     distinct = sql.SQL("DISTINCT ON (ROW({})::text) ").format(columns)
-    return sql.SQL("COPY (SELECT {}{} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
+    return sql.SQL("COPY (SELECT {}{} FROM {}{} WHERE {}) TO STDOUT (FORMAT csv)").format(
         distinct if table.relation.has_row_key else sql.SQL(""),
         columns,
+        ONLY[not table.is_partitioned],
         sql.Identifier(*table.names),
         _where(part),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from icestream.errors import ConnectorError, RefusedError
-from icestream.sources.postgres_cdc.tables import narrowed
+from icestream.sources.postgres_cdc.tables import ONLY, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -252,7 +252,7 @@ def _move(
     for (schema, name), each in found.items():
         here, there = (appends, whole) if each.table.only_grows else (whole, appends)
         if (there, schema, name) in members and (here, schema, name) not in members:
-            table = sql.Identifier(schema, name)
+            table = _listed([each.table])
             with session.connection.transaction():
                 for publication, word in ((here, "ADD"), (there, "DROP")):
                     command = sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
@@ -266,7 +266,11 @@ def _for_tables(tables: Sequence[Table]) -> sql.Composable:
 
 
 def _listed(tables: Sequence[Table]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(*table.names) for table in tables)
+    return sql.SQL(", ").join(
+        # A table that inherits is published for itself, if it is followed: it has another key.
+        sql.SQL("{}{}").format(ONLY[not table.is_partitioned], sql.Identifier(*table.names))
+        for table in tables
+    )
 
 
 def _run(session: Session, name: str, command: sql.Composed, why: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
 from icestream.sources.postgres_cdc.relation import FULL, INDEX, Column, Relation, key_of
 
 if TYPE_CHECKING:
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.server import Session
 
 # A part of a partitioned table is no table of its own, unless somebody's publication says so. A
-# column that the server works out is not in its log, so it is nowhere.
+# column that the server works out is not in its log, so it is nowhere. A key that is looked at only
+# when a transaction ends is none to the log.
 TABLES_QUERY = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text,
        pg_catalog.format('%%I.%%I', n.nspname, c.relname),
@@ -34,11 +37,14 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text,
                      ON a.attrelid = c.oid AND a.attnum = k.number
                 WHERE k.place <= i.indnkeyatts))
         FROM pg_catalog.pg_index AS i
-        WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident) AND i.indisvalid)
+        WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident) AND i.indisvalid
+              AND i.indimmediate)
 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND {chosen}
 ORDER BY 2, 3
 """
+# Rows of a table that inherits are told by the log as rows of that table; those of a part are not.
+ONLY = {True: sql.SQL("ONLY "), False: sql.SQL("")}
 OF_USERS = r"n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%%'"
 
 
