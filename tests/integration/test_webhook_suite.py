@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from http.client import HTTPConnection
+import threading
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -277,6 +279,37 @@ def test_server_that_ended_is_told_once_and_started_anew(hook: Hook) -> None:
     hook_end = source.newest(start)
     assert hook_end == start
     hook.add(1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_writer_that_ended_is_told_once_and_started_anew(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = hook.source()
+    start = source.first()
+    endpoint = source._endpoint
+    assert endpoint is not None
+
+    def run_out(_: object) -> list[bool]:
+        raise MemoryError
+
+    monkeypatch.setattr(endpoint.spool, "append", run_out)
+    sender = threading.Thread(target=_post_unanswered, args=(hook.port,))
+    sender.start()
+    endpoint._commit._thread.join(20)
+    with pytest.raises(TransientError, match="the thread that writes the spool has ended"):
+        source.newest(start)
+    sender.join()
+    assert source.newest(start) == start
+    assert hook.post({"id": 1}) == {"taken": 1, "already_had": 0}
+
+
+def _post_unanswered(port: int) -> None:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    with suppress(HTTPException, OSError):
+        connection.request("POST", "/", "{}")
+        connection.getresponse()
+    connection.close()
 
 
 def test_segments_stay_while_their_ids_cannot_be_written_down(

@@ -34,6 +34,10 @@ def test_other_addresses_do(host: str, auth: dict[str, str] | None) -> None:
         ({"path": "/a", "streams": {"b": "/b"}}, "needs `path` or `streams`, not both"),
         ({"streams": {"a": "/a", "b": "/a"}}, "two `streams` have the same path"),
         ({"burst": 5}, "`burst` needs `rate_per_sec`"),
+        (
+            {"max_body_kb": 1025, "max_spool_mb": 4},
+            "`max_spool_mb` of 4 is too small for `max_body_kb` of 1025: four such bodies must fit",
+        ),
         ({"path": "a"}, "should match pattern '^/'"),
         ({"remember_days": 3}, "greater than or equal to 4"),
     ],

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from icestream.errors import IcestreamError
+from icestream.errors import IcestreamError, TransientError
 from icestream.sources.webhook.refusal import Refusal
 from icestream.sources.webhook.spool import SpoolFullError
 
@@ -44,6 +44,8 @@ class GroupCommit:
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
+        # So that what does not fit into a small spool at once does one after the other.
+        self._group_bytes = min(GROUP_BYTES, spool.segment_bytes)
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="webhook spool", daemon=True)
         self.fault: IcestreamError | None = None
@@ -66,6 +68,16 @@ class GroupCommit:
         self._thread.join()
 
     def _run(self) -> None:
+        has_ended = False
+        try:
+            self._write_groups()
+            has_ended = True
+        finally:
+            if not has_ended:
+                # Whoever waits would wait for ever: the endpoint is opened anew.
+                self.fault = TransientError("the thread that writes the spool has ended")
+
+    def _write_groups(self) -> None:
         is_open = True
         while is_open:
             group, is_open = self._next_group()
@@ -88,8 +100,8 @@ class GroupCommit:
         found = self._waiting.get()
         while found is not None:
             group.append(found)
-            size += sum(len(event) for each in found.arrivals for event in each.events)
-            if size > GROUP_BYTES:
+            size += sum(each.size for each in found.arrivals)
+            if size > self._group_bytes:
                 return group, True
             try:
                 found = self._waiting.get_nowait()

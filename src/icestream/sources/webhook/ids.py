@@ -94,7 +94,8 @@ class TakenIds:
                     self._db.execute(f"DROP TABLE day_{day}")
             self._db.execute("DELETE FROM kept")
             self._db.execute("INSERT INTO kept VALUES (?)", (up_to,))
-        self._days = self._tables()
+            days = self._tables()
+        self._days = days
         self.kept_up_to = up_to
         self._recent.clear()
 
@@ -114,11 +115,11 @@ class TakenIds:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     @contextmanager
     def _named(self) -> Iterator[None]:

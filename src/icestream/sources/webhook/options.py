@@ -169,6 +169,11 @@ class WebhookOptions(Options):
             raise ValueError("two `streams` have the same path")
         if self.burst is not None and self.rate_per_sec is None:
             raise ValueError("`burst` needs `rate_per_sec`")
+        if self.max_body_kb * 4 > self.max_spool_mb * 1024:
+            raise ValueError(
+                f"`max_spool_mb` of {self.max_spool_mb} is too small for `max_body_kb` of "
+                f"{self.max_body_kb}: four such bodies must fit"
+            )
         if not is_loopback(self.host) and self.auth_type == "none":
             raise ValueError(
                 f"host {self.host!r} can be reached from elsewhere, and anybody could send: add "

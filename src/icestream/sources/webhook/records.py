@@ -46,6 +46,12 @@ class Arrival:
     headers: bytes
     events: Sequence[bytes]
 
+    @property
+    def size(self) -> int:
+        """How many bytes its record takes."""
+        names = len(self.stream) + len(self.event_id) + len(self.headers)
+        return FRAME.size + HEAD.size + names + sum(4 + len(each) for each in self.events)
+
     def packed(self, number: int) -> bytes:
         """Return the record of these events, the first of which has this number."""
         head = HEAD.pack(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20
+# Without room for ids no segment could be let go of, and a full disk would stay full.
+FREE_BYTES = 64 << 20
 
 
 class SpoolFullError(Exception):
@@ -60,7 +63,7 @@ class Spool:
         self.folder = folder
         self._max_bytes = max_bytes
         # A segment is the least that can be given back, so several of them must fit.
-        self._segment_bytes = min(SEGMENT_BYTES, max_bytes // 4)
+        self.segment_bytes = min(SEGMENT_BYTES, max_bytes // 4)
         self._durable = durable
         self._guard = threading.Lock()
         self._file = -1
@@ -119,7 +122,10 @@ class Spool:
         content = b"".join(records)
         if sum(each.size for each in self.segments) + len(content) > self._max_bytes:
             raise SpoolFullError
-        if self._last.size > SEGMENT.size and self._last.size >= self._segment_bytes:
+        disk = os.fstatvfs(self._file)
+        if disk.f_bavail * disk.f_frsize < len(content) + FREE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._is_long():
             self._roll()
         last = self._last
         try:
@@ -133,8 +139,12 @@ class Spool:
             last.add(len(each.events), len(record))
             if each.key != NO_KEY:
                 self._ids.add(each.key, each.received_us)
-        self._answered.write(last.first, last.size)
         self.end = number
+        try:
+            self._answered.write(last.first, last.size)
+        except OSError as exc:
+            # The events are safe, and an older note is as true.
+            logger.warning("how far events were answered can't be noted: %s", exc)
         if self._ids.is_full():
             self._keep_ids()
 
@@ -157,10 +167,15 @@ class Spool:
             self.fault = exc
             raise
 
+    def _is_long(self) -> bool:
+        return self._last.size > SEGMENT.size and self._last.size >= self.segment_bytes
+
     def _roll(self) -> None:
         segment = self._made(self.end)
+        # Opened first: where no file can be opened, the one before stays in use.
+        fresh = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
         os.close(self._file)
-        self._file = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
+        self._file = fresh
         self.segments.append(segment)
 
     def _made(self, first: int) -> Segment:
@@ -169,18 +184,32 @@ class Spool:
         return Segment(path, first, first)
 
     def release(self, number: int) -> None:
-        """Remove what lies wholly before an event; its ids stay remembered."""
+        """Remove what lies wholly before an event; its ids stay remembered.
+
+        What can't be removed now stays until the next time.
+        """
         with self._guard:
-            done = [each for each in self.segments[:-1] if each.end <= number]
-            if not done:
+            if self.fault is not None:
                 return
-            if self._ids.kept_up_to < done[-1].end and not self._keep_ids():
-                return
-            self.segments = self.segments[len(done) :]
-            self.first = self.segments[0].first
-            for each in done:
-                each.path.unlink(missing_ok=True)
-            spool_files.sync_folder(self.folder)
+            try:
+                self._release(number)
+            except OSError as exc:
+                logger.warning("events of the table can't be removed from the spool yet: %s", exc)
+
+    def _release(self, number: int) -> None:
+        if self._last.end <= number and self._is_long():
+            # Else a spool that one write has filled would stay full.
+            self._roll()
+        done = [each for each in self.segments[:-1] if each.end <= number]
+        if not done:
+            return
+        if self._ids.kept_up_to < done[-1].end and not self._keep_ids():
+            return
+        self.segments = self.segments[len(done) :]
+        self.first = self.segments[0].first
+        for each in done:
+            each.path.unlink(missing_ok=True)
+        spool_files.sync_folder(self.folder)
 
     def close(self) -> None:
         """Let go of the folder. May be called more than once."""
