@@ -13,7 +13,7 @@ from icestream.sources.postgres_cdc.lsn import as_lsn
 from icestream.sources.postgres_cdc.messages import Messages
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
 from icestream.sources.postgres_cdc.publication import told_by
-from icestream.sources.postgres_cdc.relation import FULL, key_of
+from icestream.sources.postgres_cdc.relation import FULL, NOTHING, key_of
 from icestream.sources.postgres_cdc.tables import ONLY, Table, find_table
 from icestream.sources.postgres_cdc.types import TYPES_QUERY, TypeCatalog
 from icestream.sources.postgres_cdc.visibility import Visibility
@@ -160,6 +160,8 @@ class _Catalog:
             numbers = {c.number for c in now.relation.columns if c.name in now.order}
             primary = tuple(c.name for c in columns if c.number in numbers)
             key = key_of(FULL, columns, primary)
+        elif now.relation.identity == NOTHING:  # the log may flag a key that lacks a column
+            key = ()
         # An older row says nothing of a column that was added since, least of all that it is gone.
         last = max((column.number or 0 for column in columns), default=0)
         is_whole = all((column.number or 0) <= last for column in now.relation.columns)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from icestream.sources.postgres_cdc.relation import FULL, INDEX, Column, Relation, key_of
+from icestream.sources.postgres_cdc.relation import FULL, INDEX, NOTHING, Column, Relation, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,12 +133,16 @@ def _table(row: tuple[Any, ...], mode: SyncMode) -> Table:
     oid, schema, name, label, identity, is_partitioned, _, count, columns, indexes = row
     keys = {kind: tuple(names) for kind, names in (indexes or {}).items()}
     index = keys.get("i", keys.get("d", ())) if identity == INDEX else keys.get("d", ())
+    spelt = {column: spelling for _, column, _, _, spelling, _ in columns}
+    if not set(index) <= set(spelt):
+        # A key with a column that the log does not tell tells no row apart.
+        index, keys = (), {}
+        identity = FULL if identity == FULL else NOTHING
     told = tuple(
         Column(column, type_oid, typmod, identity == FULL or column in index, number)
         for number, column, type_oid, typmod, _, _ in columns
     )
     key = key_of(identity, told, tuple(c.name for c in told if c.name in keys.get("d", ())))
-    spelt = {column: spelling for _, column, _, _, spelling, _ in columns}
     order = index if key else ()
     return Table(
         relation=Relation(oid, schema, name, identity, told, key),
