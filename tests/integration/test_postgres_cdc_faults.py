@@ -241,8 +241,10 @@ def test_slot_that_somebody_else_moved_on(shop: Shop) -> None:
     assert message(SourceChangedError, again.step) == (
         f"{shop.where}: replication slot '{shop.database}' has moved to {moved}, and the tables "
         f"hold changes up to {stood >> 32:X}/{stood & 0xFFFFFFFF:X}\n"
-        "  Somebody else reads from the slot, and changes are lost. Give each pipeline a "
-        "`slot_name` of its own, and read everything anew by `icestream run --start-over`."
+        "  The changes in between can't be read any more: read everything anew by `icestream "
+        "run --start-over`. Either the pipeline goes on from a place that is older than its last "
+        "commit, or another one reads from the slot: give each a `slot_name` of its own, since "
+        "pipelines of the same database and tables share one otherwise."
     )
 
 

@@ -189,14 +189,16 @@ class Driver:
         ours = max(current, self._advanced)
         if found.confirmed > ours:
             raise slot.overtaken(self.server, ours, found.confirmed)
+        if found.confirmed < self._advanced:
+            self.advance(self._advanced)
         self._slot_at = time.monotonic()
 
     def advance(self, lsn: int) -> None:
-        """Let the server remove log before a place."""
+        """Let the server remove log before a place: soon, if a task reads the slot right now."""
         with self._lock:
             self._advanced = max(self._advanced, lsn)
-            slot.advance(self.session, lsn)
-            self.lag.slot_stands(lsn)
+            if slot.advance_if_free(self.session, lsn):
+                self.lag.slot_stands(lsn)
 
     def count_changes(self, end: int) -> int:
         """Return how many changes the slot tells up to a place."""

@@ -127,14 +127,16 @@ def gone(server: Server) -> SourceChangedError:
 
 
 def overtaken(server: Server, ours: int, confirmed: int) -> SourceChangedError:
-    """Return the error for a slot that somebody else has moved on."""
+    """Return the error for a slot that is further than we are."""
     name = server.options.slot
     return SourceChangedError(
         f"replication slot {name!r} has moved to {as_lsn(confirmed)}, and the tables hold changes "
         f"up to {as_lsn(ours)}",
         where=server.where,
-        todo="Somebody else reads from the slot, and changes are lost. Give each pipeline a "
-        "`slot_name` of its own, and read everything anew by `icestream run --start-over`.",
+        todo="The changes in between can't be read any more: read everything anew by `icestream "
+        "run --start-over`. Either the pipeline goes on from a place that is older than its last "
+        "commit, or another one reads from the slot: give each a `slot_name` of its own, since "
+        "pipelines of the same database and tables share one otherwise.",
     )
 
 
@@ -168,11 +170,28 @@ def _busy(server: Server, pid: int, application: str, user: str) -> AttentionErr
 
 def advance(session: Session, place: int) -> None:
     """Let the server remove log before a place; a slot that is further already stays."""
+    if usable(session).confirmed < place:
+        exclusively(session, _advancing(session, place))
+
+
+def advance_if_free(session: Session, place: int) -> bool:
+    """Let the server remove log before a place; False if somebody reads the slot right now."""
     slot = usable(session)
-    if slot.confirmed < place:
-        command = sql.SQL("SELECT pg_catalog.pg_replication_slot_advance({}, {}::pg_lsn)")
-        named = sql.Literal(session.server.options.slot)
-        exclusively(session, command.format(named, sql.Literal(as_lsn(place))))
+    if slot.confirmed >= place:
+        return True
+    if slot.holder is not None:
+        return False
+    try:
+        session.rows(_advancing(session, place), passing=psycopg.errors.ObjectInUse)
+    except psycopg.errors.ObjectInUse:  # somebody was quicker
+        return False
+    return True
+
+
+def _advancing(session: Session, place: int) -> sql.Composed:
+    command = sql.SQL("SELECT pg_catalog.pg_replication_slot_advance({}, {}::pg_lsn)")
+    named = sql.Literal(session.server.options.slot)
+    return command.format(named, sql.Literal(as_lsn(place)))
 
 
 def exclusively(session: Session, query: sql.Composed) -> tuple[Any, ...]:
