@@ -21,6 +21,7 @@ from icestream.sources.postgres_cdc.server import Server
 from icestream.sources.postgres_cdc.snapshot import share
 from icestream.sources.postgres_cdc.steps import (
     WholeReads,
+    gone,
     is_stale,
     lacking,
     note_of,
@@ -110,6 +111,8 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             driver.close_snapshot()
             if not self.options.follows:
                 return current
+            if gone(place, goal):
+                return replace(place, tables=goal.tables).at(self._end_of_log(place)).to_json()
             end = self._waiting.end(driver, place.lsn)
             return current if end == place.lsn else place.at(end).to_json()
         driver.snapshot()
@@ -129,7 +132,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         kept = {
             label: note
             for label, note in {**place.tables, **place.unsure}.items()
-            if self.options.mode_of(*names_of(label)) == "incremental"
+            if label in tables and self.options.mode_of(*names_of(label)) == "incremental"
         }
         there = {
             label: note_of(table)
@@ -161,6 +164,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         labels = {*begin.pending, *lacking(begin, goal, tables)} - set(goal.pending)
         rows = sum(max(tables[label].rows, 1) if label in tables else 1 for label in labels)
         rows += bool(begin.unsure) + (begin.refresh != goal.refresh) + (begin.part != goal.part)
+        rows += bool(gone(begin, goal))
         return rows + self._waiting.rows(begin.lsn, goal.lsn)
 
     def cap(self, start: Position, end: Position, max_rows: int) -> Position:
@@ -176,7 +180,8 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             self._planned = self._whole_reads(tables).step(place, driver.snapshot(), max_rows)
             return self._planned.to_json()
         lsn = self._waiting.cap(place.lsn, goal.lsn, max_rows)
-        return replace(place, tables=goal_tables(place, goal)).at(lsn).to_json()
+        kept = {name: note for name, note in place.tables.items() if name in goal.tables}
+        return replace(place, tables=kept).at(lsn).to_json()
 
     def _whole_reads(self, tables: Mapping[str, Table]) -> WholeReads:
         return WholeReads(self._driver.session, tables, self.options.snapshot_chunk_rows)
@@ -284,8 +289,3 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
     def close(self) -> None:
         """End the driver's sessions. The slot stays, for the next start."""
         self._driver.close()
-
-
-def goal_tables(place: Place, goal: Place) -> Mapping[str, Note]:
-    """Return the tables of a place that are still asked for."""
-    return {label: note for label, note in place.tables.items() if label in goal.tables}

@@ -37,6 +37,11 @@ def lacking(place: Place, goal: Place, tables: Mapping[str, Table]) -> list[str]
     ]
 
 
+def gone(place: Place, goal: Place) -> set[str]:
+    """Return the tables that are followed at a place, and are not there or not asked for now."""
+    return set(place.tables) - set(goal.tables)
+
+
 def is_stale(note: Note, table: Table) -> bool:
     """Tell whether a table must be read anew, since the log alone does not tell what it holds.
 
@@ -69,7 +74,9 @@ def put_in_line(
         read_under: snapshots under which this process had tables without a key read.
         reads_whole: whether tables are read whole at all.
     """
-    pending, part, kept = list(place.pending), place.part, dict(place.tables)
+    pending, part = list(place.pending), place.part
+    # One that went, and comes back later, is read anew: its changes in between are not told.
+    kept = {label: note for label, note in place.tables.items() if label in goal.tables}
     if part is not None and part.table in tables and is_stale(part.note, tables[part.table]):
         part = None  # it is read from its beginning
     for label in place.unsure:
@@ -158,10 +165,12 @@ class WholeReads:
             table = self.tables.get(label)
             if table is None:
                 continue
-            part = start.part if start.part is not None and start.part.table == label else None
-            after = part.after if part is not None else None
-            upto = end.part.after if is_last and end.part is not None else None
-            yield from self._cut(table, after, upto)
+            begun = start.part if start.part is not None and start.part.table == label else None
+            ended = end.part if is_last else None
+            if any(part is not None and is_stale(part.note, table) for part in (begun, ended)):
+                continue  # changed before a replay: keys may be others, and it is read anew next
+            after = begun.after if begun is not None else None
+            yield from self._cut(table, after, ended.after if ended is not None else None)
 
     def _cut(
         self, table: Table, after: Key | None, upto: Key | None
