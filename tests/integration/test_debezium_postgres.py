@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from tests.fixtures.debezium_mirror import CREATE_MARKERS, DebeziumMirror, in_order
+from tests.fixtures.debezium_mirror import CREATE_MARKERS, Captured, DebeziumMirror, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +114,8 @@ def test_tables_equal_those_of_the_database(
         value__converter__replace__null__with__default="false",
     )
     source = options_of(converter, schema_registry)
-    mirror = DebeziumMirror(lake, kafka_broker, connector, "public", database.run, **source)
+    captured = Captured(kafka_broker, connector, "public", database.run)
+    mirror = DebeziumMirror(lake, captured, **source)
 
     def assert_same() -> None:
         mirror.follow()
@@ -172,9 +173,8 @@ def test_rows_of_json_without_schemas_have_the_types_that_they_show(
     )
     tables = ["public.markers", "public.people"]
     kafka_connect.capture_postgres(connector, postgres, database.name, tables)
-    mirror = DebeziumMirror(
-        lake, kafka_broker, connector, "public", database.run, format="debezium-json"
-    )
+    captured = Captured(kafka_broker, connector, "public", database.run)
+    mirror = DebeziumMirror(lake, captured, format="debezium-json")
     mirror.follow()
     database.run(
         "UPDATE people SET name = '2024-01-01' WHERE id = 2",
