@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import hmac
 import json
 import resource
 import socket
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.fixtures.waiting import wait_until
-from tests.fixtures.webhook_server import Server
+from tests.fixtures.webhook_server import JSON, Server
 
-from icestream.sources.webhook import protocol
+from icestream.sources.webhook import protocol, receiver
 from icestream.sources.webhook import server as server_module
 from icestream.sources.webhook.server import bound
 
@@ -125,3 +128,56 @@ def test_sender_that_reads_no_answers_is_cut_off(
         send_until_cut_off(connection, refused)
         open_ones = server.endpoint._server.server_state.connections
         wait_until(lambda: not open_ones, "the connection to end")
+
+
+@pytest.mark.parametrize(
+    ("auth", "forged"),
+    [
+        ({"type": "bearer", "secrets": "t"}, {"Authorization": "Bearer x"}),
+        ({"type": "github", "secrets": "t"}, {"X-Hub-Signature-256": "sha256=00"}),
+    ],
+)
+def test_strangers_do_not_use_up_what_the_sender_is_allowed(
+    tmp_path: Path, auth: dict[str, str], forged: dict[str, str]
+) -> None:
+    signature = hmac.digest(b"t", b"{}", "sha256").hex()
+    known = {"Authorization": "Bearer t", "X-Hub-Signature-256": f"sha256={signature}"}
+    with Server(tmp_path, rate_per_sec=0.01, burst=1, auth=auth) as server:
+        assert [server.ask("{}", headers={**JSON, **forged})[0] for _ in range(3)] == [401] * 3
+        assert [server.ask("{}", headers={**JSON, **known})[0] for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a": "%s"}' % (b"x" * 900), b"[%s]" % b",".join([b"{}"] * 300)]
+)
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_requests_that_wait_for_the_disk_are_bounded_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, coding: str
+) -> None:
+    monkeypatch.setattr(receiver, "IN_FLIGHT_BYTES", 5_000)
+    sent = gzip.compress(body) if coding == "gzip" else body
+    headers = {**JSON, "Content-Encoding": coding}
+    with Server(tmp_path, max_body_kb=1) as server:
+        spool, real = server.endpoint.spool, server.endpoint.spool.append
+        gate = threading.Event()
+
+        def slow(arrivals: Any) -> list[bool]:
+            assert gate.wait(20)
+            return real(arrivals)
+
+        monkeypatch.setattr(spool, "append", slow)
+        answers: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(server.ask(sent, headers=headers)[0]))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: 503 in answers, "a request to be put off", secs=5)
+        finally:
+            gate.set()
+            for thread in threads:
+                thread.join()
+        assert set(answers) == {200, 503}
+        assert server.ask(sent, headers=headers)[0] == 200

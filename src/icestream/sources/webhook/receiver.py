@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from icestream.sources.webhook.refusal import Refusal
 from icestream.sources.webhook.signatures import ID_HEADER, Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 
     from icestream.sources.webhook.group_commit import GroupCommit
     from icestream.sources.webhook.options import WebhookOptions
@@ -23,20 +25,44 @@ if TYPE_CHECKING:
     Message = MutableMapping[str, Any]
     Headers = dict[bytes, bytes]
 
-# What all bodies that are being received may take together, unless a single one may be larger.
+# What all requests may take together until they are answered, unless a single one may be larger.
 IN_FLIGHT_BYTES = 256 << 20
 BUSY_RETRY_SECS = 1
 # Never kept: they are what a thief would look for.
-SECRET_HEADERS = frozenset(
-    {
-        b"authorization", b"proxy-authorization", b"cookie", b"webhook-signature",
-        b"stripe-signature", b"x-hub-signature", b"x-hub-signature-256",
-    }
-)  # fmt: skip
+SECRET_HEADERS = re.compile(
+    rb"authorization|\bauth\b|cookie|signature|token|secret|password|hmac|credential|(api|access)-?key"
+)
 
 
 class _GoneError(Exception):
     """The sender went away; there is nobody to answer."""
+
+
+class InFlight:
+    """Bytes that requests hold in memory, from their first piece to their answer."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Give a request what it tells each of its bytes to; `Refusal` if all have too many."""
+        mine = 0
+
+        def hold(size: int) -> None:
+            nonlocal mine
+            mine += size
+            self._size += size
+            if self._size > self._most:
+                raise Refusal(
+                    503, "too much is being received at once", retry_after=BUSY_RETRY_SECS
+                )
+
+        try:
+            yield hold
+        finally:
+            self._size -= mine
 
 
 class Receiver:
@@ -58,8 +84,8 @@ class Receiver:
         self._keeps_headers = "headers" in options.include
         rate = options.rate_per_sec
         self._rate = Rate(rate, options.burst) if rate is not None else None
-        self._in_flight = 0
-        self._in_flight_most = max(IN_FLIGHT_BYTES, self._most)
+        # A body is held as it came, unpacked, and as the events that it brought.
+        self._in_flight = InFlight(max(IN_FLIGHT_BYTES, 4 * self._most))
 
     async def __call__(
         self,
@@ -95,17 +121,21 @@ class Receiver:
             raise Refusal(404, "no stream has this path")
         if scope["method"] != "POST":
             raise Refusal(405, "events are posted")
-        if self._rate is not None:
-            self._rate.refuse_more()
         headers: Headers = dict(scope["headers"])
         self._refuse_early(headers)
         zipped, lines = is_gzip(headers), is_lines(headers)
-        body = await self._body(receive)
-        self._verifier.verify(headers, body)
-        if zipped:
-            body = unzipped(body, self._most)
-        arrivals = self._arrivals(stream, headers, body, lines=lines)
-        news = await self._commit.append(arrivals) if arrivals else []
+        with self._in_flight.share() as hold:
+            body = await self._body(receive, hold)
+            self._verifier.verify(headers, body)
+            if self._rate is not None:
+                # Only now: else a stranger could use up what the sender is allowed.
+                self._rate.refuse_more()
+            if zipped:
+                body = unzipped(body, self._most)
+                hold(len(body))
+            arrivals = self._arrivals(stream, headers, body, lines=lines)
+            hold(sum(each.size for each in arrivals))
+            news = await self._commit.append(arrivals) if arrivals else []
         told = list(zip(arrivals, news, strict=True))
         taken = sum(len(each.events) for each, is_new in told if is_new)
         had = sum(len(each.events) for each, is_new in told if not is_new)
@@ -118,42 +148,39 @@ class Receiver:
         if length.isdigit() and int(length) > self._most:
             raise too_large(self._most)
 
-    async def _body(self, receive: Callable[[], Awaitable[Message]]) -> bytes:
+    async def _body(
+        self, receive: Callable[[], Awaitable[Message]], hold: Callable[[int], None]
+    ) -> bytes:
         parts: list[bytes] = []
         size = 0
-        try:
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise _GoneError
-                part = message.get("body", b"")
-                if part:
-                    parts.append(part)
-                    size += len(part)
-                    self._in_flight += len(part)
-                if size > self._most:
-                    raise too_large(self._most)
-                if self._in_flight > self._in_flight_most:
-                    raise Refusal(
-                        503, "too much is being received at once", retry_after=BUSY_RETRY_SECS
-                    )
-                if not message.get("more_body"):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-        finally:
-            self._in_flight -= size
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise _GoneError
+            part = message.get("body", b"")
+            if part:
+                parts.append(part)
+                size += len(part)
+                hold(len(part))
+            if size > self._most:
+                raise too_large(self._most)
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _arrivals(
         self, stream: bytes, headers: Headers, body: bytes, *, lines: bool
     ) -> list[Arrival]:
         at = int(self._now() * 1_000_000)
-        found = list(events_in(body, lines=lines))
         kept = _kept(headers) if self._keeps_headers else b""
+        # What an event says is let go of at once: it takes many times what was sent.
+        found = events_in(body, lines=lines)
         if self._id_field is None:
-            if not found:
+            events = [raw for raw, _ in found]
+            if not events:
                 return []
             event_id = self._id_of(headers)
             key = key_of(stream, event_id) if event_id else NO_KEY
-            return [Arrival(stream, at, key, event_id, kept, [raw for raw, _ in found])]
+            return [Arrival(stream, at, key, event_id, kept, events)]
         arrivals = []
         for number, (raw, event) in enumerate(found, 1):
             event_id = self._id_in(event, number)
@@ -187,6 +214,6 @@ def _kept(headers: Headers) -> bytes:
     told = [
         {"key": name.decode("latin-1"), "value": value.decode("latin-1")}
         for name, value in headers.items()
-        if name not in SECRET_HEADERS
+        if not SECRET_HEADERS.search(name)
     ]
     return json.dumps(told).encode()
