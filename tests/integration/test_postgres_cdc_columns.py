@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.fixtures.mirrored_tables import Mirror
 
-from icestream.contracts.changes import shape_of
+from icestream.contracts.changes import COLUMN_ID, shape_of
 
 if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
@@ -65,3 +65,79 @@ def test_table_whose_key_has_a_generated_column_only_grows(shop: Shop) -> None:
     mirror.follow()
     assert shape_of(mirror.schemas["public.orders"]).key == ()
     assert mirror.rows("public.orders") == [{"id": 1, "what": "a"}, {"id": 2, "what": "c"}]
+
+
+def test_columns_of_a_table_that_is_made_anew_are_other_columns(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, a text, b text)")
+    mirror = Mirror(shop.source()).follow()
+    before = mirror.schemas["public.orders"]
+    shop.run("DROP TABLE orders", "CREATE TABLE orders (id int PRIMARY KEY, b text, a text)")
+    after = Mirror(shop.source()).follow().schemas["public.orders"]
+    ids = [
+        {name: columns.field(name).metadata[COLUMN_ID] for name in ("id", "a", "b")}
+        for columns in (before, after)
+    ]
+    assert not set(ids[0].values()) & set(ids[1].values())
+
+
+def numbers_told(shop: Shop, *later: str) -> list[dict[str, str]]:
+    """Return the columns of each block of changes, with their numbers, after columns changed."""
+    source = shop.source()
+    mirror = Mirror(source).follow()
+    shop.run("INSERT INTO orders SELECT 1", *later)
+    end = mirror.planned()
+    assert end is not None
+    return [
+        {
+            field.name: field.metadata[COLUMN_ID].decode().partition(".")[2]
+            for field in block.schema
+            if field.metadata
+        }
+        for split in source.splits(mirror.position, end, 1)
+        for block in source.read(split)
+    ]
+
+
+def test_column_that_was_dropped_is_not_the_one_that_has_its_name_now(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, b text, c text)")
+    told = numbers_told(
+        shop,
+        "ALTER TABLE orders DROP b",
+        "ALTER TABLE orders ADD b text",
+        "INSERT INTO orders VALUES (2)",
+    )
+    assert told == [{"id": "1", "b": "2", "c": "3"}, {"id": "1", "c": "3", "b": "4"}]
+
+
+def test_last_column_made_anew_under_its_name_is_told_apart(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, old int, b text)")
+    shop.run("ALTER TABLE orders DROP old")
+    told = numbers_told(
+        shop,
+        "INSERT INTO orders VALUES (3)",
+        "ALTER TABLE orders DROP b",
+        "ALTER TABLE orders ADD b text",
+        "INSERT INTO orders VALUES (2)",
+    )
+    assert told == [{"id": "1", "b": "3"}, {"id": "1", "b": "4"}]
+
+
+def test_values_of_a_dropped_column_are_not_those_of_a_renamed_one(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, x text, a text, n int)")
+    told = numbers_told(shop, "ALTER TABLE orders DROP x", "ALTER TABLE orders RENAME a TO b")
+    assert told == [{"id": "1", "x": "2", "a": "3", "n": "4"}]
+
+
+def test_column_that_was_widened_is_the_same_column(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, x text, a int)")
+    shop.run("ALTER TABLE orders DROP x")
+    told = numbers_told(
+        shop, "ALTER TABLE orders ALTER a TYPE bigint", "ALTER TABLE orders ADD c int"
+    )
+    assert told == [{"id": "1", "a": "3"}]
+
+
+def test_columns_that_are_not_published_are_not_mistaken_for_others(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, secret text, name text)")
+    shop.run(f"CREATE PUBLICATION {shop.database} FOR TABLE orders (id, name)")
+    assert numbers_told(shop) == [{"id": "1", "name": "3"}]

@@ -377,3 +377,18 @@ def test_key_fields_that_are_not_the_key_of_the_table_are_refused(lake: Lake) ->
         f"table {lake.name}.shop.orders: `key_fields` are note, and the key of table 'shop.orders' "
         "of the source is id: of a deleted row it tells nothing else\n  Take `key_fields` out."
     )
+
+
+def test_table_that_is_made_anew_has_its_columns_by_their_names(lake: Lake) -> None:
+    before = {"id": pa.int64(), "a": pa.string(), "b": pa.int32()}
+    after = {"id": pa.int64(), "b": pa.int32(), "a": pa.string()}
+    row = {"id": 1, "a": "A", "b": 2}
+    first = {"is_snapshot": True, "is_first": True}
+    source = ScriptedChanges(
+        [changes("shop.orders", before, [row], ids=(11, 12, 13), version=1, **first)],
+        [changes("shop.orders", after, [{**row, "id": 7}], ids=(21, 22, 23), version=2, **first)],
+    )
+
+    lake.run(mirror(lake, source))
+
+    assert rows(lake) == [{"id": 7, "a": "A", "b": 2}]

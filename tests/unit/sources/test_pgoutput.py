@@ -61,9 +61,9 @@ def test_block_has_typed_columns_that_the_source_names_for_ever() -> None:
     assert block.schema.names == ["id", "note", "size", OP, UNSENT]
     assert block.schema.types[:3] == [pa.int64(), pa.string(), pa.int32()]
     assert [field.metadata for field in block.schema][:3] == [
-        {COLUMN_ID: b"1"},
-        {COLUMN_ID: b"2"},
-        {COLUMN_ID: b"3"},
+        {COLUMN_ID: b"16400.1"},
+        {COLUMN_ID: b"16400.2"},
+        {COLUMN_ID: b"16400.3"},
     ]
 
 

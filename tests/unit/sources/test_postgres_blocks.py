@@ -33,7 +33,7 @@ def test_snapshot_block_has_no_columns_of_changes() -> None:
     table = ("public", "days")
     assert shape_of(block.schema) == Shape(table, ("id",), is_snapshot=True, is_first=True)
     assert block.schema.names == ["id", "day"]
-    assert block.schema.field("day").metadata == {COLUMN_ID: b"4"}
+    assert block.schema.field("day").metadata == {COLUMN_ID: b"16400.4"}
     assert block.column("id").to_pylist() == [1, 2]
     assert nulled == {"day": 1}
 

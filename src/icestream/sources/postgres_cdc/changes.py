@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
 from icestream.sources.postgres_cdc import slot
+from icestream.sources.postgres_cdc.column_numbers import find_dropped, numbered
 from icestream.sources.postgres_cdc.lsn import as_lsn
 from icestream.sources.postgres_cdc.messages import Messages
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
-from icestream.sources.postgres_cdc.publication import told_by
+from icestream.sources.postgres_cdc.publication import members, told_by
 from icestream.sources.postgres_cdc.relation import FULL, NOTHING, key_of
-from icestream.sources.postgres_cdc.tables import ONLY, Table, find_table
+from icestream.sources.postgres_cdc.tables import ONLY, Table, find_table, narrowed
 from icestream.sources.postgres_cdc.types import TYPES_QUERY, TypeCatalog
 from icestream.sources.postgres_cdc.visibility import Visibility
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from icestream.sources.postgres_cdc.publication import Member
     from icestream.sources.postgres_cdc.relation import Column, Relation
     from icestream.sources.postgres_cdc.server import Server, Session
 
@@ -147,13 +150,20 @@ class _Catalog:
             self._opened = self._server.connect()
         return self._opened
 
+    @cached_property
+    def _members(self) -> Mapping[tuple[str, str], Member]:
+        return members(self._session, self._server.options)
+
     def describe(self, relation: Relation) -> Relation:
         """Return a table with the numbers of its columns and its key."""
         load_types(self._session, self._types, relation.columns)
         now = find_table(self._session, relation.id)
         if now is None:
             return relation
-        columns = _numbered(relation.columns, now.relation.columns)
+        member = self._members.get(now.names)
+        now = narrowed(now, None if member is None else member.columns, None)
+        dropped = find_dropped(self._session, relation.id, relation.xid)
+        columns = numbered(relation.columns, now.relation.columns, dropped)
         key = relation.key
         if relation.identity == FULL:
             # The log flags every column; which ones are the key is told by their numbers.
@@ -219,22 +229,3 @@ class _Catalog:
         )
         found = {row[0]: row[1:] for row in self._session.rows(query)}
         return [found.get(place) for place in range(1, len(keys) + 1)]
-
-
-def _numbered(told: Sequence[Column], known: Sequence[Column]) -> tuple[Column, ...]:
-    """Return the columns of a message with their numbers.
-
-    A column that was renamed since stands at the same place, with the same type, under a name
-    that the message does not have.
-    """
-    numbers = {column.name: column.number for column in known}
-    names_told = {column.name for column in told}
-    numbered: list[Column] = []
-    for place, column in enumerate(told):
-        number = numbers.get(column.name)
-        if number is None and place < len(known):
-            other = known[place]
-            if other.name not in names_told and other.type_oid == column.type_oid:
-                number = other.number
-        numbered.append(replace(column, number=number))
-    return tuple(numbered)

@@ -57,8 +57,8 @@ class Database(Protocol):
     def describe(self, relation: Relation) -> Relation:
         """Return a table with the numbers of its columns and, by `key_of`, with its key.
 
-        Called once for each Relation message that differs from the one before, when a change that
-        is wanted needs it. Types that the parser's catalog does not know are to be added to it.
+        Called for a Relation message that differs from the one before, or comes with a later
+        transaction, when a change that is wanted needs it. Types that the parser's catalog does not know are to be added to it.
 
         Args:
             relation: as the message tells it: without numbers, with the flags `is_key`, and with
@@ -148,16 +148,16 @@ class ChangeParser:
         begin = 0
         is_truncate = (stretch.kinds == TRUNCATE) & stretch.is_wanted
         for place in np.flatnonzero((stretch.kinds == RELATION) | is_truncate).tolist():
-            start = int(stretch.starts[place])
-            told = None if is_truncate[place] else read_relation(stretch.data, start)
+            told = None if is_truncate[place] else self._read_relation(stretch, place)
             # What comes before must be told by the columns that it was written with.
-            if told is None or self._is_changed(told):
+            is_changed = told is not None and self._is_changed(told)
+            if told is None or is_changed:
                 blocks += self._changes(stretch, slice(begin, place))
                 begin = place + 1
             if told is None:
                 blocks += self._truncates(stretch, place)
             else:
-                self._meet(replace(told, version=int(stretch.lsns[place])))
+                self._meet(told, is_changed=is_changed)
         blocks += self._changes(stretch, slice(begin, len(messages)))
         self.rows += sum(block.num_rows for block in blocks)
         return blocks
@@ -181,14 +181,22 @@ class ChangeParser:
         own = (xids[transaction], lsns[transaction], is_wanted[transaction])
         return _Stretch(data, starts, kinds, *own)
 
+    def _read_relation(self, stretch: _Stretch, place: int) -> Relation:
+        told = read_relation(stretch.data, int(stretch.starts[place]))
+        return replace(told, version=int(stretch.lsns[place]), xid=int(stretch.xids[place]))
+
     def _is_changed(self, told: Relation) -> bool:
         known = self._tables.get(told.id)
-        return known is not None and known.told != told
-
-    def _meet(self, told: Relation) -> None:
-        # The server tells a table again whenever it forgot that it has; mostly nothing is new.
-        known = self._tables.get(told.id)
         if known is None or known.told != told:
+            return known is not None
+        # The server tells a table again whenever it forgot that it has; mostly nothing is new. But
+        # a column that was dropped and made anew looks as it did.
+        if not known.is_wanted or known.told.xid == told.xid:
+            return False
+        return self._database.describe(told) != self._described(known)
+
+    def _meet(self, told: Relation, *, is_changed: bool) -> None:
+        if is_changed or told.id not in self._tables:
             self._tables[told.id] = _Table(told, self._wanted.has_table(told.table))
 
     def _truncates(self, stretch: _Stretch, place: int) -> list[pa.RecordBatch]:

@@ -52,6 +52,7 @@ class Relation:
         columns: in the order of their numbers.
         key: names of the columns that tell rows apart, see `key_of`.
         version: a place of the log where it had these columns.
+        xid: the transaction that tells of it there, by the lower half of its id.
         is_whole: whether these are all the columns that it has had since.
     """
 
@@ -62,6 +63,7 @@ class Relation:
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     version: int = field(default=0, compare=False)
+    xid: int = field(default=0, compare=False)
     is_whole: bool = field(default=True, compare=False)
 
     @property
@@ -108,7 +110,7 @@ def block_columns(
         snapshot: whether the rows are read as they are, not as changes.
         first: whether they replace what the Iceberg table holds.
     """
-    fields = [_field(column, types) for column in relation.columns]
+    fields = [_field(relation.id, column, types) for column in relation.columns]
     if relation.has_row_key:
         fields.append(pa.field(ROW_KEY, pa.string()))
     if not snapshot:
@@ -124,6 +126,7 @@ def block_columns(
     return shape.on(pa.schema(fields))
 
 
-def _field(column: Column, types: TypeCatalog) -> pa.Field:
-    told = None if column.number is None else {COLUMN_ID: str(column.number).encode()}
+def _field(table: int, column: Column, types: TypeCatalog) -> pa.Field:
+    # With the table: one that is made anew under its name counts its columns from one again.
+    told = None if column.number is None else {COLUMN_ID: f"{table}.{column.number}".encode()}
     return pa.field(column.name, types.arrow_type(column.type_oid, column.typmod), metadata=told)

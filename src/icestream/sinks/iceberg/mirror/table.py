@@ -143,6 +143,8 @@ class MirrorTable(IcebergSink):
             return
         state, ids = self.target.state, column_ids(columns)
         kept = _read_ids(state.properties.get(self._ids_key))
+        if not kept.keys() & set(ids.values()):
+            return  # another table of that name, which has its columns by their names
         owners = {field_id: source_id for source_id, field_id in kept.items()}
         gone: list[SchemaChange] = [
             DropColumn((field.name,))
