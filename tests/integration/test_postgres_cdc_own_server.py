@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.fixtures.changing_database import Shop, assert_same
 from tests.fixtures.mirrored_tables import Mirror
+from tests.fixtures.waiting import wait_until
 
 from icestream.errors import AttentionError, SourceChangedError, TransientError, UnreachableError
+from icestream.sources.postgres_cdc.server import Server
+from icestream.sources.postgres_cdc.snapshot import await_open_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,3 +108,24 @@ def test_server_that_restarts_is_followed_on(own_shop: Shop) -> None:
     own_shop.run("INSERT INTO orders VALUES (2, 'after')")
     mirror.follow()
     assert_same(own_shop, mirror, "orders")
+
+
+def test_prepared_transaction_that_the_snapshot_waits_for_is_named(
+    own_shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.snapshot.SAY_AFTER_SECS", 0.0)
+    restart(own_shop, max_prepared_transactions="2")
+    own_shop.run("BEGIN", "INSERT INTO orders VALUES (1, 'x')", "PREPARE TRANSACTION 'left'")
+    own_shop.run("INSERT INTO orders VALUES (2, 'x')")
+    with Server(own_shop.source().options).connect() as session:
+        waiting = threading.Thread(target=await_open_transactions, args=[session])
+        waiting.start()
+        expected = (
+            "the snapshot waits for transaction 'left', which user icestream prepared in database "
+            f"{own_shop.database} "
+        )
+        try:
+            wait_until(lambda: expected in caplog.text, "a word about the transaction")
+        finally:
+            own_shop.run("ROLLBACK PREPARED 'left'")
+            waiting.join()

@@ -45,6 +45,11 @@ SELECT pid, coalesce(usename::text, ''), coalesce(application_name, ''), coalesc
        extract(epoch FROM now() - xact_start)::int8
 FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 1
 """
+# They belong to no process any more.
+OLDEST_PREPARED = """
+SELECT gid, owner::text, database::text, extract(epoch FROM now() - prepared)::int8
+FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT 1
+"""
 
 
 class Snapshot:
@@ -100,14 +105,24 @@ def await_open_transactions(session: Session) -> None:
     say_at = time.monotonic() + SAY_AFTER_SECS
     while session.row(OLDEST_ID)[0] < newest:
         if time.monotonic() > say_at:
-            for pid, user, application, state, seconds in session.rows(LONGEST_RUNNING):
-                _log.warning(
-                    "the snapshot waits for a transaction that has been open for %d s: process %d, "
-                    "user %s, application %s, %s",
-                    *(seconds, pid, user, application, state),
-                )
+            _say_what_is_open(session)
             say_at = time.monotonic() + 2 * SAY_AFTER_SECS
         time.sleep(LOOK_AGAIN_SECS)
+
+
+def _say_what_is_open(session: Session) -> None:
+    for pid, user, application, state, seconds in session.rows(LONGEST_RUNNING):
+        _log.warning(
+            "the snapshot waits for a transaction that has been open for %d s: process %d, "
+            "user %s, application %s, %s",
+            *(seconds, pid, user, application, state),
+        )
+    for name, user, database, seconds in session.rows(OLDEST_PREPARED):
+        _log.warning(
+            "the snapshot waits for transaction %r, which user %s prepared in database %s %d s "
+            "ago; `COMMIT PREPARED` or `ROLLBACK PREPARED` ends it",
+            *(name, user, database, seconds),
+        )
 
 
 def share(session: Session, snapshot: str, part: Range) -> None:
