@@ -47,6 +47,16 @@ def test_https_is_spoken_with_the_given_certificate(
         assert server.events == [{"a": 1}]
 
 
+def test_handshake_that_stops_halfway_is_cut_off(
+    tmp_path: Path, certificate: tuple[str, str]
+) -> None:
+    cert, key = certificate
+    tls = {"cert": cert, "key": key}
+    with Server(tmp_path, tls=tls, receive_timeout_secs=0.5) as server, server.raw() as connection:
+        connection.sendall(b"\x16\x03\x01")
+        assert connection.recv(100) == b""
+
+
 def test_certificate_that_cannot_be_used_is_named(
     tmp_path: Path, certificate: tuple[str, str]
 ) -> None:

@@ -5,15 +5,17 @@ Without one, a sender that gives a byte now and then holds a connection for as l
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from uvicorn import Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
-    import asyncio
+    import socket
 
 MOST_HEADER_BYTES = 64 << 10
 MOST_CONNECTIONS = 1_000
@@ -137,6 +139,35 @@ class TimedProtocol(HttpToolsProtocol):
         ]
         self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         self.transport.close()
+
+
+class TimedServer(Server):
+    """Listens on sockets that are bound, with a deadline for the handshake of TLS as well.
+
+    A connection is none for the protocol before that has ended, so its clock does not run.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        config = self.config
+        deadline = config.http_protocol_class.receive_secs  # type: ignore[attr-defined]
+
+        def connection() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                connection,
+                sock=each,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=deadline if config.ssl is not None else None,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
 
 
 def _is_answered(cycle: Any) -> bool:

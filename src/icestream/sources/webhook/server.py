@@ -122,7 +122,7 @@ class Endpoint:
         try:
             import uvicorn
 
-            from icestream.sources.webhook.protocol import timed
+            from icestream.sources.webhook.protocol import TimedServer, timed
         except ModuleNotFoundError as exc:
             raise DependencyError(
                 f"source 'webhook' needs the package {exc.name}, which is not installed",
@@ -145,7 +145,7 @@ class Endpoint:
         )
         config.load()
         config.ssl = context
-        self._server = uvicorn.Server(config)
+        self._server = TimedServer(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([listening],), name="webhook server", daemon=True
         )
