@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
 
 from icestream.contracts.changes import COLUMN_ID, shape_of
@@ -141,3 +142,58 @@ def test_columns_that_are_not_published_are_not_mistaken_for_others(shop: Shop) 
     shop.run("CREATE TABLE orders (id int PRIMARY KEY, secret text, name text)")
     shop.run(f"CREATE PUBLICATION {shop.database} FOR TABLE orders (id, name)")
     assert numbers_told(shop) == [{"id": "1", "name": "3"}]
+
+
+def test_table_with_another_key_is_read_anew_after_changes_by_the_older_one(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, code int NOT NULL)")
+    source = shop.source()
+    mirror = Mirror(source).follow()
+    shop.run("INSERT INTO orders VALUES (1, 10)")
+    end = mirror.planned()
+    assert end is not None
+    shop.run(
+        "ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (code)",
+        "UPDATE orders SET id = 2",
+    )
+    # The batch that was planned before: its log has the old key, the catalog the new one.
+    splits = source.splits(mirror.position, end, 1)
+    assert source.shapes(splits) == []
+    blocks = [block for split in splits for block in source.read(split)]
+    assert [shape_of(block.schema).key for block in blocks] == [("id",)]
+    mirror.commit(end)
+    mirror.follow()
+    shop.run("UPDATE orders SET id = 3")
+    mirror.follow()
+    assert mirror.rows("public.orders") == [{"id": 3, "code": 10}]
+    assert shape_of(mirror.schemas["public.orders"]).key == ("code",)
+
+
+def test_changes_of_a_dropped_table_with_full_identity_have_no_other_key(shop: Shop) -> None:
+    shop.run(
+        "CREATE TABLE orders (id int PRIMARY KEY, what text)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+    )
+    mirror = Mirror(shop.source()).follow()
+    shop.run("INSERT INTO orders VALUES (1, 'a')", "INSERT INTO other VALUES (1)")
+    end = mirror.planned()
+    assert end is not None
+    shop.run("DROP TABLE orders")
+    mirror.commit(end)
+    assert shape_of(mirror.schemas["public.orders"]).key == ("id",)
+    assert mirror.rows("public.other") == [{"id": 1}]
+
+
+def test_changes_by_another_key_than_the_one_read_are_left_out(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY, code int NOT NULL)")
+    source = shop.source()
+    mirror = Mirror(source).follow()
+    shop.run(
+        "ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (code)",
+        "INSERT INTO orders VALUES (1, 10)",
+    )
+    end = {**mirror.position, "lsn": source._driver.end_of_log()}
+    splits = source.splits(mirror.position, end, 1)
+    assert [block for split in splits for block in source.read(split)] == []
+    mirror.follow()
+    assert_same(shop, mirror, "orders")

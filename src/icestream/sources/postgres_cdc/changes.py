@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,11 +42,18 @@ class Changes:
         end: transactions that were committed before.
         tables: the tables that are followed; with the snapshot, as text, that holds some of the
             changes to it already.
+        identities: which tables they were when they were read, see `Relation.row_identity`.
     """
 
     start: int
     end: int
     tables: Mapping[tuple[str, str], str | None]
+    identities: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def follows(self, relation: Relation) -> bool:
+        """Tell whether a table is the one that was read; another one is read anew next."""
+        noted = self.identities.get(relation.table)
+        return noted is None or noted.partition("/")[0] == relation.row_identity
 
 
 def peek(session: Session, end: int, columns: str = "lsn, xid, data") -> sql.Composed:
@@ -66,7 +73,7 @@ def peek(session: Session, end: int, columns: str = "lsn, xid, data") -> sql.Com
 def read_changes(server: Server, asked: Changes) -> Iterator[pa.RecordBatch]:
     """Yield blocks of changes, whole transactions in the order of the log."""
     types = TypeCatalog()
-    with server.connect() as session, _Catalog(server, types) as catalog:
+    with server.connect() as session, _Catalog(server, types, asked) as catalog:
         wanted = Wanted(
             start=asked.start,
             end=asked.end,
@@ -132,8 +139,9 @@ def _listed(publications: Sequence[str]) -> str:
 class _Catalog:
     """Answers the parser's questions by a session of its own: the other is busy sending."""
 
-    def __init__(self, server: Server, types: TypeCatalog) -> None:
+    def __init__(self, server: Server, types: TypeCatalog, asked: Changes) -> None:
         self._server = server
+        self._asked = asked
         self._types = types
         self._opened: Session | None = None
 
@@ -154,12 +162,13 @@ class _Catalog:
     def _members(self) -> Mapping[tuple[str, str], Member]:
         return members(self._session, self._server.options)
 
-    def describe(self, relation: Relation) -> Relation:
-        """Return a table with the numbers of its columns and its key."""
+    def describe(self, relation: Relation) -> Relation | None:
+        """Return a table with the numbers of its columns and its key, None if it is left out."""
         load_types(self._session, self._types, relation.columns)
         now = find_table(self._session, relation.id)
         if now is None:
-            return relation
+            # By what its rows were told apart is not known any more where the log flags them all.
+            return None if relation.identity == FULL else relation
         member = self._members.get(now.names)
         now = narrowed(now, None if member is None else member.columns, None)
         dropped = find_dropped(self._session, relation.id, relation.xid)
@@ -175,7 +184,10 @@ class _Catalog:
         # An older row says nothing of a column that was added since, least of all that it is gone.
         last = max((column.number or 0 for column in columns), default=0)
         is_whole = all((column.number or 0) <= last for column in now.relation.columns)
-        return replace(relation, columns=columns, key=key, is_whole=is_whole)
+        found = replace(relation, columns=columns, key=key, is_whole=is_whole)
+        # Left out only if the table is another by now as well, since it is read anew then.
+        is_kept = self._asked.follows(found) or self._asked.follows(now.relation)
+        return found if is_kept else None
 
     def values_now(
         self, relation: Relation, columns: Sequence[str], keys: Sequence[tuple[str, ...]]

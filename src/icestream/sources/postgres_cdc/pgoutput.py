@@ -54,11 +54,12 @@ class Wanted:
 class Database(Protocol):
     """What the log does not tell, and the database is asked for."""
 
-    def describe(self, relation: Relation) -> Relation:
+    def describe(self, relation: Relation) -> Relation | None:
         """Return a table with the numbers of its columns and, by `key_of`, with its key.
 
         Called for a Relation message that differs from the one before, or comes with a later
-        transaction, when a change that is wanted needs it. Types that the parser's catalog does not know are to be added to it.
+        transaction, when a change that is wanted needs it. Types that the parser's catalog
+        does not know are to be added to it. None for a table whose changes are left out.
 
         Args:
             relation: as the message tells it: without numbers, with the flags `is_key`, and with
@@ -87,6 +88,7 @@ class _Table:
     told: Relation
     is_wanted: bool
     described: Relation | None = None
+    is_described: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,9 @@ class ChangeParser:
             table = self._table(relation_id)
             seen = self._wanted.seen.get(table.told.table)
             is_seen = seen is not None and bool(seen.sees(stretch.xids[place : place + 1])[0])
-            if table.is_wanted and not is_seen:
-                blocks.append(truncate_block(self._described(table), self._types))
+            described = self._described(table) if table.is_wanted and not is_seen else None
+            if described is not None:
+                blocks.append(truncate_block(described, self._types))
         return blocks
 
     def _changes(self, stretch: _Stretch, part: slice) -> list[pa.RecordBatch]:
@@ -224,8 +227,9 @@ class ChangeParser:
             seen = self._wanted.seen.get(table.told.table)
             if seen is not None:
                 chosen &= ~seen.sees(xids)
-            if chosen.any():
-                blocks.append(self._block(self._described(table), stretch.data, starts[chosen]))
+            described = self._described(table) if chosen.any() else None
+            if described is not None:
+                blocks.append(self._block(described, stretch.data, starts[chosen]))
         return blocks
 
     def _block(self, relation: Relation, data: Bytes, starts: Places) -> pa.RecordBatch:
@@ -242,7 +246,7 @@ class ChangeParser:
                 f"the log has a change of relation {relation_id} before it tells its columns"
             ) from None
 
-    def _described(self, table: _Table) -> Relation:
-        if table.described is None:
-            table.described = self._database.describe(table.told)
+    def _described(self, table: _Table) -> Relation | None:
+        if not table.is_described:
+            table.described, table.is_described = self._database.describe(table.told), True
         return table.described

@@ -77,6 +77,13 @@ class Relation:
         return self.identity == FULL and not self.key
 
     @property
+    def row_identity(self) -> str:
+        """Which table it is, and by what its rows are told apart."""
+        numbers = {column.name: str(column.number) for column in self.columns}
+        key = "full" if self.has_row_key else ",".join(numbers[name] for name in self.key)
+        return f"{self.id}:{key}"
+
+    @property
     def block_key(self) -> tuple[str, ...]:
         """The key of its blocks."""
         return (ROW_KEY,) if self.has_row_key else self.key

@@ -195,7 +195,8 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             return []
         self._driver.close_snapshot()
         tables = {names_of(label): note.seen for label, note in begin.tables.items()}
-        asked = Changes(begin.lsn, stop.lsn, tables)
+        identities = {names_of(label): note.table for label, note in begin.tables.items()}
+        asked = Changes(begin.lsn, stop.lsn, tables, identities)
         return [Split(asked, self._waiting.rows(begin.lsn, stop.lsn))]
 
     def _whole_splits(self, begin: Place, stop: Place, slots: int) -> list[Split]:
@@ -242,7 +243,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         return [
             block_columns(replace(table.relation, version=version), self._driver.types)
             for table in self._driver.tables(anew=True).values()
-            if table.names in asked.tables
+            if table.names in asked.tables and asked.follows(table.relation)
         ]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:

@@ -88,10 +88,7 @@ class Table:
 
         A table that gets the name of another, or another key, is another table to a mirror.
         """
-        relation = self.relation
-        numbers = {column.name: str(column.number) for column in relation.columns}
-        key = ",".join(numbers[name] for name in relation.key)
-        return f"{relation.id}:{'full' if relation.has_row_key else key}"
+        return self.relation.row_identity
 
     @property
     def is_keyed(self) -> bool:
