@@ -285,7 +285,7 @@ def test_requests_of_the_same_moment_share_a_sync(
 
 
 def test_full_disk_and_full_spool_put_senders_off(
-    started: Started, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = started(max_spool_mb=4)
     big = json.dumps({"a": "x" * 1_000_000})
@@ -302,4 +302,11 @@ def test_full_disk_and_full_spool_put_senders_off(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(server.endpoint.spool, "append", refuse)
-    assert server.refused("{}") == (503, "the disk is full")
+    for _ in range(3):
+        assert server.refused("{}") == (503, "the disk is full")
+    put_off = "events are put off, since the spool can't be written: "
+    assert caplog.messages == [
+        put_off + "it has `max_spool_mb`",
+        "events are taken again",
+        put_off + "[Errno 28] No space left on device",
+    ]

@@ -48,6 +48,7 @@ class GroupCommit:
         self._group_bytes = min(GROUP_BYTES, spool.segment_bytes)
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="webhook spool", daemon=True)
+        self._puts_off = False
         self.fault: IcestreamError | None = None
         self._thread.start()
 
@@ -91,6 +92,7 @@ class GroupCommit:
                 # Each has an object of its own: awaiting one adds to it.
                 answers: list[_Answer] = [_refusal(exc) for _ in group]
             else:
+                self._note_success()
                 answers = [[next(told) for _ in waiting.arrivals] for waiting in group]
             _tell(group, answers)
 
@@ -112,8 +114,16 @@ class GroupCommit:
     def _note(self, exc: Exception) -> None:
         if isinstance(exc, IcestreamError):
             self.fault = exc
-        elif isinstance(exc, OSError):
-            logger.warning("events are put off, since the spool can't be written: %s", exc)
+        elif not self._puts_off:
+            # Once, and not for each request: the log may be on the disk that is full.
+            self._puts_off = True
+            reason = "it has `max_spool_mb`" if isinstance(exc, SpoolFullError) else exc
+            logger.warning("events are put off, since the spool can't be written: %s", reason)
+
+    def _note_success(self) -> None:
+        if self._puts_off:
+            self._puts_off = False
+            logger.warning("events are taken again")
 
 
 def _tell(group: list[_Waiting], answers: list[_Answer]) -> None:
