@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
 
@@ -197,3 +198,24 @@ def test_changes_by_another_key_than_the_one_read_are_left_out(shop: Shop) -> No
     assert [block for split in splits for block in source.read(split)] == []
     mirror.follow()
     assert_same(shop, mirror, "orders")
+
+
+def test_rows_without_a_key_are_read_anew_when_a_column_goes(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    shop.run(
+        "CREATE TABLE log (what text, n int)",
+        "ALTER TABLE log REPLICA IDENTITY FULL",
+        "INSERT INTO log VALUES ('a', 1), ('b', 2), ('c', 3)",
+    )
+    mirror = Mirror(shop.source()).follow()
+    shop.run("ALTER TABLE log DROP n")
+    mirror.follow()
+    shop.run("DELETE FROM log WHERE what = 'b'", "ALTER TABLE log ADD m int")
+    mirror.follow()
+    shop.run("DELETE FROM log WHERE what = 'c'", "INSERT INTO log VALUES ('d', 4)")
+    mirror.follow()
+    for row in mirror.rows("public.log"):
+        del row["_row_key"]
+    assert_same(shop, mirror, "log")

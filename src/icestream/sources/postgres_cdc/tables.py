@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from psycopg import sql
 
@@ -88,7 +89,12 @@ class Table:
 
         A table that gets the name of another, or another key, is another table to a mirror.
         """
-        return self.relation.row_identity
+        relation = self.relation
+        if not relation.has_row_key:
+            return relation.row_identity
+        # Rows are told apart by all their values, so those of other columns are other rows.
+        told = [(column.number, column.type_oid, column.typmod) for column in relation.columns]
+        return f"{relation.row_identity}/{crc32(repr(told).encode()):x}"
 
     @property
     def is_keyed(self) -> bool:
