@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
 
 from icestream.contracts.changes import COLUMN_ID, shape_of
 
 if TYPE_CHECKING:
+    import pytest
     from tests.fixtures.changing_database import Shop
 
 

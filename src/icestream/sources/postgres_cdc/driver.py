@@ -150,14 +150,16 @@ class Driver:
 
     def _publish(self, found: Mapping[tuple[str, str], Found]) -> None:
         try:
-            publication.make_ready(self.session, self.options, found)
+            left_out = publication.make_ready(self.session, self.options, found)
         except RefusedError as exc:
             if not self._tables:
                 raise
-            # A table that somebody else made while we run is no reason to stop the others.
-            if exc.what not in self._left_out:
-                _log.warning("a table that is new is not followed: %s", exc)
-                self._left_out.add(exc.what)
+            left_out = [exc]
+        # A table that somebody else made is no reason to stop the others.
+        for refused in left_out:
+            if refused.what not in self._left_out:
+                _log.warning("a table that is new is not followed: %s", refused)
+                self._left_out.add(refused.what)
 
     def make_slot(self) -> int:
         """Return where to begin: at the slot that is there, or at a new one."""

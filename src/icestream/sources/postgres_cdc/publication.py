@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from icestream.errors import ConnectorError, RefusedError
-from icestream.sources.postgres_cdc.tables import ONLY, narrowed
+from icestream.sources.postgres_cdc.publication_commands import (
+    CANT_CHANGE,
+    CANT_MAKE,
+    creating,
+    listed,
+    refusal,
+    run,
+    shown,
+)
+from icestream.sources.postgres_cdc.tables import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +39,8 @@ ALL_ACTIONS = "insert, update, delete, truncate"
 NEW_ROWS = "insert, truncate"
 WITH_COLUMN_LISTS = 150_000
 
-CANT_MAKE = "the database has no publication {name!r}, and user {user!r} may not make it"
-CANT_CHANGE = "user {user!r} may not change publication {name!r}"
+
+ONLY_GROWS = "has no key that the log tells: new rows are followed, updates and deletes are not"
 
 MAY_CREATE = "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE')"
 NOT_OWNED = """
@@ -128,18 +137,21 @@ def refuse_unfit(session: Session, options: PostgresCdcOptions) -> Publication |
         raise ConnectorError(
             f"publication {name!r} does not tell every change",
             where=session.server.where,
-            todo=f"Run `ALTER PUBLICATION {_shown(name)} SET (publish = '{ALL_ACTIONS}')`.",
+            todo=f"Run `ALTER PUBLICATION {shown(name)} SET (publish = '{ALL_ACTIONS}')`.",
         )
     return state
 
 
 def make_ready(
     session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
-) -> None:
+) -> list[RefusedError]:
     """Make the publication if it is not there, and add the tables that it lacks if it is ours.
 
+    Returns:
+        Why tables that the file does not name are left out, one of each.
+
     Raises:
-        RefusedError: the user may not do that.
+        RefusedError: the user may not make it, or add a table that the file names.
         ConnectorError: it is somebody else's, and does not tell what is asked for.
     """
     state = refuse_unfit(session, options)
@@ -147,21 +159,22 @@ def make_ready(
     whole, appends = names(options)
     keyed = [table for table in lacking if not table.only_grows]
     grown = [table for table in lacking if table.only_grows]
+    left_out: list[RefusedError] = []
     if state is None:
         # Both before the slot: it can't read log that is older than a publication it is asked for.
         _create(session, whole, ALL_ACTIONS, keyed)
-        _create(session, appends, NEW_ROWS, grown)
+        if look(session, appends) is None:
+            _create(session, appends, NEW_ROWS, grown)
     elif not state.is_ours:
         refuse_lacking(session, options, found)
     else:
-        _add(session, whole, keyed)
-        _create(session, appends, NEW_ROWS, grown)
+        if look(session, appends) is None:  # a start that was cut off did not come so far
+            _create(session, appends, NEW_ROWS, ())
+        added = [_add(session, options, whole, table) for table in keyed]
+        added += [_add(session, options, appends, table) for table in grown]
+        left_out = [refused for refused in added if refused is not None]
         _move(session, whole, appends, found)
-    for table in grown if state is None or state.is_ours else ():
-        _log.warning(
-            "%s has no key that the log tells: new rows are followed, updates and deletes are not",
-            table.label,
-        )
+    return left_out
 
 
 def _lacking(
@@ -191,7 +204,7 @@ def refuse_lacking(
         raise ConnectorError(
             f"publication {name!r} does not tell of {listed}",
             where=session.server.where,
-            todo=f"Run `ALTER PUBLICATION {_shown(name)} ADD TABLE {listed}`.",
+            todo=f"Run `ALTER PUBLICATION {shown(name)} ADD TABLE {listed}`.",
         )
 
 
@@ -213,35 +226,42 @@ def refuse_unmakeable(
         if may_create
         else f"permission denied for database {options.database}"
     )
-    command = _creating(options.publication_name, ALL_ACTIONS, lacking)
-    raise _refused(session, options.publication_name, command, CANT_MAKE, why)
+    command = creating(options.publication_name, ALL_ACTIONS, lacking)
+    raise refusal(session, options.publication_name, command, CANT_MAKE, why)
 
 
 def _create(session: Session, name: str, actions: str, tables: Sequence[Table]) -> None:
-    if look(session, name) is not None:  # a start that was cut off made it
-        _add(session, name, tables)
-        return
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
         sql.Identifier(name), sql.Literal(MARK)
     )
     with session.connection.transaction():
-        _run(session, name, _creating(name, actions, tables), CANT_MAKE)
-        _run(session, name, comment, CANT_CHANGE)
+        run(session, name, creating(name, actions, tables), CANT_MAKE)
+        run(session, name, comment, CANT_CHANGE)
     _log.info("made publication %s", name)
+    _warn_of_growing(tables)
 
 
-def _creating(name: str, actions: str, tables: Sequence[Table]) -> sql.Composed:
-    return sql.SQL(
-        "CREATE PUBLICATION {} {}WITH (publish = {}, publish_via_partition_root = true)"
-    ).format(sql.Identifier(name), _for_tables(tables), sql.Literal(actions))
+def _add(
+    session: Session, options: PostgresCdcOptions, name: str, table: Table
+) -> RefusedError | None:
+    """Add a table, by itself, so that one of somebody else does not keep the others out."""
+    command = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(
+        sql.Identifier(name), listed([table])
+    )
+    try:
+        run(session, name, command, CANT_CHANGE)
+    except RefusedError as exc:
+        if table.names in options.named_tables:
+            raise
+        return exc
+    _warn_of_growing([table])
+    return None
 
 
-def _add(session: Session, name: str, tables: Sequence[Table]) -> None:
-    if tables:
-        command = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(
-            sql.Identifier(name), _listed(tables)
-        )
-        _run(session, name, command, CANT_CHANGE)
+def _warn_of_growing(tables: Sequence[Table]) -> None:
+    for table in tables:
+        if table.only_grows:
+            _log.warning("%s %s", table.label, ONLY_GROWS)
 
 
 def _move(
@@ -252,45 +272,10 @@ def _move(
     for (schema, name), each in found.items():
         here, there = (appends, whole) if each.table.only_grows else (whole, appends)
         if (there, schema, name) in members and (here, schema, name) not in members:
-            table = _listed([each.table])
+            table = listed([each.table])
             with session.connection.transaction():
                 for publication, word in ((here, "ADD"), (there, "DROP")):
                     command = sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
                         sql.Identifier(publication), sql.SQL(word), table
                     )
-                    _run(session, publication, command, CANT_CHANGE)
-
-
-def _for_tables(tables: Sequence[Table]) -> sql.Composable:
-    return sql.SQL("FOR TABLE {} ").format(_listed(tables)) if tables else sql.SQL("")
-
-
-def _listed(tables: Sequence[Table]) -> sql.Composed:
-    return sql.SQL(", ").join(
-        # A table that inherits is published for itself, if it is followed: it has another key.
-        sql.SQL("{}{}").format(ONLY[not table.is_partitioned], sql.Identifier(*table.names))
-        for table in tables
-    )
-
-
-def _run(session: Session, name: str, command: sql.Composed, why: str) -> None:
-    """Run a command that only an owner may run, and else say what an administrator should."""
-    try:
-        session.rows(command)
-    except RefusedError as exc:
-        said = exc.what.rpartition("lacks a right: ")[2]
-        raise _refused(session, name, command, why, said) from None
-
-
-def _refused(
-    session: Session, name: str, command: sql.Composed, why: str, said: str
-) -> RefusedError:
-    return RefusedError(
-        why.format(name=name, user=session.server.options.user) + f" ({said})",
-        where=session.server.where,
-        todo=f"Let the owner of the tables run: {command.as_string()}",
-    )
-
-
-def _shown(name: str) -> str:
-    return sql.Identifier(name).as_string()
+                    run(session, publication, command, CANT_CHANGE)
