@@ -219,3 +219,21 @@ def test_rows_without_a_key_are_read_anew_when_a_column_goes(
     for row in mirror.rows("public.log"):
         del row["_row_key"]
     assert_same(shop, mirror, "log")
+
+
+def test_keys_that_iceberg_has_no_type_for_are_texts(shop: Shop) -> None:
+    shop.run(
+        "CREATE TABLE points (x float8, y real, tags int[], what text, PRIMARY KEY (x, y, tags))",
+        "INSERT INTO points VALUES (0.1, 1.5, '{1,2}', 'a'), ('NaN', 'Infinity', '{}', 'b')",
+    )
+    mirror = Mirror(shop.source()).follow()
+    shop.run(
+        "UPDATE points SET what = 'c' WHERE x = 0.1",
+        "DELETE FROM points WHERE x = 'NaN'",
+        "INSERT INTO points VALUES (1e300, 2, '{{1},{2}}', 'd')",
+    )
+    mirror.follow()
+    assert mirror.rows("public.points") == [
+        {"x": "0.1", "y": "1.5", "tags": "{1,2}", "what": "c"},
+        {"x": "1e+300", "y": "2", "tags": "{{1},{2}}", "what": "d"},
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sources.postgres_cdc.relation import block_columns
+from icestream.sources.postgres_cdc.relation import block_columns, is_text_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +45,9 @@ def typed(
     """Return the columns of a table with their types, and what became null in which of them."""
     columns, nulled = [], {}
     for column, strings in zip(relation.columns, texts, strict=True):
+        if is_text_key(relation, column, types):
+            columns.append(strings)
+            continue
         values, count = types.from_text(strings, column.type_oid, column.typmod)
         columns.append(values)
         if count:

@@ -117,7 +117,7 @@ def block_columns(
         snapshot: whether the rows are read as they are, not as changes.
         first: whether they replace what the Iceberg table holds.
     """
-    fields = [_field(relation.id, column, types) for column in relation.columns]
+    fields = [_field(relation, column, types) for column in relation.columns]
     if relation.has_row_key:
         fields.append(pa.field(ROW_KEY, pa.string()))
     if not snapshot:
@@ -133,7 +133,18 @@ def block_columns(
     return shape.on(pa.schema(fields))
 
 
-def _field(table: int, column: Column, types: TypeCatalog) -> pa.Field:
+def is_text_key(relation: Relation, column: Column, types: TypeCatalog) -> bool:
+    """Tell whether a column is a text because it is part of a key that Iceberg could not have."""
+    if column.name not in relation.key:
+        return False
+    kind = types.arrow_type(column.type_oid, column.typmod)
+    return bool(pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _field(relation: Relation, column: Column, types: TypeCatalog) -> pa.Field:
     # With the table: one that is made anew under its name counts its columns from one again.
-    told = None if column.number is None else {COLUMN_ID: f"{table}.{column.number}".encode()}
-    return pa.field(column.name, types.arrow_type(column.type_oid, column.typmod), metadata=told)
+    number = column.number
+    told = None if number is None else {COLUMN_ID: f"{relation.id}.{number}".encode()}
+    is_text = is_text_key(relation, column, types)
+    kind = pa.string() if is_text else types.arrow_type(column.type_oid, column.typmod)
+    return pa.field(column.name, kind, metadata=told)
