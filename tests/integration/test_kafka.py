@@ -284,6 +284,7 @@ def test_json_is_decoded_into_columns(kafka_broker: KafkaBroker) -> None:
     start, decoder = source.first(), source.decoder()
     columns = source.schema()
     assert columns is not None
+    assert decoder is not None
 
     (split,) = source.splits(start, source.newest(start), 1)
     rows = [decoder.decode(records.values, columns).rows for records in source.read(split)]
@@ -314,6 +315,7 @@ def test_avro_is_decoded_by_the_registry(
         kafka_broker, topic, format="avro", schema_registry={"url": schema_registry.url}
     )
     start, decoder = source.first(), source.decoder()
+    assert decoder is not None
 
     columns = decoder.infer([])
     (split,) = source.splits(start, source.newest(start), 1)

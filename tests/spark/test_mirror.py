@@ -383,7 +383,7 @@ def test_table_that_is_made_anew_has_its_columns_by_their_names(lake: Lake) -> N
     before = {"id": pa.int64(), "a": pa.string(), "b": pa.int32()}
     after = {"id": pa.int64(), "b": pa.int32(), "a": pa.string()}
     row = {"id": 1, "a": "A", "b": 2}
-    first = {"is_snapshot": True, "is_first": True}
+    first: dict[str, Any] = {"is_snapshot": True, "is_first": True}
     source = ScriptedChanges(
         [changes("shop.orders", before, [row], ids=(11, 12, 13), version=1, **first)],
         [changes("shop.orders", after, [{**row, "id": 7}], ids=(21, 22, 23), version=2, **first)],

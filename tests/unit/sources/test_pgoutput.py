@@ -20,7 +20,7 @@ from tests.fixtures.pgoutput_log import (
     update,
 )
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of, nulled_in
+from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, nulled_in, shape_of
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc import pgoutput
 from icestream.sources.postgres_cdc.messages import HEADER, SIGNATURE, TRAILER, Messages
