@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVENTS = int(os.environ.get("ICESTREAM_WEBHOOK_EVENTS", "5000"))
-KILLS = int(os.environ.get("ICESTREAM_WEBHOOK_KILLS", "3"))
+KILLS = int(os.environ.get("ICESTREAM_WEBHOOK_KILLS", "1"))
 FILE = """
 sources:
   hook:
@@ -82,7 +82,7 @@ def _await_answers(sender: Sender, count: float, run: RunProcess) -> None:
     )
 
 
-@pytest.mark.timeout(200 + 60 * KILLS + EVENTS // 200)
+@pytest.mark.timeout(400 + 60 * KILLS + EVENTS // 200)
 def test_every_answered_event_arrives_once_whatever_moment_the_process_is_killed(
     tmp_path: Path,
 ) -> None:
