@@ -103,6 +103,17 @@ def test_transaction_larger_than_a_batch_is_one_batch(shop: Shop) -> None:
     assert [rows for rows in mirror.batches[before:] if rows] == [5000]
 
 
+def test_small_batches_pass_over_the_log_of_another_database(shop: Shop) -> None:
+    mirror = Mirror(shop.source()).follow()
+    shop.run("INSERT INTO orders VALUES (1, 'before')")
+    shop.server.new_database()  # megabytes of log
+    shop.run("INSERT INTO orders VALUES (2, 'after')")
+    before = len(mirror.batches)
+    mirror.follow(max_rows=4)
+    assert_same(shop, mirror, "orders")
+    assert len(mirror.batches) - before < 10
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_any_history_with_crashes_ends_in_the_same_rows(shop: Shop, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - the same in each run

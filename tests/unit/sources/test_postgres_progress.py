@@ -25,6 +25,7 @@ class Log:
         self.end = 1000
         self.changes = 0
         self.counts = 0
+        self.places: list[int] = []  # where each of the changes is
 
     def end_of_log(self) -> int:
         return self.end
@@ -33,6 +34,10 @@ class Log:
         assert end == self.end
         self.counts += 1
         return self.changes
+
+    def place_after(self, end: int, messages: int) -> int | None:
+        told = [place for place in self.places if place < end]
+        return told[messages - 1] + 1 if len(told) >= messages else None
 
 
 def ended(waiting: WaitingChanges, log: Log, start: int) -> int:
@@ -102,23 +107,39 @@ def test_much_log_is_not_counted_but_estimated() -> None:
     assert waiting.rows(1000, log.end) == COUNTED_BYTES // 200
 
 
-def test_steps_through_a_long_transaction_grow() -> None:
-    waiting = WaitingChanges(10)
+def capped(waiting: WaitingChanges, log: Log, start: int, end: int, rows: int) -> int:
+    return waiting.cap(cast("Any", log), start, end, rows)
+
+
+def test_large_steps_through_a_long_transaction_grow() -> None:
+    waiting, log = WaitingChanges(10), Log()
     far = 1 << 40
     steps = []
     for _ in range(3):
-        steps.append(waiting.cap(0, far, 10_000))
+        steps.append(capped(waiting, log, 0, far, 10_000))
         waiting.learn(steps[-1], 0)
     assert steps == [1_500_000, 6_000_000, 24_000_000]
     waiting.learn(24_000_000, 160_000)
-    assert waiting.cap(0, far, 10_000) == 1_500_000
+    assert capped(waiting, log, 0, far, 10_000) == 1_500_000
 
 
-def test_cap_is_about_so_many_rows_away_and_never_beyond_the_end() -> None:
-    waiting = WaitingChanges(10)
-    assert waiting.cap(0, 150_000, 100) == 15_000
-    assert waiting.cap(0, 150_000, 1000) == 150_000
-    assert waiting.cap(0, 10, 1) == 10
+def test_small_step_passes_over_a_log_of_others() -> None:
+    waiting, log = WaitingChanges(10), Log()
+    log.places = [500_000, 500_100, 900_000]
+    assert capped(waiting, log, 0, 1_000_000, 2) == 500_101
+    assert capped(waiting, log, 0, 1_000_000, 4) == 1_000_000
+
+
+def test_small_step_goes_on_where_the_slot_still_tells_what_is_done() -> None:
+    waiting, log = WaitingChanges(10), Log()
+    log.places = [10, 20, 30]
+    assert capped(waiting, log, 500, 1_000_000, 2) == 800
+
+
+def test_cap_is_never_beyond_the_end() -> None:
+    waiting, log = WaitingChanges(10), Log()
+    assert capped(waiting, log, 0, 1500, 10) == 1500
+    assert capped(waiting, log, 0, 10, 1) == 10
     assert waiting.rows(10, 10) == 0
 
 

@@ -56,16 +56,19 @@ class Changes:
         return noted is None or noted.partition("/")[0] == relation.row_identity
 
 
-def peek(session: Session, end: int, columns: str = "lsn, xid, data") -> sql.Composed:
-    """Return the query for what the slot tells up to a place."""
+def peek(
+    session: Session, end: int, columns: str = "lsn, xid, data", most: int | None = None
+) -> sql.Composed:
+    """Return the query for what the slot tells up to a place, or in the first so many messages."""
     options = session.server.options
     return sql.SQL(
-        "SELECT {} FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, {}::pg_lsn, NULL,"
+        "SELECT {} FROM pg_catalog.pg_logical_slot_peek_binary_changes({}, {}::pg_lsn, {},"
         " 'proto_version', '1', 'publication_names', {})"
     ).format(
         sql.SQL(columns),
         sql.Literal(options.slot),
         sql.Literal(as_lsn(end)),
+        sql.Literal(most),
         sql.Literal(_listed(told_by(session, options))),
     )
 

@@ -33,6 +33,8 @@ SYSTEM_QUERY = "SELECT system_identifier::text FROM pg_catalog.pg_control_system
 # Insert, update, delete and truncate; the rest only tells where transactions begin and end.
 COUNT_CHANGES = "count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))"
 
+LAST_PLACE = "count(*), (max(lsn) - '0/0')::int8"
+
 
 class Driver:
     """The driver's sessions, and what was last heard from the server.
@@ -207,6 +209,16 @@ class Driver:
         with self._lock:
             query = peek(self.session, end, COUNT_CHANGES)
             return int(slot.exclusively(self.session, query)[0])
+
+    def place_after(self, end: int, messages: int) -> int | None:
+        """Return where the transaction ends by which the slot has told so many messages.
+
+        None if it tells fewer up to `end`.
+        """
+        with self._lock:
+            query = peek(self.session, end, LAST_PLACE, messages)
+            told, place = slot.exclusively(self.session, query)
+            return int(place) if told >= messages else None
 
     def snapshot(self, tables: Iterable[Table] = ()) -> Snapshot:
         """Return the view of the database that is open, or a new one if it hides tables."""

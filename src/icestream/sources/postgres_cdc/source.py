@@ -179,7 +179,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
                 return in_line.to_json()
             self._planned = self._whole_reads(tables).step(place, driver.snapshot(), max_rows)
             return self._planned.to_json()
-        lsn = self._waiting.cap(place.lsn, goal.lsn, max_rows)
+        lsn = self._waiting.cap(driver, place.lsn, goal.lsn, max_rows)
         kept = {name: note for name, note in place.tables.items() if name in goal.tables}
         return replace(place, tables=kept).at(lsn).to_json()
 

@@ -71,11 +71,19 @@ class WaitingChanges:
             return max(self._counted[2], 1)
         return max(int((end - start) / self._bytes_a_row), 1)
 
-    def cap(self, start: int, end: int, max_rows: int) -> int:
+    def cap(self, driver: Driver, start: int, end: int, max_rows: int) -> int:
         """Return a place about so many rows away."""
         if self.rows(start, end) <= max_rows:
             return end
-        return min(start + max(int(max_rows * self._bytes_a_row), 1), end)
+        step = max(int(max_rows * self._bytes_a_row), 1)
+        if step < COUNTED_BYTES:
+            # Small steps would take for ever through a log of other databases, so they are told.
+            told = driver.place_after(end, max_rows)
+            if told is None:
+                return end
+            if told > start:
+                return told
+        return min(start + step, end)
 
     def learn(self, size: int, rows: int) -> None:
         """Take note of how many rows a piece of the log brought."""
