@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.fixtures.glue import java_aws_keys
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import tell_spark
 
@@ -158,7 +158,7 @@ def test_profile_gives_the_keys(glue_server: GlueServer, no_aws_keys: None, tmp_
 
 
 def test_glue_that_is_down_is_unreachable(glue_server: GlueServer, aws_keys: None) -> None:
-    port = free_port()
+    port = closed_port()
     catalog = in_glue(glue_server, endpoint=f"http://127.0.0.1:{port}")
     first, *_ = catalog.check()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port, free_port
 from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import tell_spark
 
@@ -82,7 +82,7 @@ def test_namespaces_made_by_either_side_lie_below_the_warehouse(
 def test_second_address_takes_over_when_the_first_is_down(
     hive_metastore: HiveMetastore, spark: SparkSession
 ) -> None:
-    uri = f"thrift://127.0.0.1:{free_port()},{hive_metastore.uri}"
+    uri = f"thrift://127.0.0.1:{closed_port()},{hive_metastore.uri}"
     catalog = at(uri, hive_metastore.warehouse)
 
     shared_both_ways(catalog, spark, space="_")
@@ -128,7 +128,7 @@ def test_threads_do_not_close_each_others_connections(hive: HiveCatalog) -> None
 
 
 def test_metastore_that_is_down_is_unreachable(tmp_path: Path, spark: SparkSession) -> None:
-    port = free_port()
+    port = closed_port()
     catalog = at(f"thrift://127.0.0.1:{port}", str(tmp_path))
 
     with pytest.raises(UnreachableError) as caught:

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
@@ -91,7 +91,7 @@ def test_missing_database_is_named(postgres: Postgres, tmp_path: Path) -> None:
 
 
 def test_server_that_is_down_is_unreachable(postgres: Postgres, tmp_path: Path) -> None:
-    port = free_port()
+    port = closed_port()
     catalog = in_postgres(postgres, tmp_path, port=port)
 
     with pytest.raises(UnreachableError) as caught:

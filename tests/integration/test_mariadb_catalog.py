@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
@@ -118,7 +118,7 @@ def test_missing_database_of_mariadb_is_named(mariadb: MariaDb, tmp_path: Path) 
 
 
 def test_mariadb_that_is_down_is_unreachable(mariadb: MariaDb, tmp_path: Path) -> None:
-    port = free_port()
+    port = closed_port()
     catalog = in_mariadb(mariadb, tmp_path, port=port)
     reach, *_ = catalog.check()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 import requests
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import tell_spark
 
@@ -206,7 +206,7 @@ def test_more_tables_than_a_page_are_all_listed(
 
 
 def test_server_that_is_down_is_unreachable(tmp_path: Path, spark: SparkSession) -> None:
-    port = free_port()
+    port = closed_port()
     catalog = at(f"http://127.0.0.1:{port}", str(tmp_path))
 
     with pytest.raises(UnreachableError) as caught:

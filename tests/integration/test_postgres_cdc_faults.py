@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from tests.fixtures.mirrored_tables import Mirror
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import (
@@ -101,7 +101,7 @@ def test_database_that_is_not_there(shop: Shop) -> None:
 
 
 def test_server_that_is_not_running(shop: Shop) -> None:
-    port = free_port()
+    port = closed_port()
     source = shop.source(port=port)
     where = f"source postgres-cdc 127.0.0.1:{port}/{shop.database}"
     assert message(UnreachableError, source.first) == (

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.fixtures.spark import tell_spark
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.fixtures.oauth_gateway import OAuthGateway
     from tests.fixtures.rest_catalog import RestCatalog as RestServer
 
-CLOSED_PORT = free_port()
+CLOSED_PORT = closed_port()
 
 
 def at(uri: str, *, properties: dict[str, Any] | None = None, **rest: Any) -> RestCatalog:

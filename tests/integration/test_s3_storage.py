@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import tell_spark
 
@@ -168,7 +168,7 @@ def test_bucket_before_localhost_hints_at_path_style(s3_store: S3Store, tmp_path
 
 
 def test_store_that_is_down_is_unreachable(s3_store: S3Store, tmp_path: Path) -> None:
-    port = free_port()
+    port = closed_port()
     catalog = in_s3(s3_store, tmp_path, endpoint=f"http://127.0.0.1:{port}")
     error = first_fault(catalog)
 

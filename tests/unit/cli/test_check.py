@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.unit.cli.shop import FILE, make_table, plan_of, write_file
 
 from icestream.cli.check import StepReport, _exit_code, _run
@@ -132,7 +132,7 @@ def test_check_finds_rows_that_do_not_fit(icestream: Icestream, tmp_path: Path) 
 def test_check_of_a_dead_store_ends_soon_and_names_the_key(
     icestream: Icestream, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = closed_port()
     s3 = f"s3: {{bucket: lake, endpoint: 'http://127.0.0.1:{port}'}}"
     write_file(tmp_path, FILE.replace("namespace: demo", f"{s3}, namespace: demo"))
     started = time.monotonic()

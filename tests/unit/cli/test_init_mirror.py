@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ruamel.yaml import YAML
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 
 from icestream.cli.init_postgres import (
     Database,
@@ -37,7 +37,7 @@ def written(database: Database = SHOP, look: Look | None = None) -> str:
 
 
 def test_password_of_an_address_is_not_written(icestream: Icestream, tmp_path: Path) -> None:
-    port = free_port()
+    port = closed_port()
     ended = icestream("init", f"postgres://me:only-mine@127.0.0.1:{port}/shop")
     text = (tmp_path / "icestream.yaml").read_text(encoding="utf-8")
     assert (ended.code, ended.out) == (
@@ -72,13 +72,13 @@ def test_file_of_a_mirror_passes_check(
     icestream: Icestream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSTGRES_PASSWORD", "only-mine")
-    icestream("init", f"postgres://me@127.0.0.1:{free_port()}/shop")
+    icestream("init", f"postgres://me@127.0.0.1:{closed_port()}/shop")
     ended = icestream("check", "--offline")
     assert (ended.code, ended.err) == (0, "")
 
 
 def test_file_of_a_mirror_goes_where_it_is_asked_for(icestream: Icestream, tmp_path: Path) -> None:
-    address = f"postgresql://me@127.0.0.1:{free_port()}/shop"
+    address = f"postgresql://me@127.0.0.1:{closed_port()}/shop"
     ended = icestream("init", address, "made/mine.yaml", "--output", "json")
     assert ended.document == {
         "format_version": 1,

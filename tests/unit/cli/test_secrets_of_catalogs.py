@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 from tests.unit.cli.shop import write_file
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ SECRET = re.compile("hush|aHVzaC04")
 def test_no_command_shows_a_secret(
     icestream: Icestream, tmp_path: Path, command: str, output: str
 ) -> None:
-    write_file(tmp_path, FILE.replace("PORT", str(free_port())))
+    write_file(tmp_path, FILE.replace("PORT", str(closed_port())))
 
     ended = icestream("--verbose", *command.split(), "--output", output)
 
@@ -79,7 +79,7 @@ def test_no_command_shows_a_secret(
 
 
 def test_every_part_that_does_not_answer_is_named(icestream: Icestream, tmp_path: Path) -> None:
-    write_file(tmp_path, FILE.replace("PORT", str(free_port())))
+    write_file(tmp_path, FILE.replace("PORT", str(closed_port())))
 
     ended = icestream("check")
 

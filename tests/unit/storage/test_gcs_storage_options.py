@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.fixtures.ports import free_port
+from tests.fixtures.ports import closed_port
 
 from icestream.contracts.jars import GCP_BUNDLE
 from icestream.errors import (
@@ -164,7 +164,7 @@ def test_key_file_is_read_before_the_store_is_asked(tmp_path: Path) -> None:
 
 
 def test_store_that_is_down_is_told_at_once() -> None:
-    port = free_port()
+    port = closed_port()
 
     with pytest.raises(UnreachableError) as caught:
         steps(build(endpoint=f"http://127.0.0.1:{port}"))["reach store"]()
