@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.fixtures.short_lived import SHORT_LIVED
+
 from icestream.catalogs.jdbc import embedded
 from icestream.testing.faults import RunProcess
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
 # How a line of the log begins that tells of a commit.
 BATCH = "orders: batch "
-FILE = """
+FILE = (
+    """
 sources:
   orders:
     connector: kafka
@@ -36,14 +39,9 @@ sinks:
       {more}
 pipelines:
   orders: {{source: orders, sink: lake}}
-metrics: {{port: 0}}
-spark:
-  master: local[2]
-  conf:
-    spark.driver.memory: 1g
-    # A process that lives for seconds starts faster so.
-    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
+    + SHORT_LIVED
+)
 
 
 class KafkaPipeline:

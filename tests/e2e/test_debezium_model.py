@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.fixtures.debezium_mirror import CREATE_MARKERS, Captured, rows_of
 from tests.fixtures.mariadb_model import CREATE_ITEMS, KINDS_OF_DDL, Database, Model
+from tests.fixtures.short_lived import SHORT_LIVED
 
 from icestream.catalogs.jdbc import embedded
 from icestream.testing.faults import RunProcess
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from tests.fixtures.mariadb import MariaDb
 
 KILLS = int(os.environ.get("ICESTREAM_KILLS", "2"))
-FILE = """
+FILE = (
+    """
 sources:
   shop:
     connector: kafka
@@ -37,13 +39,9 @@ sinks:
     config: {{batch_size: 20, flush_interval_secs: 0.3, max_batch_rows: 60}}
 pipelines:
   shop: {{source: shop, sink: lake}}
-metrics: {{port: 0}}
-spark:
-  master: local[2]
-  conf:
-    spark.driver.memory: 1g
-    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
+    + SHORT_LIVED
+)
 
 
 @pytest.mark.timeout(600 + 90 * KILLS)

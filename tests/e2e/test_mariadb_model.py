@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from tests.fixtures.short_lived import SHORT_LIVED
 from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.jdbc import embedded
@@ -34,7 +35,8 @@ PATIENCE_SECS = 240
 BATCH = "shop: batch "
 DDL = ("add", "widen", "drop")
 SENTINEL = "the last row"
-FILE = """
+FILE = (
+    """
 sources:
   shop:
     connector: kafka
@@ -48,14 +50,9 @@ sinks:
     config: {{batch_size: 50, flush_interval_secs: 1, max_batch_rows: 100}}
 pipelines:
   shop: {{source: shop, sink: lake}}
-metrics: {{port: 0}}
-spark:
-  master: local[2]
-  conf:
-    spark.driver.memory: 1g
-    # A process that lives for seconds starts faster so.
-    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
+    + SHORT_LIVED
+)
 COLUMNS = (
     "n int, note varchar(60) CHARACTER SET utf8mb4, price decimal(8,2), seen datetime(3), name"
     " varchar(60) CHARACTER SET utf8mb4 NOT NULL"

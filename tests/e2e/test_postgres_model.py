@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.fixtures.command_line import run_icestream
 from tests.fixtures.postgres_model import Model
+from tests.fixtures.short_lived import SHORT_LIVED
 
 from icestream.catalogs.jdbc import embedded
 from icestream.testing.faults import AFTER_TABLE, POINTS, RunProcess
@@ -30,7 +31,8 @@ logger = logging.getLogger(__name__)
 KILLS = int(os.environ.get("ICESTREAM_KILLS", "3"))
 # How a line of the log begins that tells of a commit.
 BATCH = "shop: batch "
-FILE = """
+FILE = (
+    """
 sources:
   shop:
     connector: postgres-cdc
@@ -49,14 +51,9 @@ sinks:
     config: {{batch_size: 100, flush_interval_secs: 0.3, max_batch_rows: 300}}
 pipelines:
   shop: {{source: shop, sink: lake}}
-metrics: {{port: 0}}
-spark:
-  master: local[2]
-  conf:
-    spark.driver.memory: 1g
-    # A process that lives for seconds starts faster so.
-    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
+    + SHORT_LIVED
+)
 
 
 class Mirror:

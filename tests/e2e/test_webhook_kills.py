@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.fixtures.ports import free_port
+from tests.fixtures.short_lived import SHORT_LIVED
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.webhook_sender import Sender
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 EVENTS = int(os.environ.get("ICESTREAM_WEBHOOK_EVENTS", "5000"))
 KILLS = int(os.environ.get("ICESTREAM_WEBHOOK_KILLS", "1"))
-FILE = """
+FILE = (
+    """
 sources:
   hook:
     connector: webhook
@@ -42,13 +44,9 @@ sinks:
       max_batch_rows: {rows}
 pipelines:
   orders: {{source: hook, sink: lake}}
-metrics: {{port: 0}}
-spark:
-  master: local[2]
-  conf:
-    spark.driver.memory: 1g
-    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
+    + SHORT_LIVED
+)
 
 
 class Hook:

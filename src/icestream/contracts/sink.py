@@ -99,7 +99,10 @@ class Sink(ABC, Generic[OptionsT]):
             changes: whether the source gives changes to tables of its own.
         """
         if changes:
-            raise PlanError("a sink of this kind does not take changes")
+            raise PlanError(
+                "a sink of this kind does not take changes",
+                todo="Let the pipeline end in an `iceberg` sink.",
+            )
         return cls(options, catalog, name)  # type: ignore[call-arg]
 
     @abstractmethod

@@ -9,6 +9,7 @@ import psycopg
 
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc.faults import to_error, where_is
+from icestream.sources.postgres_cdc.text_values import SESSION_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,12 +24,7 @@ LONGEST_NAME = 63
 
 # The snapshot and the log must print a value alike, and nothing may end a session that waits.
 SETTINGS = {
-    "DateStyle": "ISO, YMD",
-    "IntervalStyle": "iso_8601",
-    "TimeZone": "UTC",
-    "bytea_output": "hex",
-    "extra_float_digits": "3",
-    "lc_monetary": "C",
+    **SESSION_SETTINGS,
     "xmloption": "content",
     "search_path": "",
     "statement_timeout": "0",

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from icestream.contracts.check import CheckStep
 from icestream.contracts.many_tables import ROUTE, TableCommits, added_up
 from icestream.contracts.sink import Commit, Expectation
-from icestream.errors import CommitConflictError, ConnectorError, IcestreamError
+from icestream.errors import CommitConflictError, IcestreamError
 from icestream.sinks.iceberg.expectations import expectations_of
 from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
 from icestream.sinks.iceberg.modes.registry import MODES
@@ -196,19 +196,6 @@ class FanOutSink(TablesSink):
         yield CheckStep("find namespace", self._describe_namespace)
         yield CheckStep("find tables", self._describe_tables)
         yield from store_steps(self.catalog, None)
-
-    def _describe_namespace(self) -> str:
-        name = ".".join(self.options.namespace)
-        if self.catalog.has_namespace(tuple(self.options.namespace)):
-            return name
-        if not self.options.create:
-            raise ConnectorError(
-                f"the namespace {name!r} does not exist, and `create` is false",
-                where=f"sink {self.name!r}, table {self.identity()}",
-                todo="Create it with its tables, set `create: true`, or look at the spelling of "
-                "`namespace`.",
-            )
-        return f"{name} will be created"
 
     def _describe_tables(self) -> str:
         return f"{self.identity()}, by {self.options.route_by}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.faults import told
 from icestream.contracts.many_tables import ManyTables
+from icestream.errors import ConnectorError
 from icestream.sinks.iceberg.options import IcebergOptions
 
 if TYPE_CHECKING:
@@ -102,3 +103,16 @@ class TablesSink(ManyTables[IcebergOptions]):
 
     def widens_columns(self) -> bool:
         return self.options.schema_evolution == "full"
+
+    def _describe_namespace(self) -> str:
+        name = ".".join(self.options.namespace)
+        if self.catalog.has_namespace(tuple(self.options.namespace)):
+            return name
+        if not self.options.create:
+            raise ConnectorError(
+                f"the namespace {name!r} does not exist, and `create` is false",
+                where=f"sink {self.name!r}, table {self.identity()}",
+                todo="Create it with its tables, set `create: true`, or look at the spelling of "
+                "`namespace`.",
+            )
+        return f"{name} will be created"

@@ -17,7 +17,7 @@ from icestream.contracts.changes import shape_of
 from icestream.contracts.check import CheckStep
 from icestream.contracts.many_tables import MirroredTables, TableCommits, added_up
 from icestream.contracts.sink import Commit
-from icestream.errors import ConnectorError, IcestreamError, SchemaMismatchError
+from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
 from icestream.sinks.iceberg.mirror.defaults import identifier_of, op_name_of
 from icestream.sinks.iceberg.options import IcebergOptions
@@ -187,19 +187,8 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         yield from store_steps(self.catalog, None)
 
     def _describe_namespace(self) -> str:
-        name = ".".join(self.options.namespace)
-        if not name:
-            return "by the names of the source"
-        if self.catalog.has_namespace(tuple(self.options.namespace)):
-            return name
-        if not self.options.create:
-            raise ConnectorError(
-                f"the namespace {name!r} does not exist, and `create` is false",
-                where=f"sink {self.name!r}, table {self.identity()}",
-                todo="Create it with its tables, set `create: true`, or look at the spelling of "
-                "`namespace`.",
-            )
-        return f"{name} will be created"
+        named = bool(self.options.namespace)
+        return super()._describe_namespace() if named else "by the names of the source"
 
 
 def _warn_of_nulls(share: Share) -> None:
