@@ -5,6 +5,7 @@ from __future__ import annotations
 pytest_plugins = [
     "tests.fixtures.azure_store",
     "tests.fixtures.changing_database",
+    "tests.fixtures.class_archive",
     "tests.fixtures.command_line",
     "tests.fixtures.conformance_results",
     "tests.fixtures.debezium",
