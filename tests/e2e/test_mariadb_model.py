@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -33,7 +34,7 @@ KILLS = int(os.environ.get("ICESTREAM_KILLS", "3"))
 PATIENCE_SECS = 240
 # How a line of the log begins that tells of a commit.
 BATCH = "shop: batch "
-DDL = ("add", "widen", "drop")
+DDL = ("add", "truncate", "rename", "widen", "drop")
 SENTINEL = "the last row"
 FILE = (
     """
@@ -47,15 +48,15 @@ sources:
 sinks:
   lake:
     connector: iceberg
-    config: {{batch_size: 50, flush_interval_secs: 1, max_batch_rows: 100}}
+    config: {{batch_size: 50, flush_interval_secs: 0.3, max_batch_rows: 100}}
 pipelines:
   shop: {{source: shop, sink: lake}}
 """
     + SHORT_LIVED
 )
 COLUMNS = (
-    "n int, note varchar(60) CHARACTER SET utf8mb4, price decimal(8,2), seen datetime(3), name"
-    " varchar(60) CHARACTER SET utf8mb4 NOT NULL"
+    "n int DEFAULT 7, note varchar(60) CHARACTER SET utf8mb4, price decimal(8,2), seen datetime(3),"
+    " name varchar(60) CHARACTER SET utf8mb4 NOT NULL"
 )
 
 
@@ -80,17 +81,25 @@ class Table:
         self.greatest = 2**31 - 1
         self._added = 0
 
-    def ddl(self, kind: str) -> str:
-        """Return a statement that changes the columns."""
-        if kind == "add":
-            self._added += 1
-            # Of its own: the lake keeps the values of a dropped column of the same name.
-            self.loose.append(f"extra{self._added}")
-            return f"ALTER TABLE {self.name} ADD COLUMN {self.loose[-1]} varchar(60)"
+    def ddl(self, kind: str) -> list[str]:
+        """Return what changes the columns, or removes all rows."""
+        if kind == "truncate":
+            return [f"TRUNCATE TABLE {self.name}"]
         if kind == "widen":
             self.greatest = 2**63 - 1
-            return f"ALTER TABLE {self.name} MODIFY n bigint"
-        return f"ALTER TABLE {self.name} DROP COLUMN {self.loose.pop(0)}"
+            return [f"ALTER TABLE {self.name} MODIFY n bigint DEFAULT 7"]
+        if kind == "drop":
+            return [f"ALTER TABLE {self.name} DROP COLUMN {self.loose.pop(0)}"]
+        self._added += 1
+        # Of its own: the lake keeps the values of a dropped column of the same name.
+        name = f"extra{self._added}"
+        if kind == "add":
+            self.loose.append(name)
+            return [f"ALTER TABLE {self.name} ADD COLUMN {name} varchar(60)"]
+        old, self.loose[-1] = self.loose[-1], name
+        # Nothing tells that it is the same column, so that only rows written again have it.
+        touch = f"UPDATE {self.name} SET name = CONCAT(name, '.')"  # noqa: S608
+        return [f"ALTER TABLE {self.name} RENAME COLUMN {old} TO {name}", touch]
 
     def statement(self) -> tuple[str, tuple[Any, ...]]:
         """Return a statement that changes rows, and its arguments."""
@@ -175,8 +184,8 @@ class Shop:
 
     @property
     def pattern(self) -> str:
-        names = "|".join(table.name for table in self.tables)
-        return f"{self.prefix}[.]{self.database}[.]({names})"
+        """All topics of the connector, also that in which it tells of schemas."""
+        return f"{self.prefix}([.].*)?"
 
     def run(self, *commands: tuple[str, tuple[Any, ...]]) -> None:
         with self.connection.cursor() as cursor:
@@ -192,7 +201,7 @@ class Shop:
         self.run(("BEGIN", ()), *changes, (end, ()))
 
     def change_columns(self, kind: str) -> None:
-        self.run(*((table.ddl(kind), ()) for table in self.tables))
+        self.run(*((command, ()) for table in self.tables for command in table.ddl(kind)))
 
     def roll_back(self) -> None:
         """Write rows of keys that no other transaction has, and take them back."""
@@ -261,6 +270,8 @@ def shop(mariadb: MariaDb, kafka_connect: ConnectWorker, seed: int) -> Iterator[
         [f"{shop.database}.{table.name}" for table in shop.tables],
         "json-schema",
         waits=False,
+        skipped__operations="none",
+        value__converter__replace__null__with__default="false",
     )
     kafka_connect.wait_streaming(shop.prefix, secs=PATIENCE_SECS)
     yield shop
@@ -276,15 +287,17 @@ def test_lake_equals_mariadb_after_ddl_and_kills(
         FILE.format(brokers=kafka_broker.bootstrap, pattern=shop.pattern)
     )
     moments = random.Random(seed)  # noqa: S311
-    for number in range(KILLS):
+    kinds, share = itertools.cycle(DDL), -(-len(DDL) // KILLS)  # so that every kind has its turn
+    for _ in range(KILLS):
         for _ in range(8):
             shop.transaction()
         with RunProcess(tmp_path) as run:
             run.await_lines(BATCH, times=moments.randint(1, 2), secs=PATIENCE_SECS)
-            ddl_at, killed_at = moments.randrange(8), moments.randint(8, 16)
-            for step in range(killed_at):
-                if step == ddl_at:
-                    shop.change_columns(DDL[number % len(DDL)])
+            steps = moments.randint(8, 16)
+            ddl_at = [moments.randrange(8) for _ in range(share)]
+            for step in range(steps):
+                for _ in range(ddl_at.count(step)):
+                    shop.change_columns(next(kinds))
                 shop.transaction()
                 time.sleep(moments.uniform(0, 0.4))
             assert run.process.poll() is None, run.output
