@@ -56,7 +56,11 @@ def test_first_batch_of_a_table_is_cut_into_tasks(shop: Shop) -> None:
     start = source.first()
     end = source.cap(start, source.newest(start), 900)
     splits = source.splits(start, end, 2)
-    assert [split.rows for split in splits] == [300, 300, 300]
+    assert [split.rows for split in splits] == [480, 420]
+    assert [[(part.after, part.upto) for part in split.what.ranges] for split in splits] == [
+        [(None, ("480",))],
+        [(("480",), ("900",))],
+    ]
     assert end["part"]["after"] == ["900"]
 
 

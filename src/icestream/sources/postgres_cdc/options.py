@@ -61,7 +61,9 @@ class PostgresCdcOptions(Options):
         "or that is all there is to do (`only`).",
     )
     snapshot_chunk_rows: int = Field(
-        100_000, ge=1, description="Rows that one task of the first snapshot reads."
+        100_000,
+        ge=1,
+        description="Rows that one task of the first snapshot reads; more, if all cores are busy.",
     )
     heartbeat_secs: float = Field(
         10, gt=0, description="How often the slot moves on while the tables are quiet."

@@ -21,6 +21,7 @@ from icestream.sources.postgres_cdc.server import Server
 from icestream.sources.postgres_cdc.snapshot import share
 from icestream.sources.postgres_cdc.steps import (
     WholeReads,
+    dealt,
     gone,
     is_stale,
     lacking,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.check import CheckStep
     from icestream.contracts.position import Position
+    from icestream.sources.postgres_cdc.chunks import Bounds, Key
     from icestream.sources.postgres_cdc.tables import Table
 
 _log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         self._refresh = uuid.uuid4().hex[:12]
         self._read_under: dict[str, Note] = {}
         self._planned: Place | None = None
+        self._bounds: dict[tuple[str, Key | None, Key | None], Bounds] = {}
         self._known_system: str | None = None
         self._committed_lsn: int | None = None
 
@@ -184,7 +187,8 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         return replace(place, tables=kept).at(lsn).to_json()
 
     def _whole_reads(self, tables: Mapping[str, Table]) -> WholeReads:
-        return WholeReads(self._driver.session, tables, self.options.snapshot_chunk_rows)
+        chunk_rows = self.options.snapshot_chunk_rows
+        return WholeReads(self._driver.session, tables, chunk_rows, self._bounds)
 
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
         """Cut tables that are read whole; the log is read by one task."""
@@ -211,17 +215,10 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             self._read_under.pop(table.label, None)
             if not table.is_keyed and not is_replay:
                 self._read_under[table.label] = note_of(table, snapshot)
-        # A task makes files of its own for each partition, so few tasks make few files.
-        share = -(-sum(rows for _, rows in parts) // slots)
-        most = max(self.options.snapshot_chunk_rows, share)
-        grouped: list[tuple[list[Range], int]] = []
-        for part, rows in parts:
-            if grouped and grouped[-1][1] + rows <= most:
-                grouped[-1] = ([*grouped[-1][0], part], grouped[-1][1] + rows)
-            else:
-                grouped.append(([part], rows))
+        chunk_rows = self.options.snapshot_chunk_rows
         return [
-            Split(WholeRows(tuple(some), snapshot.id, snapshot.lsn), rows) for some, rows in grouped
+            Split(WholeRows(tuple(each.ranges), snapshot.id, snapshot.lsn), each.rows)
+            for each in dealt(parts, slots, chunk_rows)
         ]
 
     def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:

@@ -5,18 +5,21 @@ A batch is one of these, told by its two positions alone, so that a replay does 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from icestream.sources.postgres_cdc.chunks import Bounds, Key, Range, count_pages, find_bounds
 from icestream.sources.postgres_cdc.position import Note, Part, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from icestream.sources.postgres_cdc.server import Session
     from icestream.sources.postgres_cdc.snapshot import Snapshot
     from icestream.sources.postgres_cdc.tables import Table
+
+# Chunks are made of smaller pieces, so that they can be about equal.
+PIECES = 5
 
 
 def lacking(place: Place, goal: Place, tables: Mapping[str, Table]) -> list[str]:
@@ -111,16 +114,19 @@ class WholeReads:
 
     Attributes:
         tables: what there is.
-        chunk_rows: rows of a task.
+        chunk_rows: rows of a task, unless fewer tasks do.
+        found: where ranges can be cut, as it was found when the batch was planned.
     """
 
     session: Session
     tables: Mapping[str, Table]
     chunk_rows: int
+    found: dict[tuple[str, Key | None, Key | None], Bounds] = field(default_factory=dict)
 
     def step(self, place: Place, snapshot: Snapshot, max_rows: int) -> Place:
         """Return where a batch ends that reads about so many rows."""
         line, part, left = list(place.pending), place.part, max_rows
+        self.found.clear()
         tables, unsure = dict(place.tables), dict(place.unsure)
         while line and left > 0:
             table = self.tables.get(line[0])
@@ -152,8 +158,12 @@ class WholeReads:
         """Return the rows that a batch reads, and the last one's key if there are more."""
         if not table.is_keyed:
             return table.rows, None
-        bounds = self._bounds(table, part.after if part else None, None, left)
-        return bounds.rows, bounds.keys[-1] if bounds.rows == left else None
+        begin = part.after if part else None
+        bounds = self._bounds(table, begin, None, left)
+        end = bounds.keys[-1] if bounds.rows == left else None
+        # To look for them takes as long as to count the rows, so it is done once.
+        self.found[table.identity, begin, end] = bounds
+        return bounds.rows, end
 
     def ranges(self, start: Place, end: Place) -> Iterator[tuple[Range, int]]:
         """Yield what a batch reads, cut for tasks, with about how many rows each part has."""
@@ -179,11 +189,12 @@ class WholeReads:
         if not table.is_keyed:
             yield from self._cut_by_pages(table)
             return
-        bounds = self._bounds(table, after, upto, None)
+        bounds = self.found.pop((table.identity, after, upto), None)
+        bounds = bounds or self._bounds(table, after, upto, None)
         cuts = [key for key in bounds.keys if key != upto]
         left = bounds.rows
         for low, high in zip([after, *cuts], [*cuts, upto], strict=True):
-            rows = min(left, self.chunk_rows)
+            rows = min(left, self._piece_rows)
             left -= rows
             yield Range(table, low, high, first=first), rows
 
@@ -202,5 +213,45 @@ class WholeReads:
         self, table: Table, after: Key | None, upto: Key | None, limit: int | None
     ) -> Bounds:
         return find_bounds(
-            self.session, table, self.chunk_rows, after=after, upto=upto, limit=limit
+            self.session, table, self._piece_rows, after=after, upto=upto, limit=limit
         )
+
+    @property
+    def _piece_rows(self) -> int:
+        return -(-self.chunk_rows // PIECES)
+
+
+def dealt(parts: Sequence[tuple[Range, int]], slots: int, chunk_rows: int) -> list[Dealt]:
+    """Return what each task reads: about equal, and in no more tasks than can be of use.
+
+    A task makes files of its own for each partition, so few tasks make few files.
+    """
+    total = sum(rows for _, rows in parts)
+    tasks = -(-total // max(chunk_rows, -(-total // slots), 1)) or 1
+    found: list[Dealt] = []
+    done = number = 0
+    for part, rows in parts:
+        here = min(done * tasks // max(total, 1), tasks - 1)
+        if found and here == number:
+            found[-1].add(part, rows)
+        else:
+            found.append(Dealt([part], rows))
+        number, done = here, done + rows
+    return found
+
+
+@dataclass
+class Dealt:
+    """What one task reads."""
+
+    ranges: list[Range]
+    rows: int
+
+    def add(self, part: Range, rows: int) -> None:
+        """Add a range, to the one before if it goes on where that ends."""
+        last = self.ranges[-1]
+        self.rows += rows
+        if part.table is last.table and part.after is not None and part.after == last.upto:
+            self.ranges[-1] = replace(last, upto=part.upto)
+        else:
+            self.ranges.append(part)
