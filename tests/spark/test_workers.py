@@ -32,6 +32,12 @@ def test_worker_reads_no_archive_and_has_our_modules_loaded(spark: SparkSession)
     assert found == {"archives": 0, "pyspark": pyspark.__file__, "loaded": True}
 
 
+def test_spark_starts_python_without_its_archives(spark: SparkSession) -> None:
+    started_by = spark.sparkContext.pythonExec
+    assert started_by is not None
+    assert started_by.endswith("icestream-worker")
+
+
 def test_outcomes_come_in_the_order_of_the_pieces(spark: SparkSession) -> None:
     assert run_pieces(spark, [3, 1, 2], pickle.dumps) == [pickle.dumps(n) for n in (3, 1, 2)]
     assert run_pieces(spark, [], pickle.dumps) == []

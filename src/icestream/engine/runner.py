@@ -147,9 +147,9 @@ class PipelineRunner:
 
     def _run_until_fault(self) -> None:
         self._fault = None
-        # Spark starts processes of its own for this; meanwhile we look at the table.
-        stream = threading.Thread(target=self._preload_stream, daemon=True)
-        stream.start()
+        # Spark starts processes of its own for this; meanwhile we look at table and source.
+        self._loading = threading.Thread(target=self._preload_stream, daemon=True)
+        self._loading.start()
         self.plan.sink.open(self._spark, self.plan.name, self.state.folder / "cache")
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
@@ -167,7 +167,6 @@ class PipelineRunner:
         if self._choices.once and self._target is None:
             self._target = self.plan.source.newest(self._current)
         admission = Admission(self.plan.source, self.plan.batching, target=self._target)
-        stream.join()
         self.progress.settle("running")
         query: StreamingQuery | None = None
         try:
@@ -203,6 +202,7 @@ class PipelineRunner:
     def _start_query(self) -> StreamingQuery:
         from icestream.engine.ticker import load_stream
 
+        self._loading.join()
         self._stream = self._stream or load_stream(self._spark, self.state)
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.plan.name)
         return (

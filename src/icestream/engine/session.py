@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from icestream.engine.java import require_java
+from icestream.engine.worker_python import worker_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,8 +106,9 @@ def open_session(
     spark = SparkSession.getActiveSession()
     if spark is None:
         require_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        python = worker_python() if master.startswith("local") else sys.executable
+        os.environ.setdefault("PYSPARK_PYTHON", python)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
         if conf.get("spark.ui.enabled") == "true":
             # Spark's pages listen where its workers do: on loopback, unless told otherwise.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

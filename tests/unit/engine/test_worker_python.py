@@ -1,0 +1,41 @@
+"""Python as Spark starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from icestream.engine.worker_python import without_archives, worker_python
+
+if TYPE_CHECKING:
+    import pytest
+
+LOOK = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['PYTHONPATH']]))"
+
+
+def test_only_archives_of_spark_are_left_out() -> None:
+    told = {
+        "SPARK_HOME": "/opt/spark",
+        "PYTHONPATH": "/opt/spark/python/lib/pyspark.zip:/opt/spark/jars/core.jar::/mine/all.zip",
+        "OTHER": "1",
+    }
+    assert without_archives(told) == {**told, "PYTHONPATH": "/mine/all.zip"}
+    assert without_archives({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
+
+
+def test_command_is_python_without_them() -> None:
+    env = {**os.environ, "SPARK_HOME": "/opt/spark", "PYTHONPATH": "/opt/spark/a.zip:/mine"}
+    done = subprocess.run(
+        [worker_python(), "-c", LOOK, "x", "y z"], env=env, capture_output=True, check=True
+    )
+    assert Path(worker_python()).name == "icestream-worker"
+    assert json.loads(done.stdout) == [["x", "y z"], "/mine"]
+
+
+def test_spark_that_was_chosen_by_hand_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert worker_python() == sys.executable
