@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-OUTAGE_SECS = float(os.environ.get("ICESTREAM_OUTAGE_SECS", "5"))
+OUTAGE_SECS = float(os.environ.get("ICESTREAM_OUTAGE_SECS", "2"))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def test_pipeline_goes_on_after_the_server_was_away(
     catalog.client()
     tell_spark(spark, catalog)
     lake = Lake(spark, tmp_path, catalog, namespace=(f"n{uuid.uuid4().hex[:12]}",))
-    pipeline = SteadyPipeline(lake, ROWS_A_SECOND * 10)
+    pipeline = SteadyPipeline(lake, ROWS_A_SECOND * 6)
 
     with pipeline.running():
         outage.go_away()
