@@ -13,6 +13,8 @@ from icestream.engine.crash_points import VARIABLE
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.fixtures.command_line import Icestream
+
 FILE = """\
 version: "1.0"
 sources:
@@ -41,35 +43,32 @@ RECORDS = """\
 """
 
 
-def rows(folder: Path) -> list[tuple[int, str]]:
-    ended = run_icestream(
-        "query",
-        "SELECT id, CAST(price AS varchar) AS price FROM demo.events ORDER BY id",
-        "--output",
-        "json",
-        folder=folder,
-    )
+def rows(icestream: Icestream) -> list[tuple[int, str]]:
+    query = "SELECT id, CAST(price AS varchar) AS price FROM demo.events ORDER BY id"
+    ended = icestream("query", query, "--output", "json")
     assert ended.code == 0, ended.err
     return [(row["id"], row["price"]) for row in ended.document["rows"]]
 
 
-def reasons(folder: Path) -> dict[str, int]:
-    ended = run_icestream("dlq", "list", "--output", "json", folder=folder)
+def reasons(icestream: Icestream) -> dict[str, int]:
+    ended = icestream("dlq", "list", "--output", "json")
     assert ended.code == 0, ended.err
     (table,) = ended.document["tables"]
     return {one["reason"]: one["count"] for one in table["reasons"]}
 
 
 @pytest.mark.timeout(600)
-def test_letters_are_shown_and_let_through_once_whatever_dies(tmp_path: Path) -> None:
+def test_letters_are_shown_and_let_through_once_whatever_dies(
+    tmp_path: Path, icestream: Icestream
+) -> None:
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "a.json").write_text(RECORDS, encoding="utf-8")
     (tmp_path / "icestream.yaml").write_text(FILE, encoding="utf-8")
     ran = run_icestream("run", "--once", folder=tmp_path)
     assert ran.code == 0, ran.err
     assert "events: expectation 'positive' is not met by 1 record" in ran.err
-    assert rows(tmp_path) == [(1, "1")]
-    assert reasons(tmp_path) == {
+    assert rows(icestream) == [(1, "1")]
+    assert reasons(icestream) == {
         "column 'price': '2.5' is not an int": 1,
         "expectation 'positive' is not met: id > 0": 1,
         "column 'id': 'four' is not a bigint": 1,
@@ -81,8 +80,8 @@ def test_letters_are_shown_and_let_through_once_whatever_dies(tmp_path: Path) ->
     replay = ("dlq", "replay", "--pipeline", "events")
     crashing = {**os.environ, VARIABLE: "after-commit:1"}
     assert run_icestream(*replay, folder=tmp_path, env=crashing).code == -9
-    assert rows(tmp_path) == [(-3, "3"), (1, "1")]
-    assert len(reasons(tmp_path)) == 4, "its letter is still there"
+    assert rows(icestream) == [(-3, "3"), (1, "1")]
+    assert len(reasons(icestream)) == 4, "its letter is still there"
 
     again = run_icestream(*replay, folder=tmp_path)
     assert again.code == 0, again.err
@@ -95,5 +94,5 @@ def test_letters_are_shown_and_let_through_once_whatever_dies(tmp_path: Path) ->
         "still bad: 1 x column 'price': '2.5' is not an int",
         "still bad: 1 x column 'price': 'dear' is not an int",
     ]
-    assert rows(tmp_path) == [(-3, "3"), (1, "1")]
-    assert "expectation 'positive' is not met: id > 0" not in reasons(tmp_path)
+    assert rows(icestream) == [(-3, "3"), (1, "1")]
+    assert "expectation 'positive' is not met: id > 0" not in reasons(icestream)
