@@ -98,6 +98,24 @@ def test_part_of_a_table_that_got_another_key_before_the_replay(shop: Shop, part
     assert_same(shop, again, "orders")
 
 
+def test_part_of_a_table_whose_key_got_another_order_is_read_from_its_beginning(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    shop.run("CREATE TABLE orders (a int, b int, PRIMARY KEY (a, b))")
+    shop.run("INSERT INTO orders SELECT n, 100 - n FROM generate_series(1, 100) n")
+    mirror = Mirror(shop.source())
+    mirror.step(30)
+    shop.run(
+        "ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+        "ALTER TABLE orders ADD PRIMARY KEY (b, a)",
+    )
+
+    mirror.follow(30)
+
+    assert_same(shop, mirror, "orders")
+
+
 def test_table_taken_out_of_a_publication_and_put_back_is_read_anew(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY)",

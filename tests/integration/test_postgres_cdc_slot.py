@@ -11,15 +11,23 @@ from tests.fixtures.mirrored_tables import Mirror
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import SourceChangedError
+from icestream.sources.postgres_cdc.waiting_changes import COUNTED_BYTES
 
 if TYPE_CHECKING:
     import psycopg
     from tests.fixtures.changing_database import Shop
+    from tests.fixtures.postgres import Postgres
 
 CONFIRMED = (
     "SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots "
     "WHERE slot_name = current_database()"
 )
+
+
+@pytest.fixture
+def postgres(postgres_alone: Postgres) -> Postgres:
+    """Its log must not grow by others, nor the slot wait for them."""
+    return postgres_alone
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +120,39 @@ def test_small_batches_pass_over_the_log_of_another_database(shop: Shop) -> None
     mirror.follow(max_rows=4)
     assert_same(shop, mirror, "orders")
     assert len(mirror.batches) - before < 10
+
+
+def test_small_batches_hold_so_many_rows_wherever_the_slot_stands(shop: Shop) -> None:
+    source = shop.source(snapshot="never")
+    start = source.first()
+    for _ in range(10):
+        shop.run("INSERT INTO orders SELECT count(*), 'x' FROM orders")
+    newest = source.newest(start)
+    shop.server.new_database()
+    newest = {**newest, "lsn": newest["lsn"] + COUNTED_BYTES}
+    place, sizes = start, []
+    for _ in range(3):  # the slot stays: nothing is committed
+        end = source.cap(place, newest, 4)
+        sizes.append(
+            sum(
+                block.num_rows
+                for split in source.splits(place, end, 1)
+                for block in source.read(split)
+            )
+        )
+        place = end
+    assert (sizes, place) == ([4, 4, 2], newest)
+
+
+def test_log_that_follows_a_snapshot_is_estimated(shop: Shop) -> None:
+    shop.run("INSERT INTO orders SELECT n, 'x' FROM generate_series(1, 2000) n")
+    source = shop.source()
+    mirror = Mirror(source)
+    source.committed(mirror.position, 0)  # as the engine does before the first batch
+    mirror.follow()
+    shop.server.new_database()
+    newest = source.newest(mirror.position)
+    assert 0 < source.rows_between(mirror.position, newest) < newest["lsn"]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,25 +6,20 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.fixtures.postgres import Postgres
 
 from icestream.testing.source_suite import SourceSuite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.fixtures.changing_database import Shop
-    from tests.fixtures.service_run import ServiceRun
+    from tests.fixtures.postgres import Postgres
 
     from icestream.sources.postgres_cdc import PostgresCdcSource
 
 
-@pytest.fixture(scope="module")
-def postgres(service_run: ServiceRun) -> Iterator[Postgres]:
-    """A server whose log tells of nothing else: how far it is must not change by itself."""
-    server = Postgres.create(service_run, "postgres-suite")
-    yield server
-    server.kill()
+@pytest.fixture
+def postgres(postgres_alone: Postgres) -> Postgres:
+    """How far its log is must not change by itself."""
+    return postgres_alone
 
 
 class Orders:
@@ -56,3 +51,11 @@ class TestPostgresCdc(SourceSuite):
         monkeypatch.setattr("icestream.sources.postgres_cdc.waiting_changes.COUNT_SECS", 0.0)
         monkeypatch.setattr("icestream.sources.postgres_cdc.waiting_changes.COUNT_SHARE", 0.0)
         return Orders(shop)
+
+
+def test_rows_of_a_short_log_are_counted(shop: Shop) -> None:
+    orders = Orders(shop)
+    source = orders.source()
+    start = source.first()
+    orders.add(37)
+    assert source.rows_between(start, source.newest(start)) == 37

@@ -7,7 +7,13 @@ from typing import Any, cast
 
 from icestream.sources.postgres_cdc.lag import Lag
 from icestream.sources.postgres_cdc.position import Note, Part, Place
-from icestream.sources.postgres_cdc.waiting_changes import COUNTED_BYTES, WaitingChanges
+from icestream.sources.postgres_cdc.waiting_changes import (
+    COUNTED_BYTES,
+    LOOKED_BYTES,
+    WaitingChanges,
+)
+
+FAR = 1 << 40
 
 
 class Clock:
@@ -25,7 +31,8 @@ class Log:
         self.end = 1000
         self.changes = 0
         self.counts = 0
-        self.places: list[int] = []  # where each of the changes is
+        self.places: list[int] = []  # where each transaction ends, of one change each
+        self.looks: list[tuple[int, int]] = []
 
     def end_of_log(self) -> int:
         return self.end
@@ -35,9 +42,10 @@ class Log:
         self.counts += 1
         return self.changes
 
-    def place_after(self, end: int, messages: int) -> int | None:
-        told = [place for place in self.places if place < end]
-        return told[messages - 1] + 1 if len(told) >= messages else None
+    def place_after(self, start: int, end: int, rows: int) -> int | None:
+        self.looks.append((start, end))
+        told = [place for place in self.places if start < place <= end]
+        return told[rows - 1] if len(told) > rows else None
 
 
 def ended(waiting: WaitingChanges, log: Log, start: int) -> int:
@@ -50,7 +58,7 @@ def test_positions_survive_json() -> None:
         lsn=7,
         tables={"public.a": Note("1:1"), "public.b": Note("2:1", 3, "5:9:7", 70)},
         pending=("public.c", "public.d"),
-        part=Part("public.c", ("x", "2"), Note("3:1,2", 4, "5:9:", 70)),
+        part=Part("public.c", ("x", "2"), Note("3:1,2", 4, "5:9:", 70), "a text, b int4"),
         unsure={"public.e": Note("4:")},
         refresh="r",
     )
@@ -111,29 +119,45 @@ def capped(waiting: WaitingChanges, log: Log, start: int, end: int, rows: int) -
     return waiting.cap(cast("Any", log), start, end, rows)
 
 
-def test_large_steps_through_a_long_transaction_grow() -> None:
+def test_large_steps_are_estimated_while_they_bring_rows() -> None:
     waiting, log = WaitingChanges(10), Log()
-    far = 1 << 40
+    assert capped(waiting, log, 0, FAR, 10_000) == 1_500_000
+    assert log.looks == []
+
+
+def test_step_that_brought_nothing_is_followed_by_longer_ones_that_are_looked_at() -> None:
+    waiting, log = WaitingChanges(10), Log()
+    log.places = [1 << 35]
     steps = []
     for _ in range(3):
-        steps.append(capped(waiting, log, 0, far, 10_000))
+        steps.append(capped(waiting, log, 0, FAR, 10_000))
         waiting.learn(steps[-1], 0)
-    assert steps == [1_500_000, 6_000_000, 24_000_000]
+    assert steps == [1_500_000, 4 * LOOKED_BYTES, 16 * LOOKED_BYTES]
     waiting.learn(24_000_000, 160_000)
-    assert capped(waiting, log, 0, far, 10_000) == 1_500_000
+    assert capped(waiting, log, 0, FAR, 10_000) == 1_500_000
+
+
+def test_longer_step_ends_where_there_are_enough_rows() -> None:
+    waiting, log = WaitingChanges(10), Log()
+    waiting.learn(COUNTED_BYTES, 0)
+    log.places = [1000 * number for number in range(1, 20_001)]
+    assert capped(waiting, log, 0, FAR, 10_000) == 10_000_000
 
 
 def test_small_step_passes_over_a_log_of_others() -> None:
     waiting, log = WaitingChanges(10), Log()
     log.places = [500_000, 500_100, 900_000]
-    assert capped(waiting, log, 0, 1_000_000, 2) == 500_101
+    assert capped(waiting, log, 0, 1_000_000, 2) == 500_100
     assert capped(waiting, log, 0, 1_000_000, 4) == 1_000_000
+    assert capped(waiting, log, 0, FAR, 4) == LOOKED_BYTES
 
 
-def test_small_step_goes_on_where_the_slot_still_tells_what_is_done() -> None:
-    waiting, log = WaitingChanges(10), Log()
-    log.places = [10, 20, 30]
-    assert capped(waiting, log, 500, 1_000_000, 2) == 800
+def test_batch_that_is_no_log_teaches_nothing() -> None:
+    waiting = WaitingChanges(10)
+    waiting.learn(0, 100_000)
+    assert waiting.rows(0, 1500) == 10
+    waiting.learn(100_000, 100_000_000)
+    assert waiting.rows(0, 1500) == 150
 
 
 def test_cap_is_never_beyond_the_end() -> None:

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from icestream.errors import ConnectorError, RefusedError, SourceChangedError
 from icestream.sources.postgres_cdc import publication, slot
 from icestream.sources.postgres_cdc.changes import load_types, peek
@@ -32,8 +34,22 @@ END_OF_LOG = "SELECT (pg_catalog.pg_current_wal_flush_lsn() - '0/0')::int8"
 SYSTEM_QUERY = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 # Insert, update, delete and truncate; the rest only tells where transactions begin and end.
 COUNT_CHANGES = "count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))"
-
-LAST_PLACE = "count(*), (max(lsn) - '0/0')::int8"
+# One row may be a transaction of its own, with a beginning and an end.
+MESSAGES_A_ROW = 4
+LOOKED_AT = "lsn - '0/0' AS place, get_byte(data, 0) AS kind"
+# A slot that is still to be moved tells what is done already, too. A change has the place where it
+# begins, and the end of a transaction the place behind it.
+PLACE_AFTER = sql.SQL("""
+WITH told AS MATERIALIZED ({peeked}), ahead AS (
+    SELECT place, kind = 67 AND place > {start} AS is_end,
+           count(*) FILTER (WHERE kind IN (73, 85, 68, 84)) OVER (ROWS UNBOUNDED PRECEDING) AS done
+    FROM told WHERE place >= {start}
+)
+SELECT (SELECT count(*) FROM told), coalesce(max(done), 0),
+       coalesce(max(place) FILTER (WHERE is_end AND done <= {rows}),
+                min(place) FILTER (WHERE is_end))::int8
+FROM ahead
+""")
 
 
 class Driver:
@@ -210,15 +226,23 @@ class Driver:
             query = peek(self.session, end, COUNT_CHANGES)
             return int(slot.exclusively(self.session, query)[0])
 
-    def place_after(self, end: int, messages: int) -> int | None:
-        """Return where the transaction ends by which the slot has told so many messages.
+    def place_after(self, start: int, end: int, rows: int) -> int | None:
+        """Return the end of the last transaction by which the slot tells at most so many changes.
 
-        None if it tells fewer up to `end`.
+        At least one transaction, whatever its size; None if all up to `end` are no more.
         """
-        with self._lock:
-            query = peek(self.session, end, LAST_PLACE, messages)
-            told, place = slot.exclusively(self.session, query)
-            return int(place) if told >= messages else None
+        most = MESSAGES_A_ROW * rows
+        while True:
+            with self._lock:
+                query = peek(self.session, end, LOOKED_AT, most)
+                told, changes, last = slot.exclusively(
+                    self.session, PLACE_AFTER.format(peeked=query, start=start, rows=rows)
+                )
+            if told < most:
+                return None if changes <= rows else int(last)
+            if changes >= rows:
+                return int(last)
+            most *= MESSAGES_A_ROW  # many of them were of before `start`, or tell of no row
 
     def snapshot(self, tables: Iterable[Table] = ()) -> Snapshot:
         """Return the view of the database that is open, or a new one if it hides tables."""

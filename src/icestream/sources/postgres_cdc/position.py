@@ -48,11 +48,19 @@ class Note:
 
 @dataclass(frozen=True)
 class Part:
-    """The table that is being read whole, and how far: its last key, as text."""
+    """The table that is being read whole, and how far.
+
+    Attributes:
+        table: its label.
+        after: the last key that was read, as text.
+        note: what is noted of it once it is read.
+        order: the columns of the key with their types, by which it is read.
+    """
 
     table: str
     after: tuple[str, ...]
     note: Note
+    order: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,7 @@ class Place:
             told["part"] = {
                 "table": self.part.table,
                 "after": list(self.part.after),
+                "order": self.part.order,
                 **self.part.note.to_json(),
             }
         if self.unsure:
@@ -107,7 +116,10 @@ class Place:
             lsn=told["lsn"],
             tables={name: Note.from_json(note) for name, note in told["tables"].items()},
             pending=tuple(told.get("pending", ())),
-            part=part and Part(part["table"], tuple(part["after"]), Note.from_json(part)),
+            part=part
+            and Part(
+                part["table"], tuple(part["after"]), Note.from_json(part), part.get("order", "")
+            ),
             unsure={name: Note.from_json(note) for name, note in told.get("unsure", {}).items()},
             refresh=told.get("refresh", ""),
         )

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from icestream.contracts.check import CheckStep
     from icestream.contracts.position import Position
-    from icestream.sources.postgres_cdc.chunks import Bounds, Key
+    from icestream.sources.postgres_cdc.chunks import Bounds
+    from icestream.sources.postgres_cdc.steps import Asked
     from icestream.sources.postgres_cdc.tables import Table
 
 _log = logging.getLogger(__name__)
@@ -82,9 +83,9 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         self._refresh = uuid.uuid4().hex[:12]
         self._read_under: dict[str, Note] = {}
         self._planned: Place | None = None
-        self._bounds: dict[tuple[str, Key | None, Key | None], Bounds] = {}
+        self._bounds: dict[Asked, Bounds] = {}
         self._known_system: str | None = None
-        self._committed_lsn: int | None = None
+        self._committed: Place | None = None
 
     def identity(self) -> str:
         """Name the database and the slot; the server may move."""
@@ -262,9 +263,9 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         place = Place.from_json(position)
         if self.options.follows:
             self._refuse_other_system(place)
-            if self._committed_lsn is not None:
-                self._waiting.learn(place.lsn - self._committed_lsn, rows)
-            self._committed_lsn = place.lsn
+            before, self._committed = self._committed, place
+            if before is not None and not (before.pending or before.unsure):
+                self._waiting.learn(place.lsn - before.lsn, rows)
             self._driver.advance(place.lsn)
 
     def measure(self) -> Mapping[str, float]:

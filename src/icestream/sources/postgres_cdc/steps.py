@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.snapshot import Snapshot
     from icestream.sources.postgres_cdc.tables import Table
 
+# A table, the order by which it is read, and from which key up to which.
+Asked = tuple[str, str, Key | None, Key | None]
 # Chunks are made of smaller pieces, so that they can be about equal.
 PIECES = 5
 
@@ -53,6 +55,11 @@ def is_stale(note: Note, table: Table) -> bool:
     return note.table != table.identity or note.columns < table.newest_default
 
 
+def is_begun_anew(part: Part, table: Table) -> bool:
+    """Tell whether a table that is being read whole must be read from its beginning."""
+    return is_stale(part.note, table) or part.order != table.reading_order
+
+
 def note_of(table: Table, snapshot: Snapshot | None = None) -> Note:
     """Return what is noted of a table that is read now, under a snapshot if that matters."""
     if snapshot is None:
@@ -80,8 +87,8 @@ def put_in_line(
     pending, part = list(place.pending), place.part
     # One that went, and comes back later, is read anew: its changes in between are not told.
     kept = {label: note for label, note in place.tables.items() if label in goal.tables}
-    if part is not None and part.table in tables and is_stale(part.note, tables[part.table]):
-        part = None  # it is read from its beginning
+    if part is not None and part.table in tables and is_begun_anew(part, tables[part.table]):
+        part = None
     for label in place.unsure:
         if label in read_under:
             kept[label] = read_under[label]
@@ -121,7 +128,7 @@ class WholeReads:
     session: Session
     tables: Mapping[str, Table]
     chunk_rows: int
-    found: dict[tuple[str, Key | None, Key | None], Bounds] = field(default_factory=dict)
+    found: dict[Asked, Bounds] = field(default_factory=dict)
 
     def step(self, place: Place, snapshot: Snapshot, max_rows: int) -> Place:
         """Return where a batch ends that reads about so many rows."""
@@ -140,7 +147,7 @@ class WholeReads:
             rows, after = self._count(table, part, left)
             left -= max(rows, 1)
             if after is not None:
-                part = Part(line[0], after, note)
+                part = Part(line[0], after, note, table.reading_order)
                 break
             part = None
             label = line.pop(0)
@@ -162,7 +169,7 @@ class WholeReads:
         bounds = self._bounds(table, begin, None, left)
         end = bounds.keys[-1] if bounds.rows == left else None
         # To look for them takes as long as to count the rows, so it is done once.
-        self.found[table.identity, begin, end] = bounds
+        self.found[table.identity, table.reading_order, begin, end] = bounds
         return bounds.rows, end
 
     def ranges(self, start: Place, end: Place) -> Iterator[tuple[Range, int]]:
@@ -177,7 +184,7 @@ class WholeReads:
                 continue
             begun = start.part if start.part is not None and start.part.table == label else None
             ended = end.part if is_last else None
-            if any(part is not None and is_stale(part.note, table) for part in (begun, ended)):
+            if any(part is not None and is_begun_anew(part, table) for part in (begun, ended)):
                 continue  # changed before a replay: keys may be others, and it is read anew next
             after = begun.after if begun is not None else None
             yield from self._cut(table, after, ended.after if ended is not None else None)
@@ -189,8 +196,8 @@ class WholeReads:
         if not table.is_keyed:
             yield from self._cut_by_pages(table)
             return
-        bounds = self.found.pop((table.identity, after, upto), None)
-        bounds = bounds or self._bounds(table, after, upto, None)
+        asked = (table.identity, table.reading_order, after, upto)
+        bounds = self.found.pop(asked, None) or self._bounds(table, after, upto, None)
         cuts = [key for key in bounds.keys if key != upto]
         left = bounds.rows
         for low, high in zip([after, *cuts], [*cuts, upto], strict=True):

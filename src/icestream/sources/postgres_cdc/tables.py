@@ -84,6 +84,11 @@ class Table:
         return self.relation.table
 
     @property
+    def reading_order(self) -> str:
+        """The columns by which it is read in ranges, and their types: keys compare by both."""
+        return ", ".join(map(" ".join, zip(self.order, self.order_types, strict=True)))
+
+    @property
     def identity(self) -> str:
         """Which table it is, and by what its rows are told apart.
 

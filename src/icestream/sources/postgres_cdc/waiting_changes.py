@@ -14,8 +14,10 @@ COUNTED_BYTES = 1 << 20
 COUNT_SECS = 1.0
 COUNT_SHARE = 20.0
 BYTES_A_ROW = 150.0
+LEAST_BYTES_A_ROW = 10.0
 # A batch that brought fewer rows tells little about the next.
 ENOUGH_ROWS = 1000
+LOOKED_BYTES = 64 << 20
 STRIDE = 4
 
 
@@ -31,6 +33,7 @@ class WaitingChanges:
         self._heartbeat_secs = heartbeat_secs
         self._clock = clock
         self._bytes_a_row = BYTES_A_ROW
+        self._stride = 1
         self._stood_at: tuple[int, float] | None = None
         self._counted: tuple[int, int, int] | None = None  # from where, to where, how many
         self._count_at = float("-inf")
@@ -76,23 +79,23 @@ class WaitingChanges:
         if self.rows(start, end) <= max_rows:
             return end
         step = max(int(max_rows * self._bytes_a_row), 1)
-        if step < COUNTED_BYTES:
-            # Small steps would take for ever through a log of other databases, so they are told.
-            told = driver.place_after(end, max_rows)
-            if told is None:
-                return end
-            if told > start:
-                return told
-        return min(start + step, end)
+        if step >= COUNTED_BYTES and self._stride == 1:
+            return min(start + step, end)
+        # Log of other databases tells nothing of ours, and small steps through it would never
+        # end. So the server is asked, which passes over it, but not over all of it in one go.
+        horizon = min(start + max(step, LOOKED_BYTES) * self._stride, end)
+        told = driver.place_after(start, horizon, max_rows)
+        return horizon if told is None else min(told, horizon)
 
     def learn(self, size: int, rows: int) -> None:
         """Take note of how many rows a piece of the log brought."""
-        if rows < ENOUGH_ROWS and size < COUNTED_BYTES:
+        if size <= 0:
             return
         if rows == 0:
-            # A long transaction, or somebody else's: each peek reads it from its beginning, so
-            # that small steps through it would never end.
-            self._bytes_a_row *= STRIDE
+            # A long transaction, or somebody else's: each peek reads it from its beginning.
+            self._stride *= STRIDE if size >= COUNTED_BYTES else 1
             return
-        seen = size / rows
-        self._bytes_a_row = min(seen, (self._bytes_a_row + seen) / 2)
+        self._stride = 1
+        if rows >= ENOUGH_ROWS or size >= COUNTED_BYTES:
+            seen = max(size / rows, LEAST_BYTES_A_ROW)
+            self._bytes_a_row = min(seen, (self._bytes_a_row + seen) / 2)
