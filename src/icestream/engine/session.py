@@ -59,7 +59,7 @@ def launch_settings(
     it: what a session sets later is written there as it is.
     """
     settings = {**DEFAULTS, "spark.master": master}
-    if master.startswith("local"):
+    if conf.get("spark.master", master).startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -106,7 +106,8 @@ def open_session(
     spark = SparkSession.getActiveSession()
     if spark is None:
         require_java()
-        python = worker_python() if master.startswith("local") else sys.executable
+        is_here = conf.get("spark.master", master).startswith("local")
+        python = worker_python() if is_here else sys.executable
         os.environ.setdefault("PYSPARK_PYTHON", python)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
         if conf.get("spark.ui.enabled") == "true":

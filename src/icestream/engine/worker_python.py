@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAME = "icestream-worker"
+# The folder of commands may be that of several Pythons: the driver's own is meant.
+PYTHON = "ICESTREAM_PYTHON"
 
 
 def worker_python() -> str:
     """Return the command by which Spark is to start Python on this machine."""
     script = Path(sysconfig.get_path("scripts"), NAME)
     # A Spark that was chosen by hand may be another one than the installed `pyspark`.
-    if "SPARK_HOME" in os.environ or not script.is_file():
+    if "SPARK_HOME" in os.environ or not os.access(script, os.X_OK):
         return sys.executable
+    os.environ[PYTHON] = sys.executable
     return str(script)
 
 
@@ -39,5 +42,5 @@ def without_archives(environment: Mapping[str, str]) -> dict[str, str]:
 
 def main() -> None:
     """Become Python, with the arguments that Spark gave."""
-    command = [sys.executable, *sys.argv[1:]]
+    command = [os.environ.get(PYTHON, sys.executable), *sys.argv[1:]]
     os.execve(command[0], command, without_archives(os.environ))  # noqa: S606 - ourselves

@@ -27,13 +27,22 @@ def test_only_archives_of_spark_are_left_out() -> None:
     assert without_archives({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
 
 
-def test_command_is_python_without_them() -> None:
+def test_command_is_python_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     env = {**os.environ, "SPARK_HOME": "/opt/spark", "PYTHONPATH": "/opt/spark/a.zip:/mine"}
     done = subprocess.run(
         [worker_python(), "-c", LOOK, "x", "y z"], env=env, capture_output=True, check=True
     )
     assert Path(worker_python()).name == "icestream-worker"
     assert json.loads(done.stdout) == [["x", "y z"], "/mine"]
+
+
+def test_python_that_is_installed_without_commands_is_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    assert worker_python() == sys.executable
 
 
 def test_spark_that_was_chosen_by_hand_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
