@@ -19,6 +19,7 @@ from icestream.engine.loads import begin_load, end_load
 from icestream.engine.progress import Progress
 from icestream.engine.retry import is_of_others, passes, pause_secs
 from icestream.engine.state import PipelineState
+from icestream.engine.stream_start import StreamStart
 from icestream.errors import CommitError, IcestreamError, SupersededError
 from icestream.metrics.events import CommitFailed, LagMeasured, PipelineRestarted
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
-TRIGGER = "100 milliseconds"
 
 
 class PipelineRunner:
@@ -75,7 +75,7 @@ class PipelineRunner:
         self._admitted: Position | None = None
         self._target: Position | None = None
         self._last: BatchMark | None = None
-        self._stream: DataFrame | None = None
+        self._stream: StreamStart | None = None
 
     def stop(self) -> None:
         """Ask the pipeline to finish the batch in hand and end."""
@@ -147,9 +147,8 @@ class PipelineRunner:
 
     def _run_until_fault(self) -> None:
         self._fault = None
-        # Spark starts processes of its own for this; meanwhile we look at table and source.
-        self._loading = threading.Thread(target=self._preload_stream, daemon=True)
-        self._loading.start()
+        stream = self._stream or StreamStart(self._spark, self.state, self.plan.name)
+        self._stream = stream
         self.plan.sink.open(self._spark, self.plan.name, self.state.folder / "cache")
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
@@ -171,9 +170,9 @@ class PipelineRunner:
         query: StreamingQuery | None = None
         try:
             if self._admitted is not None:
-                query = self._start_query()
+                query = stream.query(self._on_batch)
             while not self._is_over():
-                query = self._step(admission, query)
+                query = self._step(admission, stream, query)
             await_done(self.state.checkpoint)
             self._confirmation.tell()
             if not self._stopping.is_set():
@@ -191,29 +190,9 @@ class PipelineRunner:
             raise overtaken(mark, f"pipeline {self.plan.name!r}, table {self.progress.table}")
         self._last = mark
 
-    def _preload_stream(self) -> None:
-        from icestream.engine.ticker import load_stream
-
-        try:
-            self._stream = load_stream(self._spark, self.state)
-        except Exception:  # the start of the query meets it again, where it can be told
-            logger.debug("loading the stream of %s", self.plan.name, exc_info=True)
-
-    def _start_query(self) -> StreamingQuery:
-        from icestream.engine.ticker import load_stream
-
-        self._loading.join()
-        self._stream = self._stream or load_stream(self._spark, self.state)
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.plan.name)
-        return (
-            self._stream.writeStream.queryName(self.plan.name)
-            .foreachBatch(self._on_batch)
-            .option("checkpointLocation", str(self.state.checkpoint))
-            .trigger(processingTime=TRIGGER)
-            .start()
-        )
-
-    def _step(self, admission: Admission, query: StreamingQuery | None) -> StreamingQuery | None:
+    def _step(
+        self, admission: Admission, stream: StreamStart, query: StreamingQuery | None
+    ) -> StreamingQuery | None:
         self._wake.clear()
         self._confirmation.tell()
         if self._admitted is None and not self._stopping.is_set():
@@ -224,7 +203,7 @@ class PipelineRunner:
             if end is not None:
                 self._admitted = end
                 self.state.publish(end)
-                return query or self._start_query()
+                return query or stream.query(self._on_batch)
         self._wake.wait(POLL_SECS)
         self._look_for_fault(query)
         return query

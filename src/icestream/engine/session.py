@@ -28,6 +28,10 @@ REDACTION = (
 )
 # A JVM that never sees a row has nothing to compile well, and half the seconds to start.
 QUICK_START = "-XX:TieredStopAtLevel=1"
+# Nor much to collect: the simplest collector starts soonest, and leaves the cores to the workers.
+SIMPLE_COLLECTOR = "-XX:+UseSerialGC"
+CHOSEN_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 CATALOG_PREFIX = "spark.sql.catalog."
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -70,15 +74,24 @@ def launch_settings(
     patterns = [REDACTION, conf.get("spark.redaction.regex", ""), *map(re.escape, sorted(secrets))]
     settings["spark.redaction.regex"] = "|".join(pattern for pattern in patterns if pattern)
     if jars:
-        given = conf.get("spark.jars")
-        settings["spark.jars"] = ",".join([*map(str, jars), *([given] if given else [])])
+        others = conf.get("spark.jars")
+        settings["spark.jars"] = ",".join([*map(str, jars), *([others] if others else [])])
+    given = conf.get("spark.driver.extraJavaOptions", "")
     options = [
         f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
         QUICK_START if light else "",
-        conf.get("spark.driver.extraJavaOptions", ""),
+        SIMPLE_COLLECTOR if light and not _chooses_collector(conf) else "",
+        given,
     ]
     settings["spark.driver.extraJavaOptions"] = " ".join(option for option in options if option)
     return settings
+
+
+def _chooses_collector(conf: Mapping[str, str]) -> bool:
+    """Tell whether a collector is named already: Java refuses two."""
+    named = [conf.get(f"spark.driver.{which}JavaOptions", "") for which in ("extra", "default")]
+    named += [os.environ.get(variable, "") for variable in JAVA_VARIABLES]
+    return any(CHOSEN_COLLECTOR.search(options) for options in named)
 
 
 def open_session(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.engine.session import REDACTION, launch_settings
+from icestream.engine.session import JAVA_VARIABLES, REDACTION, launch_settings
 
 # Spark hides a setting when its key or its value matches; each line is one that it must hide.
 PLANTED = [
@@ -120,3 +120,42 @@ def test_java_options_of_the_user_stand_beside_the_quiet_log() -> None:
 def test_pipelines_share_the_session_fairly_and_in_utc() -> None:
     assert settings()["spark.scheduler.mode"] == "FAIR"
     assert settings()["spark.sql.session.timeZone"] == "UTC"
+
+
+def light(conf: dict[str, str] | None = None) -> list[str]:
+    launched = launch_settings("local[2]", conf or {}, [], light=True)
+    return launched["spark.driver.extraJavaOptions"].split()[1:]
+
+
+@pytest.fixture
+def _no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in JAVA_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("_no_options")
+def test_java_that_sees_no_row_starts_with_the_simplest_parts() -> None:
+    assert light() == ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    assert "-XX:" not in settings()["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.usefixtures("_no_options")
+@pytest.mark.parametrize("which", ["extra", "default"])
+def test_collector_of_the_user_is_the_only_one(which: str) -> None:
+    conf = {f"spark.driver.{which}JavaOptions": "-Xss1m -XX:+UseG1GC"}
+    assert "-XX:+UseSerialGC" not in light(conf)
+
+
+@pytest.mark.usefixtures("_no_options")
+@pytest.mark.parametrize("variable", JAVA_VARIABLES)
+def test_collector_of_the_environment_is_the_only_one(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "-XX:+UseZGC")
+    assert light() == ["-XX:TieredStopAtLevel=1"]
+
+
+def test_master_that_the_settings_name_decides_what_workers_are() -> None:
+    conf = {"spark.master": "spark://cluster:7077"}
+    assert "spark.python.daemon.module" in settings()
+    assert "spark.python.daemon.module" not in settings(conf)
