@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 # Smaller parts cost more in connections than they save.
 PAGES_A_PART = 1_000
-BLOCK_MESSAGES = 20_000
+BLOCK_BYTES = 4 << 20
 FLUSH_SECS = 10.0
 LOOK_AGAIN_SECS = 0.05
 NOT_FOLLOWED = "its changes are not followed: it is as the newest start of the pipeline read it"
@@ -251,11 +251,5 @@ def _await_end_of_log(session: Session, upto: int) -> int:
 
 def _messages(session: Session, end: int) -> Iterator[Messages]:
     copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(peek(session, end))
-    some: list[bytes] = []
-    for row in session.copied(copy):
-        some.append(row)
-        if len(some) >= BLOCK_MESSAGES:
-            yield Messages.of_copy(some)
-            some = []
-    if some:
-        yield Messages.of_copy(some)
+    for rows in session.copied(copy, BLOCK_BYTES):
+        yield Messages.of_copy(rows)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.relation import Column, Relation
     from icestream.sources.postgres_cdc.server import Server, Session
 
-BLOCK_MESSAGES = 20_000
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def read_changes(server: Server, asked: Changes) -> Iterator[pa.RecordBatch]:
         parser = ChangeParser(wanted, types, catalog)
         _refuse_overtaken(session, asked.start)
         copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(peek(session, asked.end))
-        for rows in _in_blocks(_copied(session, copy)):
+        for rows in _copied(session, copy):
             yield from parser.parse(Messages.of_copy(rows))
         # What the slot let go of in between was not among what it told.
         _refuse_overtaken(session, asked.start)
@@ -98,33 +97,20 @@ def _refuse_overtaken(session: Session, start: int) -> None:
         raise slot.overtaken(session.server, start, found.confirmed)
 
 
-def _copied(session: Session, copy: sql.Composed) -> Iterator[bytes]:
-    """Yield the rows of a copy, once nobody else reads the slot."""
+def _copied(session: Session, copy: sql.Composed) -> Iterator[list[bytes]]:
+    """Yield the rows of a copy in blocks, once nobody else reads the slot."""
     while True:
         slot.await_free(session)
         has_begun = False
         try:
-            for row in session.copied(copy, passing=psycopg.errors.ObjectInUse):
+            for rows in session.copied(copy, BLOCK_BYTES, passing=psycopg.errors.ObjectInUse):
                 has_begun = True
-                yield row
+                yield rows
         except psycopg.errors.ObjectInUse:
             if has_begun:
                 raise
         else:
             return
-
-
-def _in_blocks(rows: Iterator[bytes]) -> Iterator[list[bytes]]:
-    some: list[bytes] = []
-    size = 0
-    for row in rows:
-        some.append(row)
-        size += len(row)
-        if len(some) >= BLOCK_MESSAGES or size >= BLOCK_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 def load_types(session: Session, types: TypeCatalog, columns: Sequence[Column]) -> None:

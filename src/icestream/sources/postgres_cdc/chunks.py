@@ -107,8 +107,8 @@ def read_range(session: Session, types: TypeCatalog, part: Range) -> Iterator[pa
     relation = part.table.relation
     names = [str(place) for place in range(len(relation.columns))]
     is_empty = True
-    for text in _joined(session.copied(_copy(part))):
-        texts = _parse(text, names)
+    for rows in session.copied(_copy(part), BLOCK_BYTES):
+        texts = _parse(b"".join(rows), names)
         is_empty = False
         yield noting_nulled(*snapshot_block(relation, types, texts, first=part.first))
     if is_empty:
@@ -151,20 +151,6 @@ def _where(part: Range) -> sql.Composable:
 def _typed(table: Table, key: Key) -> Iterator[sql.Composed]:
     for value, kind in zip(key, table.order_types, strict=True):
         yield sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(kind))
-
-
-def _joined(rows: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield whole rows, as many at a time as make a good block."""
-    some: list[bytes] = []
-    size = 0
-    for row in rows:
-        some.append(row)
-        size += len(row)
-        if size >= BLOCK_BYTES:
-            yield b"".join(some)
-            some, size = [], 0
-    if some:
-        yield b"".join(some)
 
 
 def _parse(text: bytes, names: Sequence[str]) -> list[pa.Array]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from icestream.errors import ConnectorError
+from icestream.sources.postgres_cdc.copy_out import copied_out
 from icestream.sources.postgres_cdc.faults import to_error, where_is
 from icestream.sources.postgres_cdc.text_values import SESSION_SETTINGS
 
@@ -141,16 +142,11 @@ class Session:
         return self.rows(query, values)[0]
 
     def copied(
-        self, query: str | Composed, passing: type[psycopg.Error] | tuple[()] = ()
-    ) -> Iterator[bytes]:
-        """Yield what a `COPY ... TO STDOUT` sends, a row at a time."""
-        with (
-            self.server.told(passing),
-            self.connection.cursor() as cursor,
-            cursor.copy(query) as copy,
-        ):
-            for row in copy:
-                yield bytes(row)
+        self, query: Composed, block_bytes: int, passing: type[psycopg.Error] | tuple[()] = ()
+    ) -> Iterator[list[bytes]]:
+        """Yield the rows that a `COPY ... TO STDOUT` sends, as many at a time as make a block."""
+        with self.server.told(passing):
+            yield from copied_out(self.connection, query, block_bytes)
 
     @property
     def is_broken(self) -> bool:
