@@ -14,3 +14,4 @@ class PostgresChanges(PostgresSnapshot):
 
     name = "postgres_changes"
     changes = 400_000
+    rounds = 2

@@ -33,7 +33,7 @@ class PostgresSnapshot(Case):
     name = "postgres_snapshot"
     rows: ClassVar[int] = 500_000
     changes: ClassVar[int] = 0
-    rounds: ClassVar[int] = 1
+    rounds: ClassVar[int] = 3
 
     def run(self, choices: Choices, folder: Path) -> list[Result]:
         # PostgreSQL runs as another user if we are root, and has a folder of its own below.
