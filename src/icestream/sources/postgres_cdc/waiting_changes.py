@@ -19,6 +19,7 @@ LEAST_BYTES_A_ROW = 10.0
 ENOUGH_ROWS = 1000
 LOOKED_BYTES = 64 << 20
 STRIDE = 4
+LONGEST_STRIDE = 1 << 20
 
 
 class WaitingChanges:
@@ -93,7 +94,8 @@ class WaitingChanges:
             return
         if rows == 0:
             # A long transaction, or somebody else's: each peek reads it from its beginning.
-            self._stride *= STRIDE if size >= COUNTED_BYTES else 1
+            if size >= COUNTED_BYTES:
+                self._stride = min(self._stride * STRIDE, LONGEST_STRIDE)
             return
         self._stride = 1
         if rows >= ENOUGH_ROWS or size >= COUNTED_BYTES:
