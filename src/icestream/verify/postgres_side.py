@@ -18,7 +18,7 @@ from psycopg import sql
 from icestream.contracts.changes import EMPTY, OP, shape_of
 from icestream.errors import ConnectorError, TransientError
 from icestream.sources.postgres_cdc import slot
-from icestream.sources.postgres_cdc.changes import load_types, peek
+from icestream.sources.postgres_cdc.changes import BLOCK_BYTES, load_types, peek
 from icestream.sources.postgres_cdc.chunks import Range, count_pages, read_range
 from icestream.sources.postgres_cdc.driver import END_OF_LOG, Driver
 from icestream.sources.postgres_cdc.lsn import as_lsn
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 # Smaller parts cost more in connections than they save.
 PAGES_A_PART = 1_000
-BLOCK_BYTES = 4 << 20
 FLUSH_SECS = 10.0
 LOOK_AGAIN_SECS = 0.05
 NOT_FOLLOWED = "its changes are not followed: it is as the newest start of the pipeline read it"

@@ -63,7 +63,7 @@ class PostgresCdcOptions(Options):
     snapshot_chunk_rows: int = Field(
         100_000,
         ge=1,
-        description="Rows that one task of the first snapshot reads; more, if all cores are busy.",
+        description="Rows that a task of the first snapshot reads; more once all cores work.",
     )
     heartbeat_secs: float = Field(
         10, gt=0, description="How often the slot moves on while the tables are quiet."
