@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ def main() -> None:
         only=tuple(given.only),
         keeps_tables=given.keep is not None,
     )
+    # As an installation does, and never of an older one.
+    subprocess.run([Path(sys.executable).with_name("icestream"), "prepare"], check=True)
     done: list[results.Result] = []
     for name in given.case or CASES:
         with working_folder(given.keep) as folder:

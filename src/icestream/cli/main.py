@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMMANDS = (
     "init",
     "demo",
+    "prepare",
     "check",
     "plan",
     "run",

@@ -55,7 +55,7 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
         UnreachableError: a jar is missing, and could not be downloaded.
     """
     folder = cache_folder()
-    wanted = {each: folder / _file_name(each) for each in coordinates if each in _lock()}
+    wanted = {each: folder / file_name(each) for each in coordinates if each in _lock()}
     missing = [each for each, path in wanted.items() if not path.exists()]
     if missing:
         _download(missing, folder)
@@ -65,15 +65,16 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
     return list(wanted.values())
 
 
-def cache_folder() -> Path:
-    """Return the folder of downloaded jars, made for this user alone."""
+def cache_folder(part: str = "jars") -> Path:
+    """Return the folder of downloaded jars, or another beside it, made for this user alone."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "icestream" / "jars"
+    folder = Path(base) / "icestream" / part
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
-def _file_name(coordinate: str) -> str:
+def file_name(coordinate: str) -> str:
+    """Return the name of the file of a jar."""
     _, artifact, version = coordinate.split(":")
     return f"{artifact}-{version}.jar"
 
@@ -114,7 +115,7 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="download-", dir=folder) as scratch:
         said = _run_ivy(coordinates, Path(scratch))
         for each in coordinates:
-            arrived = Path(scratch) / "jars" / _file_name(each)
+            arrived = Path(scratch) / "jars" / file_name(each)
             if not arrived.exists():
                 _log.debug("Ivy said: %s", said)
                 raise UnreachableError(
@@ -122,7 +123,7 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
                     where=f"jar {each}",
                     todo="The first start needs the network. Behind a mirror or a proxy, describe "
                     "it in ~/.ivy2/ivysettings.xml, or copy the jar to "
-                    f"{folder / _file_name(each)}",
+                    f"{folder / file_name(each)}",
                 )
             difference = _difference(arrived, each)
             if difference:

@@ -35,7 +35,7 @@ def require_java() -> Java:
     Raises:
         DependencyError: there is none, or Spark does not run on it.
     """
-    java = _version_of(_find())
+    java = _version_of(java_command())
     if java.major not in SUPPORTED:
         raise DependencyError(
             f"Java {java.version} was found at {java.command}, and Spark needs {_needed()}",
@@ -49,7 +49,12 @@ def _needed() -> str:
     return "Java " + " or ".join(str(major) for major in SUPPORTED)
 
 
-def _find() -> Path:
+def java_command() -> Path:
+    """Return where the Java is that Spark will start, of whatever version.
+
+    Raises:
+        DependencyError: there is none.
+    """
     home = os.environ.get("JAVA_HOME")
     if home:
         command = Path(home) / "bin" / "java"

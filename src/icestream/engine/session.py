@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from icestream.engine.class_archive import class_path, find_archive
 from icestream.engine.java import require_java
+from icestream.engine.java_options import java_options
 from icestream.engine.worker_python import worker_python
 
 if TYPE_CHECKING:
@@ -26,14 +28,13 @@ REDACTION = (
     r"|(access|account|storage|private|api)[._-]?key|PRIVATE KEY|sas|connection[._-]?string"
     r"|sasl[._-]?jaas|[?&;]sig=|://[^/\s:@]*:[^\s@]+@"
 )
-# A JVM that never sees a row has nothing to compile well, and half the seconds to start.
-QUICK_START = "-XX:TieredStopAtLevel=1"
-# Nor much to collect: the simplest collector starts soonest, and leaves the cores to the workers.
-SIMPLE_COLLECTOR = "-XX:+UseSerialGC"
-CHOSEN_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+BRINGING_JARS = {
+    *("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"),
+    *("spark.driver.userClassPathFirst", "spark.repl.local.jars"),
+}
+# What Spark's scripts put behind its own jars.
+CLASS_PATH = "SPARK_DIST_CLASSPATH"
 CATALOG_PREFIX = "spark.sql.catalog."
-LOGGING = Path(__file__).with_name("log4j2.properties")
 
 DEFAULTS = {
     "spark.app.name": "icestream",
@@ -73,25 +74,22 @@ def launch_settings(
     settings |= conf
     patterns = [REDACTION, conf.get("spark.redaction.regex", ""), *map(re.escape, sorted(secrets))]
     settings["spark.redaction.regex"] = "|".join(pattern for pattern in patterns if pattern)
-    if jars:
+    if jars and not on_class_path(master, conf):
         others = conf.get("spark.jars")
         settings["spark.jars"] = ",".join([*map(str, jars), *([others] if others else [])])
-    given = conf.get("spark.driver.extraJavaOptions", "")
-    options = [
-        f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
-        QUICK_START if light else "",
-        SIMPLE_COLLECTOR if light and not _chooses_collector(conf) else "",
-        given,
-    ]
-    settings["spark.driver.extraJavaOptions"] = " ".join(option for option in options if option)
+    settings["spark.driver.extraJavaOptions"] = java_options(
+        conf, light=light, archive=find_archive() if on_class_path(master, conf) else None
+    )
     return settings
 
 
-def _chooses_collector(conf: Mapping[str, str]) -> bool:
-    """Tell whether a collector is named already: Java refuses two."""
-    named = [conf.get(f"spark.driver.{which}JavaOptions", "") for which in ("extra", "default")]
-    named += [os.environ.get(variable, "") for variable in JAVA_VARIABLES]
-    return any(CHOSEN_COLLECTOR.search(options) for options in named)
+def on_class_path(master: str, conf: Mapping[str, str]) -> bool:
+    """Tell whether our jars can be on Java's own class path: it starts sooner than with copies.
+
+    A cluster has to be sent them; and the user's jars, which Spark loads by itself, may be needed
+    by ours, which could not see them from there.
+    """
+    return conf.get("spark.master", master).startswith("local") and not BRINGING_JARS & conf.keys()
 
 
 def open_session(
@@ -127,7 +125,8 @@ def open_session(
             # Spark's pages listen where its workers do: on loopback, unless told otherwise.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings = launch_settings(master, conf, jars, secrets=secrets, light=light)
-        with _launched_with(settings), _stderr_to(log):
+        here = class_path(jars) if on_class_path(master, conf) else []
+        with _launched_with(settings, here), _stderr_to(log):
             SparkContext._ensure_initialized()
         return SparkSession.builder.getOrCreate()
     for key, value in conf.items():
@@ -155,23 +154,36 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _launched_with(settings: Mapping[str, str]) -> Iterator[None]:
+def _launched_with(settings: Mapping[str, str], jars: Sequence[Path]) -> Iterator[None]:
     """Hand settings to the JVM in a file that only we can read, not on its command line."""
     handle, name = tempfile.mkstemp(prefix="icestream-", suffix=".conf")
     path = Path(name)
-    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    given = os.environ.get(CLASS_PATH)
+    behind = os.pathsep.join([*([given] if given else []), *map(str, jars)])
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.writelines(f"{key}={_escaped(value)}\n" for key, value in settings.items())
         path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {name} pyspark-shell"
-        yield
+        arguments = f"--properties-file {name} pyspark-shell"
+        with _environment({"PYSPARK_SUBMIT_ARGS": arguments, CLASS_PATH: behind}):
+            yield
     finally:
         path.unlink(missing_ok=True)
-        if before is None:
-            os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
-        else:
-            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _escaped(value: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.engine.session import JAVA_VARIABLES, REDACTION, launch_settings
+from icestream.engine.session import REDACTION, launch_settings, on_class_path
 
 # Spark hides a setting when its key or its value matches; each line is one that it must hide.
 PLANTED = [
@@ -83,15 +83,23 @@ def test_secret_named_by_the_plan_joins_the_pattern() -> None:
     assert launched["spark.sql.shuffle.partitions"] == "3", "the user's settings win over ours"
 
 
-def test_jars_of_the_user_are_loaded_beside_ours() -> None:
+def test_jars_are_sent_to_a_cluster_and_stand_on_the_class_path_here() -> None:
     ours = [Path("/jars/a.jar"), Path("/jars/b.jar")]
+    cluster = launch_settings("spark://head:7077", {}, ours)
 
-    assert "spark.jars" not in settings()
-    assert launch_settings("local[*]", {}, ours)["spark.jars"] == "/jars/a.jar,/jars/b.jar"
-    assert (
-        launch_settings("local[*]", {"spark.jars": "/mine.jar"}, ours)["spark.jars"]
-        == "/jars/a.jar,/jars/b.jar,/mine.jar"
-    )
+    assert cluster["spark.jars"] == "/jars/a.jar,/jars/b.jar"
+    assert on_class_path("local[*]", {})
+    assert "spark.jars" not in launch_settings("local[*]", {}, ours)
+
+
+@pytest.mark.parametrize("key", ["spark.jars", "spark.jars.packages"])
+def test_jars_of_the_user_are_loaded_beside_ours(key: str) -> None:
+    ours = [Path("/jars/a.jar"), Path("/jars/b.jar")]
+    launched = launch_settings("local[*]", {key: "mine"}, ours)
+
+    assert not on_class_path("local[*]", {key: "mine"})
+    assert launched["spark.jars"].startswith("/jars/a.jar,/jars/b.jar")
+    assert launched[key].endswith("mine")
 
 
 def test_pages_are_off_unless_asked_for() -> None:
@@ -108,51 +116,9 @@ def test_local_spark_listens_on_loopback_and_a_cluster_does_not() -> None:
     assert cluster["spark.master"] == "spark://head:7077"
 
 
-def test_java_options_of_the_user_stand_beside_the_quiet_log() -> None:
-    options = settings({"spark.driver.extraJavaOptions": "-Dx=y"})["spark.driver.extraJavaOptions"]
-
-    logging, theirs = options.split(" ")
-    assert logging.startswith("-Dlog4j2.configurationFile=file:///")
-    assert logging.endswith("log4j2.properties")
-    assert theirs == "-Dx=y"
-
-
 def test_pipelines_share_the_session_fairly_and_in_utc() -> None:
     assert settings()["spark.scheduler.mode"] == "FAIR"
     assert settings()["spark.sql.session.timeZone"] == "UTC"
-
-
-def light(conf: dict[str, str] | None = None) -> list[str]:
-    launched = launch_settings("local[2]", conf or {}, [], light=True)
-    return launched["spark.driver.extraJavaOptions"].split()[1:]
-
-
-@pytest.fixture
-def _no_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in JAVA_VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-
-
-@pytest.mark.usefixtures("_no_options")
-def test_java_that_sees_no_row_starts_with_the_simplest_parts() -> None:
-    assert light() == ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    assert "-XX:" not in settings()["spark.driver.extraJavaOptions"]
-
-
-@pytest.mark.usefixtures("_no_options")
-@pytest.mark.parametrize("which", ["extra", "default"])
-def test_collector_of_the_user_is_the_only_one(which: str) -> None:
-    conf = {f"spark.driver.{which}JavaOptions": "-Xss1m -XX:+UseG1GC"}
-    assert "-XX:+UseSerialGC" not in light(conf)
-
-
-@pytest.mark.usefixtures("_no_options")
-@pytest.mark.parametrize("variable", JAVA_VARIABLES)
-def test_collector_of_the_environment_is_the_only_one(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variable, "-XX:+UseZGC")
-    assert light() == ["-XX:TieredStopAtLevel=1"]
 
 
 def test_master_that_the_settings_name_decides_what_workers_are() -> None:
