@@ -28,9 +28,12 @@ REDACTION = (
     r"|(access|account|storage|private|api)[._-]?key|PRIVATE KEY|sas|connection[._-]?string"
     r"|sasl[._-]?jaas|[?&;]sig=|://[^/\s:@]*:[^\s@]+@"
 )
+# Settings by which the user adds jars, or says how they are loaded.
 BRINGING_JARS = {
-    *("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"),
-    *("spark.driver.userClassPathFirst", "spark.repl.local.jars"),
+    "spark.jars",
+    "spark.jars.packages",
+    "spark.driver.extraClassPath",
+    "spark.driver.userClassPathFirst",
 }
 # What Spark's scripts put behind its own jars.
 CLASS_PATH = "SPARK_DIST_CLASSPATH"
@@ -64,7 +67,7 @@ def launch_settings(
     it: what a session sets later is written there as it is.
     """
     settings = {**DEFAULTS, "spark.master": master}
-    if conf.get("spark.master", master).startswith("local"):
+    if _is_local(master, conf):
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -84,12 +87,16 @@ def launch_settings(
 
 
 def on_class_path(master: str, conf: Mapping[str, str]) -> bool:
-    """Tell whether our jars can be on Java's own class path: it starts sooner than with copies.
+    """Tell whether our jars can stand on Java's own class path, where no copy of them is made.
 
-    A cluster has to be sent them; and the user's jars, which Spark loads by itself, may be needed
-    by ours, which could not see them from there.
+    A cluster has to be sent them; and ours may need jars of the user's, which Spark loads apart
+    and which could not be seen from there.
     """
-    return conf.get("spark.master", master).startswith("local") and not BRINGING_JARS & conf.keys()
+    return _is_local(master, conf) and not BRINGING_JARS & conf.keys()
+
+
+def _is_local(master: str, conf: Mapping[str, str]) -> bool:
+    return conf.get("spark.master", master).startswith("local")
 
 
 def open_session(
@@ -117,8 +124,7 @@ def open_session(
     spark = SparkSession.getActiveSession()
     if spark is None:
         require_java()
-        is_here = conf.get("spark.master", master).startswith("local")
-        python = worker_python() if is_here else sys.executable
+        python = worker_python() if _is_local(master, conf) else sys.executable
         os.environ.setdefault("PYSPARK_PYTHON", python)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
         if conf.get("spark.ui.enabled") == "true":
