@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from tests.fixtures.class_archive import class_archive
-from tests.fixtures.command_line import run_icestream
-from tests.fixtures.missing import MissingError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.fixtures.command_line import Ended, run_icestream
+from tests.fixtures.spark import spark_jars
 
 FILE = """\
 sources:
@@ -30,38 +25,48 @@ MAPPED = "source: shared objects file (top)"
 OF_THE_ARCHIVE = 10_000
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _prepared() -> None:
-    try:
-        class_archive()
-    except MissingError as exc:
-        pytest.fail(f"`icestream prepare` failed: {exc}")
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with a space in its path, filled by `icestream prepare`; the jars are ours."""
+    folder = tmp_path_factory.mktemp("my cache")
+    (folder / "icestream").mkdir()
+    (folder / "icestream" / "jars").symlink_to(spark_jars()[0].parent)
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+
+    ended = run_icestream("prepare", "--output", "json", folder=folder, env=env)
+
+    assert ended.code == 0, ended.err
+    archive = Path(ended.document["class_archive"])
+    assert [*(folder / "icestream" / "classes").iterdir()] == [archive]
+    assert archive.stat().st_size == ended.document["bytes"]
+    return folder
 
 
-def run_once(folder: Path, **variables: str) -> tuple[dict[str, int], list[str]]:
-    """Run to the end; return what was printed, and the classes that Java mapped."""
+def run_once(folder: Path, **variables: str) -> tuple[Ended, list[str]]:
+    """Run to the end; return how it ended, and the classes that Java mapped."""
     (folder / "icestream.yaml").write_text(FILE, encoding="utf-8")
     ended = run_icestream(
         *("run", "--once", "--output", "json"), folder=folder, env={**os.environ, **variables}
     )
     loaded = (folder / "classes.log").read_text(encoding="utf-8").splitlines()
-    return json.loads(ended.out), [line for line in loaded if MAPPED in line]
+    return ended, [line for line in loaded if MAPPED in line]
 
 
-def test_start_maps_the_classes_of_spark_and_of_iceberg(tmp_path: Path) -> None:
-    printed, mapped = run_once(tmp_path)
+def test_start_maps_the_classes_of_spark_and_of_iceberg(cache: Path, tmp_path: Path) -> None:
+    ended, mapped = run_once(tmp_path, XDG_CACHE_HOME=str(cache))
 
-    assert printed["exit_code"] == 0
+    assert ended.document["exit_code"] == ended.code == 0
     assert len(mapped) > OF_THE_ARCHIVE
     assert any("org.apache.iceberg.spark.SparkCatalog " in line for line in mapped)
 
 
-def test_archive_that_does_not_fit_is_passed_over_in_silence(tmp_path: Path) -> None:
+def test_archive_that_does_not_fit_is_passed_over_in_silence(cache: Path, tmp_path: Path) -> None:
     settings = tmp_path / "hadoop"
     settings.mkdir()
     (settings / "core-site.xml").write_text("<configuration/>")
 
-    printed, mapped = run_once(tmp_path, HADOOP_CONF_DIR=str(settings))
+    ended, mapped = run_once(tmp_path, XDG_CACHE_HOME=str(cache), HADOOP_CONF_DIR=str(settings))
 
-    assert printed["exit_code"] == 0
+    # What Java would say of it stands on standard output, where our document is.
+    assert ended.document["exit_code"] == ended.code == 0
     assert not mapped

@@ -14,15 +14,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from icestream.contracts.jars import SQLITE
-from icestream.engine.jars import cache_folder, file_name, iceberg_runtime
+from icestream.engine.jars import cache_place, file_name, iceberg_runtime
 from icestream.engine.java import java_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 HEAD_BYTES = 8
-CONFIGURATION = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
 def archived_jars() -> tuple[str, ...]:
@@ -30,18 +29,29 @@ def archived_jars() -> tuple[str, ...]:
     return (iceberg_runtime(), SQLITE)
 
 
+def with_archived(coordinates: Sequence[str]) -> tuple[str, ...]:
+    """Return the jars of a plan, with those that an archive, if there is one, needs beside them."""
+    folder = cache_place("jars")
+    are_here = all((folder / file_name(each)).exists() for each in archived_jars())
+    archived = archived_jars() if are_here and find_archive() else ()
+    return tuple(dict.fromkeys((*coordinates, *archived)))
+
+
 def class_path(jars: Iterable[Path]) -> list[Path]:
     """Return jars as the archive knows them: the archived ones first, then others if any."""
-    names = [file_name(coordinates) for coordinates in archived_jars()]
+    names = [file_name(each) for each in archived_jars()]
     return sorted(jars, key=lambda jar: names.index(jar.name) if jar.name in names else len(names))
 
 
 def find_archive() -> Path | None:
     """Return the archive for the Java and the Spark of this installation, if one was written."""
-    for path in archives_folder().glob(f"{_place()}-*.jsa"):
-        # One that was cut short would end Java at once; its name says how long it has to be.
-        if path.stem.endswith(f"-{path.stat().st_size}"):
-            return path
+    try:
+        for path in archives_place().glob(f"{_installation()}-*.jsa"):
+            # One that was cut short would end Java at once; its name says how long it has to be.
+            if path.stem.endswith(f"-{path.stat().st_size}"):
+                return path
+    except OSError:  # it can't be read, or was replaced at this moment: one start without it
+        return None
     return None
 
 
@@ -51,34 +61,29 @@ def keep_archive(written: Path) -> Path | None:
         return None
     with written.open("rb") as file:
         os.fsync(file.fileno())
-    place = _place()
-    kept = archives_folder() / f"{place}-{written.stat().st_size}.jsa"
-    older = [path for path in archives_folder().glob(f"{place}-*.jsa") if path != kept]
+    this = _installation()
+    kept = archives_place() / f"{this}-{written.stat().st_size}.jsa"
+    older = [path for path in archives_place().glob(f"{this}-*.jsa") if path != kept]
     written.replace(kept)
     for path in older:
         path.unlink(missing_ok=True)
     return kept
 
 
-def is_archivable() -> bool:
-    """Tell whether Java can archive: not where folders of settings are on its class path."""
-    return not any(os.environ.get(name) for name in (*CONFIGURATION, "SPARK_HOME"))
+def archives_place() -> Path:
+    """Return where archives are, or would be."""
+    return cache_place("classes")
 
 
-def archives_folder() -> Path:
-    """Return the folder of archives."""
-    return cache_folder("classes")
-
-
-def _place() -> str:
-    """Return a name for this Java and this Spark, by where they are: an upgrade replaces."""
+def _installation() -> str:
+    """Return a name for this Java and this Spark, by where they are: an upgrade there replaces."""
     spec = find_spec("pyspark")  # without importing it, which takes a second
     parts = (java_command().resolve(), spec and spec.origin)
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
 def _is_whole(archive: Path) -> bool:
-    """Let Java read all of it: an archive that was cut short, by a full disk say, crashes it."""
+    """Tell whether an archive ends where it should: one that was cut short crashes Java."""
     with archive.open("rb") as file:
         # Java writes the head last of all, and starts without an archive that has none.
         if not any(file.read(HEAD_BYTES)):

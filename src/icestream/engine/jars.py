@@ -65,10 +65,15 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
     return list(wanted.values())
 
 
-def cache_folder(part: str = "jars") -> Path:
-    """Return the folder of downloaded jars, or another beside it, made for this user alone."""
+def cache_place(part: str) -> Path:
+    """Return where something that can be had again is kept, or would be."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "icestream" / part
+    return Path(base) / "icestream" / part
+
+
+def cache_folder() -> Path:
+    """Return the folder of downloaded jars, made for this user alone."""
+    folder = cache_place("jars")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 

@@ -37,7 +37,7 @@ def java_options(conf: Mapping[str, str], *, light: bool, archive: Path | None) 
             options.append(SIMPLE_COLLECTOR)
     if archive is not None and not _chosen(CHOSEN_ARCHIVE, conf):
         # Java tells on standard output if it cannot use it, where some commands print JSON.
-        options += [shlex.quote(f"-XX:SharedArchiveFile={archive}"), "-Xlog:disable"]
+        options += [shlex.quote(f"-XX:SharedArchiveFile={archive}"), "-Xlog:cds*=off"]
     given = conf.get("spark.driver.extraJavaOptions")
     return " ".join([*options, *([given] if given else [])])
 

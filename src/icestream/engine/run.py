@@ -104,7 +104,7 @@ class Run:
 def open_plan_session(plan: Plan) -> SparkSession:
     """Start Spark with the jars and settings of a plan."""
     from icestream.engine import jars
-    from icestream.engine.class_archive import archived_jars, find_archive
+    from icestream.engine.class_archive import with_archived
     from icestream.engine.session import on_class_path, open_session
 
     plan.enter_environment()  # before the JVM starts: it and its Python workers inherit it
@@ -116,9 +116,8 @@ def open_plan_session(plan: Plan) -> SparkSession:
         conf["spark.jars.packages"] = ",".join([*rest, *([given] if given else [])])
     log = plan.state / "spark.log"
     light = not any(each.uses_spark_sql() or each.sink.audits() for each in plan.pipelines)
-    # An archive is of no use without all of its jars.
-    archived = archived_jars() if on_class_path(plan.master, conf) and find_archive() else ()
-    found = jars.resolve(tuple(dict.fromkeys((*plan.jars, *archived))))
+    wanted = with_archived(plan.jars) if on_class_path(plan.master, conf) else plan.jars
+    found = jars.resolve(wanted)
     return open_session(plan.master, conf, found, log, secrets=plan.secret_keys, light=light)
 
 

@@ -60,11 +60,20 @@ def launch_settings(
     *,
     secrets: Iterable[str] = (),
     light: bool = False,
+    archive: Path | None = None,
 ) -> dict[str, str]:
     """Return every setting that Spark is launched with; the user's win over ours.
 
     Catalogs are among them. Spark hides a secret in its event log only if it was launched with
     it: what a session sets later is written there as it is.
+
+    Args:
+        master: where Spark runs.
+        conf: the user's settings, and those of the catalogs.
+        jars: what Spark has to load and to send to its executors.
+        secrets: names of settings whose value must not be shown, beside those that tell by name.
+        light: whether the JVM only plans and commits, and no row passes through it.
+        archive: classes that the JVM need not read.
     """
     settings = {**DEFAULTS, "spark.master": master}
     if _is_local(master, conf):
@@ -77,12 +86,10 @@ def launch_settings(
     settings |= conf
     patterns = [REDACTION, conf.get("spark.redaction.regex", ""), *map(re.escape, sorted(secrets))]
     settings["spark.redaction.regex"] = "|".join(pattern for pattern in patterns if pattern)
-    if jars and not on_class_path(master, conf):
+    if jars:
         others = conf.get("spark.jars")
         settings["spark.jars"] = ",".join([*map(str, jars), *([others] if others else [])])
-    settings["spark.driver.extraJavaOptions"] = java_options(
-        conf, light=light, archive=find_archive() if on_class_path(master, conf) else None
-    )
+    settings["spark.driver.extraJavaOptions"] = java_options(conf, light=light, archive=archive)
     return settings
 
 
@@ -130,9 +137,14 @@ def open_session(
         if conf.get("spark.ui.enabled") == "true":
             # Spark's pages listen where its workers do: on loopback, unless told otherwise.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings = launch_settings(master, conf, jars, secrets=secrets, light=light)
-        here = class_path(jars) if on_class_path(master, conf) else []
-        with _launched_with(settings, here), _stderr_to(log):
+        here, sent, archive = [], jars, None
+        # A path with a colon would be two on a class path.
+        if on_class_path(master, conf) and not any(os.pathsep in str(jar) for jar in jars):
+            here, sent, archive = class_path(jars), (), find_archive()
+        settings = launch_settings(
+            master, conf, sent, secrets=secrets, light=light, archive=archive
+        )
+        with launched_with(settings, here), _stderr_to(log):
             SparkContext._ensure_initialized()
         return SparkSession.builder.getOrCreate()
     for key, value in conf.items():
@@ -160,18 +172,20 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _launched_with(settings: Mapping[str, str], jars: Sequence[Path]) -> Iterator[None]:
+def launched_with(settings: Mapping[str, str], jars: Sequence[Path]) -> Iterator[None]:
     """Hand settings to the JVM in a file that only we can read, not on its command line."""
     handle, name = tempfile.mkstemp(prefix="icestream-", suffix=".conf")
     path = Path(name)
-    given = os.environ.get(CLASS_PATH)
-    behind = os.pathsep.join([*([given] if given else []), *map(str, jars)])
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.writelines(f"{key}={_escaped(value)}\n" for key, value in settings.items())
         path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        arguments = f"--properties-file {name} pyspark-shell"
-        with _environment({"PYSPARK_SUBMIT_ARGS": arguments, CLASS_PATH: behind}):
+        variables = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {name} pyspark-shell"}
+        if jars:
+            given = os.environ.get(CLASS_PATH)
+            places = [*([given] if given else []), *map(str, jars)]
+            variables[CLASS_PATH] = os.pathsep.join(places)
+        with _environment(variables):
             yield
     finally:
         path.unlink(missing_ok=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.cli import prepare
 from icestream.cli.main import run_command
-from icestream.engine.class_archive import archives_folder
+from icestream.engine import preparing
+from icestream.engine.class_archive import archives_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,10 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.extend(coordinates)
         return [tmp_path / "a.jar"]
 
+    for name in preparing.IN_THE_WAY:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("icestream.engine.jars.resolve", resolve)
+    monkeypatch.setattr(preparing, "require_java", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return asked
@@ -34,7 +38,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def trial(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Put a script in the place of the run that lets Java load its classes."""
-    monkeypatch.setattr(prepare, "COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(preparing, "COMMAND", (sys.executable, "-c", script))
 
 
 def test_run_that_fails_is_told_and_leaves_nothing(
@@ -42,40 +46,54 @@ def test_run_that_fails_is_told_and_leaves_nothing(
 ) -> None:
     trial(monkeypatch, "raise SystemExit('no memory is left')")
 
-    assert run_command(["prepare"]) == 2
+    assert run_command(["prepare"]) == 1
     assert capsys.readouterr().err == (
         "error: classes of Spark: a run over made-up rows ended with 1: no memory is left\n"
         f"  {WITHOUT}\n"
     )
-    assert not [*archives_folder().iterdir()]
+    assert not [*archives_place().iterdir()]
 
 
-def test_archive_that_java_did_not_write_is_told(
+def test_what_java_said_is_told_if_it_wrote_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trial(monkeypatch, "pass")
+    log = "import pathlib as p; p.Path('.icestream').mkdir(); "
+    trial(monkeypatch, log + "p.Path('.icestream/spark.log').write_text('No space is left')")
 
-    assert run_command(["prepare"]) == 2
-    assert "Java wrote none, or not all of it: is the disk full?" in capsys.readouterr().err
+    assert run_command(["prepare"]) == 1
+    assert "Java wrote none, or not all of it: No space is left" in capsys.readouterr().err
 
 
 def test_run_without_an_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial(monkeypatch, "import time; time.sleep(60)")
-    monkeypatch.setattr(prepare, "PATIENCE_SECS", 0.2)
+    monkeypatch.setattr(preparing, "PATIENCE_SECS", 0.2)
 
-    assert run_command(["prepare"]) == 2
+    assert run_command(["prepare"]) == 1
     assert "a run over made-up rows took over 0.2 s" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("variable", preparing.IN_THE_WAY)
 def test_settings_of_another_spark_are_in_the_way(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    monkeypatch.setenv(variable, "/etc/other")
 
     assert run_command(["prepare"]) == 2
-    assert "unset SPARK_HOME, SPARK_CONF_DIR, HADOOP_CONF_DIR" in capsys.readouterr().err
+    assert f"{variable} is set, here to '/etc/other'" in capsys.readouterr().err
+
+
+def test_what_a_killed_one_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial(monkeypatch, "pass")
+    left, recent = archives_place() / "new-old", archives_place() / "new-recent"
+    for folder in (left, recent):
+        folder.mkdir(parents=True)
+    os.utime(left, (0, 0))
+
+    run_command(["prepare"])
+
+    assert [*archives_place().iterdir()] == [recent]
 
 
 def test_file_that_is_named_and_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,8 +101,13 @@ def test_file_that_is_named_and_missing_is_told(capsys: pytest.CaptureFixture[st
     assert "missing.yaml" in capsys.readouterr().err
 
 
-def test_jars_of_the_file_are_fetched_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: list[str]
+@pytest.mark.parametrize("named", [True, False])
+def test_jars_of_a_file_are_fetched_if_it_is_named(
+    named: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    wanted: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     trial(monkeypatch, "pass")
     (tmp_path / "icestream.yaml").write_text(
@@ -92,12 +115,13 @@ def test_jars_of_the_file_are_fetched_too(
         "sources: {events: {connector: datagen}}\n"
         "sinks: {lake: {connector: iceberg, config: {catalog: lake, namespace: a, table: b}}}\n"
         "pipelines: {events: {source: events, sink: lake}}\n"
+        "spark: {packages: ['a:mine:1']}\n"
     )
 
-    run_command(["prepare"])
+    run_command(["prepare", *(["-c", "icestream.yaml"] if named else [])])
 
-    assert [each.split(":")[1] for each in wanted] == [
-        "iceberg-spark-runtime-4.0_2.13",
-        "sqlite-jdbc",
-        "postgresql",
-    ]
+    fetched = [each.split(":")[1] for each in wanted]
+    assert fetched[:2] == ["iceberg-spark-runtime-4.0_2.13", "sqlite-jdbc"]
+    assert ("postgresql" in fetched) is named
+    told = "not fetched, since Spark does so itself at a start: a:mine:1"
+    assert (told in capsys.readouterr().err) is named

@@ -9,7 +9,7 @@ import pytest
 from icestream.engine.java_options import JAVA_VARIABLES, java_options
 
 ARCHIVE = Path("/cache/classes/a-9.jsa")
-MAPPED = ["-XX:SharedArchiveFile=/cache/classes/a-9.jsa", "-Xlog:disable"]
+MAPPED = ["-XX:SharedArchiveFile=/cache/classes/a-9.jsa", "-Xlog:cds*=off"]
 
 
 @pytest.fixture(autouse=True)

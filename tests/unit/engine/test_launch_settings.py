@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from icestream.engine.session import REDACTION, launch_settings, on_class_path
+from icestream.engine.session import (
+    BRINGING_JARS,
+    REDACTION,
+    launch_settings,
+    launched_with,
+    on_class_path,
+)
 
 # Spark hides a setting when its key or its value matches; each line is one that it must hide.
 PLANTED = [
@@ -83,23 +90,48 @@ def test_secret_named_by_the_plan_joins_the_pattern() -> None:
     assert launched["spark.sql.shuffle.partitions"] == "3", "the user's settings win over ours"
 
 
-def test_jars_are_sent_to_a_cluster_and_stand_on_the_class_path_here() -> None:
+def test_jars_of_the_user_are_loaded_beside_ours() -> None:
     ours = [Path("/jars/a.jar"), Path("/jars/b.jar")]
-    cluster = launch_settings("spark://head:7077", {}, ours)
 
-    assert cluster["spark.jars"] == "/jars/a.jar,/jars/b.jar"
-    assert on_class_path("local[*]", {})
-    assert "spark.jars" not in launch_settings("local[*]", {}, ours)
+    assert "spark.jars" not in settings()
+    assert launch_settings("local[*]", {}, ours)["spark.jars"] == "/jars/a.jar,/jars/b.jar"
+    assert (
+        launch_settings("local[*]", {"spark.jars": "/mine.jar"}, ours)["spark.jars"]
+        == "/jars/a.jar,/jars/b.jar,/mine.jar"
+    )
 
 
-@pytest.mark.parametrize("key", ["spark.jars", "spark.jars.packages"])
-def test_jars_of_the_user_are_loaded_beside_ours(key: str) -> None:
-    ours = [Path("/jars/a.jar"), Path("/jars/b.jar")]
-    launched = launch_settings("local[*]", {key: "mine"}, ours)
+def test_our_jars_stand_on_the_class_path_of_a_spark_that_is_here() -> None:
+    assert on_class_path("local[*]", {"spark.driver.memory": "4g"})
+    assert not on_class_path("spark://head:7077", {})
+    assert not on_class_path("local[*]", {"spark.master": "spark://head:7077"})
 
+
+@pytest.mark.parametrize("key", sorted(BRINGING_JARS))
+def test_our_jars_stay_beside_those_of_the_user(key: str) -> None:
     assert not on_class_path("local[*]", {key: "mine"})
-    assert launched["spark.jars"].startswith("/jars/a.jar,/jars/b.jar")
-    assert launched[key].endswith("mine")
+
+
+def test_class_path_of_the_user_stands_before_our_jars_for_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/theirs")
+    with launched_with({}, [Path("/a.jar"), Path("/b.jar")]):
+        assert os.environ["SPARK_DIST_CLASSPATH"] == "/theirs:/a.jar:/b.jar"
+    assert os.environ["SPARK_DIST_CLASSPATH"] == "/theirs"
+
+    monkeypatch.delenv("SPARK_DIST_CLASSPATH")
+    with launched_with({}, []):
+        assert "SPARK_DIST_CLASSPATH" not in os.environ
+
+
+def test_java_is_told_of_kept_classes_and_of_rows_that_it_does_not_see() -> None:
+    launched = launch_settings("local[*]", {}, [], light=True, archive=Path("/kept.jsa"))
+    options = launched["spark.driver.extraJavaOptions"]
+
+    assert "-XX:SharedArchiveFile=/kept.jsa" in options
+    assert "-XX:TieredStopAtLevel=1" in options
+    assert "-XX:" not in settings()["spark.driver.extraJavaOptions"]
 
 
 def test_pages_are_off_unless_asked_for() -> None:

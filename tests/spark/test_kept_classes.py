@@ -1,0 +1,92 @@
+"""Archives of classes: found if they are whole, refused if not, replaced by newer ones.
+
+Those here are of Java's own classes: they are written in a second.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.engine.class_archive import archives_place, find_archive, keep_archive
+from icestream.engine.java import require_java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    archives_place().mkdir(parents=True)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "written"
+    option = f"-XX:ArchiveClassesAtExit={path}"
+    command = [str(require_java().command), option, "-Xlog:disable", "--list-modules"]
+    subprocess.run(command, check=True, capture_output=True)
+    path.chmod(0o600)
+    return path
+
+
+def test_nothing_is_found_before_something_is_kept() -> None:
+    assert find_archive() is None
+
+
+def test_kept_archive_is_found(written: Path) -> None:
+    kept = keep_archive(written)
+
+    assert kept is not None
+    assert kept.parent == archives_place()
+    assert find_archive() == kept
+    assert not written.exists()
+
+
+def test_archive_that_was_cut_short_is_neither_kept_nor_used(written: Path) -> None:
+    whole = written.read_bytes()
+    written.write_bytes(whole[: len(whole) // 2])
+    assert keep_archive(written) is None
+    assert find_archive() is None
+
+    written.write_bytes(whole)
+    kept = keep_archive(written)
+    assert kept is not None
+    with kept.open("r+b") as file:
+        file.truncate(len(whole) // 2)
+    assert find_archive() is None
+
+
+def test_archive_whose_writing_was_broken_off_is_not_kept(written: Path) -> None:
+    with written.open("r+b") as file:
+        file.write(bytes(4096))  # the head, which Java writes last
+
+    assert keep_archive(written) is None
+
+
+def test_archive_that_java_did_not_write_is_not_kept(tmp_path: Path) -> None:
+    assert keep_archive(tmp_path / "missing") is None
+
+
+def test_newer_archive_takes_the_place_of_the_one_before(written: Path) -> None:
+    older = keep_archive(written)
+    assert older is not None
+    renamed = older.with_name(older.name.replace("-", "-1"))
+    older.rename(renamed)
+
+    newer = archives_place() / "newer"
+    newer.write_bytes(renamed.read_bytes())
+    kept = keep_archive(newer)
+
+    assert [*archives_place().iterdir()] == [kept]
+
+
+def test_archives_of_another_java_stay(written: Path) -> None:
+    other = archives_place() / "0123456789ab-7.jsa"
+    other.write_text("another")
+    kept = keep_archive(written)
+
+    assert {*archives_place().iterdir()} == {other, kept}
