@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, rows, snapshot
 
 from icestream.contracts.changes import noting_nulled
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.sink import IcebergSink
 from icestream.testing.scripted_changes import ScriptedChanges, changes
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
-
-    from icestream.plan.plan import PipelinePlan
-
-ORDERS = {"id": pa.int64(), "note": pa.string()}
-
-
-def mirror(lake: Lake, source: ScriptedChanges, **options: Any) -> PipelinePlan:
-    sink = IcebergSink.build(IcebergOptions(**options), lake.catalog, "lake", changes=True)
-    return replace(lake.plan(source), sink=sink)
-
-
-def rows(lake: Lake, table: str = "shop.orders") -> list[dict[str, Any]]:
-    loaded = lake.catalog.client().load_table(table)
-    found: list[dict[str, Any]] = loaded.scan().to_arrow().to_pylist()
-    return sorted(found, key=str)
-
-
-def order(number: int, note: str | None = None, **told: Any) -> dict[str, Any]:
-    return {"id": number, "note": note, **told}
-
-
-def snapshot(*given: dict[str, Any], first: bool = True, table: str = "shop.orders") -> Any:
-    return changes(table, ORDERS, given, is_snapshot=True, is_first=first)
-
-
-def of_orders(*given: dict[str, Any], **shape: Any) -> Any:
-    return changes("shop.orders", ORDERS, given, **shape)
 
 
 def test_snapshot_and_changes_make_the_table_that_the_source_has(lake: Lake) -> None:
@@ -219,29 +190,6 @@ def test_table_without_a_key_is_refused_under_upsert(lake: Lake) -> None:
         "IDENTITY FULL`, or name the columns that tell its rows apart in `key_fields`. Without "
         "`commit_mode`, tables without a key are appended to."
     )
-
-
-def test_every_change_becomes_a_row_where_the_file_says_append(lake: Lake) -> None:
-    source = ScriptedChanges(
-        [snapshot(order(1, "a"))],
-        [of_orders(order(1, "b", op="u"), order(1, op="d"))],
-    )
-
-    lake.run(mirror(lake, source, commit_mode="append"))
-
-    assert rows(lake) == [
-        order(1, "a", _op="r"),
-        order(1, "b", _op="u"),
-        order(1, None, _op="d"),
-    ]
-
-
-def test_soft_deletes_tell_the_rows_of_a_snapshot_too(lake: Lake) -> None:
-    source = ScriptedChanges([snapshot(order(1), order(2))], [of_orders(order(2, op="d"))])
-
-    lake.run(mirror(lake, source, delete_mode="soft"))
-
-    assert [(row["id"], row["_is_deleted"]) for row in rows(lake)] == [(1, False), (2, True)]
 
 
 def test_file_may_name_the_table(lake: Lake) -> None:

@@ -90,7 +90,7 @@ class IcebergOptions(StorageBlocks):
         "none",
         description="How a new table is partitioned: `none`, `table_default` (the table's own "
         "spec), `identity`, `bucket` or `time` of `partition_fields`, or a list of transforms "
-        "such as `[days(ts), bucket(16, id)]`.",
+        "such as `[days(ts), bucket(16, id)]`. If absent, change sources take a bucket of the key.",
     )
     partition_fields: tuple[Name, ...] = Field(
         (), description="Fields for `partitioning: identity`, `bucket` or `time`."
@@ -110,7 +110,7 @@ class IcebergOptions(StorageBlocks):
         "the partitions that it touches (the whole table when that is not partitioned), "
         "`overwrite_table` replaces the table, `overwrite_partitions` the partitions named below "
         "(a load by `run --once` replaces once and then adds), `upsert` replaces the row of each "
-        "key.",
+        "key. If absent, change sources upsert tables that have a key.",
     )
     overwrite_partitions: tuple[Name, ...] = Field(
         (),
@@ -147,7 +147,7 @@ class IcebergOptions(StorageBlocks):
     schema_evolution: Literal["strict", "add_columns", "full"] = Field(
         "add_columns",
         description="Which changes of the stream's schema the table follows: none, new columns, "
-        "or all (add, drop, rename, widen, make optional).",
+        "or all (add, drop, rename, widen, make optional). If absent, change sources take `full`.",
     )
     renames: dict[Name, Name] = Field(
         default_factory=dict,

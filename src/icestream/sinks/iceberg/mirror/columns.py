@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.modes.upsert.soft_deletes import DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,14 +27,12 @@ class Cover:
         known: the exact columns of blocks that may come, as text; more may come where the shape
             is not whole, as long as they fit.
         op_name: the column that keeps what a change did, where every change becomes a row.
-        is_soft: whether rows tell that they were not deleted.
     """
 
     shape: Shape
     columns: pa.Schema
     known: frozenset[str]
     op_name: str | None = None
-    is_soft: bool = False
 
     def takes(self, columns: pa.Schema) -> bool:
         """Tell whether a block with these columns can be written as the table is."""
@@ -91,13 +88,18 @@ class Cover:
         columns = [*self.columns]
         if self.op_name is not None:
             index = block.schema.get_field_index(OP)
-            read = pa.array(["r"] * block.num_rows, pa.string())
-            arrays.append(read if index < 0 else block.column(index))
+            arrays.append(_read_op(block) if index < 0 else block.column(index))
             columns.append(pa.field(self.op_name, pa.string()))
-        if self.is_soft:
-            arrays.append(pa.array([False] * block.num_rows))
-            columns.append(pa.field(DELETED, pa.bool_()))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def as_changes(block: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that were read as they are as changes that say so."""
+    return block.append_column(pa.field(OP, pa.string()), _read_op(block))
+
+
+def _read_op(block: pa.RecordBatch) -> pa.Array:
+    return pa.array(["r"] * block.num_rows, pa.string())
 
 
 def cover_of(

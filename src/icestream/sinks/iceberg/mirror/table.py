@@ -49,12 +49,11 @@ class MirrorTable(IcebergSink):
 
     def follow(self, cover: Cover) -> None:
         """Make the table ready for rows: create it, give it their columns and names."""
-        self.replaces_all = cover.shape.is_first
         options = table_options(self._given, cover)
         if options != self.options:
             self._adopt(options)
-        is_soft = options.commit_mode == "upsert" and options.delete_mode == "soft"
-        self.cover = replace(cover, is_soft=is_soft)
+        self.replaces_all = cover.shape.is_first and not _keeps_rows(options, cover)
+        self.cover = cover
         columns = cover.columns
         if cover.op_name is not None:
             import pyarrow as pa
@@ -77,13 +76,16 @@ class MirrorTable(IcebergSink):
     def writers(self) -> TableWriters:
         """Return how tasks write the table's rows."""
         assert self.cover is not None  # noqa: S101 - `follow` comes first
+        appends = not isinstance(self.mode, Upsert)
+        keeps_rows = _keeps_rows(self.options, self.cover)
         return TableWriters(
             table=self.identifier,
             cover=self.cover,
-            snapshot=self.target.writer(in_order=False),
+            # Read a second time, rows meet those that were kept.
+            snapshot=self.target.writer(in_order=False) if appends or not keeps_rows else None,
             changes=self.mode.writer(),
-            appends=not isinstance(self.mode, Upsert),
-            keeps_rows=self.options.delete_mode != "hard" or self.cover.op_name is not None,
+            appends=appends,
+            keeps_rows=keeps_rows,
         )
 
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
@@ -174,6 +176,13 @@ class MirrorTable(IcebergSink):
             text = json.dumps(found, sort_keys=True, separators=(",", ":"))
             self.target.handle.set_properties({self._ids_key: text})
             self.target.look()
+
+
+def _keeps_rows(options: IcebergOptions, cover: Cover) -> bool:
+    """Tell whether rows stay that the source has no more: deleted ones, or all that ever were."""
+    return cover.op_name is not None or (
+        options.commit_mode == "upsert" and options.delete_mode != "hard"
+    )
 
 
 def _sorted_out(

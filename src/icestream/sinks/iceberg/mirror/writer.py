@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from icestream.contracts.changes import EMPTY, OP, NewShapesError, nulled_in, shape_of
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.sinks.iceberg.mirror.columns import as_text
+from icestream.sinks.iceberg.mirror.columns import as_changes, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ class TableWriters:
     Attributes:
         table: its identifier.
         cover: what it is ready for.
-        snapshot: writes rows that were read as they are.
+        snapshot: writes rows that were read as they are; None where they go by key, as changes do.
         changes: writes changes, or rows to append where `appends`.
         appends: whether every change becomes a row.
         keeps_rows: whether rows stay although the source took all of them away.
@@ -40,7 +40,7 @@ class TableWriters:
 
     table: Identifier
     cover: Cover
-    snapshot: TaskWriter
+    snapshot: TaskWriter | None
     changes: TaskWriter
     appends: bool
     keeps_rows: bool
@@ -99,13 +99,13 @@ class _Writing:
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         for (table, is_snapshot), blocks in groupby(batches, key=_of):
             known = self._known(table, blocks)
-            if is_snapshot and table in self._tables:
-                entry = self._tables[table]
+            entry = self._tables.get(table)
+            if is_snapshot and entry is not None and entry.snapshot is not None:
                 rows = (entry.cover.as_rows(block) for block in known)
                 self._waiting.setdefault(table, _Waiting()).files += entry.snapshot.write(rows)
             else:
                 for block in known:
-                    self._add(table, block)
+                    self._add(table, as_changes(block) if is_snapshot else block)
         if not self._unknown:
             self._flush()
         files = [one for table, each in self._waiting.items() for one in self._named(table, each)]
