@@ -88,11 +88,12 @@ def _mirror(screen: Screen, address: str, path: Path, *, force: bool) -> int:
         _refuse_existing(_file_of(path))
     look = look_into(database)
     path = _write_both(path, starting_file(database, look, SCHEMA_NAME), force=force)
-    tables = None if look.tables is None else [table.full_name for table in look.tables]
+    tables = None if look.taken is None else [table.full_name for table in look.taken]
     text = _written(path)
     if look.needs_password:
         text += f"\nFirst: export {VARIABLE}=...; the password is not in the file."
-    screen.show({**_document(path), "tables": tables}, text)
+    told = {"tables": tables, "other_schemas": look.other_schemas}
+    screen.show({**_document(path), **told}, text)
     if look.tables is None:
         screen.note(f"The tables of {database.name!r} are not noted in it: {look.reason}")
     return 0

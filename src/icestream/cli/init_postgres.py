@@ -77,6 +77,27 @@ class Look:
     reason: str = ""
     needs_password: bool = True
 
+    @property
+    def schemas(self) -> list[str]:
+        """Schemas that the file takes: `public`, and others only where that has no tables."""
+        found = {table.schema for table in self.tables or ()}
+        return ["public"] if not found or "public" in found else sorted(found)
+
+    @property
+    def taken(self) -> tuple[FoundTable, ...] | None:
+        """The tables that the file mirrors; None if nobody answered."""
+        if self.tables is None:
+            return None
+        schemas = set(self.schemas)
+        return tuple(table for table in self.tables if table.schema in schemas)
+
+    @property
+    def other_schemas(self) -> list[str] | None:
+        """Schemas whose tables the file leaves out; None if nobody answered."""
+        if self.tables is None:
+            return None
+        return sorted({table.schema for table in self.tables}.difference(self.schemas))
+
 
 def is_address(text: str) -> bool:
     """Tell whether an argument is the address of a PostgreSQL database."""
@@ -150,7 +171,8 @@ def starting_file(database: Database, look: Look, schema_name: str) -> str:
         connection["password"] = f"${{{VARIABLE}}}       # read from the environment, not kept here"
     if database.sslmode:
         connection["sslmode"] = _scalar(database.sslmode)
-    connection["tables"] = json.dumps(_patterns(look.tables), ensure_ascii=False)
+    patterns = [f"{schema}.*" for schema in look.schemas]
+    connection["tables"] = json.dumps(patterns, ensure_ascii=False)
     lines = [
         f"# yaml-language-server: $schema={schema_name}",
         f"# $schema: {schema_name}",
@@ -165,7 +187,7 @@ def starting_file(database: Database, look: Look, schema_name: str) -> str:
         "    connector: postgres-cdc",
         "    config:",
         *(f"      {key}: {value}" for key, value in connection.items()),
-        *(f"      # {line}".rstrip() for line in _told(look.tables)),
+        *(f"      # {line}".rstrip() for line in _told(look)),
         "",
         "sinks:",
         "  lake:",
@@ -177,8 +199,9 @@ def starting_file(database: Database, look: Look, schema_name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(tables: tuple[FoundTable, ...] | None) -> list[str]:
+def _told(look: Look) -> list[str]:
     """Return what the file says of the tables that were found."""
+    tables = look.taken
     if tables is None:
         return []
     if not tables:
@@ -189,7 +212,18 @@ def _told(tables: tuple[FoundTable, ...] | None) -> list[str]:
         "Found when this file was written:",
         *(f"  {_clean(t.full_name):<{width}}  {_key_told(t)}" for t in tables[:MOST_LISTED]),
         *([f"  and {more} more"] if more > 0 else []),
+        *_others_told(look.other_schemas or []),
     ]
+
+
+def _others_told(schemas: Sequence[str]) -> list[str]:
+    if not schemas:
+        return []
+    more = len(schemas) - MOST_LISTED
+    named = ", ".join([*schemas[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])])
+    pattern = json.dumps(f"{schemas[0]}.*", ensure_ascii=False)
+    told = f"Not mirrored: the tables of {named}. To take those of a schema too, add e.g. {pattern}"
+    return [_clean(f"{told} to `tables`.")]
 
 
 def _key_told(table: FoundTable) -> str:
@@ -198,13 +232,6 @@ def _key_told(table: FoundTable) -> str:
     if table.has_full_identity:
         return "no key: rows are told apart by all their values (replica identity full)"
     return "no key: new rows are followed, updates and deletes are not"
-
-
-def _patterns(tables: Sequence[FoundTable] | None) -> list[str]:
-    schemas = {table.schema for table in tables or ()}
-    if not schemas or "public" in schemas:
-        return ["public.*"]
-    return [f"{schema}.*" for schema in sorted(schemas)]
 
 
 def _scalar(text: str) -> str:

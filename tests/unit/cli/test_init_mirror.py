@@ -85,6 +85,7 @@ def test_file_of_a_mirror_goes_where_it_is_asked_for(icestream: Icestream, tmp_p
         "file": "made/mine.yaml",
         "json_schema": "made/icestream.schema.json",
         "tables": None,
+        "other_schemas": None,
     }
     assert (tmp_path / "made" / "mine.yaml").exists()
     ended = icestream("init", address, "made/mine.yaml")
@@ -175,6 +176,46 @@ def test_tables_outside_public_are_taken_by_their_schemas() -> None:
     look = Look((FoundTable("sales", "a", ()), FoundTable("hr", "b", ())))
     config = parsed(written(look=look))["sources"]["shop"]["config"]
     assert config["tables"] == ["hr.*", "sales.*"]
+
+
+THREE_SCHEMAS = Look(
+    (
+        FoundTable("hr", "people", ("id",)),
+        FoundTable("public", "orders", ("id",)),
+        FoundTable("sales", "a_table_with_a_long_name", ("id",)),
+    ),
+    needs_password=False,
+)
+
+
+def test_tables_that_the_pattern_leaves_out_are_not_noted_as_mirrored() -> None:
+    text = written(look=THREE_SCHEMAS)
+    assert (
+        '      tables: ["public.*"]\n'
+        "      # Found when this file was written:\n"
+        "      #   public.orders  key: id\n"
+        "      # Not mirrored: the tables of hr, sales. To take those of a schema too, add e.g. "
+        '"hr.*" to `tables`.\n'
+        "\n"
+    ) in text
+    assert "people" not in text
+    assert "a_table_with_a_long_name" not in text
+
+
+def test_json_tells_mirrored_tables_and_other_schemas(
+    icestream: Icestream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.cli.init_postgres.look_into", lambda _: THREE_SCHEMAS)
+    ended = icestream("init", "postgres://me@db.example/shop", "--output", "json")
+    assert ended.document["tables"] == ["public.orders"]
+    assert ended.document["other_schemas"] == ["hr", "sales"]
+
+
+def test_long_list_of_schemas_is_cut() -> None:
+    others = (FoundTable(f"s{n:03}", "t", ("id",)) for n in range(50))
+    text = written(look=Look((FoundTable("public", "t", ("id",)), *others)))
+    assert "s039, and 10 more. To take" in text
+    assert "s040" not in text
 
 
 def test_long_list_of_tables_is_cut() -> None:
