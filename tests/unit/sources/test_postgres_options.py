@@ -83,6 +83,14 @@ def test_slot_is_needed_only_for_changes(told: dict[str, Any], *, follows: bool)
             {"streams": [{"name": "a"}, {"name": "a", "namespace": "public"}]},
             "`streams` names the table 'public.a' twice",
         ),
+        (
+            {
+                "snapshot": "never",
+                "streams": [{"name": "a"}, {"name": "b", "sync_mode": "full_refresh"}],
+            },
+            "table 'public.b' has `sync_mode: full_refresh`, and with `snapshot: never` nothing of "
+            "it would ever be read; take one of the two out",
+        ),
         ({"tables": ["public."]}, "'public.' is no name of a table; write e.g. 'public.orders'"),
         ({"tables": [".a"]}, "'.a' is no name of a table; write e.g. 'public.orders'"),
     ],

@@ -58,7 +58,7 @@ class PostgresCdcOptions(Options):
     snapshot: Literal["initial", "never", "only"] = Field(
         "initial",
         description="Whether the tables are read in full first (`initial`), not at all (`never`), "
-        "or that is all there is to do (`only`).",
+        "or that is all there is to do (`only`). `never` can't go with `full_refresh`.",
     )
     snapshot_chunk_rows: int = Field(
         100_000,
@@ -66,7 +66,10 @@ class PostgresCdcOptions(Options):
         description="Rows that a task of the first snapshot reads; more once all cores work.",
     )
     heartbeat_secs: float = Field(
-        10, gt=0, description="How often the slot moves on while the tables are quiet."
+        10,
+        gt=0,
+        description="After how long a batch without rows is planned while the tables are quiet, "
+        "so that the slot moves on; the pipeline's `flush_interval_secs` comes on top.",
     )
 
     @field_validator("tables")
@@ -86,6 +89,17 @@ class PostgresCdcOptions(Options):
         for table in named:
             if named.count(table) > 1:
                 raise ValueError(f"`streams` names the table '{'.'.join(table)}' twice")
+        return self
+
+    @model_validator(mode="after")
+    def _leave_no_table_unread(self) -> PostgresCdcOptions:
+        for stream in self.streams:
+            if self.snapshot == "never" and stream.sync_mode == "full_refresh":
+                raise ValueError(
+                    f"table '{stream.namespace}.{stream.name}' has `sync_mode: full_refresh`, and "
+                    "with `snapshot: never` nothing of it would ever be read; take one of the two "
+                    "out"
+                )
         return self
 
     @property
