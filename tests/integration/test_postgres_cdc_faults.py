@@ -168,6 +168,45 @@ def test_publication_of_others_that_lacks_a_table(shop: Shop) -> None:
     assert message(ConnectorError, source.first) == expected
 
 
+def test_table_that_a_publication_of_others_lacks_is_left_out_aloud(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.run(
+        "CREATE TABLE people (id int PRIMARY KEY)",
+        "CREATE PUBLICATION others FOR TABLE orders",
+        "INSERT INTO orders VALUES (1)",
+    )
+    source = shop.source(publication="others", tables=["public.*"])
+    told = "publication 'others' does not tell of public.people"
+
+    assert f"others, 1 of 2 tables; it leaves out 1: {told}" in checked(source)
+    assert set(Mirror(source).follow().tables) == {"public.orders"}
+    said = [text for text in caplog.messages if told in text]
+    assert len(said) == 1
+    assert said[0].startswith("a table is not followed: ")
+
+
+@pytest.mark.parametrize("tables", [["public.*"], ["public.sales"]])
+def test_publication_of_others_that_tells_the_parts_of_a_table(
+    shop: Shop, tables: list[str]
+) -> None:
+    shop.run(
+        "CREATE TABLE sales (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (100)",
+        "CREATE PUBLICATION others FOR TABLE orders, sales",
+    )
+    source = shop.source(publication="others", tables=tables)
+    expected = (
+        f"{shop.where}: publication 'others' tells changes of public.sales as those of the parts\n"
+        '  Run `ALTER PUBLICATION "others" SET (publish_via_partition_root = true)`.'
+    )
+    assert message(ConnectorError, lambda: checked(source)) == expected
+    assert message(ConnectorError, source.first) == expected
+
+    shop.run("ALTER PUBLICATION others SET (publish_via_partition_root = true)")
+    assert "public.sales" in Mirror(source).follow().tables
+
+
 def test_publication_of_others_that_leaves_deletes_out(shop: Shop) -> None:
     shop.run("CREATE PUBLICATION others FOR TABLE orders WITH (publish = 'insert')")
     assert message(ConnectorError, shop.source(publication="others").first) == (

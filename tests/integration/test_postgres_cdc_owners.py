@@ -46,7 +46,7 @@ def test_table_of_somebody_else_keeps_no_other_table_out_at_a_start(
     for table in ("foreign_log", "foreign_one"):
         said = [text for text in caplog.messages if f"must be owner of table {table}" in text]
         assert len(said) == 1
-        assert said[0].startswith("a table that is new is not followed: ")
+        assert said[0].startswith("a table is not followed: ")
     assert "has no key" not in caplog.text
 
 

@@ -176,7 +176,7 @@ class Driver:
         # A table that somebody else made is no reason to stop the others.
         for refused in left_out:
             if refused.what not in self._left_out:
-                _log.warning("a table that is new is not followed: %s", refused)
+                _log.warning("a table is not followed: %s", refused)
                 self._left_out.add(refused.what)
 
     def make_slot(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from icestream.errors import ConnectorError, RefusedError
+from icestream.errors import ConnectorError, IcestreamError, RefusedError
 from icestream.sources.postgres_cdc.publication_commands import (
     CANT_CHANGE,
     CANT_MAKE,
@@ -38,15 +38,11 @@ MARK = "made by icestream"
 ALL_ACTIONS = "insert, update, delete, truncate"
 NEW_ROWS = "insert, truncate"
 WITH_COLUMN_LISTS = 150_000
-
-
 ONLY_GROWS = "has no key that the log tells: new rows are followed, updates and deletes are not"
-
 MAY_CREATE = "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE')"
 NOT_OWNED = """
 SELECT relname::text FROM pg_catalog.pg_class
-WHERE oid = ANY(%s::oid[]) AND NOT pg_catalog.pg_has_role(relowner, 'USAGE')
-ORDER BY relname
+WHERE oid = ANY(%s::oid[]) AND NOT pg_catalog.pg_has_role(relowner, 'USAGE') ORDER BY 1
 """
 STATE_QUERY = """
 SELECT coalesce(pg_catalog.obj_description(oid, 'pg_publication') = %s, false),
@@ -144,7 +140,7 @@ def refuse_unfit(session: Session, options: PostgresCdcOptions) -> Publication |
 
 def make_ready(
     session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
-) -> list[RefusedError]:
+) -> list[IcestreamError]:
     """Make the publication if it is not there, and add the tables that it lacks if it is ours.
 
     Returns:
@@ -159,20 +155,20 @@ def make_ready(
     whole, appends = names(options)
     keyed = [table for table in lacking if not table.only_grows]
     grown = [table for table in lacking if table.only_grows]
-    left_out: list[RefusedError] = []
+    left_out: list[IcestreamError] = []
     if state is None:
         # Both before the slot: it can't read log that is older than a publication it is asked for.
         _create(session, whole, ALL_ACTIONS, keyed)
         if look(session, appends) is None:
             _create(session, appends, NEW_ROWS, grown)
     elif not state.is_ours:
-        refuse_lacking(session, options, found)
+        left_out += refuse_lacking(session, options, found, state)
     else:
         if look(session, appends) is None:  # a start that was cut off did not come so far
             _create(session, appends, NEW_ROWS, ())
         added = [_add(session, options, whole, table) for table in keyed]
         added += [_add(session, options, appends, table) for table in grown]
-        left_out = [refused for refused in added if refused is not None]
+        left_out += [refused for refused in added if refused is not None]
         _move(session, whole, appends, found)
     return left_out
 
@@ -190,22 +186,45 @@ def _lacking(
 
 
 def refuse_lacking(
-    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
-) -> None:
-    """Refuse tables that the file names one by one and somebody else's publication leaves out.
+    session: Session,
+    options: PostgresCdcOptions,
+    found: Mapping[tuple[str, str], Found],
+    state: Publication,
+) -> list[ConnectorError]:
+    """Refuse somebody else's publication that does not tell of tables as it is asked to.
+
+    Returns:
+        Why tables that the file does not name are left out.
 
     Raises:
-        ConnectorError: there are such tables.
+        ConnectorError: it leaves out a table that the file names, or tells the parts of one.
     """
+    parted = [
+        each.table.label
+        for each in found.values()
+        if each.table.is_partitioned and each.table.mode == "incremental" and not each.is_part
+    ]
+    if parted and not state.via_root:
+        name = options.publication_name
+        raise ConnectorError(
+            f"publication {name!r} tells changes of {', '.join(parted)} as those of the parts",
+            where=session.server.where,
+            todo=f"Run `ALTER PUBLICATION {shown(name)} SET (publish_via_partition_root = true)`.",
+        )
     lacking = _lacking(session, options, found)
     named = [table.label for table in lacking if table.names in options.named_tables]
     if named:
-        name, listed = options.publication_name, ", ".join(named)
-        raise ConnectorError(
-            f"publication {name!r} does not tell of {listed}",
-            where=session.server.where,
-            todo=f"Run `ALTER PUBLICATION {shown(name)} ADD TABLE {listed}`.",
-        )
+        raise _untold(session, options, named)
+    return [_untold(session, options, [table.label]) for table in lacking]
+
+
+def _untold(session: Session, options: PostgresCdcOptions, tables: list[str]) -> ConnectorError:
+    name, listed = options.publication_name, ", ".join(tables)
+    return ConnectorError(
+        f"publication {name!r} does not tell of {listed}",
+        where=session.server.where,
+        todo=f"Run `ALTER PUBLICATION {shown(name)} ADD TABLE {listed}`.",
+    )
 
 
 def refuse_unmakeable(

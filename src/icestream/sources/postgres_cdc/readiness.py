@@ -120,9 +120,10 @@ def _publication(driver: Driver) -> str:
     if state is None:
         publication.refuse_unmakeable(driver.session, driver.options, found)
         return f"{name}, made at the first run"
-    if not state.is_ours:
-        publication.refuse_lacking(driver.session, driver.options, found)
-    return f"{name}, {len(driver.published(found))} of {len(found)} tables"
+    session, options = driver.session, driver.options
+    left_out = [] if state.is_ours else publication.refuse_lacking(session, options, found, state)
+    told = f"{name}, {len(driver.published(found))} of {len(found)} tables"
+    return f"{told}; it leaves out {len(left_out)}: {left_out[0].what}" if left_out else told
 
 
 def _slot(driver: Driver) -> str:
