@@ -56,6 +56,7 @@ def command(
     from icestream.config import load
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
+    from icestream.verify.mirrors import left_out
     from icestream.verify.verify import verify
 
     plan = build(load(path), only=pipelines)
@@ -72,8 +73,11 @@ def command(
         reports.append(report)
         screen.say(told(report))
     good = all(report.is_same for report in reports)
+    for pipeline, reason in (passed_over := left_out(plan)).items():
+        screen.note(f"pipeline {pipeline!r} was not compared: {reason}")
     if screen.is_json:
-        screen.show({"is_same": good, "tables": [one.to_json() for one in reports]}, "")
+        told_of = [one.to_json() for one in reports]
+        screen.show({"is_same": good, "tables": told_of, "left_out": passed_over}, "")
     return 0 if good else DIFFERENCES
 
 

@@ -82,11 +82,25 @@ def find_mirrors(plan: Plan) -> list[Mirror]:
     return found
 
 
+def left_out(plan: Plan) -> dict[str, str]:
+    """Return the pipelines that follow a database and can't be compared with it, and why."""
+    found = {}
+    for pipeline in plan.pipelines:
+        if isinstance(pipeline.sink, MirroredTables) and _mirror(pipeline) is None:
+            is_other = not isinstance(pipeline.source.options, PostgresCdcOptions)
+            found[pipeline.name] = (
+                "only tables that a `postgres-cdc` source fills can be compared"
+                if is_other
+                else "with `commit_mode: append` its tables have every change"
+            )
+    return found
+
+
 def _mirror(pipeline: PipelinePlan) -> Mirror | None:
     source = pipeline.source.options
     if not isinstance(pipeline.sink, MirroredTables) or not isinstance(source, PostgresCdcOptions):
         return None
     sink: Any = pipeline.sink
-    if pipeline.transforms or op_name_of(sink.options) is not None:
+    if op_name_of(sink.options) is not None:
         return None
     return Mirror(pipeline.name, source, sink.options, sink.catalog)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 PAGES_A_PART = 1_000
 FLUSH_SECS = 10.0
 LOOK_AGAIN_SECS = 0.05
-NOT_FOLLOWED = "its changes are not followed: it is as the newest start of the pipeline read it"
+NOT_FOLLOWED = "its changes are not followed: it is as the pipeline last read it"
 
 
 class PostgresSide(Side):

@@ -1,0 +1,44 @@
+"""Pipelines that follow a database and that `verify` can't compare: named, with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from icestream.config import load
+from icestream.plan.planner import build
+from icestream.verify.mirrors import find_mirrors, left_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = """\
+sources:
+  shop:
+    connector: postgres-cdc
+    config: {host: db, database: shop, user: me, tables: ["public.*"]}
+  debezium:
+    connector: kafka
+    config: {brokers: "localhost:9092", topics: [shop.orders], format: debezium-json}
+  events: {connector: datagen}
+sinks:
+  lake: {connector: iceberg, config: {namespace: a}}
+  log: {connector: iceberg, config: {namespace: b, commit_mode: append}}
+  others: {connector: iceberg, config: {namespace: c}}
+  events: {connector: iceberg, config: {namespace: d, table: events}}
+pipelines:
+  shop: {source: shop, sink: lake}
+  log: {source: shop, sink: log}
+  others: {source: debezium, sink: others}
+  events: {source: events, sink: events}
+"""
+
+
+def test_pipelines_that_are_left_out_are_named(tmp_path: Path) -> None:
+    (tmp_path / "icestream.yaml").write_text(FILE)
+    plan = build(load(tmp_path / "icestream.yaml"))
+
+    assert [mirror.pipeline for mirror in find_mirrors(plan)] == ["shop"]
+    assert left_out(plan) == {
+        "log": "with `commit_mode: append` its tables have every change",
+        "others": "only tables that a `postgres-cdc` source fills can be compared",
+    }

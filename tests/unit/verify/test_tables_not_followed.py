@@ -1,0 +1,34 @@
+"""What `verify` says of tables whose changes are not followed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from icestream.sources.postgres_cdc import PostgresCdcOptions
+from icestream.sources.postgres_cdc.relation import Relation
+from icestream.sources.postgres_cdc.tables import Table
+from icestream.verify.postgres_side import PostgresSide
+
+READ_WHOLE = "its changes are not followed: it is as the pipeline last read it"
+REFRESHED = {"name": "rates", "sync_mode": "full_refresh"}
+
+
+@pytest.mark.parametrize(
+    ("told", "caveat"),
+    [
+        ({}, ""),
+        ({"snapshot": "only"}, READ_WHOLE),
+        ({"streams": [REFRESHED]}, READ_WHOLE),
+        ({"streams": [REFRESHED, {"name": "orders"}]}, READ_WHOLE),
+    ],
+)
+def test_table_that_is_only_read_whole_may_differ(told: dict[str, Any], caveat: str) -> None:
+    given = {"host": "h", "database": "d", "user": "u", **told}
+    options = PostgresCdcOptions.model_validate(given)
+    mode = options.mode_of("public", "rates")
+    assert mode is not None
+    table = Table(Relation(1, "public", "rates", "d", ()), "public.rates", (), (), 0, mode)
+
+    assert PostgresSide(options)._described(table).caveat == caveat
