@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from icestream.sources.datagen import DatagenOptions, DatagenSource
     from icestream.sources.files import FilesOptions, FilesSource
     from icestream.sources.kafka import KafkaOptions, KafkaSource
+    from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
+    from icestream.sources.webhook import WebhookOptions, WebhookSource
 
 _HOMES = {
     "Config": "icestream.config",
@@ -31,7 +33,11 @@ _HOMES = {
     "KafkaOptions": "icestream.sources.kafka",
     "KafkaSource": "icestream.sources.kafka",
     "Pipeline": "icestream.api.pipeline",
+    "PostgresCdcOptions": "icestream.sources.postgres_cdc",
+    "PostgresCdcSource": "icestream.sources.postgres_cdc",
     "Settings": "icestream.api.settings",
+    "WebhookOptions": "icestream.sources.webhook",
+    "WebhookSource": "icestream.sources.webhook",
     "load": "icestream.config",
 }
 
@@ -47,7 +53,11 @@ __all__ = [
     "KafkaOptions",
     "KafkaSource",
     "Pipeline",
+    "PostgresCdcOptions",
+    "PostgresCdcSource",
     "Settings",
+    "WebhookOptions",
+    "WebhookSource",
     "load",
 ]
 

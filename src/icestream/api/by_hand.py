@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IcebergSink(TableSink):
-    """One Iceberg table.
+    """One Iceberg table, or, in a pipeline with a source of changes, the mirrors of its tables.
 
     Rows that are fed by hand carry no mark: whoever feeds them knows what was fed.
 
@@ -47,12 +47,18 @@ class IcebergSink(TableSink):
         """Take rows, from an Arrow table or a Spark DataFrame. `flush` puts them into the table.
 
         Raises:
-            PlanError: the options have `route_by`, which is for pipelines.
+            PlanError: the options name no table, or have `route_by`, which is for pipelines.
         """
         if self.options.route_by is not None:
             raise PlanError(
                 "rows that are fed by hand go to one table, and `route_by` names many",
                 todo="Give the sink to a pipeline, or make a sink for each table.",
+            )
+        if not self.options.namespace or not self.options.table:
+            raise PlanError(
+                "rows that are fed by hand go to one table, and the options name none",
+                where="IcebergOptions",
+                todo="Give `namespace` and `table`; only changes bring tables of their own.",
             )
         self._waiting.append(rows)
 
@@ -116,9 +122,13 @@ class IcebergSink(TableSink):
         )
         self._metrics.record_commit(commit_secs=commit.seconds, retries=commit.retries)
 
-    def for_pipeline(self) -> Sink[Any]:
-        """Return a sink of its own for a pipeline, which keeps the pipeline's mark."""
-        return TableSink.build(self.options, self.catalog, self.name)
+    def for_pipeline(self, *, changes: bool = False) -> Sink[Any]:
+        """Return a sink of its own for a pipeline, which keeps the pipeline's mark.
+
+        Args:
+            changes: whether it takes changes, each of which names its table.
+        """
+        return TableSink.build(self.options, self.catalog, self.name, changes=changes)
 
     def dead_letters(self) -> TableSink | None:
         """Return the sink for records that can't be written, if the options name one."""

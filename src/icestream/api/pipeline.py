@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from icestream.api.settings import Settings, plan_of
@@ -10,12 +10,15 @@ from icestream.contracts import registry
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from icestream.api.by_hand import IcebergSink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
     from icestream.engine.reconcile import Choice
     from icestream.engine.run import Run
     from icestream.metrics.counters import SinkMetrics
+    from icestream.metrics.events import Event
     from icestream.metrics.registry import PipelineMetrics
     from icestream.plan.plan import PipelinePlan
 
@@ -107,7 +110,7 @@ class Pipeline:
         return self._started().run.runners[0].progress.to_json()
 
     def metrics(self) -> SinkMetrics:
-        """Return the counters of a started pipeline."""
+        """Return the counters of a started pipeline, of all its tables together."""
         live = self._started()
         runner = live.run.runners[0]
         return live.metrics.sink(runner.plan.name, runner.plan.sink.identity())
@@ -131,11 +134,17 @@ class Pipeline:
 
         if self.sink is None:
             raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
-        refuse_unfit(name, self.sink.options)
+        refuse_unfit(
+            name,
+            self.sink.options,
+            changes=self.source.traits.changes,
+            transforms=len(self.transforms),
+        )
         metrics = PipelineMetrics()
         plan = plan_of(self.settings, self.sink.catalog, self._plan(name, self.sink))
         refuse_endless(plan, once=once)
-        run = Run(plan, RunChoices(once=once, beginning=beginning), metrics.observe)
+        observe = _counting_together(metrics, plan.pipelines[0].sink.identity())
+        run = Run(plan, RunChoices(once=once, beginning=beginning), observe)
         run.start()
         return replace(self, _live=_Live(run, metrics))
 
@@ -149,13 +158,23 @@ class Pipeline:
             source_name=type(self.source).__name__,
             source=self.source,
             sink_name=sink.name,
-            sink=sink.for_pipeline(),
+            sink=sink.for_pipeline(changes=self.source.traits.changes),
             batching=batching_of(options, self.settings.conf),
             restart=Restart(),
             on_error=options.on_error,
             dead_letter=sink.dead_letters(),
             transforms=self.transforms,
         )
+
+
+def _counting_together(metrics: PipelineMetrics, table: str) -> Callable[[Event], None]:
+    """Return what counts the events of each table of a pipeline as those of one."""
+
+    def observe(event: Any) -> None:
+        is_of_a_table = any(each.name == "table" for each in fields(event))
+        metrics.observe(replace(event, table=table) if is_of_a_table else event)
+
+    return observe
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from icestream.sinks.iceberg.partition_name import split_name
 from icestream.sinks.iceberg.sort import parse_sort_term
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from icestream.config import Config, Part
 
@@ -22,13 +22,19 @@ UPSERT_ALONE = ("key_fields", "sequence_field", "op_field", "delete_mode", "tomb
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
 
 
-def cross_check(config: Config) -> list[IcestreamError]:
-    """Return every problem between parts that are each well-formed."""
+def cross_check(config: Config, for_changes: Collection[str] = ()) -> list[IcestreamError]:
+    """Return every problem between parts that are each well-formed.
+
+    Args:
+        config: the file.
+        for_changes: names of sinks that changes go to, though no pipeline of the file says so.
+    """
     problems: list[IcestreamError] = []
     for part in config.sinks.values():
         if isinstance(part.options, IcebergOptions):
-            problems += _SinkCheck(config, part, part.options).problems()
-    problems += mirror_problems(config)
+            is_mirror = part.name in for_changes or _takes_only_changes(config, part)
+            problems += _SinkCheck(config, part, part.options, is_mirror).problems()
+    problems += mirror_problems(config, for_changes)
     for name, view in config.block.views.items():
         if (view.sql is None) == (not view.aggregates):
             problems.append(
@@ -41,18 +47,27 @@ def cross_check(config: Config) -> list[IcestreamError]:
     return problems
 
 
+def _takes_only_changes(config: Config, sink: Part) -> bool:
+    users = [
+        config.sources[pipeline.source]
+        for pipeline in config.pipelines.values()
+        if pipeline.sink == sink.name
+    ]
+    # A sink that no pipeline uses yet is held to the rules of plain events. A source that can't
+    # be built is told later, and the sink is not blamed for it.
+    return bool(users) and all(reads_changes(config, user) is not False for user in users)
+
+
 class _SinkCheck:
     """The checks of one Iceberg sink."""
 
-    def __init__(self, config: Config, part: Part, options: IcebergOptions) -> None:
+    def __init__(
+        self, config: Config, part: Part, options: IcebergOptions, for_changes: bool
+    ) -> None:
         self.config = config
         self.part = part
         self.options = options
-        users = [
-            pipeline.source for pipeline in config.pipelines.values() if pipeline.sink == part.name
-        ]
-        # A sink that no pipeline uses yet is held to the rules of plain events.
-        self.for_changes = bool(users) and all(reads_changes(config.sources[u]) for u in users)
+        self.for_changes = for_changes
 
     def problems(self) -> list[IcestreamError]:
         return [
@@ -64,7 +79,8 @@ class _SinkCheck:
             *self._batching(),
             *self._renames(),
             *expectation_problems(self.config, self.part, self.options.expect),
-            *route_problems(self.config, self.part, self.options),
+            # With changes, `route_by` is refused as a whole.
+            *([] if self.for_changes else route_problems(self.config, self.part, self.options)),
         ]
 
     def _problem(self, field: str, what: str, todo: str, *, at: str = "") -> PlanError:

@@ -4,43 +4,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icestream.errors import PlanError
+from icestream.errors import IcestreamError, PlanError
+from icestream.plan.sources import build_source
 from icestream.sinks.iceberg.options import IcebergOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from icestream.config import Config, Part
 
-CHANGE_CONNECTORS = ("postgres-cdc",)
-CHANGE_FORMATS = ("debezium-json", "debezium-avro")
+
+def reads_changes(config: Config, part: Part) -> bool | None:
+    """Tell whether a source gives changes, with tables and keys of their own.
+
+    None if it can't be built, and so can't be asked.
+    """
+    try:
+        return build_source(config, part).traits.changes
+    except IcestreamError:
+        return None
 
 
-def reads_changes(part: Part) -> bool:
-    """Tell whether a source gives changes, with tables and keys of their own."""
-    return (
-        part.connector in CHANGE_CONNECTORS
-        or getattr(part.options, "format", None) in CHANGE_FORMATS
+def mirror_problems(config: Config, sinks: Collection[str] = ()) -> Iterator[PlanError]:
+    """Yield what is wrong with the pipelines of sources of changes, and with further sinks."""
+    for name in sinks:
+        yield from _sink_problems(config, config.sinks[name])
+    for name, pipeline in config.pipelines.items():
+        if not reads_changes(config, config.sources[pipeline.source]):
+            continue
+        if config.transforms.get(name):
+            yield transforms_refused(config.tree.where(("pipelines", name, "transforms"), key=True))
+        yield from _sink_problems(config, config.sinks[pipeline.sink])
+
+
+def transforms_refused(where: str) -> PlanError:
+    """Say that changes can't go through transforms."""
+    return PlanError(
+        "transforms see the rows of one stream, and a source of changes has many tables",
+        where=where,
+        todo="Take them out, and transform the mirrored tables where they are read.",
     )
 
 
-def mirror_problems(config: Config) -> Iterator[PlanError]:
-    """Yield what is wrong with the pipelines of sources of changes."""
-    for name, pipeline in config.pipelines.items():
-        source, sink = config.sources[pipeline.source], config.sinks[pipeline.sink]
-        if not reads_changes(source):
-            continue
-        if config.transforms.get(name):
-            yield PlanError(
-                "transforms see the rows of one stream, and a source of changes has many tables",
-                where=config.tree.where(("pipelines", name, "transforms"), key=True),
-                todo="Take them out, and transform the mirrored tables where they are read.",
-            )
-        if isinstance(sink.options, IcebergOptions):
-            yield from _sink_problems(config, sink, sink.options)
-
-
-def _sink_problems(config: Config, part: Part, options: IcebergOptions) -> Iterator[PlanError]:
+def _sink_problems(config: Config, part: Part) -> Iterator[PlanError]:
+    options = part.options
+    if not isinstance(options, IcebergOptions):
+        return
     given = options.model_fields_set
     if "commit_mode" in given and options.commit_mode not in ("append", "upsert"):
         yield PlanError(

@@ -16,11 +16,12 @@ from icestream.plan.expectation_checks import unknown_columns
 from icestream.plan.memory import batching_of
 from icestream.plan.paths import absolute, resolve
 from icestream.plan.plan import PipelinePlan, Plan, PlannedFeature, Restart
+from icestream.plan.sources import build_source
 from icestream.plan.spark_settings import jars_for, settings_for
-from icestream.plan.unbuilt import UnbuiltSource, UnbuiltTransform
+from icestream.plan.unbuilt import UnbuiltTransform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from icestream.config import Config, Part
     from icestream.contracts.sink import Sink
@@ -28,18 +29,19 @@ if TYPE_CHECKING:
     from icestream.contracts.transform import Transform
 
 
-def build(config: Config, *, only: Sequence[str] = ()) -> Plan:
+def build(config: Config, *, only: Sequence[str] = (), for_changes: Collection[str] = ()) -> Plan:
     """Return what a run of the file would do. Touches no network and starts no Spark.
 
     Args:
         config: the file.
         only: names of the pipelines to run; every enabled one if empty.
+        for_changes: names of sinks that changes go to, though no pipeline of the file says so.
 
     Raises:
         ConfigError: parts of the file do not fit together; it holds every problem found.
         PlanError: `only` names a pipeline that there is not, or that is switched off.
     """
-    problems = cross_check(config)
+    problems = cross_check(config, for_changes)
     if problems:
         raise ConfigError(problems)
     return _Planner(config).plan(_chosen(config, only), everything=not only)
@@ -157,16 +159,7 @@ class _Planner:
 
     def _source(self, part: Part) -> Source[Any]:
         """Build a source. Each pipeline has one of its own, since it may keep a connection."""
-        options = resolve(part.options, self.config.folder)
-        built: Source[Any] = UnbuiltSource(part.connector, options)
-        if is_built("sources", part.connector):
-            try:
-                built = registry.find("sources", part.connector)(options)
-            except UnavailableError:
-                pass  # listed among what is planned, by its own place in the file
-            except PlanError as exc:
-                where = self.config.tree.where(part.path, key=True)
-                raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
+        built = build_source(self.config, part)
         self.sources.setdefault(part.name, built)
         return built
 

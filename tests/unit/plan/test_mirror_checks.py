@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.config import load
+from icestream.config import load, parse
+from icestream.contracts import registry
 from icestream.errors import ConfigError
 from icestream.plan import build
+from icestream.sinks.iceberg.mirror.sink import MirrorSink
+from icestream.testing.scripted_changes import ScriptedChanges
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from icestream.testing.scripted import ScriptedOptions
 
 SOURCE = """\
 sources:
@@ -62,3 +68,56 @@ def test_expectations_are_refused(tmp_path: Path) -> None:
         "6:39 sinks.lake.config.expect: `expect` can't be used with a source of changes: "
         "conditions are looked at row by row, and these rows are of many tables\n  Take it out."
     ]
+
+
+def test_route_by_without_a_namespace_is_told_once(tmp_path: Path) -> None:
+    assert len(problems(tmp_path, "route_by: kind")) == 1
+
+
+class Ledger(ScriptedChanges):
+    """A source of changes that somebody else made."""
+
+    def __init__(self, options: ScriptedOptions) -> None:
+        super().__init__()
+        self.options = options
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {role: registry._installed(role) for role in registry.ROLES}
+    point = EntryPoint("ledger", f"{__name__}:Ledger", "icestream.sources")
+    installed["sources"] = {**installed["sources"], "ledger": point}
+    monkeypatch.setattr(registry, "_installed", installed.__getitem__)
+
+
+LEDGER = """\
+sources: {{book: {{connector: ledger}}}}
+sinks: {{lake: {{connector: iceberg, config: {{{sink}}}}}}}
+pipelines: {{mirror: {{source: book, sink: lake}}}}
+"""
+
+
+@pytest.mark.usefixtures("ledger")
+def test_changes_of_a_connector_that_is_not_ours_are_mirrored(tmp_path: Path) -> None:
+    plan = build(parse(LEDGER.format(sink=""), tmp_path / "icestream.yaml"))
+
+    assert isinstance(plan.pipelines[0].sink, MirrorSink)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_changes_of_a_connector_that_is_not_ours_are_held_to_the_rules(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'overwrite' would lose what earlier changes left"):
+        build(parse(LEDGER.format(sink="commit_mode: overwrite"), tmp_path / "icestream.yaml"))
+
+
+def test_source_that_cannot_be_built_is_blamed_and_not_its_sink(tmp_path: Path) -> None:
+    text = """\
+sources: {hook: {connector: webhook, config: {port: 8080, schema: missing.ddl}}}
+sinks: {lake: {connector: iceberg}}
+pipelines: {hook: {source: hook, sink: lake}}
+"""
+    with pytest.raises(ConfigError) as caught:
+        build(parse(text, tmp_path / "icestream.yaml"))
+    (problem,) = caught.value.problems
+    assert "missing.ddl" in str(problem)
+    assert "sources.hook" in str(problem)

@@ -1,0 +1,157 @@
+"""A source of changes gets from Python the sink and the refusals that a file gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream import (
+    IcebergOptions,
+    IcebergSink,
+    KafkaOptions,
+    KafkaSource,
+    Pipeline,
+    PostgresCdcOptions,
+    PostgresCdcSource,
+    Settings,
+    WebhookOptions,
+    WebhookSource,
+)
+from icestream.api.pipeline import _counting_together
+from icestream.engine.run import Run
+from icestream.errors import PlanError
+from icestream.metrics.events import BatchWritten, PipelineRestarted
+from icestream.metrics.registry import PipelineMetrics
+from icestream.sinks.iceberg.mirror.sink import MirrorSink
+from icestream.testing.scripted_changes import ScriptedChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from icestream.contracts.source import Source
+    from icestream.plan.plan import PipelinePlan
+
+
+def postgres() -> PostgresCdcSource:
+    return PostgresCdcSource(PostgresCdcOptions(host="localhost", database="shop", user="reader"))
+
+
+def debezium() -> KafkaSource:
+    options = {"brokers": "localhost:9092", "topics": ["shop"], "format": "debezium-json"}
+    return KafkaSource(KafkaOptions.model_validate(options))
+
+
+def webhook() -> WebhookSource:
+    return WebhookSource(WebhookOptions(port=8080))
+
+
+def sink(folder: Path, **options: Any) -> IcebergSink:
+    return IcebergSink(IcebergOptions(**options), Settings(state=folder / ".icestream"))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
+    """The pipelines that would run now; none does."""
+    found: list[PipelinePlan] = []
+    monkeypatch.setattr(Run, "start", lambda run: found.extend(run.plan.pipelines))
+    return found
+
+
+@pytest.mark.parametrize("source", [postgres, debezium, ScriptedChanges])
+def test_source_of_changes_needs_neither_namespace_nor_table(
+    tmp_path: Path, started: list[PipelinePlan], source: Callable[[], Source[Any]]
+) -> None:
+    Pipeline.from_source(source()).to_sink(sink(tmp_path)).start("shop")
+
+    assert [type(plan.sink) for plan in started] == [MirrorSink]
+    assert started[0].sink.identity() == "lake.*"
+
+
+def test_mirror_may_have_a_namespace_and_options_of_its_own(
+    tmp_path: Path, started: list[PipelinePlan]
+) -> None:
+    given = sink(tmp_path, namespace=("db",), commit_mode="upsert", delete_mode="soft")
+
+    Pipeline.from_source(postgres()).to_sink(given).start("shop")
+
+    assert started[0].sink.identity() == "lake.db.*"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"route_by": "kind"},
+            "`route_by` can't be used with a source of changes: each change names its table already"
+            "\n  Take it out.",
+        ),
+        (
+            {"expect": [{"name": "a", "expr": "id > 0"}]},
+            "`expect` can't be used with a source of changes: conditions are looked at row by row, "
+            "and these rows are of many tables\n  Take it out.",
+        ),
+        (
+            {"commit_mode": "overwrite"},
+            "commit_mode 'overwrite' would lose what earlier changes left\n  Leave it out: changes "
+            "are then applied by key. `append` keeps every change as a row.",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_option_that_changes_cannot_have_is_refused(
+    tmp_path: Path, started: list[PipelinePlan], options: dict[str, Any], told: str
+) -> None:
+    pipeline = Pipeline.from_source(postgres()).to_sink(sink(tmp_path, **options))
+
+    with pytest.raises(PlanError) as caught:
+        pipeline.start("shop")
+
+    assert str(caught.value) == f"pipeline 'shop', options of the sink: {told}"
+    assert started == []
+
+
+def test_transforms_of_changes_are_refused(tmp_path: Path, started: list[PipelinePlan]) -> None:
+    pipeline = Pipeline.from_source(debezium()).filter("id > 0").to_sink(sink(tmp_path))
+
+    with pytest.raises(PlanError) as caught:
+        pipeline.start("shop")
+
+    assert str(caught.value) == (
+        "pipeline 'shop': transforms see the rows of one stream, and a source of changes has many "
+        "tables\n  Take them out, and transform the mirrored tables where they are read."
+    )
+    assert started == []
+
+
+def test_source_of_events_still_needs_a_table(tmp_path: Path, started: list[PipelinePlan]) -> None:
+    pipeline = Pipeline.from_source(webhook()).to_sink(sink(tmp_path, namespace=("shop",)))
+
+    with pytest.raises(PlanError, match="'table' is required, and not given"):
+        pipeline.start("hooks")
+
+    assert started == []
+
+
+def test_rows_by_hand_need_a_table(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        sink(tmp_path).write(pa.table({"id": [1]}))
+
+    assert str(caught.value) == (
+        "IcebergOptions: rows that are fed by hand go to one table, and the options name none\n"
+        "  Give `namespace` and `table`; only changes bring tables of their own."
+    )
+
+
+def test_counters_of_a_pipeline_are_those_of_all_its_tables() -> None:
+    metrics = PipelineMetrics()
+    observe = _counting_together(metrics, "lake.*")
+
+    for table, rows in (("lake.shop.orders", 3), ("lake.shop.tags", 4)):
+        observe(BatchWritten("shop", table, 0, rows, 10, 1, 0.5, 0.1, of_many=True))
+    observe(PipelineRestarted("shop", 1, "a fault"))
+
+    assert metrics.sink("shop", "lake.*").records_written == 7
+    assert metrics.sink("shop", "lake.*").commits_success == 2

@@ -1,0 +1,33 @@
+"""What `import icestream` offers: every source, loaded when it is first used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import icestream
+from icestream.contracts import registry
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(icestream.__all__) == icestream.__all__ == list(icestream._HOMES)
+    assert all(getattr(icestream, name).__name__ == name for name in icestream.__all__)
+
+
+def test_every_source_of_ours_is_public_with_its_options() -> None:
+    for name in ("datagen", "files", "kafka", "postgres-cdc", "webhook"):
+        source = registry.find("sources", name)
+
+        assert getattr(icestream, source.__name__) is source
+        assert getattr(icestream, source.options_type.__name__) is source.options_type
+
+
+def test_import_loads_no_package_of_an_extra() -> None:
+    extras = {"confluent_kafka", "fastavro", "httptools", "psycopg", "uvicorn"}
+    script = f"import sys, icestream\nprint(*sorted({extras!r} & sys.modules.keys()))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == ""
