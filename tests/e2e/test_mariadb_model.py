@@ -292,7 +292,7 @@ def test_lake_equals_mariadb_after_ddl_and_kills(
         for _ in range(8):
             shop.transaction()
         with RunProcess(tmp_path) as run:
-            run.await_lines(BATCH, times=moments.randint(1, 2), secs=PATIENCE_SECS)
+            run.await_lines(BATCH, secs=PATIENCE_SECS)  # it may have taken all there is
             steps = moments.randint(8, 16)
             ddl_at = [moments.randrange(8) for _ in range(share)]
             for step in range(steps):
