@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @click.option(
     "--start-over",
     is_flag=True,
-    help="When the checkpoint is gone: begin anew. Rows may be in the table twice.",
+    help="Begin anew, e.g. when the checkpoint is gone. `postgres-cdc` replaces its tables; rows "
+    "of other sources may be there twice.",
 )
 @click.option(
     "--take-over",
