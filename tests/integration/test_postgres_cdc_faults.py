@@ -207,6 +207,18 @@ def test_publication_of_others_that_tells_the_parts_of_a_table(
     assert "public.sales" in Mirror(source).follow().tables
 
 
+def test_table_in_parts_that_a_publication_of_others_lacks_stops_nothing(shop: Shop) -> None:
+    shop.run(
+        "CREATE TABLE sales (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE empty (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE PUBLICATION others FOR TABLE orders",
+    )
+    source = shop.source(publication="others", tables=["public.*"])
+
+    assert set(Mirror(source).follow().tables) == {"public.orders"}
+
+
 def test_publication_of_others_that_leaves_deletes_out(shop: Shop) -> None:
     shop.run("CREATE PUBLICATION others FOR TABLE orders WITH (publish = 'insert')")
     assert message(ConnectorError, shop.source(publication="others").first) == (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
+from icestream.sources.postgres_cdc.others_publication import refuse_untold
 from icestream.sources.postgres_cdc.publication_commands import (
     CANT_CHANGE,
     CANT_MAKE,
@@ -151,7 +152,7 @@ def make_ready(
         ConnectorError: it is somebody else's, and does not tell what is asked for.
     """
     state = refuse_unfit(session, options)
-    lacking = _lacking(session, options, found)
+    lacking = unpublished(session, options, found)
     whole, appends = names(options)
     keyed = [table for table in lacking if not table.only_grows]
     grown = [table for table in lacking if table.only_grows]
@@ -162,7 +163,7 @@ def make_ready(
         if look(session, appends) is None:
             _create(session, appends, NEW_ROWS, grown)
     elif not state.is_ours:
-        left_out += refuse_lacking(session, options, found, state)
+        left_out += refuse_untold(session, options, lacking, found, state)
     else:
         if look(session, appends) is None:  # a start that was cut off did not come so far
             _create(session, appends, NEW_ROWS, ())
@@ -173,7 +174,7 @@ def make_ready(
     return left_out
 
 
-def _lacking(
+def unpublished(
     session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
 ) -> list[Table]:
     """Return the tables that are to be followed and not published yet."""
@@ -185,48 +186,6 @@ def _lacking(
     ]
 
 
-def refuse_lacking(
-    session: Session,
-    options: PostgresCdcOptions,
-    found: Mapping[tuple[str, str], Found],
-    state: Publication,
-) -> list[ConnectorError]:
-    """Refuse somebody else's publication that does not tell of tables as it is asked to.
-
-    Returns:
-        Why tables that the file does not name are left out.
-
-    Raises:
-        ConnectorError: it leaves out a table that the file names, or tells the parts of one.
-    """
-    parted = [
-        each.table.label
-        for each in found.values()
-        if each.table.is_partitioned and each.table.mode == "incremental" and not each.is_part
-    ]
-    if parted and not state.via_root:
-        name = options.publication_name
-        raise ConnectorError(
-            f"publication {name!r} tells changes of {', '.join(parted)} as those of the parts",
-            where=session.server.where,
-            todo=f"Run `ALTER PUBLICATION {shown(name)} SET (publish_via_partition_root = true)`.",
-        )
-    lacking = _lacking(session, options, found)
-    named = [table.label for table in lacking if table.names in options.named_tables]
-    if named:
-        raise _untold(session, options, named)
-    return [_untold(session, options, [table.label]) for table in lacking]
-
-
-def _untold(session: Session, options: PostgresCdcOptions, tables: list[str]) -> ConnectorError:
-    name, listed = options.publication_name, ", ".join(tables)
-    return ConnectorError(
-        f"publication {name!r} does not tell of {listed}",
-        where=session.server.where,
-        todo=f"Run `ALTER PUBLICATION {shown(name)} ADD TABLE {listed}`.",
-    )
-
-
 def refuse_unmakeable(
     session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
 ) -> None:
@@ -235,7 +194,7 @@ def refuse_unmakeable(
     Raises:
         RefusedError: a right is missing.
     """
-    lacking = _lacking(session, options, found)
+    lacking = unpublished(session, options, found)
     (may_create,) = session.row(MAY_CREATE)
     others = session.rows(NOT_OWNED, [[table.relation.id for table in lacking]])
     if may_create and not others:

@@ -8,6 +8,7 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.reaching import reach
 from icestream.errors import AttentionError, ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
+from icestream.sources.postgres_cdc.others_publication import refuse_untold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,8 +121,10 @@ def _publication(driver: Driver) -> str:
     if state is None:
         publication.refuse_unmakeable(driver.session, driver.options, found)
         return f"{name}, made at the first run"
-    session, options = driver.session, driver.options
-    left_out = [] if state.is_ours else publication.refuse_lacking(session, options, found, state)
+    left_out = []
+    if not state.is_ours:
+        lacking = publication.unpublished(driver.session, driver.options, found)
+        left_out = refuse_untold(driver.session, driver.options, lacking, found, state)
     told = f"{name}, {len(driver.published(found))} of {len(found)} tables"
     return f"{told}; it leaves out {len(left_out)}: {left_out[0].what}" if left_out else told
 
