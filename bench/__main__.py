@@ -39,6 +39,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], metavar="CONTENDER")
     parser.add_argument("--rounds", type=int, help="runs of each contender")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and tables there")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="ICESTREAM", help="another installation's command"
+    )
     given = parser.parse_args()
     unknown = [each for each in given.case if each not in CASES]
     if unknown:
@@ -52,9 +55,12 @@ def main() -> None:
         rounds=given.rounds,
         only=tuple(given.only),
         keeps_tables=given.keep is not None,
+        baseline=given.baseline and given.baseline.absolute(),
     )
     # As an installation does, and never of an older one.
-    subprocess.run([Path(sys.executable).with_name("icestream"), "prepare"], check=True)
+    for command in (Path(sys.executable).with_name("icestream"), choices.baseline):
+        if command is not None:
+            subprocess.run([command, "prepare"], check=True)
     done: list[results.Result] = []
     for name in given.case or CASES:
         with working_folder(given.keep) as folder:

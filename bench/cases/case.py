@@ -32,12 +32,15 @@ class Choices:
         rounds: runs of each contender instead of the case's own number.
         only: the contenders to run; all if empty.
         keeps_tables: leave what contenders wrote in the folder.
+        baseline: the `icestream` command of another installation, to run beside this one in the
+            cases that can.
     """
 
     rows: int | None = None
     rounds: int | None = None
     only: Collection[str] = ()
     keeps_tables: bool = False
+    baseline: Path | None = None
 
     def chosen(self, contenders: Iterable[AnyContender]) -> list[AnyContender]:
         """Return the contenders that run."""
@@ -46,7 +49,7 @@ class Choices:
     @property
     def is_trial(self) -> bool:
         """Tell whether the results can't stand beside others and are only shown."""
-        return bool(self.rows or self.rounds or self.only)
+        return bool(self.rows or self.rounds or self.only or self.baseline)
 
 
 class Case(ABC):

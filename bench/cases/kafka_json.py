@@ -11,7 +11,7 @@ from tests.fixtures.kafka import KafkaBroker
 from tests.fixtures.service_run import ServiceRun
 
 from bench.cases.case import Case, Choices
-from bench.contenders.icestream_run import IcestreamRun
+from bench.contenders.icestream_run import BaselineRun, IcestreamRun
 from bench.contenders.kafka_connect import KafkaConnect
 from bench.contenders.pyspark_job import PysparkJob
 from bench.harness import race
@@ -54,9 +54,12 @@ class KafkaJsonAppend(Case):
             stream = fill_topic(broker, rows)
             took = time.monotonic() - began
             print(f"{self.name}: {rows:,} records sent in {took:.0f} s", file=sys.stderr)
+            contenders = self.contenders(broker)
+            if choices.baseline is not None:
+                contenders.append(BaselineRun(choices.baseline))
             return race(
                 self.name,
-                choices.chosen(self.contenders(broker)),
+                choices.chosen(contenders),
                 stream,
                 folder,
                 rounds=choices.rounds or self.rounds,

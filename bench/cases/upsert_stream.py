@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 from bench import change_stream
 from bench.cases.case import Case, Choices
 from bench.cases.kafka_json import kafka
-from bench.contenders.change_appliers import IcestreamUpsert, PysparkUpsert
+from bench.contenders.change_appliers import BaselineUpsert, IcestreamUpsert, PysparkUpsert
 from bench.harness import race
 from bench.table_files import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bench.contenders.contender import Contender
     from bench.results import Result
 
 
@@ -34,7 +35,12 @@ class UpsertStream(Case):
         changes = change_stream.make_changes(count, table_rows)
         expected = changes.expected(table_rows)
         files = write_files(change_stream.KIND, [table_rows], folder / "files")[table_rows]
-        contenders = [IcestreamUpsert(files, expected), PysparkUpsert(files, expected)]
+        contenders: list[Contender] = [
+            IcestreamUpsert(files, expected),
+            PysparkUpsert(files, expected),
+        ]
+        if choices.baseline is not None:
+            contenders.append(BaselineUpsert(files, expected, choices.baseline))
         with kafka(folder / "services") as broker:
             stream = change_stream.fill_topic(broker, changes)
             return race(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import change_stream, lake
 from bench.change_stream import ChangedLake
 from bench.contenders.contender import Command, Contender
-from bench.contenders.icestream_run import icestream_versions, started_pipeline
+from bench.contenders.icestream_run import icestream_versions, run_once, started_pipeline
 from bench.contenders.pyspark_job import kafka_connector, pyspark_versions
 from bench.contenders.upserters import spark_settings
 from bench.table_files import NAMESPACE, ROOT, job_command, make_tables, read_answer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bench.change_stream import Expected
     from bench.stream import Stream
     from bench.table_files import Files
@@ -75,6 +75,7 @@ class IcestreamUpsert(ChangeApplier):
     """`icestream run --once` with `commit_mode: upsert`, and a driver of 2 GB."""
 
     name = "icestream"
+    installation: Path | None = None
 
     def versions(self) -> dict[str, str]:
         return icestream_versions()
@@ -90,10 +91,20 @@ class IcestreamUpsert(ChangeApplier):
             pipeline=PIPELINE,
         )
         (folder / "icestream.yaml").write_text(config)
-        return Command([str(Path(sys.executable).with_name("icestream")), "run", "--once"])
+        return Command(run_once(self.installation))
 
     def started_at(self, folder: Path) -> float:
         return started_pipeline(folder, PIPELINE)
+
+
+class BaselineUpsert(IcestreamUpsert):
+    """The same by another installation, such as that of the commit before a change."""
+
+    name = "baseline"
+
+    def __init__(self, files: Files, expected: Expected, installation: Path) -> None:
+        super().__init__(files, expected)
+        self.installation = installation
 
 
 class PysparkUpsert(ChangeApplier):

@@ -49,6 +49,11 @@ def icestream_versions() -> dict[str, str]:
     return {**{part: metadata.version(part) for part in parts}, "iceberg": iceberg}
 
 
+def run_once(installation: Path | None) -> list[str]:
+    """Return the arguments that run a folder's file once, by this icestream or by another one."""
+    return [str(installation or Path(sys.executable).with_name("icestream")), "run", "--once"]
+
+
 def started_pipeline(folder: Path, pipeline: str) -> float:
     """Return when a pipeline began, in seconds since 1970."""
     # It takes its lock first of all, once Spark is there: before it looks at the table, at the
@@ -60,6 +65,7 @@ class IcestreamRun(Contender):
     """Kafka into the embedded lake, with the `high_throughput` profile and a 2 GB driver."""
 
     name = "icestream"
+    installation: Path | None = None
     table: str | None = lake.TABLE
     declares: bool = True
     sink_options: Mapping[str, str] = {}
@@ -79,10 +85,19 @@ class IcestreamRun(Contender):
             pipeline=PIPELINE,
         )
         (folder / "icestream.yaml").write_text(config)
-        return Command([str(Path(sys.executable).with_name("icestream")), "run", "--once"])
+        return Command(run_once(self.installation))
 
     def started_at(self, folder: Path) -> float:
         return started_pipeline(folder, PIPELINE)
+
+
+class BaselineRun(IcestreamRun):
+    """The same by another installation, such as that of the commit before a change."""
+
+    name = "baseline"
+
+    def __init__(self, installation: Path) -> None:
+        self.installation = installation
 
 
 class EvolvingRun(IcestreamRun):
