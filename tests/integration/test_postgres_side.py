@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from icestream.sources.postgres_cdc import PostgresCdcSource
 from icestream.sources.postgres_cdc.options import PostgresCdcOptions
 from icestream.verify import postgres_side
+from icestream.verify.checksums import Sums, Terms, differing_chunks, sums_of
 from icestream.verify.postgres_side import PostgresSide
 
 if TYPE_CHECKING:
@@ -29,11 +32,16 @@ ALTER TABLE whole REPLICA IDENTITY FULL;
 CREATE TABLE split (id int PRIMARY KEY, what text) PARTITION BY RANGE (id);
 CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (100);
 CREATE TABLE split_2 PARTITION OF split FOR VALUES FROM (100) TO (200);
+CREATE TABLE alike (id int PRIMARY KEY, numbers int[], texts text[], number float8);
+INSERT INTO alike VALUES (1, '{}', '{"a,b"}', '0'), (2, NULL, '{NULL}', '-0'),
+                         (3, '{NULL}', '{}', 'NaN'), (4, '{1,2}', NULL, NULL);
 INSERT INTO keyed SELECT n, repeat('x', 500) FROM generate_series(1, 2000) AS n;
 INSERT INTO whole VALUES ('same', 1), ('same', 1), ('other', 2);
 INSERT INTO split SELECT n, 'part' FROM generate_series(50, 149) AS n;
 """
-KEYED, BARE, WHOLE, SPLIT = (("public", name) for name in ("keyed", "bare", "whole", "split"))
+KEYED, BARE, WHOLE, SPLIT, ALIKE = (
+    ("public", name) for name in ("keyed", "bare", "whole", "split", "alike")
+)
 
 
 class Database:
@@ -90,6 +98,7 @@ def test_tables_are_told_with_their_keys(database: Database) -> None:
         BARE: (),
         WHOLE: ("_row_key",),
         SPLIT: ("id",),
+        ALIKE: ("id",),
     }
     assert point.tables[WHOLE].own == ("_row_key",)
     assert {changes.rows for changes in point.changes.values()} == {0}
@@ -179,3 +188,37 @@ def test_table_in_line_for_its_first_rows_is_not_whole(database: Database) -> No
     database.side.tables()
     assert not database.side.is_whole(KEYED, database.begin)
     assert database.side.is_whole(KEYED, {**database.begin, "pending": ["public.bare"]})
+
+
+def test_checksums_tell_arrays_and_zeros_apart(database: Database) -> None:
+    point = database.point()
+    table = point.tables[ALIKE]
+    (part,) = database.side.parts(table, 1)
+    terms = Terms(table.columns, table.key, 1)
+    source = sums_of(database.side.reader(table).read(part), terms)
+    mirrored: list[dict[str, Any]] = [
+        {"id": 1, "numbers": [], "texts": ["a,b"], "number": 0.0},
+        {"id": 2, "numbers": None, "texts": [None], "number": -0.0},
+        {"id": 3, "numbers": [None], "texts": [], "number": math.nan},
+        {"id": 4, "numbers": [1, 2], "texts": None, "number": None},
+    ]
+
+    def lake(rows: list[dict[str, Any]]) -> Sums:
+        return sums_of([pa.RecordBatch.from_pylist(rows, schema=table.columns)], terms)
+
+    assert lake(mirrored) == source
+    changes: list[tuple[int, str, Any]] = [
+        (1, "numbers", None),
+        (1, "numbers", [None]),
+        (1, "texts", ["a", "b"]),
+        (1, "number", -0.0),
+        (2, "numbers", []),
+        (2, "texts", ["NULL"]),
+        (2, "texts", []),
+        (2, "number", 0.0),
+        (3, "number", None),
+        (4, "texts", []),
+    ]
+    for number, column, value in changes:
+        changed = [{**row, column: value} if row["id"] == number else row for row in mirrored]
+        assert differing_chunks(source, lake(changed)) == [0], (number, column, value)

@@ -146,3 +146,11 @@ def test_deletion_vectors_count(lake: Lake) -> None:
     client = lake.catalog.client()
     again = LakeTable(table.name, client.load_table((*lake.namespace, "mirrored")), "orders")
     assert compare(lake, ROWS, again).rows == (RowDifference("missing", {"id": "17"}),)
+
+
+def test_rows_doubled_on_both_sides_with_other_values_are_named(lake: Lake) -> None:
+    doubled = [row(1, name="a"), row(1, name="a")]
+    table = lake_table(lake, [row(1, name="b"), row(1, name="b")])
+    found = compare(lake, doubled, table)
+    assert found.counts == {"different": 1}
+    assert found.rows == (RowDifference("different", {"id": "1"}, {"name": ("a", "b")}),)

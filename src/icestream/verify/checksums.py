@@ -2,6 +2,11 @@
 
 Rows are put into chunks by a hash of their key, not by ranges of it: two systems sort texts in two
 ways. DuckDB hashes a value by its type, so both sides are brought to the same types first.
+
+DuckDB's `hash` alone is not enough: it hashes equal what `=` calls equal (0.0 and -0.0), and it
+hashes a nested value by combining its leaves, so that null, `[]` and `[null]`, or `[[1],[2]]` and
+`[[1,2]]`, collide. `Terms.hash` gives it something that differs wherever two values do. NaN is one
+value: neither PostgreSQL nor Iceberg can tell two of them apart.
 """
 
 from __future__ import annotations
@@ -62,6 +67,11 @@ class Terms:
     def all(self) -> list[str]:
         """The names of `fit`."""
         return [f"c{at}" for at in range(len(self.columns))]
+
+    def hash(self, names: Iterable[str]) -> str:
+        """Return an expression that hashes columns of `fit`: other values, another hash."""
+        types = dict(zip(self.all, self.columns.types, strict=True))
+        return f"hash({', '.join(_distinct(name, types[name]) for name in names)})"
 
 
 class Sum(NamedTuple):
@@ -142,10 +152,10 @@ def rows_of(
     The columns are `key` (texts), `hash` (of the row), `hashes` (of each value) and `texts`.
     """
     wanted = ", ".join(map(str, chunks))
-    key = _texts(terms.keys) if terms.key else f"[({_hash(terms.all)})::VARCHAR]"
-    each = ", ".join(_signed(f"hash({name})") for name in terms.all)
+    key = _texts(terms.keys) if terms.key else f"[({terms.hash(terms.all)})::VARCHAR]"
+    each = ", ".join(_signed(terms.hash([name])) for name in terms.all)
     query = (
-        f"SELECT {key} AS key, {_signed(_hash(terms.all))} AS hash, [{each}] AS hashes, "  # noqa: S608
+        f"SELECT {key} AS key, {_signed(terms.hash(terms.all))} AS hash, [{each}] AS hashes, "  # noqa: S608
         f"{_texts(terms.all, SHOWN_LETTERS)} AS texts "
         f"FROM ({_compared(terms)}) WHERE {_chunk(terms)} IN ({wanted})"
     )
@@ -176,7 +186,7 @@ def _sums(
     rows: pa.RecordBatch | pa.Table, connection: duckdb.DuckDBPyConnection, terms: Terms
 ) -> Sums:
     connection.register("kept", rows)
-    row = _hash(terms.all)
+    row = terms.hash(terms.all)
     key = f"row({', '.join(terms.keys)})" if terms.key else "NULL"
     found = connection.execute(
         f"SELECT chunk, count(*), sum(h::HUGEINT) % {CIRCLE}, bit_xor(h), min(k), max(k) "  # noqa: S608
@@ -202,11 +212,16 @@ def _compared(terms: Terms) -> str:
 
 
 def _chunk(terms: Terms) -> str:
-    return f"({_hash(terms.keys or terms.all)} % {terms.chunks})::INTEGER"
+    return f"({terms.hash(terms.keys or terms.all)} % {terms.chunks})::INTEGER"
 
 
-def _hash(names: list[str]) -> str:
-    return f"hash({', '.join(names)})"
+def _distinct(name: str, kind: pa.DataType) -> str:
+    """Return what to hash of a column, so that values that differ hash differently."""
+    if pa.types.is_nested(kind):
+        return f"to_json({name})"
+    if pa.types.is_floating(kind):
+        return f"{name}, {name} = 0 AND signbit({name})"
+    return name
 
 
 def _signed(number: str) -> str:

@@ -143,8 +143,8 @@ class Comparison:
         by_key = rows.groupBy("key").agg(
             F.count(of(SOURCE, "hash")).alias("n_source"),
             F.count(of(LAKE, "hash")).alias("n_lake"),
-            F.bit_xor(of(SOURCE, "hash")).alias("x_source"),
-            F.bit_xor(of(LAKE, "hash")).alias("x_lake"),
+            F.sum(of(SOURCE, "hash").cast("decimal(38, 0)")).alias("sum_source"),
+            F.sum(of(LAKE, "hash").cast("decimal(38, 0)")).alias("sum_lake"),
             F.first(of(SOURCE, "hashes"), ignorenulls=True).alias("h_source"),
             F.first(of(LAKE, "hashes"), ignorenulls=True).alias("h_lake"),
             F.first(of(SOURCE, "texts"), ignorenulls=True).alias("t_source"),
@@ -158,7 +158,7 @@ class Comparison:
             .otherwise(F.lit(DIFFERENT))
         )
         place = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
-        differs = (number != 0) | (F.col("x_source") != F.col("x_lake"))
+        differs = (number != 0) | (F.col("sum_source") != F.col("sum_lake"))
         return by_key.where(differs).withColumn("kind", kind).withColumn("place", place)
 
     def _told(self, row: Row) -> RowDifference:
