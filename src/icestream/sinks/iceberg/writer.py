@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
+from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.types import UUIDType
 
 from icestream.contracts.sink import TaskWriter, WrittenFile
+from icestream.sinks.iceberg.column_metrics import FLOATS, column_metrics
 from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.partition_value import partition_json, path_to
 
@@ -99,6 +97,7 @@ class _OpenFile:
     stream: OutputStream
     parquet: pq.ParquetWriter
     partition: dict[str, Any]
+    nan_counts: dict[int, int]
     rows: int = 0
 
 
@@ -150,6 +149,27 @@ class _Writing:
     @cached_property
     def _arrow_schema(self) -> pa.Schema:
         return file_columns(self._file_schema)
+
+    @cached_property
+    def _ordered_columns(self) -> bool | list[str]:
+        """Paths of the columns whose order every reader agrees on; True for all columns.
+
+        Iceberg's Java readers skip row groups by statistics and by dictionaries. They order UUIDs
+        as signed numbers, not as bytes, and would skip rows that match.
+        """
+        paths = parquet_path_to_id_mapping(self._file_schema)
+        kinds = {path: self.schema.find_type(field_id) for path, field_id in paths.items()}
+        kept = [path for path, kind in kinds.items() if not isinstance(kind, UUIDType)]
+        return True if len(kept) == len(paths) else kept
+
+    @cached_property
+    def _float_columns(self) -> dict[int, int]:
+        """Positions of the top-level columns that can hold NaN, by field id."""
+        return {
+            column.field_id: position
+            for position, column in enumerate(self.schema.fields)
+            if isinstance(column.field_type, FLOATS)
+        }
 
     @cached_property
     def _io(self) -> FileIO:
@@ -208,6 +228,9 @@ class _Writing:
         table = pa.Table.from_batches(buffer.batches)
         file.parquet.write_table(table, row_group_size=table.num_rows)
         file.rows += table.num_rows
+        for field_id, position in self._float_columns.items():
+            nan_count = pc.sum(pc.is_nan(table.column(position))).as_py()
+            file.nan_counts[field_id] += nan_count or 0
         self.buffered_bytes -= buffer.bytes
         self.buffers[key] = _Buffer()
         if file.stream.tell() >= self.settings.target_bytes:
@@ -232,9 +255,12 @@ class _Writing:
             compression=self.settings.codec,
             compression_level=self.settings.level,
             store_decimal_as_integer=True,
+            write_statistics=self._ordered_columns,
+            use_dictionary=self._ordered_columns,
         )
         described = partition_json(self.spec, self.schema, key)
-        self.open_files[key] = _OpenFile(path, stream, parquet, described)
+        nan_counts = dict.fromkeys(self._float_columns, 0)
+        self.open_files[key] = _OpenFile(path, stream, parquet, described, nan_counts)
         return self.open_files[key]
 
     def _close(self, key: Key) -> None:
@@ -247,11 +273,6 @@ class _Writing:
 
     def _describe(self, file: _OpenFile, size: int) -> dict[str, Any]:
         """Return the file in the JSON form of Iceberg's REST specification."""
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=file.parquet.writer.metadata,
-            stats_columns=compute_statistics_plan(self._file_schema, dict(self.properties)),
-            parquet_column_mapping=parquet_path_to_id_mapping(self._file_schema),
-        ).to_serialized_dict()
         described = {
             "spec-id": self.spec.spec_id,
             "content": "data",
@@ -260,13 +281,9 @@ class _Writing:
             "partition": file.partition,
             "file-size-in-bytes": size,
             "record-count": file.rows,
-            "column-sizes": _by_field(statistics["column_sizes"]),
-            "value-counts": _by_field(statistics["value_counts"]),
-            "null-value-counts": _by_field(statistics["null_value_counts"]),
-            "nan-value-counts": _by_field(statistics["nan_value_counts"]),
-            "lower-bounds": _by_field(statistics["lower_bounds"]),
-            "upper-bounds": _by_field(statistics["upper_bounds"]),
-            "split-offsets": statistics["split_offsets"],
+            **column_metrics(
+                file.parquet.writer.metadata, self.schema, self.properties, file.nan_counts
+            ),
         }
         if self.sort_order_id:
             described["sort-order-id"] = self.sort_order_id
@@ -284,10 +301,3 @@ class _Writing:
                 self._io.delete(path)
             except OSError as exc:  # noqa: PERF203 - each file by itself
                 logger.warning("%s stays behind: %s", path, exc)
-
-
-def _by_field(values: Mapping[int, Any]) -> dict[str, list[Any]]:
-    return {
-        "keys": list(values),
-        "values": [v.hex() if isinstance(v, bytes) else v for v in values.values()],
-    }
