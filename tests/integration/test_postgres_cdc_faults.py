@@ -299,6 +299,17 @@ def test_slot_that_somebody_else_moved_on(shop: Shop) -> None:
     )
 
 
+def test_slot_dropped_and_recreated_by_somebody_else_is_refused(shop: Shop) -> None:
+    mirror = Mirror(shop.source()).follow()
+    mirror.source.close()
+    shop.run("INSERT INTO orders VALUES (1)")
+    shop.run(
+        "SELECT pg_drop_replication_slot(current_database())",
+        "SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')",
+    )
+    assert "has moved to" in message(SourceChangedError, mirror.step)
+
+
 def test_slot_of_another_kind(shop: Shop) -> None:
     shop.run(f"SELECT pg_create_logical_replication_slot('{shop.database}', 'test_decoding')")
     expected = (
@@ -331,7 +342,7 @@ def test_another_server_at_the_same_address(shop: Shop) -> None:
     here = mirror.position["system"]
     again = Mirror(shop.source(), {**mirror.position, "system": "1"})
     assert message(SourceChangedError, again.step) == (
-        f"{shop.where}: the server is not the one that was read so far: it says it is {here}, and "
-        "was 1\n  Look at `host` and `port`. If the server was replaced, read everything anew by "
-        "`icestream run --start-over`."
+        f"{shop.where}: the server has system identifier {here}, and the offset is from 1: it is "
+        "another server\n  Check `host` and `port`. If the server was replaced, load the tables "
+        "again with `icestream run --start-over`."
     )

@@ -6,7 +6,9 @@ import json
 from typing import Any, cast
 
 from icestream.sources.postgres_cdc.lag import Lag
+from icestream.sources.postgres_cdc.lineage import Anchor
 from icestream.sources.postgres_cdc.position import Note, Part, Place
+from icestream.sources.postgres_cdc.slot import SavedPlace
 from icestream.sources.postgres_cdc.waiting_changes import (
     COUNTED_BYTES,
     LOOKED_BYTES,
@@ -61,6 +63,8 @@ def test_positions_survive_json() -> None:
         part=Part("public.c", ("x", "2"), Note("3:1,2", 4, "5:9:", 70), "a text, b int4"),
         unsure={"public.e": Note("4:")},
         refresh="r",
+        timeline=2,
+        confirmed=5,
     )
     assert Place.from_json(json.loads(json.dumps(place.to_json()))) == place
 
@@ -73,6 +77,23 @@ def test_note_of_a_view_goes_where_the_log_was_when_it_was_taken() -> None:
     place = Place("1", 5, {"a": Note("1:1", 2, "5:9:", 70)})
     assert place.at(69).tables["a"] == Note("1:1", 2, "5:9:", 70)
     assert place.at(70).tables["a"] == Note("1:1", 2)
+
+
+def test_anchor_is_as_far_as_the_newest_snapshot() -> None:
+    place = Place("1", 5, {"a": Note("1:1", 2, "5:9:", 70)}, timeline=3, confirmed=4)
+    assert place.anchor == Anchor("1", timeline=3, lsn=5, snapshot_lsn=70, confirmed=4)
+    assert place.at(70).anchor == Anchor("1", timeline=3, lsn=70, snapshot_lsn=0, confirmed=4)
+
+
+def test_slot_is_saved_once_a_checkpoint_began_after_it_was_seen() -> None:
+    saved = SavedPlace()
+    saved.see(confirmed=10, log_end=20, redo=5)
+    saved.see(confirmed=15, log_end=20, redo=20)
+    assert saved.lsn == 0
+    saved.see(confirmed=18, log_end=30, redo=21)
+    assert saved.lsn == 10
+    saved.see(confirmed=25, log_end=40, redo=31)
+    assert saved.lsn == 18
 
 
 def test_log_without_changes_is_no_batch_before_the_heartbeat() -> None:

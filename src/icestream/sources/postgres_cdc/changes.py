@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from icestream.sources.postgres_cdc.lineage import Anchor
     from icestream.sources.postgres_cdc.publication import Member
     from icestream.sources.postgres_cdc.relation import Column, Relation
     from icestream.sources.postgres_cdc.server import Server, Session
@@ -42,12 +43,14 @@ class Changes:
         tables: the tables that are followed; with the snapshot, as text, that holds some of the
             changes to it already.
         identities: which tables they were when they were read, see `Relation.row_identity`.
+        anchor: what the server must have.
     """
 
     start: int
     end: int
     tables: Mapping[tuple[str, str], str | None]
     identities: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    anchor: Anchor | None = None
 
     def follows(self, relation: Relation) -> bool:
         """Tell whether a table is the one that was read; another one is read anew next."""

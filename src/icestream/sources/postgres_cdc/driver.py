@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from icestream.errors import ConnectorError, RefusedError, SourceChangedError
+from icestream.errors import ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
 from icestream.sources.postgres_cdc.changes import load_types, peek
 from icestream.sources.postgres_cdc.lag import Lag
+from icestream.sources.postgres_cdc.lineage import lineage_of, verify
 from icestream.sources.postgres_cdc.server import Server
 from icestream.sources.postgres_cdc.snapshot import Snapshot
 from icestream.sources.postgres_cdc.tables import by_label, find_tables
@@ -21,6 +22,7 @@ from icestream.sources.postgres_cdc.types import TypeCatalog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from icestream.sources.postgres_cdc.lineage import Anchor, Lineage
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
     from icestream.sources.postgres_cdc.server import Session
     from icestream.sources.postgres_cdc.tables import Found, Table
@@ -31,7 +33,6 @@ LOOK_FOR_TABLES_SECS = 10.0
 LOOK_AT_SLOT_SECS = 3.0
 
 END_OF_LOG = "SELECT (pg_catalog.pg_current_wal_flush_lsn() - '0/0')::int8"
-SYSTEM_QUERY = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 # Insert, update, delete and truncate; the rest only tells where transactions begin and end.
 COUNT_CHANGES = "count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))"
 # One row may be a transaction of its own, with a beginning and an end.
@@ -71,6 +72,7 @@ class Driver:
         self._tables_at = float("-inf")
         self._slot_at = float("-inf")
         self._advanced = 0
+        self.saved = slot.SavedPlace()
         self._left_out: set[str] = set()
 
     @property
@@ -79,27 +81,31 @@ class Driver:
         with self._lock:
             if self._session is None or self._session.is_broken:
                 self._session = self.server.connect()
+                # It may be a server that was restarted from older files.
+                self._slot_at, self.saved = float("-inf"), slot.SavedPlace()
             return self._session
 
-    def system(self) -> str:
-        """Return what tells this server from every other."""
-        return str(self.session.row(SYSTEM_QUERY)[0])
+    def lineage(self) -> Lineage:
+        """Return which log the server writes, as it was when the session was opened."""
+        session = self.session
+        if session.lineage is None:
+            session.lineage = lineage_of(session)
+        return session.lineage
 
-    def refuse_other_system(self, known: str) -> None:
-        """Refuse a server that the position does not speak of.
+    def hold_to(self, anchor: Anchor) -> None:
+        """Refuse a server that does not have the log of an offset, now and at each connection.
 
         Raises:
-            SourceChangedError: it is another one.
+            SourceChangedError: it is another server, or has lost changes that were read.
         """
-        here = self.system()
-        if here != known:
-            raise SourceChangedError(
-                f"the server is not the one that was read so far: it says it is {here}, and was "
-                f"{known}",
-                where=self.server.where,
-                todo="Look at `host` and `port`. If the server was replaced, read everything anew "
-                "by `icestream run --start-over`.",
-            )
+        before, self.server.anchor = self.server.anchor, anchor
+        session = self.session
+        is_same = before is not None and (before.system, before.timeline) == (
+            anchor.system,
+            anchor.timeline,
+        )
+        if not is_same:
+            verify(session, anchor)
 
     def end_of_log(self) -> int:
         """Return where the log ends that is safely on the server's disk."""
@@ -205,6 +211,8 @@ class Driver:
         if time.monotonic() - self._slot_at < LOOK_AT_SLOT_SECS:
             return
         found = slot.usable(self.session)
+        redo, log_end = self.session.row(slot.CHECKPOINT_QUERY)
+        self.saved.see(found.confirmed, log_end, redo)
         self.lag.slot_stands(found.confirmed)
         ours = max(current, self._advanced)
         if found.confirmed > ours:

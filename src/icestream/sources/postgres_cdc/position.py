@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from icestream.sources.postgres_cdc.lineage import Anchor
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -75,6 +77,8 @@ class Place:
         part: how far the first of them is.
         unsure: tables without a key that were read whole, under a snapshot still to be noted.
         refresh: the start of the process for which tables of `full_refresh` were read last.
+        timeline: which timeline of the server's log it is on; 0 in offsets of older versions.
+        confirmed: a place where the slot stood that no crash of the server can undo.
     """
 
     system: str
@@ -84,6 +88,16 @@ class Place:
     part: Part | None = None
     unsure: Mapping[str, Note] = field(default_factory=dict)
     refresh: str = ""
+    timeline: int = 0
+    confirmed: int = 0
+
+    @property
+    def anchor(self) -> Anchor:
+        """What a server must have for this place to be continued there."""
+        notes = [*self.tables.values(), *self.unsure.values()]
+        notes += [] if self.part is None else [self.part.note]
+        snapshot_lsn = max((note.until for note in notes), default=0)
+        return Anchor(self.system, self.timeline, self.lsn, snapshot_lsn, self.confirmed)
 
     def to_json(self) -> Position:
         """Return it as Spark logs it."""
@@ -105,6 +119,10 @@ class Place:
             told["unsure"] = {name: note.to_json() for name, note in sorted(self.unsure.items())}
         if self.refresh:
             told["refresh"] = self.refresh
+        if self.timeline:
+            told["timeline"] = self.timeline
+        if self.confirmed:
+            told["confirmed"] = self.confirmed
         return told
 
     @classmethod
@@ -122,6 +140,8 @@ class Place:
             ),
             unsure={name: Note.from_json(note) for name, note in told.get("unsure", {}).items()},
             refresh=told.get("refresh", ""),
+            timeline=told.get("timeline", 0),
+            confirmed=told.get("confirmed", 0),
         )
 
     def at(self, lsn: int) -> Place:

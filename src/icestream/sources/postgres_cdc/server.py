@@ -10,6 +10,7 @@ import psycopg
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc.copy_out import copied_out
 from icestream.sources.postgres_cdc.faults import to_error, where_is
+from icestream.sources.postgres_cdc.lineage import verify
 from icestream.sources.postgres_cdc.text_values import SESSION_SETTINGS
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from psycopg.sql import Composed
 
+    from icestream.sources.postgres_cdc.lineage import Anchor, Lineage
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
 
 CONNECT_SECS = 10
@@ -48,10 +50,13 @@ class Server:
 
     Args:
         options: which server, and as whom.
+        anchor: what the server must have, checked at each connection; None before an offset is
+            known.
     """
 
-    def __init__(self, options: PostgresCdcOptions) -> None:
+    def __init__(self, options: PostgresCdcOptions, anchor: Anchor | None = None) -> None:
         self.options = options
+        self.anchor = anchor
         self.where = where_is(options)
         self.application = f"icestream {options.slot}"[:LONGEST_NAME]
 
@@ -61,36 +66,44 @@ class Server:
         Raises:
             UnreachableError: nobody answers.
             RefusedError: the user or the password is refused.
+            SourceChangedError: the server does not have the log of the anchor.
             ConnectorError: the server is too old, or says something else.
         """
-        options = self.options
-        password = options.password
         with self.told():
-            connection = psycopg.connect(
-                host=options.host,
-                port=options.port,
-                dbname=options.database,
-                user=options.user,
-                password=password.get_secret_value() if password is not None else None,
-                sslmode=options.sslmode,
-                application_name=self.application,
-                client_encoding="UTF8",
-                connect_timeout=CONNECT_SECS,
-                # A session that waits for its tasks must not be taken for dead on the way.
-                keepalives_idle=30,
-                keepalives_interval=10,
-                keepalives_count=6,
-                autocommit=True,
-                prepare_threshold=None,  # a pool between us and the server may not keep them
-            )
+            connection = self.open_connection()
+        session = Session(self, connection)
         try:
-            self._refuse_too_old(connection.info.server_version)
-            with self.told():
-                connection.execute(APPLY_SETTINGS, [list(SETTINGS), list(SETTINGS.values())])
+            self._refuse_too_old(session.version)
+            session.rows(APPLY_SETTINGS, [list(SETTINGS), list(SETTINGS.values())])
+            if self.anchor is not None:
+                verify(session, self.anchor)
         except BaseException:
             connection.close()
             raise
-        return Session(self, connection)
+        return session
+
+    def open_connection(self, replication: str | None = None) -> psycopg.Connection[Any]:
+        """Open a plain connection, or one for commands of the replication protocol."""
+        options = self.options
+        password = options.password
+        return psycopg.connect(
+            host=options.host,
+            port=options.port,
+            dbname=options.database,
+            user=options.user,
+            password=password.get_secret_value() if password is not None else None,
+            sslmode=options.sslmode,
+            application_name=self.application,
+            client_encoding="UTF8",
+            connect_timeout=CONNECT_SECS,
+            # A session that waits for its tasks must not be taken for dead on the way.
+            keepalives_idle=30,
+            keepalives_interval=10,
+            keepalives_count=6,
+            replication=replication,
+            autocommit=True,
+            prepare_threshold=None,  # a pool between us and the server may not keep them
+        )
 
     def _refuse_too_old(self, version: int) -> None:
         if version < OLDEST_SERVER:
@@ -117,12 +130,14 @@ class Session:
     Attributes:
         connection: psycopg's own.
         version: of the server, e.g. 170005.
+        lineage: which log the server writes, as last asked; None if it was not asked.
     """
 
     def __init__(self, server: Server, connection: psycopg.Connection[Any]) -> None:
         self.server = server
         self.connection = connection
         self.version = connection.info.server_version
+        self.lineage: Lineage | None = None
 
     def rows(
         self,

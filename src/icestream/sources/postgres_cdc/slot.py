@@ -28,6 +28,10 @@ SELECT plugin::text, coalesce(database::text, ''), database = current_database()
        (confirmed_flush_lsn - '0/0')::int8, coalesce(wal_status = 'lost', false), {reason}
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 """
+CHECKPOINT_QUERY = """
+SELECT (redo_lsn - '0/0')::int8, (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8
+FROM pg_catalog.pg_control_checkpoint()
+"""
 HOLDER_QUERY = """
 SELECT s.active_pid, coalesce(a.application_name, ''), coalesce(a.usename::text, '')
 FROM pg_catalog.pg_replication_slots AS s
@@ -57,6 +61,28 @@ class Slot:
     confirmed: int
     is_lost: bool
     reason: str | None
+
+
+class SavedPlace:
+    """Finds a place of the slot that no crash of the server can undo.
+
+    The server keeps a slot that was advanced in memory until its next checkpoint. A slot that
+    stands before a place that a checkpoint has saved was restored from a backup.
+
+    Attributes:
+        lsn: the newest such place; 0 if none is known.
+    """
+
+    def __init__(self) -> None:
+        self.lsn = 0
+        self._seen: tuple[int, int] | None = None  # where the slot stood, and the log ended then
+
+    def see(self, confirmed: int, log_end: int, redo: int) -> None:
+        """Take note of where the slot stands, the log ends, and the last checkpoint began."""
+        if self._seen is not None and redo > self._seen[1]:
+            self.lsn, self._seen = self._seen[0], None
+        if self._seen is None:
+            self._seen = (confirmed, log_end)
 
 
 def look(session: Session) -> Slot | None:

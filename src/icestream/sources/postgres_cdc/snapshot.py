@@ -21,11 +21,13 @@ _log = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECS = 0.1
 SAY_AFTER_SECS = 5.0
+FLUSH_SECS = 1.0
 
 EXPORT = """
 SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text,
        (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8
 """
+FLUSHED = "SELECT (pg_catalog.pg_current_wal_flush_lsn() - '0/0')::int8"
 NEWEST_ID = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
 OLDEST_ID = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::int8"
 # A table that was written anew, e.g. for a column's new type, is empty in a view that is older, and
@@ -65,6 +67,7 @@ class Snapshot:
         self._session = session
         session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self.id, self.seen, self.lsn = session.row(EXPORT)
+        self._await_flush()
 
     @classmethod
     def open(cls, server: Server) -> Snapshot:
@@ -79,6 +82,17 @@ class Snapshot:
         except BaseException:
             session.close()
             raise
+
+    def _await_flush(self) -> None:
+        """Wait until no crash of the server can undo what it sees.
+
+        A transaction that does not wait for its log (`synchronous_commit = off`) is visible
+        before the log is on disk. The server writes it within three of its delays. After that
+        the two differ by no more than the header of a page.
+        """
+        deadline = time.monotonic() + FLUSH_SECS
+        while self._session.row(FLUSHED)[0] < self.lsn and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN_SECS / 10)
 
     def is_alive(self) -> bool:
         """Tell whether other sessions can still share it."""

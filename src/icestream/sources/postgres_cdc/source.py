@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from icestream.contracts.check import CheckStep
     from icestream.contracts.position import Position
     from icestream.sources.postgres_cdc.chunks import Bounds
+    from icestream.sources.postgres_cdc.lineage import Anchor
     from icestream.sources.postgres_cdc.steps import Asked
     from icestream.sources.postgres_cdc.tables import Table
 
@@ -53,11 +54,13 @@ class WholeRows:
         ranges: the rows.
         snapshot: by which all tasks share one view of the database.
         version: the place of the log that it shows.
+        anchor: what the server must have.
     """
 
     ranges: tuple[Range, ...]
     snapshot: str
     version: int
+    anchor: Anchor
 
 
 class PostgresCdcSource(Source[PostgresCdcOptions]):
@@ -84,7 +87,6 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         self._read_under: dict[str, Note] = {}
         self._planned: Place | None = None
         self._bounds: dict[Asked, Bounds] = {}
-        self._known_system: str | None = None
         self._committed: Place | None = None
 
     def identity(self) -> str:
@@ -94,20 +96,20 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
     def first(self) -> Position:
         """Make the publication and the slot, and put every table in line."""
         driver = self._driver
-        system = driver.system()
+        lineage = driver.lineage()
+        start = Place(lineage.system, 0, timeline=lineage.timeline)
         tables = driver.tables(anew=True)
         lsn = driver.make_slot() if self.options.follows else 0
         followed = {
             label: note_of(table) for label, table in tables.items() if table.mode == "incremental"
         }
         if self.options.snapshot == "never":
-            return Place(system, lsn, followed).to_json()
-        return Place(system, lsn, pending=tuple(tables), refresh=self._refresh).to_json()
+            return replace(start, lsn=lsn, tables=followed).to_json()
+        return replace(start, lsn=lsn, pending=tuple(tables), refresh=self._refresh).to_json()
 
     def newest(self, current: Position) -> Position:
         """Return the place where every table is read and the log is followed to its end."""
-        place, driver = Place.from_json(current), self._driver
-        self._refuse_other_system(place)
+        place, driver = self._held(Place.from_json(current)), self._driver
         if self.options.follows:
             driver.watch_slot(place.lsn)
         goal = self._goal(place)
@@ -122,10 +124,13 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         driver.snapshot()
         return goal.at(self._end_of_log(place)).to_json()
 
-    def _refuse_other_system(self, place: Place) -> None:
-        if self._known_system != place.system:
-            self._driver.refuse_other_system(place.system)
-            self._known_system = place.system
+    def _held(self, place: Place) -> Place:
+        """Return a place on the timeline of the server, which is refused if it lost changes."""
+        self._driver.hold_to(place.anchor)
+        timeline, saved = self._driver.lineage().timeline, self._driver.saved.lsn
+        if place.timeline in (0, timeline):
+            saved = max(saved, place.confirmed)
+        return replace(place, timeline=timeline, confirmed=saved)
 
     def _end_of_log(self, place: Place) -> int:
         return max(self._driver.end_of_log(), place.lsn) if self.options.follows else place.lsn
@@ -145,7 +150,9 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         }
         refreshes = any(table.mode == "full_refresh" for table in tables.values())
         refresh = self._refresh if refreshes and self._reads_whole else place.refresh
-        return Place(place.system, place.lsn, {**kept, **there}, refresh=refresh)
+        return replace(
+            place, tables={**kept, **there}, pending=(), part=None, unsure={}, refresh=refresh
+        )
 
     @property
     def _reads_whole(self) -> bool:
@@ -174,6 +181,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
     def cap(self, start: Position, end: Position, max_rows: int) -> Position:
         """Return where the next batch ends: tables are read whole before the log is followed."""
         place, goal, driver = Place.from_json(start), Place.from_json(end), self._driver
+        place = replace(place, timeline=goal.timeline, confirmed=goal.confirmed)
         if not self._is_read_whole(place, goal):
             tables = driver.tables()
             in_line = put_in_line(
@@ -194,6 +202,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
         """Cut tables that are read whole; the log is read by one task."""
         begin, stop = Place.from_json(start), Place.from_json(end)
+        self._driver.hold_to(stop.anchor)
         if begin.pending:
             return self._whole_splits(begin, stop, slots)
         if begin.lsn == stop.lsn:
@@ -201,7 +210,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         self._driver.close_snapshot()
         tables = {names_of(label): note.seen for label, note in begin.tables.items()}
         identities = {names_of(label): note.table for label, note in begin.tables.items()}
-        asked = Changes(begin.lsn, stop.lsn, tables, identities)
+        asked = Changes(begin.lsn, stop.lsn, tables, identities, stop.anchor)
         return [Split(asked, self._waiting.rows(begin.lsn, stop.lsn))]
 
     def _whole_splits(self, begin: Place, stop: Place, slots: int) -> list[Split]:
@@ -218,7 +227,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
                 self._read_under[table.label] = note_of(table, snapshot)
         chunk_rows = self.options.snapshot_chunk_rows
         return [
-            Split(WholeRows(tuple(each.ranges), snapshot.id, snapshot.lsn), each.rows)
+            Split(WholeRows(tuple(each.ranges), snapshot.id, snapshot.lsn, stop.anchor), each.rows)
             for each in dealt(parts, slots, chunk_rows)
         ]
 
@@ -246,7 +255,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield blocks of one table each, in a task."""
-        server = Server(self.options)
+        server = Server(self.options, split.what.anchor)
         if isinstance(split.what, Changes):
             yield from read_changes(server, split.what)
             return
@@ -262,7 +271,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         """Let the server remove the log before a position."""
         place = Place.from_json(position)
         if self.options.follows:
-            self._refuse_other_system(place)
+            self._driver.hold_to(place.anchor)
             before, self._committed = self._committed, place
             if before is not None and not (before.pending or before.unsure):
                 self._waiting.learn(place.lsn - before.lsn, rows)
