@@ -7,6 +7,7 @@ IcestreamError                 exit 1
 ├── UnavailableError           exit 2   named in the configuration, not built in this version
 ├── ConnectorError             exit 1   a source, catalog or store answered with an error
 │   └── TransientError         exit 1   passing: the pipeline is restarted by its policy
+│       ├── LostReportsError   exit 1   tasks ran, and the driver did not hear from all of them
 │       └── UnreachableError   exit 3   nobody answered at that address
 ├── CommitError                exit 1   the table did not take the batch
 │   ├── CommitConflictError    exit 1   other writers moved the table during every attempt
@@ -100,6 +101,13 @@ class ConnectorError(IcestreamError):
 
 class TransientError(ConnectorError):
     """A passing fault: the pipeline is restarted by its `restart` policy."""
+
+
+class LostReportsError(TransientError):
+    """Spark ran a job, and the driver did not get one report from each of its tasks.
+
+    Nothing is committed: rows that were written but not reported would be missing.
+    """
 
 
 class UnreachableError(TransientError):

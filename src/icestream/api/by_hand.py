@@ -98,8 +98,9 @@ class IcebergSink(TableSink):
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        from icestream.contracts.reports import REPORT_COLUMN, gather
         from icestream.engine.arrow_map import map_in_arrow
-        from icestream.engine.tasks import WriteOnly, read_reports
+        from icestream.engine.tasks import WriteOnly
 
         if isinstance(rows, pa.Table):
             if not self.sort_columns():
@@ -109,8 +110,7 @@ class IcebergSink(TableSink):
         self.prepare(to_arrow_schema(rows.schema))
         if self.sort_columns():
             rows = rows.sortWithinPartitions(*self.sort_columns())
-        task = WriteOnly(self.writer())
-        reports = read_reports(map_in_arrow(rows, task, "report binary").collect())
+        reports = gather(map_in_arrow(rows, WriteOnly(self.writer()), REPORT_COLUMN))
         for report in reports:
             if report.error is not None:
                 raise report.error

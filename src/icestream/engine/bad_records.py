@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icestream.contracts.records import BadRecord
+from icestream.contracts.reports import shortened
 from icestream.engine.dead_letters import extra_as_json
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ def note_bad(
 ) -> None:
     """Count bad records; keep some as examples, and all as dead letters.
 
+    The report says where an example is and why it is bad. Its bytes may be many, and only the
+    dead letter holds them.
+
     Args:
         records: the records, good and bad.
         found: index and reason of each bad one.
@@ -36,14 +40,11 @@ def note_bad(
     for index, reason in found:
         report.bad += 1
         if first is not None:
-            report.told[first + index] = reason
-        is_example = len(report.examples) < BAD_EXAMPLES
-        if bad is None and not is_example:
-            continue
-        raw = records.values[index].as_py()
-        extra = extra_as_json(records.extra, index)
-        record = BadRecord(raw, reason, records.position(index), extra)
-        if is_example:
-            report.examples.append(record)
+            report.told[first + index] = shortened(reason)
+        if len(report.examples) < BAD_EXAMPLES:
+            where = shortened(records.position(index))
+            report.examples.append(BadRecord(None, shortened(reason), where))
         if bad is not None:
-            bad.add(record)
+            raw = records.values[index].as_py()
+            extra = extra_as_json(records.extra, index)
+            bad.add(BadRecord(raw, reason, records.position(index), extra))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.many_tables import ManyTables, MirroredTables, added_up
+from icestream.contracts.reports import run_tasks
 from icestream.engine import tasks
 from icestream.engine.change_batches import write_changes
 from icestream.engine.crash_points import reach
@@ -224,13 +225,12 @@ def write_files(
 def _reports(
     spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading, letters: DeadLetters | None
 ) -> list[tasks.Report]:
-    count = len(reading.splits)
-    numbers = spark.range(0, count, 1, max(count, 1))
     if not plan.uses_spark_sql():
         plan.sink.prepare(reading.columns, declared=plan.source.declares())
         read, faults = checked(plan, reading, letters)
         task = tasks.ReadAndWrite(read, plan.sink.writer(), faults)
-        return tasks.read_reports(numbers.mapInArrow(task, "report binary").collect())
+        reports: list[tasks.Report] = run_tasks(spark, len(reading.splits), task)
+        return reports
     from icestream.engine.through_spark import ThroughSpark
 
-    return ThroughSpark(spark, plan, reading, letters, tells=reading.tells).write(numbers)
+    return ThroughSpark(spark, plan, reading, letters, tells=reading.tells).write()

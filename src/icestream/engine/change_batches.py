@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.changes import shape_of
+from icestream.contracts.reports import run_tasks
 from icestream.engine import tasks
 from icestream.engine.change_reading import ChangeReading
 from icestream.engine.outcome import Outcome, bad_record, discard, letters_of
@@ -33,7 +34,6 @@ def write_changes(
 ) -> Outcome:
     """Read the splits and write files, with each table following its own in the source."""
     shapes = list(plan.source.shapes(splits))
-    numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
     letters = letters_of(plan, mark)
     outcome = Outcome()
     for _ in range(ROUNDS):
@@ -50,7 +50,7 @@ def write_changes(
         )
         outcome = Outcome(reading=reading)
         task = tasks.ReadAndWrite(reading, sink.writer())
-        for report in tasks.read_reports(numbers.mapInArrow(task, "report binary").collect()):
+        for report in run_tasks(spark, len(splits), task):
             outcome.add(report)
         failed = outcome.error or bad_record(plan, outcome, mark)
         if failed is None and not outcome.new_shapes:

@@ -6,16 +6,14 @@ dead-letter table that holds a batch is thus the proof that the whole batch is s
 
 from __future__ import annotations
 
-import pickle
 import time
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from icestream.contracts.many_tables import ManyTables
 from icestream.contracts.records import BadRecord
+from icestream.contracts.reports import as_report, run_tasks
 from icestream.contracts.transform import ROW
 from icestream.engine.crash_points import AFTER_TABLE, reach
 from icestream.engine.dead_letters import DeadLetters, row_as_json
@@ -26,6 +24,7 @@ from icestream.metrics.events import BatchSkipped, BatchSpread, BatchWritten, Re
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from icestream.contracts.many_tables import RefusedRows, TableCommits
@@ -197,10 +196,7 @@ def _write_letters(
         (part, f"table {one.table}: {one.error.what}") for one in refused for part in one.parts
     )
     letters = DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    task = WriteRefused(reading, letters, parts)
-    # The bytes come from our own tasks, over Spark's own authenticated connection.
-    found = [pickle.loads(row[0]) for row in numbers.mapInArrow(task, "files binary").collect()]  # noqa: S301
+    found = run_tasks(spark, len(parts), WriteRefused(reading, letters, parts))
     return [file for files in found for file in files]
 
 
@@ -216,9 +212,7 @@ class WriteRefused:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 read, reason = self.parts[number]
-                files = self.letters.write(self._records(read(), reason))
-                packed = pa.array([pickle.dumps(files)], pa.binary())
-                yield pa.RecordBatch.from_arrays([packed], ["files"])
+                yield as_report(number, self.letters.write(self._records(read(), reason)))
 
     def _records(self, batches: Iterable[pa.RecordBatch], reason: str) -> Iterator[list[BadRecord]]:
         numbers: list[int] = []

@@ -30,7 +30,7 @@ class Outcome:
     files: list[WrittenFile] = field(default_factory=list)
     dead_files: list[WrittenFile] = field(default_factory=list)
     bad: int = 0
-    examples: list[tuple[tuple[bool, int], BadRecord]] = field(default_factory=list)
+    examples: list[tuple[int, BadRecord]] = field(default_factory=list)
     new_fields: dict[str, pa.DataType] = field(default_factory=dict)
     wider: dict[str, pa.Field] = field(default_factory=dict)
     unmet: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Outcome:
     reading: tasks.Reading | None = None
 
     def add(self, report: tasks.Report) -> None:
-        """Take up the report of one task."""
+        """Take up the report of one task. Only those that read have examples."""
         if isinstance(report.error, NewShapesError):
             self.new_shapes += report.error.shapes
             self.files += report.error.files
@@ -52,7 +52,7 @@ class Outcome:
         self.files += report.files
         self.dead_files += report.dead_files
         self.bad += report.bad
-        self.examples += [(_order(report), example) for example in report.examples]
+        self.examples += [(report.split, example) for example in report.examples]
         self.new_fields = merge_fields(self.new_fields, report.new_fields)
         self.wider = join_columns(self.wider, report.wider)
         self.unmet.update(report.unmet)
@@ -88,8 +88,3 @@ def bad_record(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> Icestre
         "`on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink "
         f"{plan.sink_name!r}.",
     )
-
-
-def _order(report: tasks.Report) -> tuple[bool, int]:
-    """Order reports by split; numbers below zero are of tasks that come after the reading."""
-    return report.split < 0, abs(report.split)

@@ -6,7 +6,6 @@ error of ours travels inside it and keeps its class, which an exception through 
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.contracts.records import BadRecord, Records
+from icestream.contracts.reports import as_report, shortened
 from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from icestream.engine.dead_letters import DeadLetters
     from icestream.engine.row_faults import RowFaults
 
-REPORT = pa.schema([("report", pa.binary())])
-
 
 @dataclass
 class Report:
     """What became of one split.
 
     Attributes:
+        split: number of the split; where Spark hands rows to a task, of the partition.
         bad: records that can't be decoded or cast.
+        examples: some of them, without their bytes.
         unmet: rows that do not meet an expectation, by its name.
         unmet_rows: rows that do not meet some expectation.
         unmet_examples: such a row as JSON, for each expectation that ends the batch.
@@ -178,7 +178,7 @@ class ReadAndWrite:
                 rows = self.reading.rows(report)
                 good = rows if self.faults is None else self.faults.good_rows(rows, report)
                 report.files = self.writer.write(good)
-            yield _as_batch(report)
+            yield as_report(split, report)
 
 
 @dataclass(frozen=True)
@@ -205,28 +205,25 @@ class WriteOnly:
     faults: RowFaults | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        report = Report(-1)
+        report = Report(_partition())
         with _reported(report):
             good = batches if self.faults is None else self.faults.good_rows(batches, report)
             report.files = self.writer.write(_counted(good, report))
-        yield _as_batch(report)
+        yield as_report(report.split, report)
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """Takes bad rows out before a transform that would lose sight of them."""
+    """Takes bad rows out before a transform that would lose sight of them.
+
+    Reports leave through an accumulator.
+    """
 
     faults: RowFaults
     note: Callable[[Report], None]
-    stage: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        part = context.partitionId() if context is not None else 0
-        # A number of its own, so that a task that runs twice is noted once.
-        report = Report(-1 - (self.stage << 32) - part)
+        report = Report(_partition())
         with _reported(report):
             yield from self.faults.good_rows(batches, report)
         self.note(report)
@@ -243,26 +240,23 @@ class _reported:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, IcestreamError):
+            error.what = shortened(error.what)
             self._report.error = error
             return True
         return isinstance(error, Stop)
 
 
-def read_reports(rows: Iterable[Any]) -> list[Report]:
-    """Return the reports that the tasks of a job yielded."""
-    # The bytes come from our own tasks, over Spark's own authenticated connection.
-    return [pickle.loads(row[0]) for row in rows]  # noqa: S301
+def _partition() -> int:
+    """Return the number of the partition that this task works on."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
 
 
 def _split_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
     for batch in batches:
         yield from batch.column(0).to_pylist()
-
-
-def _as_batch(report: Report) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([pickle.dumps(report)], pa.binary())], schema=REPORT
-    )
 
 
 def _counted(batches: Iterable[pa.RecordBatch], report: Report) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.reports import REPORT_COLUMN, gather
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine import tasks
 from icestream.engine.arrow_map import map_in_arrow
@@ -14,11 +15,10 @@ from icestream.engine.row_faults import HIDDEN, RowFaults
 from icestream.errors import BadRecordError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
 
     from icestream.contracts.transform import Transform
+    from icestream.engine.accumulated import StageReports
     from icestream.engine.dead_letters import DeadLetters
     from icestream.plan.plan import PipelinePlan
 
@@ -42,38 +42,46 @@ class ThroughSpark:
     letters: DeadLetters | None = None
     tells: bool = False
 
-    def write(self, numbers: DataFrame) -> list[tasks.Report]:
-        """Read, transform and write the splits; return what became of them."""
+    def write(self) -> list[tasks.Report]:
+        """Read, transform and write the splits; return what became of them.
+
+        Raises:
+            LostReportsError: a task did not report.
+        """
+        from icestream.engine.accumulated import StageReports
+
+        with StageReports(self.spark) as stages:
+            rows = self._rows(stages)
+            _, check = checked(self.plan, self.reading, self.letters)
+            faults = self._faults() if check or set(rows.columns) & set(HIDDEN) else None
+            if check is not None and faults is not None:
+                faults = replace(faults, check=check.check, keeps_number=check.keeps_number)
+            written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
+            # Spark leaves the reading out where no row can pass, as with `filter: false`.
+            is_left_out = not stages.arrived and not _reads(rows)
+            noted = [] if is_left_out else stages.all()
+        for report in written:
+            report.rows = 0
+        return [*noted, *written]
+
+    def _rows(self, stages: StageReports) -> DataFrame:
+        """Return the rows to write, in the order of the sink, which is made ready for them."""
         from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-        from icestream.engine.accumulated import ReportList
-
-        noted = self.spark.sparkContext.accumulator({}, ReportList())
-
-        def note(report: tasks.Report) -> None:
-            noted.add({report.split: report})
-
         reading = replace(self.reading, numbered=self._wants_numbers())
-        task = tasks.ReadOnly(reading, note)
+        count = len(reading.splits)
+        task = tasks.ReadOnly(reading, stages.add(count))
+        numbers = self.spark.range(0, count, 1, max(count, 1))
         rows = numbers.mapInArrow(task, from_arrow_schema(reading.promised()))
-        rows = self._transformed(rows, note)
+        rows = self._transformed(rows, stages)
         expectations = self.plan.sink.expectations()
         if expectations:
             rows = with_unmet(rows, expectations, f"pipeline {self.plan.name!r}")
         rows = self._with_computed(rows)
-        shape = to_arrow_schema(rows.schema)
-        self.plan.sink.prepare(_visible(shape), declared=self.plan.source.declares())
+        columns = _visible(to_arrow_schema(rows.schema))
+        self.plan.sink.prepare(columns, declared=self.plan.source.declares())
         order = self.plan.sink.sort_columns()
-        if order:
-            rows = rows.sortWithinPartitions(*order)
-        _, check = checked(self.plan, self.reading, self.letters)
-        faults = self._faults() if check or set(shape.names) & set(HIDDEN) else None
-        if check is not None and faults is not None:
-            faults = replace(faults, check=check.check, keeps_number=check.keeps_number)
-        written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
-        for report in written:
-            report.rows = 0
-        return [*noted.value.values(), *written]
+        return rows.sortWithinPartitions(*order) if order else rows
 
     def _with_computed(self, rows: DataFrame) -> DataFrame:
         """Add the columns that the sink wants beside the rows' own."""
@@ -118,7 +126,7 @@ class ThroughSpark:
             tells=self.tells,
         )
 
-    def _transformed(self, rows: DataFrame, note: Callable[[tasks.Report], None]) -> DataFrame:
+    def _transformed(self, rows: DataFrame, stages: StageReports) -> DataFrame:
         from pyspark.errors import AnalysisException
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
@@ -126,10 +134,10 @@ class ThroughSpark:
         if self._notes_faults():
             rows = rows.withColumn(FAULT, no_fault)
         try:
-            for stage, transform in enumerate(self.plan.transforms):
+            for transform in self.plan.transforms:
                 after = _carried(transform, rows)
                 if after is None:
-                    after = transform.apply(self._set_aside(rows, note, stage))
+                    after = transform.apply(self._set_aside(rows, stages))
                     if self._notes_faults():
                         after = after.withColumn(FAULT, no_fault)
                 rows = after
@@ -141,18 +149,24 @@ class ThroughSpark:
             ) from exc
         return rows
 
-    def _set_aside(
-        self, rows: DataFrame, note: Callable[[tasks.Report], None], stage: int
-    ) -> DataFrame:
+    def _set_aside(self, rows: DataFrame, stages: StageReports) -> DataFrame:
         """Take bad rows out now, since what follows would lose sight of them."""
         if FAULT not in rows.columns:
             return rows.drop(ROW)
         kept = rows.drop(ROW, FAULT).schema
-        return map_in_arrow(rows, tasks.SetAside(self._faults(), note, stage), kept)
+        if len(stages) == 1:
+            # Only steps from row to row came before: the very tasks that read the splits.
+            note = stages.add(len(self.reading.splits))
+        else:
+            # How many tasks follow a shuffle, adaptive execution decides as it runs; it starts none
+            # where no row comes out. Without it a single partition is always one task.
+            self.spark.conf.set("spark.sql.adaptive.enabled", "false")
+            rows, note = rows.coalesce(1), stages.add(1)
+        return map_in_arrow(rows, tasks.SetAside(self._faults(), note), kept)
 
     def _collect(self, rows: DataFrame, task: tasks.WriteOnly) -> list[tasks.Report]:
         try:
-            return tasks.read_reports(map_in_arrow(rows, task, "report binary").collect())
+            return gather(map_in_arrow(rows, task, REPORT_COLUMN))
         except _row_errors() as exc:
             told = next(iter(str(exc).splitlines()), exc)
             what = "a transform"
@@ -199,6 +213,11 @@ def _steps(rows: DataFrame) -> list[str]:
         node = node.children().head()
         names.append(node.nodeName())
     return names
+
+
+def _reads(rows: DataFrame) -> bool:
+    """Tell whether Spark runs the reading to make the rows."""
+    return "MapInArrow" in rows._jdf.queryExecution().optimizedPlan().toString()
 
 
 def _visible(columns: Any) -> Any:

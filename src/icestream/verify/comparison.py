@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icestream.contracts.reports import collect_exactly
 from icestream.sinks.iceberg.jobs import run_pieces
 from icestream.verify.agreed_types import common_type, converted
 from icestream.verify.checksums import RowTask, Sums, SumTask, Terms, differing_chunks
@@ -115,17 +116,21 @@ class Comparison:
         self, source: Sums, lake: Sums, limit: int
     ) -> tuple[dict[str, int], tuple[RowDifference, ...]]:
         """Return how many rows differ, by kind, and the first of them by kind and key."""
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
         chunks = differing_chunks(source, lake)
         if not chunks:
             return {}, ()
         found = self._differing(tuple(chunks)).cache()
         try:
-            counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-            first = found.orderBy("place", "key").limit(limit).collect()
+            counted = [F.count(F.when(F.col("kind") == kind, 1)).alias(kind) for kind in KINDS]
+            (counts,) = collect_exactly(found.agg(*counted), 1)
+            shown = found.orderBy("place", "key").limit(limit)
+            first = collect_exactly(shown, min(limit, sum(counts)))
         finally:
             found.unpersist()
         return (
-            {kind: counts[kind] for kind in KINDS if kind in counts},
+            {kind: counts[kind] for kind in KINDS if counts[kind]},
             tuple(self._told(row) for row in first),
         )
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from tests.unit.engine.test_columns import json_source, splits
 
+from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
-from icestream.engine.tasks import ReadAndWrite, Reading, read_reports
+from icestream.engine.tasks import ReadAndWrite, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,11 +36,8 @@ def read(*, widening: bool, stop_at_bad: bool = True) -> Report:
         widening=widening,
     )
     numbers = pa.RecordBatch.from_pydict({"split": [0]})
-    [report] = [
-        report
-        for batch in ReadAndWrite(reading, Discarding())([numbers])
-        for report in read_reports([batch.column(0).to_pylist()])
-    ]
+    [batch] = ReadAndWrite(reading, Discarding())([numbers])
+    report: Report = unpacked(batch.column(0)[0].as_py())[1]
     return report
 
 

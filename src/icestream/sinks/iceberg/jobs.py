@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import pyarrow as pa
-
+from icestream.contracts.reports import as_report, run_tasks
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 Piece = TypeVar("Piece")
@@ -25,17 +24,15 @@ def run_pieces(
 
     An error of ours keeps its class: it travels as an outcome, which an exception through Spark
     would not.
+
+    Raises:
+        LostReportsError: the outcome of a piece did not reach the driver.
     """
-    if not pieces:
-        return []
-    count = len(pieces)
-    numbers = spark.range(0, count, 1, count)
-    rows = numbers.mapInArrow(_Task(pieces, work), "outcome binary").collect()
-    found: dict[int, Any] = dict(pickle.loads(row.outcome) for row in rows)  # noqa: S301 - ours
-    for outcome in found.values():
+    outcomes: list[Any] = run_tasks(spark, len(pieces), _Task(pieces, work))
+    for outcome in outcomes:
         if isinstance(outcome, IcestreamError):
             raise outcome
-    return [found[index] for index in range(count)]
+    return outcomes
 
 
 class _Task(Generic[Piece, Outcome]):
@@ -51,5 +48,4 @@ class _Task(Generic[Piece, Outcome]):
                     outcome = self._work(self._pieces[number])
                 except IcestreamError as exc:
                     outcome = exc
-                packed = pickle.dumps((number, outcome), protocol=pickle.HIGHEST_PROTOCOL)
-                yield pa.RecordBatch.from_arrays([pa.array([packed], pa.binary())], ["outcome"])
+                yield as_report(number, outcome)

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from icestream.contracts.quoting import quote_for_spark
+from icestream.contracts.reports import collect_exactly
 from icestream.errors import (
     CheckpointLostError,
     CommitConflictError,
@@ -108,10 +109,11 @@ def _run(target: Target, check: PublishCheck, snapshot: int, to: str, where: str
     name = quote_for_spark(target.catalog.name, *target.namespace, target.table)
     query = check.sql.strip().rstrip(";")
     try:
-        found = target.session.sql(
+        counted = target.session.sql(
             f"WITH rows AS (SELECT * FROM {name} VERSION AS OF {snapshot}) "  # noqa: S608 - a file's own query
             f"SELECT count(*) FROM ({query}\n)"
-        ).collect()[0][0]
+        )
+        ((found,),) = collect_exactly(counted, 1)
     except PySparkException as exc:
         first = next(iter(str(exc).splitlines()), type(exc).__name__)
         raise PublishError(

@@ -1,0 +1,139 @@
+"""Reports of Spark tasks to the driver: one from every task, or the job has failed.
+
+PySpark's `collect()` returns an empty list, and raises nothing, when the JVM thread that serves the
+result runs out of memory; an accumulator update that fails is only logged. Rows whose report is
+missing would then never be committed although the batch counts as written. So every job that
+gathers reports says how many there must be, and a missing or repeated one is an error.
+
+Reports are for counts and file names. What grows with the rows goes to a file.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.errors import LostReportsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    Task = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+REPORT_COLUMN = "report binary"
+# What a report carries of one value, such as an example of a bad record.
+LONGEST_TEXT = 1_000
+SHOWN_TASKS = 10
+
+
+def as_report(number: int, content: object) -> pa.RecordBatch:
+    """Return the report of one task, as the row that the task yields."""
+    packed = pickle.dumps((number, content), protocol=pickle.HIGHEST_PROTOCOL)
+    return pa.RecordBatch.from_arrays([pa.array([packed], pa.binary())], ["report"])
+
+
+def run_tasks(spark: SparkSession, count: int, task: Task) -> list[Any]:
+    """Run `task` for each number below `count`, in a Spark task of its own.
+
+    Returns:
+        What each reported, in the order of the numbers.
+
+    Raises:
+        LostReportsError: a report did not arrive, or arrived twice.
+    """
+    if not count:
+        return []
+    numbers = spark.range(0, count, 1, count)
+    rows = collected(numbers.mapInArrow(task, REPORT_COLUMN))
+    return one_each([unpacked(row[0]) for row in rows], range(count))
+
+
+def gather(reports: DataFrame) -> list[Any]:
+    """Return the reports of a job whose number of tasks only Spark knows, in partition order.
+
+    Spark adds them up to a single row: an aggregate without groups has exactly one row, even
+    without input, so that a result which was lost can be told from one that is empty.
+
+    Raises:
+        LostReportsError: the result did not arrive.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+    (row,) = collect_exactly(reports.agg(F.collect_list("report")), 1)
+    found = [unpacked(each) for each in row[0]]
+    return one_each(found, sorted({number for number, _ in found}))
+
+
+def collect_exactly(rows: DataFrame, count: int) -> list[Row]:
+    """Collect a result whose number of rows is known.
+
+    Raises:
+        LostReportsError: another number of rows arrived.
+    """
+    found = collected(rows)
+    if len(found) != count:
+        raise LostReportsError(
+            f"{len(found)} of the {count} rows of a Spark job's result reached the driver",
+            todo=_TODO,
+        )
+    return found
+
+
+def collected(rows: DataFrame) -> list[Row]:
+    """Collect a result of which `collect` itself does not say whether all of it arrived."""
+    return rows.collect()
+
+
+def unpacked(report: bytes) -> tuple[int, Any]:
+    """Return the number of the task, and what it reported."""
+    # The bytes come from our own tasks, over Spark's own authenticated connection.
+    found: tuple[int, Any] = pickle.loads(report)  # noqa: S301
+    return found
+
+
+def one_each(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> list[Any]:
+    """Return the reports in the order of `tasks`, each of which must have reported once.
+
+    Raises:
+        LostReportsError: one did not, or a report of another task is among them.
+    """
+    arrived: dict[int, list[Any]] = {}
+    for number, content in reports:
+        arrived.setdefault(number, []).append(content)
+    missing = [number for number in tasks if number not in arrived]
+    if missing:
+        raise LostReportsError(
+            f"the reports of {len(missing)} of {len(tasks)} tasks did not reach the driver: "
+            f"{_listed(missing)}",
+            todo=_TODO,
+        )
+    expected = set(tasks)
+    surplus = [n for n, found in arrived.items() if len(found) > 1 or n not in expected]
+    if surplus:
+        raise LostReportsError(
+            f"{len(surplus)} tasks reported twice, or were never started: {_listed(surplus)}",
+            todo=_TODO,
+        )
+    return [arrived[number][0] for number in tasks]
+
+
+def shortened(text: str) -> str:
+    """Return a text for a report: whole, or its beginning and how long it was."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:LONGEST_TEXT]}... ({len(text):,} characters)"
+
+
+_TODO = (
+    "Nothing was committed; the batch is replayed. If this happens again, the driver is short of "
+    "memory: raise `spark.driver.memory`, or set a smaller `max_batch_rows`."
+)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, sorted(numbers)[:SHOWN_TASKS]))
+    return f"{shown}, ..." if len(numbers) > SHOWN_TASKS else shown

@@ -1,0 +1,163 @@
+"""Reports of tasks: one from each, or the job has failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from icestream.contracts import reports
+from icestream.contracts.reports import as_report, one_each, run_tasks, shortened, unpacked
+from icestream.engine.accumulated import ReportParam, StageReports
+from icestream.engine.tasks import Report
+from icestream.errors import IcestreamError, LostReportsError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
+TODO = (
+    "\n  Nothing was committed; the batch is replayed. If this happens again, the driver is short "
+    "of memory: raise `spark.driver.memory`, or set a smaller `max_batch_rows`."
+)
+
+
+class Job:
+    """As much of a DataFrame as a job needs whose result is lost on its way to the driver."""
+
+    def __init__(self, lose: Callable[[list[Any]], list[Any]]) -> None:
+        self._lose = lose
+        self._rows: list[Any] = []
+
+    def range(self, start: int, end: int, step: int, tasks: int) -> Job:
+        assert (start, step, tasks) == (0, 1, end)
+        self._rows = list(range(end))
+        return self
+
+    def mapInArrow(self, task: Callable[[Any], Iterable[pa.RecordBatch]], schema: str) -> Job:  # noqa: N802
+        assert schema == "report binary"
+        batches = [batch for number in self._rows for batch in task([number])]
+        self._rows = [tuple(batch.column(0).to_pylist()) for batch in batches]
+        return self
+
+    def collect(self) -> list[Any]:
+        return self._lose(self._rows)
+
+
+def say(numbers: Iterable[int]) -> Iterable[pa.RecordBatch]:
+    return [as_report(number, f"task {number}") for number in numbers]
+
+
+def run(lose: Callable[[list[Any]], list[Any]], count: int = 3) -> list[str]:
+    job: Any = Job(lose)
+    return run_tasks(job, count, say)
+
+
+def test_reports_come_in_the_order_of_the_tasks() -> None:
+    assert run(lambda rows: rows[::-1]) == ["task 0", "task 1", "task 2"]
+    assert run(lambda rows: rows, count=0) == []
+
+
+@pytest.mark.parametrize(
+    ("lose", "what"),
+    [
+        (lambda _: [], "the reports of 3 of 3 tasks did not reach the driver: 0, 1, 2"),
+        (lambda rows: rows[:2], "the reports of 1 of 3 tasks did not reach the driver: 2"),
+        (
+            lambda rows: [*rows, rows[1]],
+            "1 tasks reported twice, or were never started: 1",
+        ),
+        (
+            lambda rows: [*rows, (as_report(7, "?").column(0)[0].as_py(),)],
+            "1 tasks reported twice, or were never started: 7",
+        ),
+    ],
+)
+def test_lost_or_repeated_report_fails_the_job(
+    lose: Callable[[list[Any]], list[Any]], what: str
+) -> None:
+    with pytest.raises(LostReportsError) as caught:
+        run(lose)
+    assert str(caught.value) == what + TODO
+    assert isinstance(caught.value, TransientError)
+
+
+def test_few_of_many_missing_tasks_are_named() -> None:
+    with pytest.raises(LostReportsError) as caught:
+        one_each([], range(100))
+    assert caught.value.what == (
+        "the reports of 100 of 100 tasks did not reach the driver: "
+        "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+    )
+
+
+def test_result_of_another_length_fails_the_job() -> None:
+    job: Any = Job(lambda _: [])
+    with pytest.raises(LostReportsError) as caught:
+        reports.collect_exactly(job, 1)
+    assert str(caught.value) == "0 of the 1 rows of a Spark job's result reached the driver" + TODO
+
+
+def test_long_text_is_cut_and_its_length_named() -> None:
+    assert shortened("x" * 1_000) == "x" * 1_000
+    assert shortened("x" * 20_000_000) == "x" * 1_000 + "... (20,000,000 characters)"
+
+
+def test_report_crosses_with_its_number() -> None:
+    batch = as_report(4, IcestreamError("wrong", where="here"))
+    number, error = unpacked(batch.column(0)[0].as_py())
+    assert (number, str(error)) == (4, "here: wrong")
+
+
+class Context:
+    """As much of a Spark context as accumulators need, whose updates are lost if told so."""
+
+    def __init__(self) -> None:
+        self.made: list[Accumulated] = []
+        self.sparkContext = self
+
+    def accumulator(self, value: Any, param: ReportParam) -> Accumulated:
+        self.made.append(Accumulated(value, param))
+        return self.made[-1]
+
+
+class Accumulated:
+    def __init__(self, value: Any, param: ReportParam) -> None:
+        self.value = value
+        self._param = param
+        self.is_lost = False
+
+    def add(self, update: list[Any]) -> None:
+        # As in a task: added to a zero of its own first, then to what the driver has.
+        sent = self._param.addInPlace(self._param.zero(self.value), update)
+        if not self.is_lost:
+            self.value = self._param.addInPlace(self.value, sent)
+
+
+def test_every_stage_must_report_once_and_jobs_leave_nothing_behind() -> None:
+    spark: Any = Context()
+    with StageReports(spark) as stages:
+        reading, cleaning = stages.add(2), stages.add(1)
+        for number in (1, 0, 1):  # a task that ran twice counts once
+            reading(Report(number, rows=5))
+        cleaning(Report(0, bad=1))
+        assert [(report.split, report.bad) for report in stages.all()] == [(0, 0), (1, 0), (0, 1)]
+    reading(Report(0))  # a task that ends after its job
+
+    with StageReports(spark) as stages:
+        stages.add(1)(Report(0))
+        assert len(stages.all()) == 1
+    assert [each.value for each in spark.made] == [{}]
+
+
+def test_lost_update_of_an_accumulator_fails_the_job() -> None:
+    spark: Any = Context()
+    with StageReports(spark) as stages:
+        note = stages.add(2)
+        note(Report(0))
+        spark.made[0].is_lost = True
+        note(Report(1))
+        with pytest.raises(LostReportsError) as caught:
+            stages.all()
+    assert str(caught.value) == "the reports of 1 of 2 tasks did not reach the driver: 1" + TODO
