@@ -32,7 +32,7 @@ def refuse_unfit(
     from icestream.plan import build, refuse_planned
     from icestream.plan.mirror_checks import transforms_refused
 
-    if not re.match(NAME_PATTERN, name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise PlanError(
             f"{name!r} is no name for a pipeline",
             todo="Begin with a letter, and go on with letters, digits, '_' and '-'.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 from icestream.contracts.connecting import Connecting
+from icestream.contracts.identifiers import Identifier, name_problem, shorten
 from icestream.contracts.source import OptionsT
 from icestream.errors import IcestreamError, PlanError
 
@@ -54,6 +55,10 @@ class Abilities:
     multi_table_commits: bool = False
     vends_credentials: bool = False
     case_sensitive: bool = True
+
+    def stored_name(self, identifier: Identifier) -> Identifier:
+        """Return an identifier as the catalog stores it: in lower case where it ignores case."""
+        return identifier if self.case_sensitive else tuple(part.lower() for part in identifier)
 
 
 class Catalog(ABC, Generic[OptionsT]):
@@ -103,12 +108,35 @@ class Catalog(ABC, Generic[OptionsT]):
             RefusedError: credentials or permissions were refused.
         """
 
+    def table_identifier(self, namespace: tuple[str, ...], table: str) -> Identifier:
+        """Return the identifier of a table, as this catalog stores it.
+
+        Raises:
+            PlanError: no table of this catalog can have that name.
+        """
+        self.refuse_namespace(namespace)
+        problem = name_problem(table)
+        if problem is not None:
+            raise PlanError(
+                f"{shorten(table)!r} is not a valid table name: {problem}",
+                todo="Choose another name.",
+            )
+        return self.abilities.stored_name((*namespace, table))
+
     def refuse_namespace(self, namespace: tuple[str, ...]) -> None:
         """Refuse a namespace that this kind of catalog cannot have.
 
         Raises:
-            PlanError: it lies in another one, and the catalog has one level only.
+            PlanError: a level of it has no valid name; or it lies in another one, and the catalog
+                has one level only.
         """
+        for level in namespace:
+            problem = name_problem(level)
+            if problem is not None:
+                raise PlanError(
+                    f"{shorten(level)!r} is not a valid namespace: {problem}",
+                    todo="Choose another name.",
+                )
         if len(namespace) > 1 and not self.abilities.nested_namespaces:
             raise PlanError(
                 f"the namespace {'.'.join(namespace)!r} lies in another one, and the catalog "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icestream.contracts.identifiers import name_problem, shorten
 from icestream.errors import IcestreamError, PlanError
 from icestream.plan.expectation_checks import expectation_problems
 from icestream.plan.mirror_checks import mirror_problems, reads_changes
@@ -93,6 +94,20 @@ class _SinkCheck:
         return PlanError(what, where=where, todo=todo)
 
     def _names(self) -> Iterator[PlanError]:
+        named = {
+            "namespace": self.options.namespace,
+            "table": (self.options.table,) if self.options.table else (),
+            "dead_letter": [part for part in (self.options.dead_letter or "").split(".") if part],
+        }
+        for field, parts in named.items():
+            for part in parts:
+                problem = name_problem(part)
+                if problem is not None:
+                    yield self._problem(
+                        field,
+                        f"{shorten(part)!r} is not a valid name: {problem}",
+                        "Choose another name.",
+                    )
         if self.for_changes or self.options.route_by is not None:
             return
         for field, example in (("namespace", "analytics"), ("table", "events")):

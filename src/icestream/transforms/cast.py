@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.options import ShorthandOptions
-from icestream.contracts.quoting import quote_for_spark
 from icestream.contracts.transform import FAULT, Transform
 from icestream.transforms.columns import require_columns
 

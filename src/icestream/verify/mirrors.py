@@ -44,7 +44,7 @@ class Mirror:
 
     def identifier(self, table: TableNames) -> tuple[str, ...]:
         """Return namespace and table of what mirrors a table of the database."""
-        return identifier_of(self.sink, Shape(table))
+        return identifier_of(self.sink, Shape(table), self.catalog)
 
     def name(self, table: TableNames) -> str:
         """Return the full name of what mirrors a table, the catalog's first."""

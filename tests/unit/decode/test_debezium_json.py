@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pytest
 from tests.unit.decode.debezium_events import decode, encoded, envelope, member, told, with_schema
 
 from icestream.contracts.changes import UNSENT
@@ -43,6 +44,18 @@ def test_changes_keep_their_order_and_name_their_table_and_key() -> None:
 def test_mysql_table_is_named_by_its_database() -> None:
     event = (ONE, envelope("c", after=ONE, connector="mysql", db="shop", schema=None))
     assert decoded(event) == [("shop.orders", ("id",), [{"id": 1, "__op": "c"}])]
+
+
+@pytest.mark.parametrize("source", [{}, {"table": "x"}, {"schema": "s", "table": ""}])
+@pytest.mark.parametrize("typed", [False, True])
+def test_record_whose_source_names_no_table_is_bad(source: Any, typed: bool) -> None:
+    nameless = {**envelope("c", after=TWO), "source": source}
+    events = [envelope("c", after=ONE), nameless]
+    values = [with_schema(event, ID) if typed else event for event in events]
+    changes = decode(DebeziumJsonDecoder(), list(zip([ONE, TWO], values, strict=True)))
+
+    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
+    assert [reason for _, reason in changes.bad] == ["its `source` does not name a table"]
 
 
 def test_truncate_has_no_values_and_the_key_that_its_table_was_known_by() -> None:

@@ -196,3 +196,22 @@ def test_view_needs_a_query_or_aggregates() -> None:
         "orders.yaml:2:3 views.v: a view needs either `sql` or `aggregates`\n"
         "  Add e.g. `aggregates: {orders: count(*)}`."
     )
+
+
+@pytest.mark.parametrize(
+    ("head", "field", "name"),
+    [
+        ("namespace: sales, table: '../../x'", "table", "../../x"),
+        ("namespace: ['a/b'], table: x", "namespace", "a/b"),
+        ("namespace: a, table: x, on_error: dead_letter, dead_letter: a.x/y", "dead_letter", "x/y"),
+    ],
+)
+def test_name_that_is_a_path_is_refused(head: str, field: str, name: str) -> None:
+    text = f"sinks: {{lake: {{connector: iceberg, config: {{{head}}}}}}}\n"
+    with pytest.raises(ConfigError) as caught:
+        build(parse(text, "orders.yaml"))
+
+    (problem,) = caught.value.problems
+    assert f"sinks.lake.config.{field}" in problem.where
+    assert problem.what == f"{name!r} is not a valid name: it contains a path separator"
+    assert problem.todo == "Choose another name."

@@ -60,6 +60,9 @@ class Lot:
         return Lot(self.places[flags], self.ops.filter(kept), before, after, source, self.columns)
 
 
+NO_TABLE = "its `source` does not name a table"
+
+
 @dataclass(frozen=True)
 class Part:
     """Changes of one table and one schema, in their order.
@@ -83,7 +86,10 @@ def parts_of(
     lot: Lot, topic: names.Table, placeholder: Placeholder
 ) -> tuple[dict[names.Table, Part], Bad]:
     """Return the changes of each table, and the records that are none."""
-    lot, removed, bad = _sorted_out(lot)
+    nameless = np.zeros(0, bool) if lot.source is None else ~names.are_named(lot.source)
+    without_table = [(int(lot.places[at]), NO_TABLE) for at in np.flatnonzero(nameless)]
+    lot, removed, bad = _sorted_out(lot.where(~nameless) if without_table else lot)
+    bad += without_table
     rows, is_bad, nulled = _rows(lot, placeholder, bad)
     if is_bad.any():
         rows, lot = rows.filter(pa.array(~is_bad)), lot.where(~is_bad)

@@ -31,9 +31,7 @@ def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
 
     MySQL and MariaDB have no schemas beneath a database, so there the database is the first name.
     """
-    db, schema, table = (source.field(name) for name in ("db", "schema", "table"))
-    # An empty text is no schema, as null is none.
-    outer = pc.coalesce(pc.if_else(pc.equal(schema, ""), pa.scalar(None, pa.string()), schema), db)
+    outer, table = _outer(source), source.field("table")
     one, other = outer.dictionary_encode(), table.dictionary_encode()
     if len(one.dictionary) == 1 and len(other.dictionary) == 1:
         only = (one.dictionary[0].as_py(), other.dictionary[0].as_py())
@@ -42,6 +40,22 @@ def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
     tables: list[Table] = list(dict.fromkeys(pairs))
     numbers: dict[Table, int] = {pair: number for number, pair in enumerate(tables)}
     return tables, np.array([numbers[pair] for pair in pairs], np.int64)
+
+
+def are_named(source: pa.Array) -> npt.NDArray[np.bool_]:
+    """Tell which rows name their table in full."""
+    full = pc.and_(
+        pc.not_equal(_outer(source), ""), pc.not_equal(source.field("table"), "")
+    ).fill_null(False)
+    flags: npt.NDArray[np.bool_] = full.to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _outer(source: pa.Array) -> pa.Array:
+    """Return the schema of each row's table, or its database where that has no schemas."""
+    db, schema = source.field("db"), source.field("schema")
+    # An empty text is no schema, as null is none.
+    return pc.coalesce(pc.if_else(pc.equal(schema, ""), pa.scalar(None, pa.string()), schema), db)
 
 
 def is_aside(fields: set[str], key: set[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icestream.contracts.changes import DELETES
-from icestream.contracts.quoting import quote_for_spark
+from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.sink import Expectation
 
 if TYPE_CHECKING:

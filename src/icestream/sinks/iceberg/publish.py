@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from icestream.contracts.quoting import quote_for_spark
+from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.reports import collect_exactly
 from icestream.errors import (
     CheckpointLostError,

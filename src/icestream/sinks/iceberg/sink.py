@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.check import CheckStep
 from icestream.contracts.faults import told
-from icestream.contracts.quoting import quote_for_spark
+from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.sink import Expectation, Sink
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.expectations import expectations_of

@@ -46,9 +46,13 @@ class Target:
         self.options = options
         self.catalog = catalog
         self.sink_name = sink_name
-        self.namespace: tuple[str, ...] = tuple(options.namespace or ())
-        catalog.refuse_namespace(self.namespace)
-        self.table = options.table or ""
+        # A sink of many tables is built from one without a table.
+        *namespace, self.table = (
+            catalog.table_identifier(tuple(options.namespace), options.table)
+            if options.table
+            else (*options.namespace, "")
+        )
+        self.namespace: tuple[str, ...] = tuple(namespace)
         self.seen: str | None = None
         self._session: SparkSession | None = None
         self._cache: Path | None = None

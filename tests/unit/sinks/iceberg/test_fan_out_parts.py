@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from icestream.contracts.catalog import Abilities
 from icestream.contracts.mark import BatchMark
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, CorruptStateError, SchemaMismatchError
 from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.fanout import staging
 from icestream.sinks.iceberg.fanout.memory import Memory
+from icestream.sinks.iceberg.fanout.naming import TableNaming
 from icestream.sinks.iceberg.fanout.routes import NO_NAME, Route, RouteFaults, column_path
 from icestream.sinks.iceberg.fanout.staging import RoutingWriter, StagedRows
 from icestream.sinks.iceberg.fanout.writing import Unit, _bins, _cut
@@ -23,7 +25,8 @@ from icestream.sinks.iceberg.sweeping import sweep
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROUTE_BY_KIND = Route(("kind",), ("db",), frozenset({("db", "dead")}))
+NAMING = TableNaming(Abilities(nested_namespaces=True), dead_letter=("db", "dead"))
+ROUTE_BY_KIND = Route(("kind",), ("db",), NAMING)
 COLUMNS = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("note", pa.string())])
 
 
@@ -74,27 +77,37 @@ def test_value_names_a_table(value: str, table: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("", "a part of it is empty"),
-        ("sales.", "a part of it is empty"),
-        ("..", "a part of it is empty"),
-        ("../secret", "a part of it is empty"),
-        ("a/b", "it has a space, a slash, a quote or a control character in it"),
-        ("a b", "it has a space, a slash, a quote or a control character in it"),
-        ("a\nb", "it has a space, a slash, a quote or a control character in it"),
-        ("dead", "that is the table of dead letters"),
-        ("db.dead", "that is the table of dead letters"),
+        ("", "it is empty"),
+        ("sales.", "it is empty"),
+        ("..", "it is empty"),
+        ("../secret", "it is empty"),
+        ("a/b", "it contains a path separator"),
+        ("a\\b", "it contains a path separator"),
+        ("a\nb", "it contains a control character"),
+        (" a", "it begins or ends with a space"),
+        ("a#b", "it contains '?' or '#', which cannot be part of a file location"),
+        ("dead", "it is the dead-letter table"),
+        ("db.dead", "it is the dead-letter table"),
+        ("orders__tombstones", "such a table stores the deleted keys of another one"),
+        ("__icestream", "rows are staged in a folder of that name"),
     ],
 )
 def test_value_that_names_no_table_is_refused(value: str, reason: str) -> None:
-    with pytest.raises(ValueError, match="is no name for a table") as caught:
+    with pytest.raises(ValueError, match="is not a valid table name") as caught:
         ROUTE_BY_KIND.table_of(value)
-    assert str(caught.value) == f"route_by: {value!r} is no name for a table: {reason}"
+    assert str(caught.value) == f"route_by: {value!r} is not a valid table name: {reason}"
 
 
 def test_long_name_is_refused_and_shown_in_short() -> None:
-    with pytest.raises(ValueError, match="longer than 255 characters") as caught:
+    with pytest.raises(ValueError, match="longer than 255 bytes") as caught:
         ROUTE_BY_KIND.table_of("x" * 300)
-    assert "x" * 40 + "...'" in str(caught.value)
+    assert f"'{'x' * 57}...' is not" in str(caught.value)
+
+
+def test_nested_namespace_is_refused_where_the_catalog_has_none() -> None:
+    route = Route(("kind",), ("db",), TableNaming(Abilities()))
+    with pytest.raises(ValueError, match="the catalog has no nested namespaces"):
+        route.table_of("a.b.orders")
 
 
 def test_faults_are_told_row_by_row_and_only_if_there_are_any() -> None:
@@ -106,7 +119,7 @@ def test_faults_are_told_row_by_row_and_only_if_there_are_any() -> None:
     assert found.to_pylist() == [
         None,
         "route_by: the row names no table, its value is null",
-        "route_by: '' is no name for a table: a part of it is empty",
+        "route_by: '' is not a valid table name: it is empty",
     ]
 
 
@@ -138,7 +151,7 @@ def test_row_without_its_key_is_told_beside_one_without_a_table(tmp_path: Path) 
 
 def test_name_inside_a_struct_is_found() -> None:
     rows = pa.RecordBatch.from_pylist([{"meta": {"kind": 7}}, {"meta": None}])
-    route = Route(("meta", "kind"), ("db",))
+    route = Route(("meta", "kind"), ("db",), NAMING)
     route.check(rows.schema)
 
     assert route.values(rows).to_pylist() == ["7", None]

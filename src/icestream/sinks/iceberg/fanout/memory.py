@@ -13,7 +13,7 @@ from icestream.errors import CorruptStateError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.sinks.iceberg.fanout.routes import Identifier
+    from icestream.contracts.identifiers import Identifier
 
 FILE = "fan-out.json"
 

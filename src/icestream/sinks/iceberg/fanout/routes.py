@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.contracts.identifiers import shorten
 from icestream.contracts.many_tables import ROUTE
 from icestream.errors import BadRecordError, SchemaMismatchError
-from icestream.sinks.iceberg.properties import TOMBSTONES
+from icestream.sinks.iceberg.fanout.naming import TableNaming
 
 if TYPE_CHECKING:
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.identifiers import Identifier
     from icestream.sinks.iceberg.missing_values import MissingValues
     from icestream.sinks.iceberg.options import IcebergOptions
 
-Identifier = tuple[str, ...]
-
 COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")
 PART = re.compile(r"\w+|`[^`]+`")
-# A slash would lead out of the table's folder, and quotes and spaces out of what SQL takes.
-ODD = re.compile(r"[\x00-\x20/\\`'\"]")
-LONGEST_NAME = 255
 NO_NAME = "route_by: the row names no table, its value is null"
 
 
@@ -41,19 +39,18 @@ class Route:
     Attributes:
         path: the column with the name, and the way into it where that is a struct.
         namespace: where a bare name is.
-        reserved: names that are no row's to choose, such as the table of dead letters.
+        naming: which names are valid.
     """
 
     path: tuple[str, ...]
     namespace: Identifier
-    reserved: frozenset[Identifier] = frozenset()
+    naming: TableNaming
 
     @classmethod
-    def of(cls, options: IcebergOptions) -> Route:
+    def of(cls, options: IcebergOptions, catalog: Catalog[Any]) -> Route:
         assert options.route_by is not None  # noqa: S101 - a fan-out has one
-        dead = options.dead_letter_name()
-        reserved = frozenset() if dead is None else frozenset({(*dead[0], dead[1])})
-        return cls(column_path(options.route_by) or (ROUTE,), options.namespace, reserved)
+        path = column_path(options.route_by) or (ROUTE,)
+        return cls(path, options.namespace, TableNaming.of(options, catalog))
 
     def check(self, columns: pa.Schema) -> None:
         """Look whether rows with these columns can name a table.
@@ -93,22 +90,12 @@ class Route:
             ValueError: it names none; the message says why.
         """
         *namespace, table = value.split(".")
-        identifier = (*(namespace or self.namespace), table)
-        reason = None
-        if not all(identifier):
-            reason = "a part of it is empty"
-        elif ODD.search(value):
-            reason = "it has a space, a slash, a quote or a control character in it"
-        elif len(value) > LONGEST_NAME:
-            reason = f"it is longer than {LONGEST_NAME} characters"
-        elif identifier in self.reserved:
-            reason = "that is the table of dead letters"
-        elif table.endswith(TOMBSTONES):
-            reason = "a table of that name remembers the deleted keys of another one"
-        if reason is not None:
-            shown = value if len(value) <= LONGEST_NAME else value[:40] + "..."
-            raise ValueError(f"route_by: {shown!r} is no name for a table: {reason}")
-        return identifier
+        try:
+            return self.naming.identifier(namespace or self.namespace, table)
+        except ValueError as exc:
+            raise ValueError(
+                f"route_by: {shorten(value)!r} is not a valid table name: {exc}"
+            ) from None
 
     def tables(self, values: pa.Array) -> dict[str, Identifier]:
         """Return the table of each name among the values.

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from icestream.contracts.identifiers import Identifier
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import TaskWriter, WrittenFile
-    from icestream.sinks.iceberg.fanout.routes import Identifier
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.sink import IcebergSink
 

@@ -17,6 +17,7 @@ from icestream.contracts.many_tables import ROUTE, TableCommits, added_up
 from icestream.contracts.sink import Commit, Expectation
 from icestream.errors import CommitConflictError, IcestreamError
 from icestream.sinks.iceberg.expectations import expectations_of
+from icestream.sinks.iceberg.fanout.naming import STAGING
 from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.sort import parse_sort
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Where rows are put aside: beside the tables, under a name that no table has.
-STAGING = "__icestream"
-
 
 class FanOutSink(TablesSink):
     """The tables that rows name."""
@@ -58,7 +56,7 @@ class FanOutSink(TablesSink):
     def route(self) -> Route:
         from icestream.sinks.iceberg.fanout.routes import Route
 
-        return Route.of(self.options)
+        return Route.of(self.options, self.catalog)
 
     def identity(self) -> str:
         return ".".join((self.catalog.name, *self.options.namespace, "*"))

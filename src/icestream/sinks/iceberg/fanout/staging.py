@@ -22,7 +22,8 @@ from icestream.sinks.iceberg.fanout.routes import bad_row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from icestream.sinks.iceberg.fanout.routes import Identifier, Route
+    from icestream.contracts.identifiers import Identifier
+    from icestream.sinks.iceberg.fanout.routes import Route
     from icestream.sinks.iceberg.missing_values import MissingValues
 
 FLUSH_BYTES = 64 << 20

@@ -6,9 +6,9 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 
 from icestream.contracts.faults import told
+from icestream.contracts.identifiers import folder_name
 from icestream.contracts.mark import is_of_replay
 from icestream.errors import CheckpointLostError, TransientError
 from icestream.sinks.iceberg.fanout.memory import Memory
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
+    from icestream.contracts.identifiers import Identifier
     from icestream.contracts.mark import BatchMark
     from icestream.errors import ConnectorError
-    from icestream.sinks.iceberg.fanout.routes import Identifier
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.sink import IcebergSink
@@ -203,7 +203,7 @@ class Tables:
         from icestream.sinks.iceberg.java import java_errors
 
         assert self._cache is not None  # noqa: S101 - `open` comes first
-        folder = self._cache / "tables" / quote(".".join(table), safe="")
+        folder = self._cache / "tables" / folder_name(table)
         try:
             sink.open(self.spark, self._pipeline, folder)
         except java_errors() as exc:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.changes import OP
+from icestream.contracts.identifiers import shorten
 from icestream.errors import SchemaMismatchError
+from icestream.sinks.iceberg.fanout.naming import TableNaming
 
 if TYPE_CHECKING:
+    from icestream.contracts.catalog import Catalog
     from icestream.contracts.changes import Shape
-    from icestream.sinks.iceberg.fanout.routes import Identifier
+    from icestream.contracts.identifiers import Identifier
     from icestream.sinks.iceberg.mirror.columns import Cover
     from icestream.sinks.iceberg.options import IcebergOptions
 
@@ -19,10 +22,24 @@ if TYPE_CHECKING:
 OP_NAME = "_op"
 
 
-def identifier_of(options: IcebergOptions, shape: Shape) -> Identifier:
-    """Return the table that mirrors one of the source: its own names, unless the file says."""
+def identifier_of(options: IcebergOptions, shape: Shape, catalog: Catalog[Any]) -> Identifier:
+    """Return the table that mirrors one of the source: its own names, unless the file says.
+
+    Raises:
+        SchemaMismatchError: there can't be a table of that name.
+    """
     namespace = tuple(options.namespace) or shape.table[:-1]
-    return (*namespace, options.table or shape.table[-1])
+    table = options.table or shape.table[-1]
+    try:
+        return TableNaming.of(options, catalog).identifier(namespace, table)
+    except ValueError as exc:
+        target = shorten(".".join((*namespace, table)))
+        raise SchemaMismatchError(
+            f"table {shorten('.'.join(shape.table))!r} of the source cannot be mirrored: "
+            f"{target!r} is not a valid table name: {exc}",
+            todo="Rename it at the source, or leave it out of the tables that the source reads. "
+            "If it is the only one, name its target with `namespace` and `table`.",
+        ) from None
 
 
 def op_name_of(options: IcebergOptions) -> str | None:

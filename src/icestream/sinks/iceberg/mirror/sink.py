@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
+    from icestream.contracts.identifiers import Identifier
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.sink import TaskWriter, WrittenFile
-    from icestream.sinks.iceberg.fanout.routes import Identifier
     from icestream.sinks.iceberg.fanout.shares import Share
     from icestream.sinks.iceberg.mirror.table import MirrorTable
 
@@ -97,7 +97,10 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
 
     def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""
-        table = identifier_of(self.options, shape_of(shapes[0]))
+        try:
+            table = identifier_of(self.options, shape_of(shapes[0]), self.catalog)
+        except SchemaMismatchError as exc:
+            raise exc.at(f"sink {self.name!r}") from None
         owner = self._sources.setdefault(table, source)
         if owner != source:
             raise SchemaMismatchError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from icestream.contracts.quoting import quote_for_spark
+from icestream.contracts.identifiers import quote_for_spark
 from icestream.sinks.iceberg.java_files import LiveFiles
 from icestream.sinks.iceberg.java_table import Change
 from icestream.sinks.iceberg.jobs import run_pieces
