@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.fixtures.nessie",
     "tests.fixtures.oauth_gateway",
     "tests.fixtures.postgres",
+    "tests.fixtures.random_draws",
     "tests.fixtures.rest_catalog",
     "tests.fixtures.s3_store",
     "tests.fixtures.schema_registry",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.fixtures.oauth_gateway import OAuthGateway, StorageKeys
 from tests.fixtures.spark import Lake, tell_spark
-from tests.fixtures.steady_pipeline import ROWS_A_SECOND, SteadyPipeline
+from tests.fixtures.steady_pipeline import PATIENCE_SECS, ROWS_A_SECOND, SteadyPipeline
+from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.errors import RefusedError
@@ -61,10 +62,14 @@ def test_token_that_runs_out_is_renewed(
     pipeline = SteadyPipeline(lake, NEVER_ENDING)
 
     with pipeline.running():
-        given = oauth_gateway.requests["token"]
-        pipeline.wait_for_more_rows(ROWS_A_SECOND * 8)
+        given = oauth_gateway.tokens()
+        # Two renewals: by the second one, no request with a token from before the first is left.
+        wait_until(
+            lambda: len(oauth_gateway.tokens()) >= len(given) + 2, "renewals", secs=PATIENCE_SECS
+        )
+        oauth_gateway.expire_tokens(given)
+        pipeline.wait_for_more_rows(ROWS_A_SECOND * 2)
 
-    assert oauth_gateway.requests["token"] > given
     # A restart would fetch a new token too.
     assert restarts(lake) == []
     assert_no_row_is_missing(pipeline)
@@ -108,25 +113,28 @@ def lending_gateway(rest_catalog_on_s3: RestServer) -> Iterator[OAuthGateway]:
 
 
 class Lender:
-    """Lends the keys of a user of the store; the user before is then forgotten."""
+    """Lends the keys of the newest user of the store."""
 
     def __init__(self, store: S3Store, secs: float) -> None:
         self.store = store
         self.secs = secs
         self.users: list[str] = []
+        self.times_lent = 0
+        self.add_user()
 
     def __call__(self) -> StorageKeys:
-        if not self.users:
-            self.change()
+        self.times_lent += 1
         secret = f"secret-of-{self.users[-1]}"
         return StorageKeys(self.users[-1], secret, secs=self.secs)
 
-    def change(self) -> None:
+    def add_user(self) -> None:
         user = f"u{secrets.token_hex(6)}"
         self.store.add_user(user, f"secret-of-{user}", role="admin")
-        for before in self.users:
-            self.store.remove_user(before)
-        self.users = [user]
+        self.users.append(user)
+
+    def remove_older_users(self) -> None:
+        while len(self.users) > 1:
+            self.store.remove_user(self.users.pop(0))
 
 
 @pytest.mark.parametrize(("secs", "is_replayed"), [(5, False), (3600, True)], ids=["5", "3600"])
@@ -148,8 +156,14 @@ def test_keys_that_the_catalog_lends_are_renewed(
     pipeline = SteadyPipeline(lake, NEVER_ENDING)
 
     with pipeline.running():
-        lender.change()
-        pipeline.wait_for_more_rows(ROWS_A_SECOND * 8)
+        lender.add_user()
+        lent = lender.times_lent
+        if not is_replayed:
+            wait_until(lambda: lender.times_lent > lent, "new keys", secs=PATIENCE_SECS)
+            # The batches that began with the old keys.
+            pipeline.wait_for_more_rows(ROWS_A_SECOND * 2)
+        lender.remove_older_users()
+        pipeline.wait_for_more_rows(ROWS_A_SECOND * 4)
 
     assert_no_row_is_missing(pipeline)
     assert bool(restarts(lake)) is is_replayed

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from tests.fixtures.command_line import Icestream
 
-SHORT_SECS = 0.5
-PATIENT_SECS = 30
+SHORT_SECS = 2
+PATIENT_SECS = 120
 
 ENDING = """\
 import threading

@@ -74,7 +74,7 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
         "Add `rest.credential: CLIENT_ID:CLIENT_SECRET`, or a bearer token as `rest.token`.",
     ),
     "expired token": (
-        lambda gateway: at(gateway.uri, token=gateway.new_token(secs=1e-9)),
+        lambda gateway: at(gateway.uri, token=gateway.new_token(is_live=False)),
         RefusedError,
         "the bearer token is refused: the bearer token is missing or has expired",
         "Has it run out? Renew `rest.token`, or use a client credential, which is renewed by "

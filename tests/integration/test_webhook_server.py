@@ -172,6 +172,7 @@ def test_either_live_token_is_believed(started: Started) -> None:
 def test_sender_of_a_byte_now_and_then_is_cut_off(started: Started) -> None:
     server = started(receive_timeout_secs=1)
     ended = threading.Event()
+    began = time.monotonic()
     connection = server.raw()
 
     def drip() -> None:
@@ -185,14 +186,13 @@ def test_sender_of_a_byte_now_and_then_is_cut_off(started: Started) -> None:
 
     thread = threading.Thread(target=drip)
     thread.start()
-    began = time.monotonic()
     try:
         answer = connection.recv(65_536)
     finally:
         ended.set()
         thread.join()
         connection.close()
-    assert 0.9 < time.monotonic() - began < 10
+    assert time.monotonic() - began >= 1
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert json.loads(body) == {"error": "the request did not arrive within 1 s"}
@@ -216,16 +216,17 @@ def test_request_that_stops_halfway_is_cut_off(started: Started, sent: bytes) ->
 
 
 def test_deadline_is_for_one_request_and_not_for_a_connection(started: Started) -> None:
-    server = started(receive_timeout_secs=0.5)
+    server = started(receive_timeout_secs=2)
     whole = b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
     with server.raw() as connection:
-        for _ in range(4):
+        opened, sent = time.monotonic(), 0
+        while time.monotonic() < opened + 2.5:
             connection.sendall(whole)
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
-            time.sleep(0.3)
+            sent += 1
         connection.sendall(whole[:-1])
         assert received(connection).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-    assert server.endpoint.spool.end == 4
+    assert server.endpoint.spool.end == sent
 
 
 def test_pipelined_requests_are_answered_in_turn(started: Started) -> None:
@@ -267,7 +268,7 @@ def test_requests_of_the_same_moment_share_a_sync(
 
     def slow(arrivals: Any) -> list[bool]:
         groups.append(len(arrivals))
-        assert gate.wait(20)
+        assert gate.wait(120)
         return real(arrivals)
 
     monkeypatch.setattr(spool, "append", slow)

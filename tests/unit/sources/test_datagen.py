@@ -180,7 +180,7 @@ def test_schema_given_as_ddl_is_the_rows_schema() -> None:
 
 
 def test_a_million_rows_are_made_in_a_few_seconds() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
 
     assert all_rows(DatagenSource(DatagenOptions(rows=1_000_000))).num_rows == 1_000_000
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
