@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from icestream.errors import SourceChangedError
 from icestream.sources.postgres_cdc import slot
 from icestream.sources.postgres_cdc.column_numbers import find_dropped, numbered
 from icestream.sources.postgres_cdc.lsn import as_lsn
@@ -123,6 +124,12 @@ def load_types(session: Session, types: TypeCatalog, columns: Sequence[Column]) 
         types.add(session.rows(TYPES_QUERY, [unknown]))
 
 
+def _key_now(now: Table, columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return those columns of a message that are the key of the table now."""
+    numbers = {column.number for column in now.relation.columns if column.name in now.order}
+    return tuple(column.name for column in columns if column.number in numbers)
+
+
 def _listed(publications: Sequence[str]) -> str:
     """Return names as pgoutput reads them: a list of identifiers."""
     return ",".join(sql.Identifier(name).as_string() for name in publications)
@@ -162,24 +169,35 @@ class _Catalog:
             # By what its rows were told apart is not known any more where the log flags them all.
             return None if relation.identity == FULL else relation
         member = self._members.get(now.names)
-        now = narrowed(now, None if member is None else member.columns, None)
+        now = narrowed(now, None if member is None else member.columns)
         dropped = find_dropped(self._session, relation.id, relation.xid)
         columns = numbered(relation.columns, now.relation.columns, dropped)
         key = relation.key
         if relation.identity == FULL:
             # The log flags every column; which ones are the key is told by their numbers.
-            numbers = {c.number for c in now.relation.columns if c.name in now.order}
-            primary = tuple(c.name for c in columns if c.number in numbers)
-            key = key_of(FULL, columns, primary)
+            key = key_of(FULL, columns, _key_now(now, columns))
         elif now.relation.identity == NOTHING:  # the log may flag a key that lacks a column
             key = ()
         # An older row says nothing of a column that was added since, least of all that it is gone.
         last = max((column.number or 0 for column in columns), default=0)
         is_whole = all((column.number or 0) <= last for column in now.relation.columns)
         found = replace(relation, columns=columns, key=key, is_whole=is_whole)
-        # Left out only if the table is another by now as well, since it is read anew then.
-        is_kept = self._asked.follows(found) or self._asked.follows(now.relation)
-        return found if is_kept else None
+        if self._asked.follows(found):
+            return found
+        if not self._asked.follows(now.relation):
+            return None  # it is another table by now, and is read anew next
+        if not now.relation.key:
+            return found
+        if found.key:
+            raise SourceChangedError(
+                f"table {now.label} had another key for a while ({', '.join(found.key)}), and "
+                "updates and deletes of that time name rows by it",
+                where=self._server.where,
+                todo="They can't be applied by the key that it has now: load the tables again with "
+                "`icestream run --start-over`.",
+            )
+        # It had no key for a while, so that its application could only insert.
+        return replace(found, key=_key_now(now, columns))
 
     def values_now(
         self, relation: Relation, columns: Sequence[str], keys: Sequence[tuple[str, ...]]

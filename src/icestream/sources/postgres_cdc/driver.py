@@ -276,4 +276,7 @@ class Driver:
 
 
 def _identities(tables: Mapping[str, Table]) -> set[tuple[str, str]]:
-    return {(label, f"{table.identity} {table.newest_default}") for label, table in tables.items()}
+    return {
+        (label, f"{table.identity} {table.newest_default} {table.publication}")
+        for label, table in tables.items()
+    }

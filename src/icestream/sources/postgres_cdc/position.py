@@ -26,22 +26,33 @@ class Note:
         columns: the highest number of a column that was read.
         seen: the snapshot that its rows were read under; None once that does not matter.
         until: where in the log that snapshot was taken.
+        publication: the version of its publication, see `Member.version`; empty in offsets of
+            older versions.
     """
 
     table: str
     columns: int = 0
     seen: str | None = None
     until: int = 0
+    publication: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a part of a position."""
         told: dict[str, Any] = {"id": self.table, "columns": self.columns}
+        if self.publication:
+            told["publication"] = self.publication
         return told if self.seen is None else {**told, "s": self.seen, "l": self.until}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Note:
         """Read it from a position."""
-        return cls(told["id"], told["columns"], told.get("s"), told.get("l", 0))
+        return cls(
+            told["id"],
+            told["columns"],
+            told.get("s"),
+            told.get("l", 0),
+            told.get("publication", ""),
+        )
 
     def at(self, lsn: int) -> Note:
         """Return it as it is once the log is read up to a place."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from psycopg import sql
 
@@ -54,9 +55,27 @@ PAIRS_QUERY = """
 SELECT pubname::text, schemaname::text, tablename::text
 FROM pg_catalog.pg_publication_tables WHERE pubname = ANY(%s)
 """
+# A table that leaves the publication and comes back gets another row in `pg_publication_rel`. The
+# publication's own row is replaced when its options change, which its `xmin` tells.
 MEMBERS_QUERY = """
-SELECT schemaname::text, tablename::text, {shown}
-FROM pg_catalog.pg_publication_tables WHERE pubname = ANY(%s)
+SELECT told.schemaname::text, told.tablename::text, {shown},
+       pg_catalog.concat_ws(':', p.oid, p.xmin,
+           (SELECT pg_catalog.string_agg(r.oid::text, ',' ORDER BY r.oid)
+            FROM pg_catalog.pg_publication_rel AS r
+            WHERE r.prpubid = p.oid AND (r.prrelid = c.oid OR r.prrelid IN
+                  (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)))),
+           {by_schema})
+FROM pg_catalog.pg_publication_tables AS told
+JOIN pg_catalog.pg_publication AS p ON p.pubname = told.pubname
+JOIN pg_catalog.pg_namespace AS n ON n.nspname = told.schemaname
+JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = told.tablename
+WHERE told.pubname = ANY(%s) ORDER BY told.pubname
+"""
+BY_SCHEMA = """
+(SELECT pg_catalog.string_agg(s.oid::text, ',' ORDER BY s.oid)
+ FROM pg_catalog.pg_publication_namespace AS s WHERE s.pnpubid = p.oid AND s.pnnspid IN
+      (SELECT c.relnamespace UNION SELECT root.relnamespace FROM pg_catalog.pg_class AS root
+       JOIN pg_catalog.pg_partition_ancestors(c.oid) AS a ON a.relid = root.oid))
 """
 
 
@@ -77,10 +96,18 @@ class Publication:
 
 @dataclass(frozen=True)
 class Member:
-    """How a table is published: which columns, which rows; None for all of them."""
+    """How a table is published.
+
+    Attributes:
+        columns: which columns; None for all of them.
+        row_filter: which rows; None for all of them.
+        version: changes when the table leaves the publication and comes back, and when the
+            publication or how it publishes the table is altered.
+    """
 
     columns: tuple[str, ...] | None
     row_filter: str | None
+    version: str
 
 
 def names(options: PostgresCdcOptions) -> tuple[str, str]:
@@ -103,11 +130,13 @@ def told_by(session: Session, options: PostgresCdcOptions) -> list[str]:
 def members(session: Session, options: PostgresCdcOptions) -> dict[tuple[str, str], Member]:
     """Return how each table that is published is."""
     lists = session.version >= WITH_COLUMN_LISTS
-    shown = "attnames::text[], rowfilter" if lists else "NULL::text[], NULL::text"
-    query = MEMBERS_QUERY.format(shown=shown)
+    shown = "told.attnames::text[], told.rowfilter" if lists else "NULL::text[], NULL::text"
+    query = MEMBERS_QUERY.format(shown=shown, by_schema=BY_SCHEMA if lists else "NULL")
     return {
-        (schema, name): Member(None if columns is None else tuple(columns), row_filter)
-        for schema, name, columns, row_filter in session.rows(query, [list(names(options))])
+        (schema, name): Member(
+            None if columns is None else tuple(columns), row_filter, f"{crc32(rows.encode()):x}"
+        )
+        for schema, name, columns, row_filter, rows in session.rows(query, [list(names(options))])
     }
 
 
@@ -116,7 +145,7 @@ def followed(
 ) -> list[Table]:
     """Return the tables that the log tells of, as the publication shows them."""
     return [
-        narrowed(found[name].table, member.columns, member.row_filter)
+        narrowed(found[name].table, member.columns, member.row_filter, member.version)
         for name, member in sorted(published.items())
         if name in found
     ]

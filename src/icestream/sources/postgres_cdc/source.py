@@ -22,6 +22,7 @@ from icestream.sources.postgres_cdc.snapshot import share
 from icestream.sources.postgres_cdc.steps import (
     WholeReads,
     dealt,
+    following,
     gone,
     is_stale,
     lacking,
@@ -117,8 +118,9 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             driver.close_snapshot()
             if not self.options.follows:
                 return current
-            if gone(place, goal):
-                return replace(place, tables=goal.tables).at(self._end_of_log(place)).to_json()
+            has_gone, place = gone(place, goal), replace(place, tables=goal.tables)
+            if has_gone:
+                return place.at(self._end_of_log(place)).to_json()
             end = self._waiting.end(driver, place.lsn)
             return current if end == place.lsn else place.at(end).to_json()
         driver.snapshot()
@@ -139,7 +141,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         """Return the place where every table that there is now has been read."""
         tables = self._driver.tables()
         kept = {
-            label: note
+            label: following(note, tables[label])
             for label, note in {**place.tables, **place.unsure}.items()
             if label in tables and self.options.mode_of(*names_of(label)) == "incremental"
         }
@@ -192,7 +194,11 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             self._planned = self._whole_reads(tables).step(place, driver.snapshot(), max_rows)
             return self._planned.to_json()
         lsn = self._waiting.cap(driver, place.lsn, goal.lsn, max_rows)
-        kept = {name: note for name, note in place.tables.items() if name in goal.tables}
+        kept = {
+            name: replace(note, publication=note.publication or goal.tables[name].publication)
+            for name, note in place.tables.items()
+            if name in goal.tables
+        }
         return replace(place, tables=kept).at(lsn).to_json()
 
     def _whole_reads(self, tables: Mapping[str, Table]) -> WholeReads:

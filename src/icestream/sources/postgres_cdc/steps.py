@@ -5,6 +5,7 @@ A batch is one of these, told by its two positions alone, so that a replay does 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.snapshot import Snapshot
     from icestream.sources.postgres_cdc.tables import Table
 
+_log = logging.getLogger(__name__)
+
+MISSING = (
+    "are missing: it was published again, or is another table by now, and with `snapshot: never` "
+    "it is not loaded again"
+)
 # A table, the order by which it is read, and from which key up to which.
 Asked = tuple[str, str, Key | None, Key | None]
 # Chunks are made of smaller pieces, so that they can be about equal.
@@ -50,9 +57,19 @@ def gone(place: Place, goal: Place) -> set[str]:
 def is_stale(note: Note, table: Table) -> bool:
     """Tell whether a table must be read anew, since the log alone does not tell what it holds.
 
-    That is another table of its name, another key, or a column that was added with a default.
+    That is another table of its name, another key, a column that was added with a default, or a
+    publication that it was not in for a while.
     """
-    return note.table != table.identity or note.columns < table.newest_default
+    return (
+        note.table != table.identity
+        or note.columns < table.newest_default
+        or (bool(note.publication) and note.publication != table.publication)
+    )
+
+
+def following(note: Note, table: Table) -> Note:
+    """Return a note that is not stale; one of an older version takes over the publication."""
+    return note if note.publication else replace(note, publication=table.publication)
 
 
 def is_begun_anew(part: Part, table: Table) -> bool:
@@ -62,9 +79,8 @@ def is_begun_anew(part: Part, table: Table) -> bool:
 
 def note_of(table: Table, snapshot: Snapshot | None = None) -> Note:
     """Return what is noted of a table that is read now, under a snapshot if that matters."""
-    if snapshot is None:
-        return Note(table.identity, table.last_column)
-    return Note(table.identity, table.last_column, snapshot.seen, snapshot.lsn)
+    note = Note(table.identity, table.last_column, publication=table.publication)
+    return note if snapshot is None else replace(note, seen=snapshot.seen, until=snapshot.lsn)
 
 
 def put_in_line(
@@ -97,6 +113,8 @@ def put_in_line(
     for label in lacking(place, goal, tables):
         kept.pop(label, None)
         if not reads_whole:
+            if label in place.tables:
+                _log.warning("changes of %s %s", label, MISSING)
             kept[label] = note_of(tables[label])
         elif label not in pending:
             pending.append(label)

@@ -65,6 +65,7 @@ class Table:
         last_column: the highest number of a column, published or not.
         newest_default: the highest number of a column with a default. Rows that were there when
             it was added have the default too, and the log does not tell.
+        publication: which version of its publication it is in, see `Member.version`.
     """
 
     relation: Relation
@@ -77,6 +78,7 @@ class Table:
     row_filter: str | None = None
     last_column: int = 0
     newest_default: int = 0
+    publication: str = ""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -165,14 +167,19 @@ def _table(row: tuple[Any, ...], mode: SyncMode) -> Table:
     )
 
 
-def narrowed(table: Table, columns: Iterable[str] | None, row_filter: str | None) -> Table:
+def narrowed(
+    table: Table,
+    columns: Iterable[str] | None,
+    row_filter: str | None = None,
+    publication: str = "",
+) -> Table:
     """Return a table as its publication shows it: some of its columns, some of its rows."""
     relation = table.relation
     if columns is not None:
         shown = set(columns)
         kept = tuple(column for column in relation.columns if column.name in shown)
         relation = replace(relation, columns=kept)
-    return replace(table, relation=relation, row_filter=row_filter)
+    return replace(table, relation=relation, row_filter=row_filter, publication=publication)
 
 
 def by_label(tables: Iterable[Table]) -> Mapping[str, Table]:
