@@ -104,10 +104,10 @@ def test_any_history_survives_kills_of_its_process(
 
     for _ in range(KILLS):
         process, before = start(), count()
-        steps = dice.randint(1, 2 * len(MODES))
+        turns = dice.randint(1, 2 * len(MODES))
         wait_until(
-            lambda: process.poll() is not None or count() >= before + steps,  # noqa: B023
-            f"{steps} steps",
+            lambda: process.poll() is not None or count() >= before + turns,  # noqa: B023
+            f"{turns} steps",
         )
         time.sleep(dice.uniform(0, 0.5))
         # With its JVM, as a power cut; or alone: the JVM may then finish what it is about.
