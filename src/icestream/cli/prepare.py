@@ -29,15 +29,17 @@ def command(screen: Screen, path: Path | None) -> int:
     """
     from icestream.config import load
     from icestream.engine.class_archive import archived_jars
-    from icestream.engine.jars import resolve, unlocked
+    from icestream.engine.jars import resolve, resolve_packages, unlocked
     from icestream.engine.preparing import write_archive
     from icestream.plan.planner import build
 
-    wanted = tuple(dict.fromkeys((*archived_jars(), *(build(load(path)).jars if path else ()))))
-    jars, others = resolve(wanted), unlocked(wanted)
+    plan = build(load(path)) if path else None
+    wanted = tuple(dict.fromkeys((*archived_jars(), *(plan.jars if plan else ()))))
+    jars = resolve(wanted)
     screen.say(f"{render.count(len(jars), 'jar')} in {jars[0].parent}")
-    if others:
-        screen.note(f"not fetched, since Spark does so itself at a start: {', '.join(others)}")
+    if plan is not None and (packages := resolve_packages(unlocked(wanted), plan.state)):
+        screen.say(f"{render.count(len(packages), 'jar')} of packages in {packages[0].parent}")
+        jars += packages
     began = time.monotonic()
     archive = write_archive()
     secs, size = time.monotonic() - began, archive.stat().st_size

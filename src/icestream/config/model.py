@@ -93,7 +93,10 @@ class SparkBlock(Options):
         default_factory=dict, description="Spark settings, passed untouched."
     )
     packages: tuple[Text, ...] = Field(
-        (), description="Further Maven coordinates, `group:artifact:version`."
+        (),
+        description="Further Maven coordinates, `group:artifact:version`, loaded with everything "
+        "they depend on. Their checksums are recorded at the first start and compared at every "
+        "later one.",
     )
 
 

@@ -1,4 +1,8 @@
-"""Gets the jars that Spark loads: downloaded once, and checked against a lock at every start."""
+"""Gets the jars that Spark loads: downloaded once, and checked against a lock at every start.
+
+The lock of our own jars is part of icestream. For packages that the user adds, the first start
+records what it downloaded in a lock of the state folder, with everything they depend on.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,14 @@ import logging
 import os
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import quoteattr
 
 from icestream.contracts.jars import iceberg_runtime_for
 from icestream.engine.java import require_java
@@ -26,6 +32,16 @@ _log = logging.getLogger(__name__)
 
 DOWNLOAD_PATIENCE_SECS = 900
 SHOWN_DIGITS = 16
+PACKAGES_LOCK = "packages.lock.json"
+# What Spark has itself, and what its own resolver leaves out too.
+PROVIDED = (
+    ("org[.]scala-lang", "scala-library"),
+    (
+        "org[.]apache[.]spark",
+        "spark-(catalyst|common-utils|core|graphx|kvstore|launcher|mllib|mllib-local"
+        "|network-common|network-shuffle|repl|sketch|sql|sql-api|streaming|tags|unsafe|variant)_.*",
+    ),
+)
 
 
 def iceberg_runtime() -> str:
@@ -41,7 +57,7 @@ def _lock() -> dict[str, str]:
 
 
 def unlocked(coordinates: Sequence[str]) -> list[str]:
-    """Return those that the lock does not know, for Spark's own resolver to get."""
+    """Return those that icestream's lock does not know: packages that the user adds."""
     return [each for each in coordinates if each not in _lock()]
 
 
@@ -63,6 +79,87 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
         if each not in missing:
             _verify(path, each)
     return list(wanted.values())
+
+
+def resolve_packages(packages: Sequence[str], state: Path) -> list[Path]:
+    """Return the jars of packages that the user adds, and of everything they depend on.
+
+    Args:
+        packages: Maven coordinates.
+        state: the folder that holds the lock.
+
+    Raises:
+        DependencyError: a coordinate is malformed, or a jar is not the one that was recorded.
+        UnreachableError: a package is missing, and could not be downloaded.
+    """
+    if not packages:
+        return []
+    wanted = sorted(set(packages))
+    for each in wanted:
+        if len(each.split(":")) != len(("group", "artifact", "version")):
+            raise DependencyError(
+                f"{each!r} is not `group:artifact:version`",
+                where="spark.packages",
+                todo="Write the Maven coordinates with a fixed version.",
+            )
+    digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()
+    folder = cache_place("packages") / digest[:SHOWN_DIGITS]
+    if not folder.exists():
+        _download_packages(wanted, folder)
+    found = {path.name: _sha512(path) for path in sorted(folder.glob("*.jar"))}
+    _compare_with_lock(wanted, found, folder, state / PACKAGES_LOCK)
+    return [folder / name for name in found]
+
+
+def _compare_with_lock(
+    packages: Sequence[str], found: dict[str, str], folder: Path, lock: Path
+) -> None:
+    """Refuse jars that differ from the recorded ones; record those that are new."""
+    recorded = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+    known: dict[str, str] = recorded.get("jars", {})
+    if recorded.get("packages") != packages:
+        # Of other packages; a jar that both have must still be the same.
+        known = {name: known.get(name, digest) for name, digest in found.items()}
+    for name in sorted(found.keys() | known.keys()):
+        if found.get(name) != known.get(name):
+            now, before = (_shown_digest(each.get(name)) for each in (found, known))
+            raise DependencyError(
+                f"it has {now}, and {lock} recorded {before}",
+                where=f"jar {folder / name}",
+                todo="The file was altered, or its repository now serves another one. Delete "
+                f"{folder} to download it again; delete the lock only if you trust the new file.",
+            )
+    if recorded != (new := {"packages": packages, "jars": found}):
+        _log.info("recorded the checksums of %d jars in %s", len(found), lock)
+        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        scratch = lock.with_suffix(".new")
+        scratch.write_text(json.dumps(new, indent=1), encoding="utf-8")
+        scratch.replace(lock)
+
+
+def _shown_digest(digest: str | None) -> str:
+    return "no file" if digest is None else f"SHA-512 {digest[:SHOWN_DIGITS]!r}"
+
+
+def _download_packages(packages: Sequence[str], folder: Path) -> None:
+    _log.info("downloading %s and their dependencies", ", ".join(packages))
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="download-", dir=folder.parent) as scratch:
+        names = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
+        said = _run_ivy(_ivy_module(packages, transitive=True), names, Path(scratch))
+        arrived = Path(scratch) / "jars"
+        for each in packages:
+            if not (arrived / "{}_{}-{}.jar".format(*each.split(":"))).exists():
+                _log.debug("Ivy said: %s", said)
+                raise UnreachableError(
+                    "it could not be downloaded",
+                    where=f"package {each}",
+                    todo="Check the coordinates and the network. Behind a mirror or a proxy, "
+                    "describe it in ~/.ivy2/ivysettings.xml.",
+                )
+        # A folder that has its final name is whole; another process may have been quicker.
+        with suppress(OSError):
+            arrived.rename(folder)
 
 
 def cache_place(part: str) -> Path:
@@ -118,7 +215,7 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
     """Download into a folder of its own first: a jar of the final name is whole and verified."""
     _log.info("downloading %s", ", ".join(coordinates))
     with tempfile.TemporaryDirectory(prefix="download-", dir=folder) as scratch:
-        said = _run_ivy(coordinates, Path(scratch))
+        said = _run_ivy(_ivy_module(coordinates), "[artifact]-[revision].[ext]", Path(scratch))
         for each in coordinates:
             arrived = Path(scratch) / "jars" / file_name(each)
             if not arrived.exists():
@@ -141,16 +238,16 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
             arrived.replace(folder / arrived.name)
 
 
-def _run_ivy(coordinates: Sequence[str], scratch: Path) -> str:
+def _run_ivy(module: str, names: str, scratch: Path) -> str:
     """Let the Ivy inside pyspark, which Spark itself downloads with, get some jars."""
     description = scratch / "ivy.xml"
-    description.write_text(_ivy_module(coordinates), encoding="utf-8")
+    description.write_text(module, encoding="utf-8")
     settings = Path.home() / ".ivy2" / "ivysettings.xml"
     command = [
         *(str(require_java().command), "-jar", str(_ivy_jar())),
         *(("-settings", str(settings)) if settings.exists() else ()),
         *("-cache", str(scratch / "cache"), "-ivy", str(description)),
-        *("-retrieve", f"{scratch / 'jars'}/[artifact]-[revision].[ext]"),
+        *("-retrieve", f"{scratch / 'jars'}/{names}"),
     ]
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
@@ -161,12 +258,18 @@ def _run_ivy(coordinates: Sequence[str], scratch: Path) -> str:
     return (done.stdout + done.stderr)[-4000:]
 
 
-def _ivy_module(coordinates: Sequence[str]) -> str:
+def _ivy_module(coordinates: Sequence[str], *, transitive: bool = False) -> str:
     wanted = "".join(
-        f'<dependency org="{group}" name="{artifact}" rev="{version}"'
-        ' transitive="false" conf="default->master"/>'
+        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
+        f' transitive="{str(transitive).lower()}"'
+        f' conf="default->{"default" if transitive else "master"}"/>'
         for group, artifact, version in (each.split(":") for each in coordinates)
     )
+    if transitive:
+        wanted += "".join(
+            f'<exclude org="{group}" module="{module}" matcher="regexp"/>'
+            for group, module in PROVIDED
+        )
     return (
         '<ivy-module version="2.0"><info organisation="icestream" module="jars"/>'
         '<configurations><conf name="default"/></configurations>'

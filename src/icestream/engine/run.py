@@ -110,14 +110,13 @@ def open_plan_session(plan: Plan) -> SparkSession:
     plan.enter_environment()  # before the JVM starts: it and its Python workers inherit it
     executors = {f"spark.executorEnv.{name}": value for name, value in plan.environment.items()}
     conf = {**executors, **plan.spark_conf}
-    rest = jars.unlocked(plan.jars)
-    if rest:
-        given = conf.get("spark.jars.packages")
-        conf["spark.jars.packages"] = ",".join([*rest, *([given] if given else [])])
+    # Spark's own resolver would load whatever a repository serves.
+    given = conf.pop("spark.jars.packages", "").split(",")
+    packages = [*jars.unlocked(plan.jars), *(each.strip() for each in given if each.strip())]
     log = plan.state / "spark.log"
     light = not any(each.uses_spark_sql() or each.sink.audits() for each in plan.pipelines)
     wanted = with_archived(plan.jars) if on_class_path(plan.master, conf) else plan.jars
-    found = jars.resolve(wanted)
+    found = [*jars.resolve(wanted), *jars.resolve_packages(packages, plan.state)]
     return open_session(plan.master, conf, found, log, secrets=plan.secret_keys, light=light)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -174,21 +173,39 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 @contextmanager
 def launched_with(settings: Mapping[str, str], jars: Sequence[Path]) -> Iterator[None]:
     """Hand settings to the JVM in a file that only we can read, not on its command line."""
-    handle, name = tempfile.mkstemp(prefix="icestream-", suffix=".conf")
-    path = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(f"{key}={_escaped(value)}\n" for key, value in settings.items())
-        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        variables = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {name} pyspark-shell"}
+    text = "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
+    with _private_file(text) as path:
+        variables = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {path} pyspark-shell"}
         if jars:
             given = os.environ.get(CLASS_PATH)
             places = [*([given] if given else []), *map(str, jars)]
             variables[CLASS_PATH] = os.pathsep.join(places)
         with _environment(variables):
             yield
+
+
+@contextmanager
+def _private_file(text: str) -> Iterator[str]:
+    """Give the path of a file with a text that other processes of this user can read for a while.
+
+    On Linux the file has no name in any folder: it lives in memory, and ends with this process
+    even if that is killed. Elsewhere it is a temporary file.
+    """
+    if hasattr(os, "memfd_create"):
+        file = os.fdopen(os.memfd_create("icestream.conf"), "w", encoding="utf-8")
+        # Java inherits none of our descriptors, but reaches them by way of our process id.
+        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    else:
+        handle, path = tempfile.mkstemp(prefix="icestream-", suffix=".conf")  # with mode 0600
+        file = os.fdopen(handle, "w", encoding="utf-8")
+    try:
+        with file:
+            file.write(text)
+            file.flush()
+            yield path
     finally:
-        path.unlink(missing_ok=True)
+        if not path.startswith("/proc/"):
+            Path(path).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -27,9 +27,13 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.extend(coordinates)
         return [tmp_path / "a.jar"]
 
+    def resolve_packages(packages: list[str], _state: Path) -> list[Path]:
+        return [tmp_path / "packages" / f"{each.split(':')[1]}.jar" for each in packages]
+
     for name in preparing.IN_THE_WAY:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("icestream.engine.jars.resolve", resolve)
+    monkeypatch.setattr("icestream.engine.jars.resolve_packages", resolve_packages)
     monkeypatch.setattr(preparing, "require_java", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -123,5 +127,5 @@ def test_jars_of_a_file_are_fetched_if_it_is_named(
     fetched = [each.split(":")[1] for each in wanted]
     assert fetched[:2] == ["iceberg-spark-runtime-4.0_2.13", "sqlite-jdbc"]
     assert ("postgresql" in fetched) is named
-    told = "not fetched, since Spark does so itself at a start: a:mine:1"
-    assert (told in capsys.readouterr().err) is named
+    told = f"1 jar of packages in {tmp_path / 'packages'}"
+    assert (told in capsys.readouterr().out) is named

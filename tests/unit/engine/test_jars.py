@@ -51,7 +51,7 @@ def test_iceberg_runtime_follows_the_installed_pyspark() -> None:
     )
 
 
-def test_users_own_packages_are_left_to_spark(cache: Path) -> None:
+def test_users_own_packages_are_not_in_our_lock(cache: Path) -> None:
     (cache / "thing-1.0.jar").write_bytes(CONTENT)
 
     assert jars.unlocked([COORDINATE, "a:b:1"]) == ["a:b:1"]
@@ -110,4 +110,14 @@ def test_no_network_says_how_to_bring_the_jar(cache: Path) -> None:
         f"jar {COORDINATE}: it is not in the cache, and could not be downloaded\n"
         "  The first start needs the network. Behind a mirror or a proxy, describe it in "
         f"~/.ivy2/ivysettings.xml, or copy the jar to {cache / 'thing-1.0.jar'}"
+    )
+
+
+def test_package_without_a_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DependencyError) as caught:
+        jars.resolve_packages(["com.example:thing"], tmp_path)
+
+    assert str(caught.value) == (
+        "spark.packages: 'com.example:thing' is not `group:artifact:version`\n"
+        "  Write the Maven coordinates with a fixed version."
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +126,31 @@ def test_class_path_of_the_user_stands_before_our_jars_for_so_long(
     monkeypatch.delenv("SPARK_DIST_CLASSPATH")
     with launched_with({}, []):
         assert "SPARK_DIST_CLASSPATH" not in os.environ
+
+
+# Dies in the middle of the start, with everything that Java reads in place.
+KILLED_WHILE_STARTING = """
+import os, signal, subprocess
+from icestream.engine.session import launched_with
+
+with launched_with({"spark.sql.catalog.lake.token": "hunter2", "a": "b\\\\c"}, []):
+    path = os.environ["PYSPARK_SUBMIT_ARGS"].split()[1]
+    print(subprocess.run(["cat", path], capture_output=True, text=True).stdout, end="", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_secret_stays_behind_when_the_start_is_killed(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_STARTING],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert ended.stdout == "spark.sql.catalog.lake.token=hunter2\na=b\\\\c\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_java_is_told_of_kept_classes_and_of_rows_that_it_does_not_see() -> None:
