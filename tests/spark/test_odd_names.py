@@ -11,7 +11,7 @@ import pytest
 
 from icestream.decode.json import JsonDecoder
 from icestream.errors import SchemaMismatchError
-from icestream.schemas.casing import DIFFER_IN_CASE
+from icestream.schemas.column_names import DIFFER_IN_CASE
 from icestream.testing.scripted import ScriptedSource
 from icestream.transforms.cast import CastOptions, CastTransform
 from icestream.transforms.rename import RenameOptions, RenameTransform

@@ -151,6 +151,10 @@ class Sink(ABC, Generic[OptionsT]):
             SchemaMismatchError: the rows do not fit and the options forbid changing the table.
         """
 
+    def refuses_column(self, name: str) -> str | None:  # noqa: ARG002
+        """Return why the table can have no column of this name; None if it can."""
+        return None
+
     def adds_columns(self) -> bool:
         """Tell whether the table may grow a column that the stream shows."""
         return True

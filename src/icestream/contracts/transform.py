@@ -40,6 +40,10 @@ class Transform(ABC, Generic[OptionsT]):
     def __init__(self, options: OptionsT) -> None:
         self.options = options
 
+    def removes(self, name: str) -> bool:  # noqa: ARG002
+        """Tell whether a column of this name never comes out under it."""
+        return False
+
     @abstractmethod
     def apply(self, rows: DataFrame) -> DataFrame:
         """Return the transformed rows. Called once a batch; must not run a Spark job."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icestream.contracts.records import BadRecord
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.contracts.records import BadRecord, Decoded
 from icestream.contracts.reports import shortened
 from icestream.engine.dead_letters import extra_as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from icestream.contracts.records import Records
+    from icestream.engine.columns import RefusedField
     from icestream.engine.dead_letters import LetterBuffer
     from icestream.engine.tasks import Report
 
@@ -48,3 +52,30 @@ def note_bad(
             raw = records.values[index].as_py()
             extra = extra_as_json(records.extra, index)
             bad.add(BadRecord(raw, reason, records.position(index), extra))
+
+
+def without_refused(outcome: Decoded, refused: Sequence[RefusedField]) -> Decoded:
+    """Return the outcome with the records that have a value for a refused field among the bad.
+
+    Args:
+        outcome: of decoding with the refused fields as further columns.
+        refused: the fields.
+    """
+    if not refused:
+        return outcome
+    rows, names = outcome.rows, {field.column.name for field in refused}
+    reasons = pa.nulls(rows.num_rows, pa.string())
+    for field in refused:
+        is_first = pc.and_(rows.column(field.column.name).is_valid(), reasons.is_null())
+        reasons = pc.if_else(is_first, field.reason, reasons)
+    numbers = pa.array(range(rows.num_rows), pa.int64()) if outcome.kept is None else outcome.kept
+    is_bad = reasons.is_valid()
+    found = zip(numbers.filter(is_bad).to_pylist(), reasons.drop_null().to_pylist(), strict=True)
+    visible = rows.select([name for name in rows.schema.names if name not in names])
+    return Decoded(
+        rows=visible.filter(reasons.is_null()),
+        kept=numbers.filter(reasons.is_null()),
+        bad=tuple(sorted((*outcome.bad, *found))),
+        new_fields={name: kind for name, kind in outcome.new_fields.items() if name not in names},
+        wider={name: column for name, column in outcome.wider.items() if name not in names},
+    )

@@ -194,6 +194,7 @@ def write_files(
             decoder=plan.source.decoder(),
             splits=splits,
             columns=known,
+            refused=columns.refused,
             evolving=columns.evolving,
             widening=columns.widening,
             stop_at_bad=plan.on_error == "fail",

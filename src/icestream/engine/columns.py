@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,13 +13,21 @@ from icestream.decode.widening import widest
 from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from icestream.contracts.source import Split
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
 
 SAMPLE = 10_000
+
+
+@dataclass(frozen=True)
+class RefusedField:
+    """A field of the data that the table can have no column for, and why."""
+
+    column: pa.Field
+    reason: str
 
 
 class Columns:
@@ -35,12 +44,18 @@ class Columns:
         self._state = state
         self._given = plan.source.schema()
         self._columns: pa.Schema | None = None
+        self._refused: dict[str, RefusedField] = {}
         self._is_grown = False  # by a batch that is not written yet, so the table lags behind
 
     @property
     def evolving(self) -> bool:
         """Whether fields that appear in the data become columns."""
         return self._given is None
+
+    @property
+    def refused(self) -> tuple[RefusedField, ...]:
+        """The fields of records that no column may be made for; a record with one is bad."""
+        return tuple(self._refused.values())
 
     @property
     def widening(self) -> bool:
@@ -74,6 +89,7 @@ class Columns:
             SchemaMismatchError: the sink's schema is strict, and each field is a column of it.
         """
         assert self._columns is not None  # noqa: S101 - a batch was read with them
+        fields = self._permitted(fields)
         # A transform may leave them out; what reaches the table is looked at there.
         if fields and not self._plan.transforms and not self._plan.sink.adds_columns():
             named = ", ".join(f"{name!r} {kind}" for name, kind in sorted(fields.items()))
@@ -99,6 +115,22 @@ class Columns:
             self._columns = self._columns.set(index, widened)
         self._is_grown = True
         self._remember()
+
+    def _permitted(self, fields: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return the fields that may become columns, and keep the others as refused."""
+        permitted: dict[str, pa.DataType] = {}
+        for name, kind in fields.items():
+            known = () if self._columns is None else self._columns.names
+            problem = self._plan.sink.refuses_column(name)
+            if problem is None and self._plan.on_error != "fail":
+                # Otherwise the sink refuses the columns as a whole, and the pipeline stops.
+                problem = _twin_problem(name, (*known, *permitted))
+            if problem is None or any(each.removes(name) for each in self._plan.transforms):
+                permitted[name] = kind
+            else:
+                reason = f"{problem}; use a `rename` or `drop` transform"
+                self._refused[name] = RefusedField(pa.field(name, kind), reason)
+        return permitted
 
     def _known(self) -> pa.Schema | None:
         if self._given is not None:
@@ -129,8 +161,10 @@ class Columns:
         sample = self._sample(splits)
         if not sample:
             return None
-        decoded = decoder.infer(sample)
-        if not decoded.names:
+        found = decoder.infer(sample)
+        permitted = self._permitted(dict(zip(found.names, found.types, strict=True)))
+        decoded = [column for column in found if column.name in permitted]
+        if not decoded:
             raise SchemaMismatchError(
                 "no columns can be told from the first records",
                 where=f"pipeline {self._plan.name!r}, source {self._plan.source_name!r}",
@@ -155,6 +189,14 @@ class Columns:
         encoded = base64.b64encode(self._columns.serialize().to_pybytes()).decode()
         shown = {column.name: str(column.type) for column in self._columns}
         self._state.remember_schema({"columns": shown, "arrow": encoded})
+
+
+def _twin_problem(name: str, others: Iterable[str]) -> str | None:
+    low = name.lower()
+    for other in others:
+        if other != name and other.lower() == low:
+            return f"column {name!r} differs from column {other!r} only in case"
+    return None
 
 
 def remembered(state: PipelineState) -> pa.Schema | None:

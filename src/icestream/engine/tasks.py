@@ -18,7 +18,7 @@ from icestream.contracts.reports import as_report, shortened
 from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
-from icestream.engine.bad_records import note_bad
+from icestream.engine.bad_records import note_bad, without_refused
 from icestream.engine.dead_letters import LetterBuffer
 from icestream.engine.row_faults import row_number
 from icestream.errors import IcestreamError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.contracts.source import Source, Split
+    from icestream.engine.columns import RefusedField
     from icestream.engine.dead_letters import DeadLetters
     from icestream.engine.row_faults import RowFaults
 
@@ -72,6 +73,7 @@ class Reading:
 
     Attributes:
         columns: the columns of a row, those that the source adds included.
+        refused: fields that make a record bad.
         evolving: whether fields that `columns` lacks are of interest.
         widening: whether columns may become wider, rather than a record be bad.
         stop_at_bad: whether one bad record decides the batch.
@@ -90,6 +92,7 @@ class Reading:
     numbered: bool = False
     tells: bool = False
     widening: bool = False
+    refused: tuple[RefusedField, ...] = ()
 
     def promised(self) -> pa.Schema:
         """Return the columns of the rows, the number included."""
@@ -125,7 +128,8 @@ class Reading:
         first: int,
     ) -> pa.RecordBatch:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
-        outcome = self.decoder.decode(records.values, columns)
+        asked = pa.schema([*columns, *(field.column for field in self.refused)])
+        outcome = without_refused(self.decoder.decode(records.values, asked), self.refused)
         if outcome.wider and self.widening:  # the batch is read anew; what is bad then is bad
             report.wider = join_columns(report.wider, outcome.wider)
             raise Stop

@@ -9,15 +9,18 @@ from icestream.errors import IcestreamError, PlanError
 from icestream.plan.expectation_checks import expectation_problems
 from icestream.plan.mirror_checks import mirror_problems, reads_changes
 from icestream.plan.route_checks import route_problems
+from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition import parse_term, parse_terms
 from icestream.sinks.iceberg.partition_name import split_name
 from icestream.sinks.iceberg.sort import parse_sort_term
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from icestream.config import Config, Part
+    from icestream.contracts.source import Source
+    from icestream.contracts.transform import Transform
 
 UPSERT_ALONE = ("key_fields", "sequence_field", "op_field", "delete_mode", "tombstone_days")
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
@@ -46,6 +49,25 @@ def cross_check(config: Config, for_changes: Collection[str] = ()) -> list[Icest
                 )
             )
     return problems
+
+
+def reserved_columns(
+    config: Config, part: Part, source: Source[Any], transforms: Sequence[Transform[Any]]
+) -> Iterator[PlanError]:
+    """Yield the columns that a source declares and no table can have.
+
+    Args:
+        config: the file.
+        part: the source, in the file.
+        source: the source, built.
+        transforms: what the pipeline does to its rows.
+    """
+    schema = source.schema() if source.declares() else None
+    for name in schema.names if schema is not None else ():
+        problem = reserved_problem(name)
+        if problem is not None and not any(each.removes(name) for each in transforms):
+            where = config.tree.where((*part.path, "schema"))
+            yield PlanError(problem, where=where, todo=RENAME_RESERVED)
 
 
 def _takes_only_changes(config: Config, sink: Part) -> bool:

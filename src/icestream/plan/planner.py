@@ -11,7 +11,7 @@ from icestream.config.planned import planned_in
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.catalogs import CatalogChooser
-from icestream.plan.checks import cross_check
+from icestream.plan.checks import cross_check, reserved_columns
 from icestream.plan.expectation_checks import unknown_columns
 from icestream.plan.memory import batching_of
 from icestream.plan.paths import absolute, resolve
@@ -134,6 +134,11 @@ class _Planner:
         steps = self.config.transforms.get(name, ())
         source = self._source(self.config.sources[block.source])
         sink = self._sink(sink_part, changes=source.traits.changes)
+        transforms = tuple(_transform(part) for part in steps)
+        source_part = self.config.sources[block.source]
+        reserved = list(reserved_columns(self.config, source_part, source, transforms))
+        if reserved:
+            raise ConfigError([*reserved])
         if not steps:
             unknown = list(unknown_columns(self.config, sink_part, options.expect, source))
             if unknown:
@@ -148,7 +153,7 @@ class _Planner:
             restart=Restart(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
             on_error=options.on_error,
             dead_letter=self._dead_letter(sink_part),
-            transforms=tuple(_transform(part) for part in steps),
+            transforms=transforms,
             steps=tuple(self._step(part) for part in steps),
         )
 

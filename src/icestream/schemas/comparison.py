@@ -25,7 +25,6 @@ from pyiceberg.types import (
 
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.applying import apply
-from icestream.schemas.casing import DIFFER_IN_CASE, twin_problem, twins_within
 from icestream.schemas.changes import (
     AddColumn,
     DropColumn,
@@ -34,6 +33,7 @@ from icestream.schemas.changes import (
     SchemaChange,
     UpdateType,
 )
+from icestream.schemas.column_names import DIFFER_IN_CASE, twin_problem, twins_within
 from icestream.schemas.conversion import arrow_to_iceberg
 
 if TYPE_CHECKING:

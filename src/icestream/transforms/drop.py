@@ -28,6 +28,9 @@ class DropTransform(Transform[DropOptions]):
     options_type = DropOptions
     passes_faults = True
 
+    def removes(self, name: str) -> bool:
+        return name in self.options.columns
+
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "drop")
         return rows.drop(*self.options.columns)

@@ -35,6 +35,9 @@ class RenameTransform(Transform[RenameOptions]):
     options_type = RenameOptions
     passes_faults = True
 
+    def removes(self, name: str) -> bool:
+        return name in self.options.columns
+
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "rename")
         return rows.withColumnsRenamed(self.options.columns)

@@ -29,6 +29,10 @@ class SelectTransform(Transform[SelectOptions]):
     options_type = SelectOptions
     passes_faults = True
 
+    def removes(self, name: str) -> bool:
+        kept = {column.strip(" `") for column in self.options.columns}
+        return not kept & {"*", name}
+
     def apply(self, rows: DataFrame) -> DataFrame:
         chosen = rows.selectExpr(*self.options.columns)
         # `*` takes them along already.

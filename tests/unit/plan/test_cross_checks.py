@@ -45,6 +45,37 @@ def test_upsert_from_a_change_source_brings_its_own_keys() -> None:
     assert build(parse(text, "orders.yaml")).pipelines[0].name == "p"
 
 
+RESERVED = """\
+sources:
+  orders:
+    connector: kafka
+    config:
+      brokers: [localhost:9092]
+      topics: [orders]
+      schema: id bigint, _pos bigint
+sinks: {lake: {connector: iceberg, config: {namespace: sales, table: orders}}}
+pipelines:
+  p: {source: orders, sink: lake%s}
+"""
+
+
+def test_declared_column_with_a_reserved_name_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(parse(RESERVED % "", "orders.yaml"))
+
+    assert str(caught.value) == (
+        "orders.yaml:7:15 sources.orders.config.schema: column '_pos' has the name of a metadata "
+        "column of Iceberg\n"
+        "  Give the column another name with a `rename` transform, or leave it out with `drop`. In "
+        "a mirror, rename the column in the source."
+    )
+
+
+@pytest.mark.parametrize("step", ["drop: [_pos]", "rename: {_pos: place}", "select: [id]"])
+def test_declared_column_with_a_reserved_name_may_be_renamed_or_dropped(step: str) -> None:
+    build(parse(RESERVED % f", transforms: [{{{step}}}]", "orders.yaml"))
+
+
 def test_table_and_namespace_are_required() -> None:
     head = "sinks:\n  lake:\n    connector: iceberg\n    config:\n"
     assert message("create: true", head=head) == (

@@ -13,6 +13,7 @@ from icestream.schemas.changes import (
     RenameColumn,
     UpdateType,
 )
+from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
 from icestream.schemas.comparison import Comparison, compare
 from icestream.schemas.conversion import arrow_to_iceberg as to_iceberg
 from icestream.schemas.conversion import iceberg_to_arrow as to_arrow
@@ -22,7 +23,7 @@ from icestream.sinks.iceberg.partition import parse_terms
 from icestream.sinks.iceberg.spec_change import names_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyiceberg.partitioning import PartitionSpec
@@ -104,7 +105,18 @@ def asked(
         for change in found.changes
         if isinstance(change, AddColumn) and (name := change.column) in taken
     ]
-    return replace(found, problems=(*found.problems, *clashes))
+    reserved = [problem for name in _new_names(found) if (problem := reserved_problem(name))]
+    todo = RENAME_RESERVED if reserved and not (found.problems or clashes) else found.todo
+    return replace(found, problems=(*found.problems, *clashes, *reserved), todo=todo)
+
+
+def _new_names(found: Comparison) -> Iterator[str]:
+    """Yield the names that columns at the top of the table would get."""
+    for change in found.changes:
+        if isinstance(change, AddColumn) and len(change.path) == 1:
+            yield change.column
+        elif isinstance(change, RenameColumn) and len(change.path) == 1:
+            yield change.new_name
 
 
 def _compared(

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from icestream.errors import CheckpointLostError, CommitConflictError, SchemaMismatchError
-from icestream.schemas.casing import DIFFER_IN_CASE, twins_within
 from icestream.schemas.changes import AddColumn, RenameColumn
+from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within
 from icestream.schemas.comparison import pending_renames, renames_by_id
 from icestream.sinks.iceberg.declared import (
     declared_text,
@@ -77,6 +77,7 @@ class Fitting:
     def create(self, catalog: JavaCatalog, columns: pa.Schema) -> JavaTable:
         """Make the table for rows with these columns; another pipeline may be quicker."""
         options, target = self._options, self._target
+        refuse_reserved(columns.names)
         schema = to_iceberg(columns, options.format_version)
         twins = twins_within((), schema.as_struct())
         if twins:

@@ -9,6 +9,7 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.faults import told
 from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.sink import Expectation, Sink
+from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.expectations import expectations_of
 from icestream.sinks.iceberg.modes.registry import MODES
@@ -98,6 +99,17 @@ class IcebergSink(Sink[IcebergOptions]):
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
         self.target.prepare(self.mode.table_columns(columns), declared=declared)
+
+    def refuses_column(self, name: str) -> str | None:
+        problem = reserved_problem(name)
+        if problem is None and self.target.exists:
+            from icestream.sinks.iceberg.java_schema import read_specs
+
+            specs = read_specs(self.target.handle)
+            taken = {field.name for spec in specs for field in spec.fields}
+            if name in taken and name not in self.target.state.schema.column_names:
+                return f"column {name!r} has the name of a partition field of the table"
+        return problem
 
     def adds_columns(self) -> bool:
         return self.options.schema_evolution != "strict"

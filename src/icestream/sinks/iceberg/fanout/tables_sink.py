@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.contracts.faults import told
 from icestream.contracts.many_tables import ManyTables
 from icestream.errors import ConnectorError
+from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ class TablesSink(ManyTables[IcebergOptions]):
         if held is None or again is None or (again.start, again.end) != (mark.start, mark.end):
             return False
         return (held.query_id, held.epoch) == (again.query_id, again.epoch)
+
+    def refuses_column(self, name: str) -> str | None:
+        return reserved_problem(name)
 
     def adds_columns(self) -> bool:
         return self.options.schema_evolution != "strict"

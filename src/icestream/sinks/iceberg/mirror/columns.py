@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
 from icestream.errors import SchemaMismatchError
+from icestream.schemas.column_names import RENAME_RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,14 +114,28 @@ def cover_of(
         op_name: as in `Cover`.
 
     Raises:
-        SchemaMismatchError: a column has types that no column can hold together.
+        SchemaMismatchError: a column has types that no column can hold together, or the name of a
+            hidden one.
     """
     told = [shape_of(columns) for columns in shapes]
+    for columns, shape in zip(shapes, told, strict=True):
+        _refuse_hidden(columns, shape)
     newest = max(range(len(shapes)), key=lambda number: (told[number].version, number))
     known = frozenset(as_text(columns) for columns in shapes)
     if told[newest].is_whole:
         return Cover(told[newest], pa.schema(data_columns(shapes[newest])), known, op_name)
     return Cover(told[newest], _joined(shapes, table), known, op_name)
+
+
+def _refuse_hidden(columns: pa.Schema, shape: Shape) -> None:
+    """Refuse a table of the source with a column that has the name of a hidden one."""
+    for name in HIDDEN:
+        own = len(columns.get_all_field_indices(name)) - (0 if shape.is_snapshot else 1)
+        if own > 0:
+            raise SchemaMismatchError(
+                f"column {name!r} has a name that icestream uses for columns of its own",
+                todo=RENAME_RESERVED,
+            )
 
 
 def _joined(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icestream.schemas.changes import DropColumn, RenameColumn
+from icestream.schemas.column_names import refuse_reserved
 from icestream.sinks.iceberg.mirror.columns import column_ids
 from icestream.sinks.iceberg.mirror.defaults import table_options
 from icestream.sinks.iceberg.mirror.writer import TableWriters
@@ -156,6 +157,7 @@ class MirrorTable(IcebergSink):
         renames = self._renames(columns)
         swapped: list[SchemaChange] = []
         if any(new in renames for new in renames.values()):
+            refuse_reserved(renames.values())
             swapped += [RenameColumn((old,), new) for old, new in renames.items()]
         for changes in (gone, swapped):
             if changes:

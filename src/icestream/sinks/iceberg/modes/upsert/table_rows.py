@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-KEY = "__key"
+KEY = "__icestream_key"
 
 
 class TableRows:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import SchemaMismatchError
-from icestream.schemas.casing import DIFFER_IN_CASE, twins_within
+from icestream.schemas.column_names import DIFFER_IN_CASE, twins_within
 from icestream.tables.schema import RenameColumn, arrow_to_iceberg, diff, is_compatible
 
 TABLE = pa.schema([("id", pa.int64()), ("at", pa.struct([("zip", pa.string())]))])
