@@ -11,6 +11,7 @@ from icestream.contracts.traits import SourceTraits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -56,6 +57,13 @@ class Source(ABC, Generic[OptionsT]):
     @abstractmethod
     def identity(self) -> str:
         """Name what is read, e.g. `kafka orders`: stable over restarts, free of secrets."""
+
+    def keep_state_in(self, folder: Path) -> None:
+        """Use a folder for what the source must remember beside its positions.
+
+        Called on the driver before any question about positions, by a process that holds the
+        pipeline's lock. The folder need not exist, and is nobody else's.
+        """
 
     @abstractmethod
     def first(self) -> Position:

@@ -102,6 +102,7 @@ class PipelineRunner:
     def _run_reporting(self) -> None:
         """Run, and leave in the status file how it ended."""
         self.state.tidy()
+        self.plan.source.keep_state_in(self.state.folder / "source")
         self.progress.recall(self.state.status())
         try:
             self._run_with_restarts()

@@ -40,7 +40,9 @@ class QuickFiles(FilesSource):
 
 
 def quick(folder: Path, **options: Any) -> QuickFiles:
-    return QuickFiles(FilesOptions(path=str(folder), **options))
+    source = QuickFiles(FilesOptions(path=str(folder), **options))
+    source.keep_state_in(folder / ".state")
+    return source
 
 
 def write(path: Path, rows: list[dict[str, Any]], kind: str) -> None:

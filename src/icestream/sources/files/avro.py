@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.errors import DependencyError
+from icestream.errors import BadRecordError, DependencyError
 from icestream.sources.files.columns import fit, refuse_new_columns, storable_columns
 from icestream.sources.files.opened import unreadable
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icestream.decode.avro_types import AvroFields
+    from icestream.sources.files.opened import FilePart
 
 ROWS_A_BLOCK = 20_000
 # What fastavro raises for a broken file: it checks little itself.
@@ -31,18 +32,46 @@ def avro_schema(file: IO[bytes], name: str) -> pa.Schema:
     return storable_columns(_fields(_reader(file, name)).columns)
 
 
+def cut_blocks(
+    file: IO[bytes], start: int, max_rows: int, max_bytes: int, name: str
+) -> tuple[int, int] | None:
+    """Return the byte behind a run of blocks that begins at `start`, and how many rows it has.
+
+    The run has at least one block, and otherwise at most as many rows and bytes as are given.
+    None if it reaches the end of the file.
+    """
+    end = rows = 0
+    for offset, size, count in _block_extents(file, name):
+        if offset < start:
+            continue
+        if end and (rows + count > max_rows or offset + size - start > max_bytes):
+            return end, rows
+        end, rows = offset + size, rows + count
+    return None
+
+
+def first_block_row_bytes(file: IO[bytes]) -> float | None:
+    """Return how many bytes a row of the first block has; None if there is none to be read."""
+    try:
+        _, size, rows = next(_block_extents(file, ""), (0, 0, 0))
+    except BadRecordError:
+        return None  # reading the file reports what is wrong
+    return size / rows if rows else None
+
+
 def read_avro(
-    file: IO[bytes], name: str, schema: pa.Schema, *, strict: bool
+    file: IO[bytes], part: FilePart, name: str, schema: pa.Schema, *, strict: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file with the columns of `schema`.
 
     Args:
         file: the file, opened.
+        part: which blocks to read.
         name: what the file is called in an error.
         schema: the columns to give; one that the file lacks is null.
         strict: whether a column that `schema` lacks is an error.
     """
-    reader = _reader(file, name)
+    reader = _reader(_Blocks(file, part, name) if part.start or part.end else file, name)
     fields = _fields(reader)
     if strict:
         refuse_new_columns(fields.columns.names, schema, name)
@@ -50,7 +79,44 @@ def read_avro(
         yield fit(_batch(records, fields), schema, name)
 
 
-def _reader(file: IO[bytes], name: str) -> Any:
+class _Blocks:
+    """The header of a file and some of its blocks, as a file that fastavro reads."""
+
+    def __init__(self, file: IO[bytes], part: FilePart, name: str) -> None:
+        self._header = b""
+        if part.start:
+            first, _, _ = next(_block_extents(file, name))
+            file.seek(0)
+            self._header = file.read(first)
+        file.seek(part.start)
+        self._file = file
+        self._left = (part.size if part.end is None else part.end) - part.start
+
+    def read(self, size: int) -> bytes:
+        found, self._header = self._header[:size], self._header[size:]
+        more = self._file.read(min(size - len(found), self._left))
+        self._left -= len(more)
+        return found + more
+
+
+def _block_extents(file: IO[bytes], name: str) -> Iterator[tuple[int, int, int]]:
+    """Yield where each block begins, its bytes and its rows."""
+    file.seek(0)
+    try:
+        for block in _fastavro().block_reader(file):
+            yield block.offset, block.size, block.num_records
+    except _FAULTS as exc:
+        raise unreadable(name, "avro", exc) from exc
+
+
+def _reader(file: Any, name: str) -> Any:
+    try:
+        return _fastavro().reader(file)
+    except _FAULTS as exc:
+        raise unreadable(name, "avro", exc) from exc
+
+
+def _fastavro() -> Any:
     try:
         import fastavro
     except ModuleNotFoundError as exc:
@@ -58,10 +124,7 @@ def _reader(file: IO[bytes], name: str) -> Any:
             "source 'files' needs the package fastavro for Avro, which is not installed",
             todo="pip install 'icestream[avro]'",
         ) from exc
-    try:
-        return fastavro.reader(file)
-    except _FAULTS as exc:
-        raise unreadable(name, "avro", exc) from exc
+    return fastavro
 
 
 def _fields(reader: Any) -> AvroFields:

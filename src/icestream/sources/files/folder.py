@@ -1,118 +1,147 @@
-"""The folder as the driver sees it, listing after listing."""
+"""Finds the new files of a folder, listing after listing."""
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from icestream.errors import UnavailableError
-from icestream.sources.files.listing import FileEntry, list_files
-from icestream.sources.files.progress import Progress, are_all, changed_file
+from icestream.sources.files.listing import FileEntry, list_paths, look_at, name_hashes
+from icestream.sources.files.offset import changed_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-log = logging.getLogger(__name__)
+    from icestream.sources.files.log import FileLog
 
-# A folder that takes this long to list is not listed anew at every question.
-_SLOW_SECS = 0.05
-_LONGEST_SHARE = 10
+logger = logging.getLogger(__name__)
+
+# A folder that takes this long to list is not listed again at every call.
+SLOW_LISTING_SECS = 0.05
+LISTING_PAUSE = 10
+# Looking at every file that was read, for a change, takes longer than listing their names.
+CHECK_SECS = 60.0
 
 
 class Folder:
-    """Lists a folder and remembers when each file was first seen.
+    """Lists a folder and appends its new files to the log, once they are finished.
 
-    A file arrives when it is moved in or written, and the system's time of last change (ctime)
-    tells when, whatever the file's own age. But it also moves when someone changes the file's
-    owner or mode. So the first time seen is kept, for as long as the content stays the same. After
-    a restart there is nothing to remember; then the position's checksum proves, while no file that
-    was read has been removed, which files it speaks of. Failing that, a file that is no newer than
-    those read counts as read, and the log says so.
+    A file is new if its name is not in the log. It is finished when two looks, `settle_secs` apart
+    by the monotonic clock, show the same size and modification time. So neither the clock of this
+    machine nor that of a file server decides whether a file is read, and a file that one listing
+    misses is found by the next.
 
     Args:
         path: the folder.
         glob: which of its files to list.
-        settle_secs: how long a file must have been left alone to count as finished.
+        settle_secs: how long a file must stay unchanged to count as finished.
+        count_rows: returns how many rows a file holds, None if it is gone.
     """
 
-    def __init__(self, path: str, glob: str, settle_secs: float) -> None:
+    def __init__(
+        self,
+        path: str,
+        glob: str,
+        settle_secs: float,
+        count_rows: Callable[[FileEntry], int | None],
+    ) -> None:
+        self.listed = np.empty(0, np.uint64)
         self._path = path
         self._glob = glob
-        self._settle_ns = int(settle_secs * 1e9)
-        self._seen: dict[str, FileEntry] = {}
-        self._has_doubts = True
+        self._settle_secs = settle_secs
+        self._count_rows = count_rows
+        self._waiting: dict[str, tuple[FileEntry, float]] = {}
+        self._gone = np.empty(0, np.uint64)
         self._listed_at = 0.0
         self._took = 0.0
+        self._checked_at: float | None = None
 
-    def look(self) -> list[FileEntry]:
-        """List the folder."""
-        found = list_files(local_path(self._path), self._glob)
-        return [_first_seen(entry, self._seen.get(entry.path)) for entry in found]
+    def entries(self) -> list[FileEntry]:
+        """Return the files that are in the folder now, finished or not."""
+        folder = local_path(self._path)
+        found = (look_at(folder, path) for path in list_paths(folder, self._glob))
+        return [entry for entry in found if entry is not None]
 
-    def last_look(self) -> list[FileEntry]:
-        """Return what `unread` saw last."""
-        return list(self._seen.values())
+    def discover(self, log: FileLog) -> None:
+        """Append the files that are finished and not in the log, in the order of their arrival.
 
-    def unread(self, progress: Progress) -> list[FileEntry]:
-        """Return the finished files that have not been read, in the order of their arrival.
+        The first call waits for files that are in the folder already, so that `run --once` does
+        not leave them out.
 
         Raises:
             SourceChangedError: a file changed after it was read.
         """
-        if not self._is_recent():
-            began = time.monotonic()
-            entries = self.look()
-            self._listed_at = time.monotonic()
-            self._took = self._listed_at - began
-            if self._has_doubts:
-                entries = self._settle_doubts(progress, entries)
-                self._has_doubts = False
-            else:
-                self._notice_changes(progress, entries)
-            self._seen = {entry.path: entry for entry in entries}
-        finished_by = time.time_ns() - self._settle_ns
-        new = [
-            entry
-            for entry in self._seen.values()
-            if entry.arrived_ns <= finished_by and not progress.has_read(entry)
-        ]
-        return sorted(new, key=lambda entry: entry.arrival)
+        is_first = self._checked_at is None
+        if self._is_recent():
+            return
+        self._list(log)
+        if is_first and self._waiting:
+            time.sleep(self._settle_secs)
+            self._list(log)
 
     def _is_recent(self) -> bool:
         age = time.monotonic() - self._listed_at
-        return self._took > _SLOW_SECS and age < self._took * _LONGEST_SHARE
+        return self._took > SLOW_LISTING_SECS and age < self._took * LISTING_PAUSE
 
-    def _settle_doubts(self, progress: Progress, entries: list[FileEntry]) -> list[FileEntry]:
-        """Tell files that are new from files that were read and look new since a restart."""
-        if not progress.files:
-            return entries
-        read = [entry for entry in entries if progress.has_read(entry)]
-        if are_all(read, Progress(), progress):
-            return entries
-        doubtful = {
-            entry.path
-            for entry in entries
-            if not progress.has_read(entry) and entry.mtime_ns <= progress.mtime_ns
-        }
-        for path in sorted(doubtful):
-            self._warn(path, "was read before, or is new but no newer than the files read")
-        return [replace(e, arrived_ns=0) if e.path in doubtful else e for e in entries]
+    def _list(self, log: FileLog) -> None:
+        began = time.monotonic()
+        folder = local_path(self._path)
+        paths = list_paths(folder, self._glob)
+        names = np.array(name_hashes(paths), np.uint64)
+        is_known = log.seen.has(names)
+        returned = np.isin(names, self._gone)
+        checks = self._checked_at is None or began - self._checked_at >= CHECK_SECS
+        for index in np.flatnonzero(is_known if checks else is_known & returned):
+            if self._is_replaced(log, folder, paths[index], int(names[index]), returned[index]):
+                is_known[index] = False
+        self._checked_at = began if checks else self._checked_at
+        self._gone = log.seen.others(names)
+        self._take([paths[index] for index in np.flatnonzero(~is_known)], folder, log, began)
+        self.listed = names
+        self._listed_at = time.monotonic()
+        self._took = self._listed_at - began
 
-    def _notice_changes(self, progress: Progress, entries: Iterable[FileEntry]) -> None:
-        for entry in entries:
-            known = self._seen.get(entry.path)
-            if known is None:
-                if progress.has_read(entry):
-                    self._warn(entry.path, "arrived at a time that has passed")
-            elif progress.has_read(known) and not known.holds_the_same_as(entry):
-                raise changed_file(str(Path(self._path, entry.path)), "changed after it was read")
+    def _is_replaced(
+        self, log: FileLog, folder: str, path: str, name: int, has_returned: bool
+    ) -> bool:
+        """Tell whether a name that was read is another file now.
 
-    def _warn(self, path: str, why: str) -> None:
-        name = str(Path(self._path, path))
-        log.warning("file %r %s, and is not read; to have it read, touch it", name, why)
+        It is if the old one was seen to be gone. Otherwise rows may have been added to a file that
+        was read: reading it again would double the others, leaving it out would lose them.
+        """
+        entry = look_at(folder, path)
+        if entry is None or log.seen.content_of(name) == entry.content_hash:
+            return False
+        if has_returned:
+            return True
+        raise changed_file(str(Path(self._path, path)), "changed after it was read")
+
+    def _take(self, paths: list[str], folder: str, log: FileLog, began: float) -> None:
+        """Append those of the new files that are finished; look again later at the others."""
+        waiting: dict[str, tuple[FileEntry, float]] = {}
+        finished = []
+        for path in paths:
+            entry = look_at(folder, path)
+            if entry is None:
+                continue
+            before, since = self._waiting.get(path, (None, 0.0))
+            if before is None or (before.mtime_ns, before.size) != (entry.mtime_ns, entry.size):
+                since = time.monotonic()
+            if self._settle_secs <= 0 or began - since >= self._settle_secs:
+                finished.append(entry)
+            else:
+                waiting[path] = (entry, since)
+        self._waiting = waiting
+        counted = []
+        for entry in sorted(finished, key=lambda entry: entry.arrival):
+            rows = self._count_rows(entry)
+            if rows is not None:
+                counted.append(entry._replace(rows=rows))
+        log.append(counted)
 
 
 def local_path(path: str) -> str:
@@ -130,7 +159,3 @@ def local_path(path: str) -> str:
         f"source 'files' cannot read {path!r} yet: object stores are not available in this version",
         todo="Give a folder of this machine, or one that is mounted.",
     )
-
-
-def _first_seen(entry: FileEntry, known: FileEntry | None) -> FileEntry:
-    return known if known is not None and known.holds_the_same_as(entry) else entry

@@ -44,26 +44,29 @@ def schema_of(file: IO[bytes], name: str, kind: str) -> pa.Schema:
 def read_part(
     file: IO[bytes], part: FilePart, name: str, options: FilesOptions, plan: ReadPlan
 ) -> Iterator[Records | pa.RecordBatch]:
-    """Yield the rows of a file, or of some of its row groups."""
-    if options.format == "json":
-        yield from read_lines(file, name)
-    elif options.format == "csv":
-        yield from _read_csv(file, name, options, plan)
+    """Yield the rows of a file, or of a part of it."""
+    if options.format in {"json", "csv"}:
+        yield from _read_lines(file, part, name, options, plan)
     elif plan.schema is None:
         raise IcestreamError(f"the columns of {name!r} are not known")
     elif options.format == "parquet":
         yield from read_parquet(file, part, name, plan.schema, strict=plan.is_strict)
     else:
-        yield from read_avro(file, name, plan.schema, strict=plan.is_strict)
+        yield from read_avro(file, part, name, plan.schema, strict=plan.is_strict)
 
 
-def _read_csv(
-    file: IO[bytes], name: str, options: FilesOptions, plan: ReadPlan
+def _read_lines(
+    file: IO[bytes], part: FilePart, name: str, options: FilesOptions, plan: ReadPlan
 ) -> Iterator[Records]:
-    if not options.options.header:
-        yield from read_lines(file, name)
-        return
-    line = first_line(file)
-    if line:
-        refuse_other_header(header_of(line, name, options.options.delimiter), plan.header, name)
-    yield from read_lines(file, name, before=1)
+    line, start = part.line, part.start
+    if options.format == "csv" and options.options.header:
+        header = first_line(file)
+        if header:
+            delimiter = options.options.delimiter
+            refuse_other_header(header_of(header, name, delimiter), plan.header, name)
+        if not start:
+            line, start = 1, file.tell()
+    if part.start:
+        file.seek(start)
+    size = None if part.end is None else part.end - start
+    yield from read_lines(file, name, line=line, size=size)

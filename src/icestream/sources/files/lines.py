@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import IO, TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from icestream.contracts.records import Records
@@ -12,19 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 BLOCK_BYTES = 8 << 20
+SAMPLE_BYTES = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_lines(file: IO[bytes], name: str, *, before: int = 0) -> Iterator[Records]:
+def read_lines(file: IO[bytes], name: str, *, line: int, size: int | None) -> Iterator[Records]:
     """Yield the lines of a file as records, block by block. Empty lines are no records.
 
     Args:
-        file: the file, opened.
+        file: the file, opened, at the beginning of a line.
         name: what the file is called in a record's position: `events/a.json:17`.
-        before: lines at the file's beginning that were taken already.
+        line: how many lines of the file come before.
+        size: how many bytes to read; None for all that follow.
     """
-    number = 1 + before
-    for lines in _blocks(file):
+    number = 1 + line
+    for lines in _blocks(file, size, is_start=line == 0):
         records = _records(lines, name, number)
         number += len(lines)
         if records is not None:
@@ -36,9 +40,41 @@ def first_line(file: IO[bytes]) -> bytes:
     return file.readline(BLOCK_BYTES).removeprefix(_BOM).rstrip(b"\r\n")
 
 
-def _blocks(file: IO[bytes]) -> Iterator[list[bytes]]:
+def cut_lines(file: IO[bytes], start: int, max_lines: int, max_bytes: int) -> tuple[int, int]:
+    """Return the byte behind a run of lines, and how many lines it has.
+
+    The run has at least one line, and otherwise at most as many lines and bytes as are given.
+    """
+    file.seek(start)
+    end, lines, offset = start, 0, start
+    while block := file.read(BLOCK_BYTES):
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (offset + 1)
+        ends = ends[: max_lines - lines]
+        within = ends[ends <= start + max_bytes]
+        taken = within if lines or len(within) else ends[:1]
+        if len(taken):
+            end = int(taken[-1])
+            lines += len(taken)
+        offset += len(block)
+        if lines and (lines == max_lines or offset >= start + max_bytes):
+            return end, lines
+    return offset, lines + (1 if offset > end else 0)
+
+
+def line_bytes(file: IO[bytes]) -> float | None:
+    """Return how many bytes a line has on average, by the first ones; None if there are none."""
+    head = file.read(SAMPLE_BYTES)
+    lines = head.count(b"\n")
+    return len(head) / lines if lines else None
+
+
+def _blocks(file: IO[bytes], size: int | None, *, is_start: bool) -> Iterator[list[bytes]]:
+    left = sys.maxsize if size is None else size
     held: list[bytes] = []
-    block = file.read(BLOCK_BYTES).removeprefix(_BOM)
+    block = file.read(min(BLOCK_BYTES, left))
+    left -= len(block)
+    if is_start:
+        block = block.removeprefix(_BOM)
     while block:
         cut = block.rfind(b"\n") + 1
         if cut:
@@ -48,7 +84,8 @@ def _blocks(file: IO[bytes]) -> Iterator[list[bytes]]:
             yield whole.replace(b"\r\n", b"\n").split(b"\n")[:-1]
         else:
             held.append(block)
-        block = file.read(BLOCK_BYTES)
+        block = file.read(min(BLOCK_BYTES, left))
+        left -= len(block)
     if rest := b"".join(held):
         yield [rest.removesuffix(b"\r")]
 

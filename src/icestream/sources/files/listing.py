@@ -1,13 +1,13 @@
-"""What lies in a folder."""
+"""Lists a folder."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+import stat
+from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from icestream.errors import ConnectorError, RefusedError
 
@@ -17,43 +17,49 @@ if TYPE_CHECKING:
 UNFINISHED_SUFFIXES = (".tmp", "._COPYING_")
 
 
-@dataclass(frozen=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     """A file as a listing shows it.
 
     Attributes:
         path: its path below the folder, with `/`.
         mtime_ns: when its content was last written.
         size: its length in bytes.
-        arrived_ns: when it came into the folder. The system tells when anything about a file
-            changed last (ctime), which moving it in is; see `Folder` for later changes.
+        rows: how many rows it holds, or an estimate; 0 while nobody has looked.
+        ctime_ns: when it was moved in, written, or its owner or mode was changed, whichever came
+            last. Files that one listing finds are read in this order; nothing else depends on it.
     """
 
     path: str
     mtime_ns: int
     size: int
-    arrived_ns: int
+    rows: int = 0
+    ctime_ns: int = 0
 
     @property
     def arrival(self) -> tuple[int, str]:
-        """Return what files are ordered by."""
-        return (self.arrived_ns, self.path)
+        """Return what the files of one listing are ordered by."""
+        return (self.ctime_ns, self.path)
 
-    def holds_the_same_as(self, other: FileEntry) -> bool:
-        """Tell whether the content of two entries of one path is the same."""
-        return (self.mtime_ns, self.size) == (other.mtime_ns, other.size)
+    @property
+    def name_hash(self) -> int:
+        """Return a 64-bit hash of the path."""
+        return _hash(self.path)
 
-    @cached_property
+    @property
+    def content_hash(self) -> int:
+        """Return a 64-bit hash of the modification time and the size."""
+        return _hash(f"{self.mtime_ns} {self.size}")
+
+    @property
     def fingerprint(self) -> int:
-        """Return a 64-bit number that stands for this path with this content."""
-        text = f"{self.path}\0{self.mtime_ns}\0{self.size}"
-        # Names are bytes to the system: one that is not UTF-8 is kept as it is.
-        digest = blake2b(text.encode(errors="surrogateescape"), digest_size=8)
-        return int.from_bytes(digest.digest(), "big")
+        """Return a 64-bit hash of the path with this content."""
+        return _hash(f"{self.path}\0{self.mtime_ns}\0{self.size}")
 
 
-def list_files(folder: str, glob: str) -> list[FileEntry]:
-    """Return the finished files of a folder that match, in no order.
+def list_paths(folder: str, glob: str) -> list[str]:
+    """Return the paths of a folder's files that match, in no order; some may be no files.
+
+    Files that are created, renamed or removed meanwhile may be among them or not.
 
     Raises:
         ConnectorError: there is no such folder.
@@ -62,7 +68,7 @@ def list_files(folder: str, glob: str) -> list[FileEntry]:
     matches = _pattern(glob)
     depth = None if "**" in glob else glob.count("/")
     try:
-        return [entry for entry in _walk(folder, "", depth) if matches.fullmatch(entry.path)]
+        return [path for path in _walk(folder, "", depth) if matches.fullmatch(path)]
     except FileNotFoundError as exc:
         raise ConnectorError(
             f"no folder is called {exc.filename!r}",
@@ -80,24 +86,41 @@ def list_files(folder: str, glob: str) -> list[FileEntry]:
         ) from exc
 
 
-def _walk(folder: str, below: str, depth: int | None) -> Iterator[FileEntry]:
+def look_at(folder: str, path: str) -> FileEntry | None:
+    """Return a file of the folder; None if it is gone, or is not a file."""
+    try:
+        found = os.stat(f"{folder}/{path}")  # noqa: PTH116 - once for each file of a folder
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return FileEntry(path, found.st_mtime_ns, found.st_size, 0, found.st_ctime_ns)
+
+
+def name_hashes(paths: list[str]) -> list[int]:
+    """Return the hash of each path, see `FileEntry.name_hash`."""
+    return [_hash(path) for path in paths]
+
+
+def _hash(text: str) -> int:
+    # Names are bytes to the system: one that is not UTF-8 is kept as it is.
+    digest = blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _walk(folder: str, below: str, depth: int | None) -> Iterator[str]:
     with os.scandir(folder) as items:
         for item in items:
             if item.name.startswith((".", "_")) or item.name.endswith(UNFINISHED_SUFFIXES):
                 continue
-            if item.is_dir(follow_symlinks=False):
-                if depth != 0:
-                    deeper = None if depth is None else depth - 1
+            if not item.is_dir(follow_symlinks=False):
+                yield f"{below}{item.name}"
+            elif depth != 0:
+                deeper = None if depth is None else depth - 1
+                try:
                     yield from _walk(item.path, f"{below}{item.name}/", deeper)
-                continue
-            try:
-                found = item.stat()
-            except FileNotFoundError:
-                # Gone since the folder was listed, or a link to nothing: there is no file.
-                continue
-            if item.is_file():
-                path = f"{below}{item.name}"
-                yield FileEntry(path, found.st_mtime_ns, found.st_size, found.st_ctime_ns)
+                except FileNotFoundError:
+                    continue  # removed since its parent was listed
 
 
 @lru_cache

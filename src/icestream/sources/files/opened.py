@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from icestream.errors import BadRecordError, RefusedError
-from icestream.sources.files.progress import changed_file
+from icestream.sources.files.offset import changed_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FilePart:
-    """A file to read, or some row groups of it.
+    """A file to read, or a part of it.
 
     Attributes:
         path: its path below the folder.
         mtime_ns: its modification time when the batch was planned.
         size: its length then.
-        row_groups: which row groups to read; None for the whole file.
+        start: where the part begins: a byte, or a row group of a Parquet file.
+        end: where it ends; None for the end of the file.
+        line: how many lines of the file come before it.
     """
 
     path: str
     mtime_ns: int
     size: int
-    row_groups: tuple[int, ...] | None = None
+    start: int = 0
+    end: int | None = None
+    line: int = 0
 
 
 @contextmanager

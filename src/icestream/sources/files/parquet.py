@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,14 +18,22 @@ if TYPE_CHECKING:
 ROWS_A_BLOCK = 50_000
 
 
-def rows_in_groups(file: IO[bytes]) -> list[int]:
-    """Return how many rows each row group of a file has; empty if the file is broken."""
+class RowGroup(NamedTuple):
+    """What the footer of a file says of a row group; bytes are those of the unpacked values."""
+
+    rows: int
+    bytes: int
+
+
+def row_groups_of(file: IO[bytes]) -> list[RowGroup]:
+    """Return the row groups of a file; none if the file is broken."""
     try:
         found = pq.read_metadata(file)
     except pa.ArrowInvalid:
-        # Whoever reads the file tells; here only its size is asked for.
+        # Reading the file reports what is wrong; here only its size is of interest.
         return []
-    return [found.row_group(group).num_rows for group in range(found.num_row_groups)]
+    groups = (found.row_group(index) for index in range(found.num_row_groups))
+    return [RowGroup(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def parquet_schema(file: IO[bytes], name: str) -> pa.Schema:
@@ -54,7 +62,8 @@ def read_parquet(
         if strict:
             refuse_new_columns(found.names, schema, name)
         columns = [column for column in schema.names if column in found.names]
-        for batch in reader.iter_batches(ROWS_A_BLOCK, part.row_groups, columns):
+        end = reader.num_row_groups if part.end is None else part.end
+        for batch in reader.iter_batches(ROWS_A_BLOCK, [*range(part.start, end)], columns):
             yield fit(batch, schema, name)
     except (pa.ArrowInvalid, OSError) as exc:
         raise unreadable(name, "parquet", exc) from exc

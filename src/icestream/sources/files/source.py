@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import sys
+import tempfile
+import uuid
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,14 +17,17 @@ import pyarrow as pa
 from icestream.contracts.check import CheckStep
 from icestream.contracts.source import Source, Split
 from icestream.errors import SchemaMismatchError, SourceChangedError
+from icestream.sources.files.avro import cut_blocks, first_block_row_bytes
 from icestream.sources.files.csv import HeaderDecoder, header_of
 from icestream.sources.files.folder import Folder, local_path
 from icestream.sources.files.formats import ReadPlan, read_part, schema_of
-from icestream.sources.files.lines import first_line
+from icestream.sources.files.lines import cut_lines, first_line, line_bytes
+from icestream.sources.files.listing import list_paths
+from icestream.sources.files.log import FileLog
+from icestream.sources.files.offset import FilesOffset
 from icestream.sources.files.opened import FilePart, opened
 from icestream.sources.files.options import FilesOptions
-from icestream.sources.files.parquet import rows_in_groups
-from icestream.sources.files.progress import Progress, files_between
+from icestream.sources.files.parquet import row_groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,30 +36,46 @@ if TYPE_CHECKING:
     from icestream.contracts.position import Position
     from icestream.contracts.records import Records
     from icestream.sources.files.listing import FileEntry
+    from icestream.sources.files.parquet import RowGroup
 
-# Guesses, for a format that does not tell how many rows a file has.
+logger = logging.getLogger(__name__)
+
+# Estimates, for a format whose files do not say how many rows they have.
 BYTES_A_ROW = {"json": 100, "csv": 100, "avro": 50, "parquet": 50}
 GZIP_SAVES = 5
-# A task costs more than reading this many rows, and every task writes a file of its own.
+# Of smaller files, only one of several is opened to learn how long its rows are.
+SAMPLED_BYTES = 64 << 10
+SAMPLED_EVERY = 50
+# An estimate may be wrong by this factor: where it matters, rows are counted.
+ESTIMATE_FACTOR = 4
+# A batch has at most this many bytes and files, beside the rows that the sink asks for.
+BATCH_BYTES = 512 << 20
+BATCH_FILES = 50_000
+# A task costs more than reading this many rows or bytes, and every task writes files of its own.
 ROWS_WORTH_A_TASK = 10_000
+BYTES_WORTH_A_TASK = 16 << 20
 MOST_FOOTERS_KEPT = 100_000
 
 
 class FilesSource(Source[FilesOptions]):
-    """Files that arrive in a folder, each read once and as a whole.
+    """Files that arrive in a folder, each read once.
 
-    A position names the last file read in the order of arrival, see `Progress`.
+    An offset is a place in the log of files, see `FileLog`. It may lie inside a file: a large one
+    is read in several batches.
     """
 
     options_type = FilesOptions
 
     settle_secs: ClassVar[float] = 1.0
-    """How long a file must have been left alone to count as finished."""
+    """How long a file must stay unchanged to count as finished."""
 
     _folder: Folder
-    _row_groups: dict[FileEntry, list[int]]
+    _row_groups: dict[FileEntry, list[RowGroup]]
     _schema: pa.Schema | None
     _header: tuple[str, ...]
+    _state: Path | None
+    _log: FileLog | None
+    _verified: set[tuple[int, int]]
 
     def __init__(self, options: FilesOptions) -> None:
         super().__init__(options)
@@ -58,37 +84,66 @@ class FilesSource(Source[FilesOptions]):
     def identity(self) -> str:
         return f"files {self.options.path} {self.options.glob}"
 
+    def keep_state_in(self, folder: Path) -> None:
+        self._state = folder
+        self._log = None
+        self._verified.clear()
+
     def first(self) -> Position:
-        return Progress().position()
+        # Older logs stay until a batch of this one is in the table: nobody has chosen yet.
+        self._log = FileLog(self._state_folder() / uuid.uuid4().hex)
+        self._verified.clear()
+        return FilesOffset(self._log.id).position()
 
     def newest(self, current: Position) -> Position:
-        progress = Progress.of(current)
-        new = self._folder.unread(progress)
-        return progress.after(new).position() if new else current
+        log = self._log_of(current)
+        self._folder.discover(log)
+        return current if log.count == FilesOffset.of(current).files else self._offset(log.count)
 
     def rows_between(self, start: Position, end: Position) -> int:
         if start == end:
             return 0
-        return max(1, sum(self._rows_in(entry) for entry in self._between(start, end)))
+        low, high, log = self._range(start, end)
+        rows = log.rows(low.files, high.files)
+        for offset, sign in ((low, -1), (high, 1)):
+            if offset.at:
+                [entry] = log.files(offset.files, offset.files + 1)
+                rows += sign * self._extent(entry, 0, offset.at)[0]
+        return max(1, rows)
 
     def cap(self, start: Position, end: Position, max_rows: int) -> Position:
         if start == end:
             return end
-        files = self._between(start, end)
-        most = min(len(files), self.options.max_files_per_batch or len(files))
-        rows = self._rows_in(files[0])
-        taken = 1
-        while taken < most and rows + self._rows_in(files[taken]) <= max_rows:
-            rows += self._rows_in(files[taken])
-            taken += 1
-        if taken == len(files):
-            return end
-        return Progress.of(start).after(files[:taken]).position()
+        low, high, log = self._range(start, end)
+        most_files = self.options.max_files_per_batch or BATCH_FILES
+        rows = size = 0
+        number, at = low.files, low.at
+        for entry in log.files(number, min(high.touched, number + most_files)):
+            stop = high.at if number == high.files else None
+            more_rows, more_bytes = self._extent(entry, at, stop)
+            if rows and (rows + more_rows > max_rows or size + more_bytes > BATCH_BYTES):
+                break
+            if not rows and (more_rows * ESTIMATE_FACTOR > max_rows or more_bytes > BATCH_BYTES):
+                found = self._cut(entry, at, max_rows)
+                if found is not None and (stop is None or found[0] < stop):
+                    line = (low.line if at else 0) + found[1]
+                    return self._offset(number, found[0], line, entry.path)
+            rows += more_rows
+            size += more_bytes
+            number, at = number + 1, 0
+        return end if number == high.touched else self._offset(number)
 
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
         if start == end:
             return []
-        parts = [part for entry in self._between(start, end) for part in self._parts(entry)]
+        low, high, log = self._range(start, end)
+        parts: list[tuple[FilePart, int]] = []
+        for number, entry in enumerate(log.files(low.files, high.touched), low.files):
+            at, line = (low.at, low.line) if number == low.files else (0, 0)
+            stop = high.at if high.at and number == high.files else None
+            parts += self._parts(
+                replace(_part_of(entry), start=at, end=stop, line=line), entry, slots
+            )
         total = sum(rows for _, rows in parts)
         share = total / max(1, min(slots, total // ROWS_WORTH_A_TASK))
         groups: list[list[tuple[FilePart, int]]] = [[]]
@@ -100,7 +155,7 @@ class FilesSource(Source[FilesOptions]):
             passed += rows
         plan = self._read_plan(parts)
         return [
-            Split(([part for part, _ in group], plan), sum(rows for _, rows in group))
+            Split((_joined([part for part, _ in group]), plan), sum(rows for _, rows in group))
             for group in groups
         ]
 
@@ -110,6 +165,17 @@ class FilesSource(Source[FilesOptions]):
         for part in parts:
             with opened(folder, part) as file:
                 yield from read_part(file, part, self._name(part.path), self.options, plan)
+
+    def committed(self, position: Position, rows: int) -> None:  # noqa: ARG002 - the contract's
+        """Forget what no replay needs, but not which files were read."""
+        offset = FilesOffset.of(position)
+        if not offset.files:
+            return
+        log = self._log_of(position)
+        log.fold(offset.files, self._folder.listed)
+        for other in log.folder.parent.iterdir():
+            if other != log.folder:
+                shutil.rmtree(other, ignore_errors=True)
 
     def decoder(self) -> Decoder | None:
         if self.options.format == "json":
@@ -127,8 +193,7 @@ class FilesSource(Source[FilesOptions]):
     def header(self) -> tuple[str, ...]:
         """Return the columns that the first CSV file names."""
         if not self._header:
-            entries = self._folder.last_look() or self._folder.look()
-            filled = [entry for entry in entries if entry.size]
+            filled = [entry for entry in self._folder.entries() if entry.size]
             if not filled:
                 return ()
             entry = min(filled, key=lambda entry: entry.arrival)
@@ -164,42 +229,159 @@ class FilesSource(Source[FilesOptions]):
         self._header = state["header"]
 
     def _start_afresh(self) -> None:
-        self._folder = Folder(self.options.path, self.options.glob, self.settle_secs)
+        options = self.options
+        self._folder = Folder(options.path, options.glob, self.settle_secs, self._count_rows)
         self._row_groups = {}
         self._schema = None
         self._header = ()
+        self._state = None
+        self._log = None
+        self._verified = set()
+        self._row_bytes: float = BYTES_A_ROW[options.format]
+        self._unsampled = 0
 
     def _name(self, path: str) -> str:
         return str(Path(local_path(self.options.path), path))
 
-    def _between(self, start: Position, end: Position) -> list[FileEntry]:
-        low, high = Progress.of(start), Progress.of(end)
+    def _state_folder(self) -> Path:
+        if self._state is None:
+            # Nobody continues from these offsets after a restart, as in a benchmark.
+            self._state = Path(tempfile.mkdtemp(prefix="icestream-files-"))
+            weakref.finalize(self, shutil.rmtree, self._state, ignore_errors=True)
+        return self._state / "files"
+
+    def _log_of(self, position: Position) -> FileLog:
+        """Return the log that an offset refers to, rebuilt from the folder if it is lost.
+
+        Raises:
+            SourceChangedError: it is lost, and the folder does not show which files were read.
+        """
+        offset = FilesOffset.of(position)
+        if self._log is None or self._log.id != offset.log:
+            self._log = FileLog(self._state_folder() / offset.log)
+            self._verified.clear()
+        if (offset.files, offset.checksum) in self._verified:
+            return self._log
+        is_long_enough = self._log.count >= offset.touched
+        if is_long_enough and self._log.checksum_before(offset.files) == offset.checksum:
+            self._verify(offset)
+            return self._log
+        found = offset.files_read(self._folder.entries())
+        if found is None:
+            raise SourceChangedError(
+                f"the log of the files that were read, {self._log.folder}, is lost, and files in "
+                f"{self.options.path!r} were removed or changed since: which of them were read is "
+                f"not known (the last of {offset.touched} is {offset.path!r})",
+                todo="Restore the state folder. Without it, move the files that were read out of "
+                "the folder,\nand use `icestream run --start-over`.",
+            )
+        shutil.rmtree(self._log.folder, ignore_errors=True)
+        self._log = FileLog(self._log.folder)
+        self._log.append([entry._replace(rows=self._count_rows(entry) or 1) for entry in found])
+        logger.warning(
+            "the log of files %s was lost, and is rebuilt from the %d files that were read",
+            self._log.folder,
+            offset.touched,
+        )
+        return self._log
+
+    def _verify(self, offset: FilesOffset) -> None:
+        """Note that an offset agrees with the log: offsets are compared several times a second."""
+        if len(self._verified) >= 100:
+            self._verified.clear()
+        self._verified.add((offset.files, offset.checksum))
+
+    def _range(self, start: Position, end: Position) -> tuple[FilesOffset, FilesOffset, FileLog]:
+        self._log_of(start)
+        return FilesOffset.of(start), FilesOffset.of(end), self._log_of(end)
+
+    def _offset(self, files: int, at: int = 0, line: int = 0, path: str = "") -> Position:
+        log = self._log
+        assert log is not None  # noqa: S101 - `_log_of` has opened it
+        if not path and files:
+            [entry] = log.files(files - 1, files)
+            path = entry.path
+        offset = FilesOffset(log.id, files, log.checksum_before(files), at, line, path)
+        self._verify(offset)
+        return offset.position()
+
+    def _count_rows(self, entry: FileEntry) -> int | None:
+        """Return about how many rows a file has; None if it is gone, or changes."""
         try:
-            return files_between(low, high, self._folder.last_look())
+            if self.options.format == "parquet":
+                if groups := self._groups_of(entry):
+                    return max(1, sum(group.rows for group in groups))
+            elif not entry.path.endswith(".gz"):
+                self._sample(entry)
         except SourceChangedError:
-            return files_between(low, high, self._folder.look())
-
-    def _rows_in(self, entry: FileEntry) -> int:
-        if self.options.format == "parquet" and (groups := self._groups_of(entry)):
-            return max(1, sum(groups))
+            return None
         size = entry.size * (GZIP_SAVES if entry.path.endswith(".gz") else 1)
-        return max(1, size // BYTES_A_ROW[self.options.format])
+        return max(1, round(size / self._row_bytes))
 
-    def _parts(self, entry: FileEntry) -> Iterator[tuple[FilePart, int]]:
-        groups = self._groups_of(entry) if self.options.format == "parquet" else []
-        if len(groups) < 2:
-            yield _part_of(entry), self._rows_in(entry)
+    def _sample(self, entry: FileEntry) -> None:
+        """Learn how long rows are from a file that is large, or the first of several."""
+        self._unsampled -= 1
+        if not entry.size or (entry.size < SAMPLED_BYTES and self._unsampled > 0):
             return
-        for group, rows in enumerate(groups):
-            yield _part_of(entry, (group,)), rows
+        self._unsampled = SAMPLED_EVERY
+        estimate = first_block_row_bytes if self.options.format == "avro" else line_bytes
+        with opened(local_path(self.options.path), _part_of(entry)) as file:
+            self._row_bytes = estimate(file) or self._row_bytes
 
-    def _groups_of(self, entry: FileEntry) -> list[int]:
-        if entry not in self._row_groups:
+    def _is_text(self, entry: FileEntry) -> bool:
+        """Tell whether a file has lines and can be read from any of them."""
+        return self.options.format in {"json", "csv"} and not entry.path.endswith(".gz")
+
+    def _extent(self, entry: FileEntry, start: int, end: int | None) -> tuple[int, int]:
+        """Return about how many rows and bytes a part of a file has."""
+        if self.options.format == "parquet" and (groups := self._groups_of(entry)[start:end]):
+            return sum(group.rows for group in groups), sum(group.bytes for group in groups)
+        size = (entry.size if end is None else end) - start
+        return max(1, entry.rows * size // max(1, entry.size)), size
+
+    def _cut(self, entry: FileEntry, at: int, max_rows: int) -> tuple[int, int] | None:
+        """Return where a batch that begins at `at` ends in a file, and how many lines it has.
+
+        None if it reaches the end of the file, or the file can only be read as a whole.
+        """
+        if self.options.format == "parquet":
+            return _cut_groups(self._groups_of(entry), at, max_rows)
+        if not self._is_text(entry) and self.options.format != "avro":
+            return None
+        with opened(local_path(self.options.path), _part_of(entry)) as file:
+            if self.options.format == "avro":
+                return cut_blocks(file, at, max_rows, BATCH_BYTES, self._name(entry.path))
+            found = cut_lines(file, at, max_rows, BATCH_BYTES)
+        return found if found[0] < entry.size else None
+
+    def _parts(
+        self, part: FilePart, entry: FileEntry, slots: int
+    ) -> Iterator[tuple[FilePart, int]]:
+        """Cut a part of a file for several tasks, each with its rows; a small one stays whole."""
+        end = part.end
+        if self.options.format == "parquet" and (groups := self._groups_of(entry)):
+            for index in range(part.start, len(groups) if end is None else end):
+                yield replace(part, start=index, end=index + 1), groups[index].rows
+            return
+        stop = part.size if end is None else end
+        share = max(BYTES_WORTH_A_TASK, -(-(stop - part.start) // slots))
+        if not self._is_text(entry) or stop - part.start <= share:
+            yield part, self._extent(entry, part.start, end)[0]
+            return
+        with opened(local_path(self.options.path), _part_of(entry)) as file:
+            while part.start < stop:
+                cut, lines = cut_lines(file, part.start, sys.maxsize, share)
+                yield replace(part, end=min(cut, stop)), lines
+                part = replace(part, start=cut, line=part.line + lines)
+
+    def _groups_of(self, entry: FileEntry) -> list[RowGroup]:
+        known = entry._replace(rows=0, ctime_ns=0)
+        if known not in self._row_groups:
             if len(self._row_groups) >= MOST_FOOTERS_KEPT:
                 self._row_groups.clear()
             with opened(local_path(self.options.path), _part_of(entry)) as file:
-                self._row_groups[entry] = rows_in_groups(file)
-        return self._row_groups[entry]
+                self._row_groups[known] = row_groups_of(file)
+        return self._row_groups[known]
 
     def _read_plan(self, parts: list[tuple[FilePart, int]]) -> ReadPlan:
         has_header = self.options.format == "csv" and self.options.options.header
@@ -213,8 +395,7 @@ class FilesSource(Source[FilesOptions]):
         # `plan` asks too, before the folder is there; `check` and `run` tell what is wrong.
         if not Path(self.options.path.removeprefix("file://")).is_dir():
             return None
-        entries = self._folder.last_look() or self._folder.look()
-        ordered = sorted(entries, key=lambda entry: entry.arrival)
+        ordered = sorted(self._folder.entries(), key=lambda entry: entry.arrival)
         # The newest file is asked as well: after a restart, columns that came later are known.
         schemas = []
         for entry in dict.fromkeys([*ordered[:1], *ordered[-1:]]):
@@ -232,13 +413,34 @@ class FilesSource(Source[FilesOptions]):
 
     def _find_folder(self) -> str:
         path = local_path(self.options.path)
-        Folder(path, "", self.settle_secs).look()
+        list_paths(path, "")
         return path
 
     def _count_files(self) -> str:
-        count = len(self._folder.look())
+        count = len(self._folder.entries())
         return f"{count} file matches" if count == 1 else f"{count} files match"
 
 
-def _part_of(entry: FileEntry, row_groups: tuple[int, ...] | None = None) -> FilePart:
-    return FilePart(entry.path, entry.mtime_ns, entry.size, row_groups)
+def _part_of(entry: FileEntry) -> FilePart:
+    return FilePart(entry.path, entry.mtime_ns, entry.size)
+
+
+def _joined(parts: list[FilePart]) -> list[FilePart]:
+    """Return parts with those that follow each other in one file joined: it is opened once."""
+    joined: list[FilePart] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last is not None and (last.path, last.end) == (part.path, part.start) and last.end:
+            joined[-1] = replace(last, end=part.end)
+        else:
+            joined.append(part)
+    return joined
+
+
+def _cut_groups(groups: list[RowGroup], start: int, max_rows: int) -> tuple[int, int] | None:
+    rows = size = 0
+    for index, group in enumerate(groups[start:], start):
+        rows, size = rows + group.rows, size + group.bytes
+        if index > start and (rows > max_rows or size > BATCH_BYTES):
+            return index, 0
+    return None

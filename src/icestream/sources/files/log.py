@@ -1,0 +1,286 @@
+"""The log of a folder's files: each file once, in the order in which the files were found.
+
+An offset is a place in this log. A listing may miss files, and clocks may jump: a file that is
+not in the log yet is new, whatever its times say, and a batch that is replayed reads the files
+that the log names, whatever has been listed since.
+
+The log is a folder of immutable segments. A segment is on disk before an offset refers to it.
+Segments whose rows are all in the table are folded into a set of hashes, 16 bytes a file, which
+is all that is needed to recognise a file that was read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icestream.errors import CorruptStateError, SupersededError
+from icestream.sources.files.listing import FileEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+SEGMENT_FILES = 10_000
+# Folding rewrites the set of hashes, so it waits for a few segments.
+FOLD_SEGMENTS = 100
+# Files that are gone from the folder are forgotten once there are this many, and no sooner: a
+# folder that is not mounted for a while must not make its files new.
+REMEMBERED_FILES = 1_000_000
+CACHED_SEGMENTS = 4
+CHECKSUM_MODULUS = 1 << 64
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A part of the log: `count` files from number `first` on.
+
+    Attributes:
+        checksum: sum of the fingerprints of all files before it.
+        rows: rows of its files.
+    """
+
+    path: Path
+    first: int
+    count: int
+    checksum: int
+    rows: int
+
+
+class FileLog:
+    """A log that is open for reading and appending. One process appends at a time.
+
+    Args:
+        folder: where its segments are; created by the first `append`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen = SeenFiles()
+        self.count = 0
+        self.checksum = 0
+        self._segments: list[_Segment] = []
+        self._cached: dict[int, list[FileEntry]] = {}
+        self._load()
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    def append(self, entries: Sequence[FileEntry]) -> None:
+        """Add files that are not in the log, durably.
+
+        Raises:
+            SupersededError: another process appends to this log.
+        """
+        for low in range(0, len(entries), SEGMENT_FILES):
+            part = list(entries[low : low + SEGMENT_FILES])
+            path = self.folder / f"{self.count:012}.jsonl"
+            head = {"first": self.count, "checksum": f"{self.checksum:016x}"}
+            lines = [json.dumps(head), *(json.dumps(entry[:4]) for entry in part)]
+            self._create(path, ("\n".join(lines) + "\n").encode())
+            self._take(path, part)
+
+    def files(self, start: int, end: int) -> list[FileEntry]:
+        """Return the files with the numbers from `start` up to, but not including, `end`.
+
+        Raises:
+            CorruptStateError: they are no longer kept.
+        """
+        found: list[FileEntry] = []
+        while start < end:
+            segment = self._segment_of(start)
+            entries = self._entries(segment)[start - segment.first : end - segment.first]
+            found += entries
+            start += len(entries)
+        return found
+
+    def rows(self, start: int, end: int) -> int:
+        """Return about how many rows the files from `start` up to `end` hold."""
+        total = 0
+        while start < end:
+            segment = self._segment_of(start)
+            behind = segment.first + segment.count
+            if start == segment.first and behind <= end:
+                total += segment.rows
+            else:
+                total += sum(entry.rows for entry in self.files(start, min(end, behind)))
+            start = behind
+        return total
+
+    def checksum_before(self, number: int) -> int:
+        """Return the sum of the fingerprints of all files before `number`."""
+        if number == self.count:
+            return self.checksum
+        segment = self._segment_of(number)
+        return (segment.checksum + _sum(self.files(segment.first, number))) % CHECKSUM_MODULUS
+
+    def fold(self, committed: int, listed: NDArray[np.uint64]) -> None:
+        """Fold segments that no replay needs into the set of hashes.
+
+        Args:
+            committed: files before this number are in the table.
+            listed: hashes of the names that the last listing showed.
+        """
+        # The newest segment stays: it carries the count and the checksum on.
+        done = [s for s in self._segments[:-1] if s.first + s.count <= committed]
+        if len(done) < FOLD_SEGMENTS and sum(s.count for s in done) < SEGMENT_FILES:
+            return
+        behind = done[-1].first + done[-1].count
+        if len(listed) and len(self.seen) > max(REMEMBERED_FILES, 2 * len(listed)):
+            pending = [entry.name_hash for entry in self.files(behind, self.count)]
+            self.seen.forget_others(np.append(listed, np.array(pending, np.uint64)))
+        old = sorted(self.folder.glob("*.seen"))
+        self._create(self.folder / f"{behind:012}.seen", self.seen.to_bytes())
+        for path in [*(segment.path for segment in done), *old]:
+            path.unlink(missing_ok=True)
+        self._segments = self._segments[len(done) :]
+
+    def _load(self) -> None:
+        folded = 0
+        for path in sorted(self.folder.glob("*.seen"))[-1:]:
+            self.seen = SeenFiles.from_bytes(path.read_bytes())
+            self.count = folded = int(path.stem)
+        for path in sorted(self.folder.glob("*.jsonl")):
+            first = int(path.stem)
+            if first < folded:
+                continue  # folded by a process that died before it removed the segment
+            if first != self.count:
+                raise self._corrupt(path, f"its files {self.count} to {first - 1} are missing")
+            checksum, entries = self._read(path)
+            self.checksum = checksum
+            self._take(path, entries)
+
+    def _take(self, path: Path, entries: list[FileEntry]) -> None:
+        rows = sum(entry.rows for entry in entries)
+        self._segments.append(_Segment(path, self.count, len(entries), self.checksum, rows))
+        self._cache(self.count, entries)
+        self.count += len(entries)
+        self.checksum = (self.checksum + _sum(entries)) % CHECKSUM_MODULUS
+        self.seen.add(entries)
+
+    def _cache(self, first: int, entries: list[FileEntry]) -> None:
+        self._cached[first] = entries
+        if len(self._cached) > CACHED_SEGMENTS:
+            del self._cached[next(iter(self._cached))]
+
+    def _segment_of(self, number: int) -> _Segment:
+        index = bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
+        if index < 0 or number >= self.count:
+            raise self._corrupt(self.folder, f"it does not hold file number {number}")
+        return self._segments[index]
+
+    def _entries(self, segment: _Segment) -> list[FileEntry]:
+        if segment.first not in self._cached:
+            self._cache(segment.first, self._read(segment.path)[1])
+        return self._cached[segment.first]
+
+    def _read(self, path: Path) -> tuple[int, list[FileEntry]]:
+        try:
+            head, *lines = path.read_text(encoding="ascii").splitlines()
+            entries = [FileEntry(*json.loads(line)) for line in lines]
+            return int(json.loads(head)["checksum"], 16), entries
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise self._corrupt(path, str(exc)) from exc
+
+    def _create(self, path: Path, content: bytes) -> None:
+        """Write a file that nobody changes any more; it is there as a whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(fresh, path)
+        except FileExistsError as exc:
+            raise SupersededError(
+                f"another process has written {path.name} of the log of files {self.folder}",
+                todo="Run one instance of a pipeline at a time.",
+            ) from exc
+        finally:
+            fresh.unlink()
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _corrupt(self, path: Path, why: str) -> CorruptStateError:
+        return CorruptStateError(
+            f"the log of files {path} can't be read: {why}",
+            todo="Restore it from a backup, or remove the folder: if the files that were read are "
+            "still in place,\nthe log is rebuilt from them.",
+        )
+
+
+class SeenFiles:
+    """The names in a log with the content that they had, 16 bytes a file.
+
+    A name that has the hash of another one looks like a file that has changed, which stops the
+    pipeline and loses nothing.
+    """
+
+    def __init__(self) -> None:
+        self._names = np.empty(0, np.uint64)
+        self._contents = np.empty(0, np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, entries: Iterable[FileEntry]) -> None:
+        """Remember files; what is known of the same names is replaced."""
+        new = {entry.name_hash: entry.content_hash for entry in entries}
+        names = np.fromiter(new.keys(), np.uint64, len(new))
+        kept = ~np.isin(self._names, names)
+        self._set(
+            np.concatenate([self._names[kept], names]),
+            np.concatenate([self._contents[kept], np.fromiter(new.values(), np.uint64, len(new))]),
+        )
+
+    def has(self, names: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Tell which names are known."""
+        return np.isin(names, self._names)
+
+    def others(self, names: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the names that are known and are not among these."""
+        return self._names[~np.isin(self._names, names)]
+
+    def content_of(self, name: int) -> int | None:
+        """Return the hash of the content that a name had; None if the name is not known."""
+        index = int(np.searchsorted(self._names, np.uint64(name)))
+        if index == len(self._names) or int(self._names[index]) != name:
+            return None
+        return int(self._contents[index])
+
+    def forget_others(self, names: NDArray[np.uint64]) -> None:
+        """Forget every name but these."""
+        kept = np.isin(self._names, names)
+        self._set(self._names[kept], self._contents[kept])
+
+    def to_bytes(self) -> bytes:
+        """Return the set as bytes that `from_bytes` reads."""
+        return self._names.astype(">u8").tobytes() + self._contents.astype(">u8").tobytes()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> SeenFiles:
+        """Read what `to_bytes` returned."""
+        both = np.frombuffer(content, ">u8").astype(np.uint64)
+        seen = cls()
+        seen._set(both[: len(both) // 2], both[len(both) // 2 :])
+        return seen
+
+    def _set(self, names: NDArray[np.uint64], contents: NDArray[np.uint64]) -> None:
+        order = np.argsort(names)
+        self._names, self._contents = names[order], contents[order]
+
+
+def _sum(entries: Iterable[FileEntry]) -> int:
+    return sum(entry.fingerprint for entry in entries) % CHECKSUM_MODULUS

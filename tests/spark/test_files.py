@@ -1,0 +1,88 @@
+"""Files through whole pipelines: large ones in several batches, and state folders that are lost."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from icestream.errors import CheckpointLostError, SourceChangedError
+from icestream.plan.plan import Batching
+from icestream.sources.files import FilesOptions, FilesSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.spark import Lake
+
+    from icestream.plan.plan import PipelinePlan
+
+
+@pytest.fixture
+def inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(FilesSource, "settle_secs", 0.0)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    return folder
+
+
+def plan(lake: Lake, inbox: Path, max_rows: int = 1_000_000) -> PipelinePlan:
+    source = FilesSource(FilesOptions(path=str(inbox), format="csv"))
+    return lake.plan(source, batching=Batching(1, 0.1, max_rows))
+
+
+def put(inbox: Path, name: str, ids: range) -> None:
+    (inbox / name).write_text("id\n" + "".join(f"{n}\n" for n in ids))
+
+
+def ids(lake: Lake) -> list[int]:
+    return sorted(row["id"] for row in lake.rows())
+
+
+def test_large_file_is_written_in_several_batches(lake: Lake, inbox: Path) -> None:
+    put(inbox, "a.csv", range(2_500))
+    put(inbox, "b.csv", range(2_500, 2_510))
+
+    lake.run(plan(lake, inbox, max_rows=1_000))
+    put(inbox, "c.csv", range(2_510, 2_520))
+    lake.run(plan(lake, inbox, max_rows=1_000))
+
+    assert ids(lake) == list(range(2_520))
+    snapshots = lake.catalog.client().load_table(("db", "events")).metadata.snapshots
+    added = [int(str(s.summary["added-records"])) for s in snapshots if s.summary]
+    assert added == [999, 1_000, 511, 10], "the header is a line too"
+
+
+def test_lost_state_is_resumed_from_the_mark_if_the_files_are_there(
+    lake: Lake, inbox: Path
+) -> None:
+    put(inbox, "a.csv", range(10))
+    lake.run(plan(lake, inbox))
+    shutil.rmtree(lake.state)
+    put(inbox, "b.csv", range(10, 20))
+    with pytest.raises(CheckpointLostError):
+        lake.run(plan(lake, inbox))
+
+    lake.run(plan(lake, inbox), beginning="resume")
+    put(inbox, "c.csv", range(20, 30))
+    lake.run(plan(lake, inbox))
+
+    assert ids(lake) == list(range(30))
+
+
+def test_lost_state_is_not_resumed_if_files_that_were_read_are_gone(
+    lake: Lake, inbox: Path
+) -> None:
+    put(inbox, "a.csv", range(10))
+    lake.run(plan(lake, inbox))
+    shutil.rmtree(lake.state)
+    (inbox / "a.csv").unlink()
+    put(inbox, "b.csv", range(10, 20))
+
+    with pytest.raises(SourceChangedError, match="which of them were read is not known"):
+        lake.run(plan(lake, inbox), beginning="resume")
+    assert ids(lake) == list(range(10))
+
+    lake.run(plan(lake, inbox), beginning="start-over")
+    assert ids(lake) == list(range(20))

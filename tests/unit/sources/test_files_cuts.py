@@ -1,0 +1,148 @@
+"""Large files are read in several batches, and by several tasks, with the same rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from icestream.sources.files import FilesOptions, FilesSource
+from icestream.testing.source_suite import rows_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icestream.contracts.position import Position
+
+AVRO = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+
+
+class QuickFiles(FilesSource):
+    settle_secs = 0.0
+
+
+def write(path: Path, rows: list[int], kind: str) -> None:
+    if kind == "json":
+        # Some lines are empty, some are long, some end as on Windows.
+        lines = [json.dumps({"id": n}) + " " * (n % 7 * 10) + "\r" * (n % 2) for n in rows]
+        path.write_bytes("\n\n".join(lines).encode())
+    elif kind == "csv":
+        path.write_bytes(b"\xef\xbb\xbfid\n" + b"".join(b"%d\n" % n for n in rows))
+    elif kind == "parquet":
+        pq.write_table(pa.table({"id": rows}), path, row_group_size=max(3, len(rows) // 10))
+    else:
+        with path.open("wb") as file:
+            fastavro.writer(
+                file, AVRO, [{"id": n} for n in rows], sync_interval=min(1_000, len(rows))
+            )
+
+
+def steps(source: FilesSource, start: Position, end: Position, max_rows: int) -> list[list[Any]]:
+    found = []
+    while start != end:
+        there = source.cap(start, end, max_rows)
+        assert there != start
+        assert source.rows_between(start, there) > 0
+        found.append(rows_of(source, start, there))
+        start = there
+    return found
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "avro", "parquet"])
+@settings(
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    counts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    max_rows=st.integers(1, 30),
+    block=st.integers(1, 64),
+    batch_bytes=st.integers(20, 400),
+)
+def test_file_cut_anywhere_gives_every_row_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    counts: list[int],
+    max_rows: int,
+    block: int,
+    batch_bytes: int,
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.lines.BLOCK_BYTES", max(block, 8))
+    monkeypatch.setattr("icestream.sources.files.source.BYTES_WORTH_A_TASK", 30)
+    monkeypatch.setattr("icestream.sources.files.source.ROWS_WORTH_A_TASK", 2)
+    folder = tmp_path_factory.mktemp("in")
+    for number, count in enumerate(counts):
+        write(folder / f"{number}", list(range(100 * number, 100 * number + count)), kind)
+    schema = {"schema": "id bigint"} if kind in {"avro", "parquet"} else {}
+    source = QuickFiles(FilesOptions(path=str(folder), format=kind, **schema))
+    start = source.first()
+    end = source.newest(start)
+    whole = rows_of(source, start, end)
+
+    monkeypatch.setattr("icestream.sources.files.source.BATCH_BYTES", batch_bytes)
+    in_steps = steps(source, start, end, max_rows)
+
+    assert [row for step in in_steps for row in step] == whole
+    assert rows_of(source, start, end, slots=3) == whole
+    assert len(whole) == sum(counts)
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "avro", "parquet"])
+def test_batch_of_a_large_file_has_no_more_rows_than_asked_for(tmp_path: Path, kind: str) -> None:
+    write(tmp_path / "a", list(range(20_000)), kind)
+    source = QuickFiles(FilesOptions(path=str(tmp_path), format=kind))
+    start = source.first()
+
+    found = steps(source, start, source.newest(start), 6_000)
+
+    sizes = [len(step) for step in found]
+    assert sum(sizes) == 20_000
+    assert max(sizes) <= 6_000
+    assert len(sizes) <= 8
+
+
+def test_rows_of_small_files_are_estimated_by_those_that_were_looked_into(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"{number}.json").write_bytes(b"1\n" * 1_000)
+    source = QuickFiles(FilesOptions(path=str(tmp_path)))
+    start = source.first()
+    end = source.newest(start)
+
+    assert source.rows_between(start, end) == 100_000
+    assert len(rows_of(source, start, source.cap(start, end, 10_000))) == 10_000
+
+
+def test_lines_of_a_later_batch_know_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id\n" + b"".join(b"%d\n" % n for n in range(10)))
+    source = QuickFiles(FilesOptions(path=str(tmp_path), format="csv"))
+    source.keep_state_in(tmp_path / ".state")
+    start = source.first()
+    end = source.newest(start)
+
+    middle = source.cap(start, end, 3)
+
+    assert rows_of(source, start, middle) == [
+        (b"0", f"{tmp_path}/a.csv:2"),
+        (b"1", f"{tmp_path}/a.csv:3"),
+    ]
+    assert rows_of(source, middle, end)[0] == (b"2", f"{tmp_path}/a.csv:4")
+
+
+def test_compressed_file_is_a_batch_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.source.BATCH_BYTES", 20)
+    for name in ("a", "b"):
+        with gzip.open(tmp_path / f"{name}.json.gz", "wb") as file:
+            file.write(b"1\n" * 100)
+    source = QuickFiles(FilesOptions(path=str(tmp_path)))
+    start = source.first()
+
+    assert [len(step) for step in steps(source, start, source.newest(start), 10)] == [100, 100]

@@ -1,0 +1,449 @@
+"""Late, touched, changed and vanished files: none is lost or doubled in silence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from icestream.errors import CorruptStateError, SourceChangedError, SupersededError
+from icestream.sources.files import FilesOptions, FilesSource
+from icestream.sources.files.listing import FileEntry, look_at
+from icestream.testing.source_suite import rows_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from icestream.contracts.position import Position
+
+DAY_NS = 86_400 * 10**9
+REMEDY = (
+    "\n  Put it back as it was. Files must not change once they are in the folder: "
+    "write them elsewhere,\n  move them in under a new name, and remove them only when their rows "
+    "are in the table."
+)
+
+
+class QuickFiles(FilesSource):
+    settle_secs = 0.0
+
+
+def quick(folder: Path, **options: Any) -> QuickFiles:
+    """Return a source; the next one of the same folder is the pipeline, started again."""
+    source = QuickFiles(FilesOptions(path=str(folder), **options))
+    source.keep_state_in(folder / ".state")
+    return source
+
+
+def await_next_tick(folder: Path) -> None:
+    """Let the file system's clock move on, so that what comes next is seen to come later."""
+    probe = folder / ".probe"
+    probe.touch()
+    before = probe.stat().st_ctime_ns
+    deadline = time.monotonic() + 120
+    while probe.stat().st_ctime_ns == before:
+        assert time.monotonic() < deadline
+        probe.touch()
+
+
+def change_mode(path: Path) -> None:
+    await_next_tick(path.parent)
+    path.chmod(0o600)
+
+
+def put(folder: Path, name: str, text: str = "", *, days_old: int = 0) -> Path:
+    await_next_tick(folder)
+    path = folder / name
+    path.write_text((text or name) + "\n")
+    if days_old:
+        written_ns = path.stat().st_mtime_ns - days_old * DAY_NS
+        os.utime(path, ns=(written_ns, written_ns))
+    return path
+
+
+def values(source: FilesSource, start: Position, end: Position) -> list[str]:
+    return [row[0].decode() for row in rows_of(source, start, end)]  # type: ignore[index]
+
+
+def read_all(source: FilesSource) -> Position:
+    return source.newest(source.first())
+
+
+def test_file_moved_in_long_after_it_was_written_is_read(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    put(tmp_path, "new")
+    here = read_all(source)
+
+    put(tmp_path, "old", days_old=30)
+
+    assert values(source, here, source.newest(here)) == ["old"]
+
+
+def test_file_moved_in_late_while_the_pipeline_was_down_is_read(tmp_path: Path) -> None:
+    put(tmp_path, "new")
+    here = read_all(quick(tmp_path))
+
+    put(tmp_path, "old", days_old=30)
+
+    restarted = quick(tmp_path)
+    assert values(restarted, here, restarted.newest(here)) == ["old"]
+
+
+def test_change_of_mode_does_not_make_a_file_new(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    here = read_all(source)
+
+    change_mode(path)
+
+    assert source.newest(here) == here
+
+
+def test_change_of_mode_right_after_planning_does_not_make_a_file_new(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    start = source.first()
+    end = source.newest(start)
+
+    change_mode(path)
+
+    assert values(source, start, end) == ["a"]
+    assert source.newest(end) == end
+
+
+def test_change_of_mode_while_the_pipeline_was_down_does_not_make_a_file_new(
+    tmp_path: Path,
+) -> None:
+    paths = [put(tmp_path, name) for name in ("a", "b")]
+    here = read_all(quick(tmp_path))
+    paths[0].unlink()
+    change_mode(paths[1])
+    put(tmp_path, "c")
+
+    restarted = quick(tmp_path)
+
+    assert values(restarted, here, restarted.newest(here)) == ["c"]
+
+
+def test_replayed_batch_reads_the_files_that_it_was_planned_with(tmp_path: Path) -> None:
+    """A file that turns up late, with an older time, is read by a later batch."""
+    source = quick(tmp_path)
+    start = source.first()
+    paths = [put(tmp_path, name) for name in ("b", "c")]
+    middle = source.newest(start)
+    put(tmp_path, "a", days_old=30)
+    for path in paths:
+        change_mode(path)
+
+    restarted = quick(tmp_path)
+
+    assert values(restarted, start, middle) == ["b", "c"]
+    assert values(restarted, middle, restarted.newest(middle)) == ["a"]
+
+
+@pytest.mark.parametrize("clock", [-DAY_NS, DAY_NS])
+def test_clock_that_jumps_leaves_no_file_out(
+    tmp_path: Path, clock: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = quick(tmp_path)
+    put(tmp_path, "a")
+    here = read_all(source)
+    put(tmp_path, "b")
+
+    def look_at_shifted(folder: str, path: str) -> FileEntry | None:
+        entry = look_at(folder, path)
+        return entry and entry._replace(ctime_ns=entry.ctime_ns + clock)
+
+    monkeypatch.setattr("icestream.sources.files.folder.look_at", look_at_shifted)
+
+    assert values(source, here, source.newest(here)) == ["b"]
+
+
+def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
+    class PatientFiles(FilesSource):
+        settle_secs = 0.05
+
+    put(tmp_path, "a")
+    source = PatientFiles(FilesOptions(path=str(tmp_path)))
+    start = source.first()
+
+    here = source.newest(start)
+    assert values(source, start, here) == ["a"], "the first call waits for what is there"
+    put(tmp_path, "b")
+    assert source.newest(here) == here
+    deadline = time.monotonic() + 120
+    while (later := source.newest(here)) == here:
+        assert time.monotonic() < deadline
+    assert values(source, here, later) == ["b"]
+
+
+def test_file_is_found_again_after_a_folder_was_not_mounted_for_a_while(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    here = read_all(source)
+    path.rename(tmp_path / ".a")
+    assert source.newest(here) == here
+    (tmp_path / ".a").rename(path)
+
+    assert source.newest(here) == here
+    assert quick(tmp_path).newest(here) == here
+
+
+def test_name_is_read_again_once_the_old_file_was_seen_to_be_gone(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    put(tmp_path, "a").unlink()
+    put(tmp_path, "a", "old")
+    here = read_all(source)
+    (tmp_path / "a").unlink()
+    assert source.newest(here) == here
+    put(tmp_path, "a", "new content")
+
+    assert values(source, here, source.newest(here)) == ["new content"]
+
+
+def test_lost_log_is_rebuilt_from_files_that_are_all_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path, "old", days_old=3)
+    put(tmp_path, "b")
+    here = read_all(quick(tmp_path))
+    shutil.rmtree(tmp_path / ".state")
+    put(tmp_path, "c")
+
+    restarted = quick(tmp_path)
+
+    assert values(restarted, here, restarted.newest(here)) == ["c"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the log of files {tmp_path}/.state/files/{here['log']} was lost, and is rebuilt from "
+        "the 2 files that were read"
+    ]
+
+
+def test_lost_log_is_named_if_the_folder_does_not_show_what_was_read(tmp_path: Path) -> None:
+    put(tmp_path, "a").rename(tmp_path / "b")
+    put(tmp_path, "c")
+    here = read_all(quick(tmp_path))
+    shutil.rmtree(tmp_path / ".state")
+    (tmp_path / "b").unlink()
+    put(tmp_path, "d")
+
+    with pytest.raises(SourceChangedError) as caught:
+        quick(tmp_path).newest(here)
+
+    assert str(caught.value) == (
+        f"the log of the files that were read, {tmp_path}/.state/files/{here['log']}, is lost, and "
+        f"files in '{tmp_path}' were removed or changed since: which of them were read is not "
+        "known (the last of 2 is 'c')\n"
+        "  Restore the state folder. Without it, move the files that were read out of the folder,\n"
+        "  and use `icestream run --start-over`."
+    )
+
+
+def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    put(tmp_path, "a")
+    here = read_all(source)
+    put(tmp_path, "b")
+    source.newest(here)
+    first, second = sorted((tmp_path / ".state/files" / here["log"]).iterdir())
+    todo = (
+        "\n  Restore it from a backup, or remove the folder: if the files that were read are "
+        "still in place,\n  the log is rebuilt from them."
+    )
+
+    kept = first.read_bytes()
+    first.unlink()
+    with pytest.raises(CorruptStateError) as missing:
+        quick(tmp_path).newest(here)
+    first.write_bytes(kept[:-20])
+    with pytest.raises(CorruptStateError) as broken:
+        quick(tmp_path).newest(here)
+
+    assert str(missing.value) == (
+        f"the log of files {second} can't be read: its files 0 to 0 are missing{todo}"
+    )
+    assert broken.value.what.startswith(f"the log of files {first} can't be read: ")
+
+
+def test_second_process_that_appends_to_the_log_is_refused(tmp_path: Path) -> None:
+    one, other = quick(tmp_path), quick(tmp_path)
+    here = one.first()
+    put(tmp_path, "a")
+    assert other.newest(here) != here
+
+    with pytest.raises(SupersededError) as caught:
+        one.newest(here)
+
+    assert str(caught.value) == (
+        "another process has written 000000000000.jsonl of the log of files "
+        f"{tmp_path}/.state/files/{here['log']}\n"
+        "  Run one instance of a pipeline at a time."
+    )
+
+
+def test_offset_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    old = {"arrived_ns": 1, "path": "a", "mtime_ns": 1, "files": 1, "checksum": "0f"}
+
+    with pytest.raises(SourceChangedError) as caught:
+        quick(tmp_path).newest(old)
+
+    assert str(caught.value) == (
+        "the offset was written by an older version, which told files apart by their times: "
+        f"{old}\n"
+        "  Start over with `icestream run --start-over`, with the files that were read already "
+        "moved out of the folder."
+    )
+
+
+def test_committed_files_are_folded_and_stay_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 3)
+    source = quick(tmp_path)
+    here = source.first()
+    for number in range(10):
+        put(tmp_path, f"{number}")
+        here = source.newest(here)
+        source.committed(here, 1)
+    log = tmp_path / ".state/files" / here["log"]
+    assert len(list(log.iterdir())) <= 5
+
+    put(tmp_path, "new")
+    restarted = quick(tmp_path)
+
+    assert values(restarted, here, restarted.newest(here)) == ["new"]
+
+
+def test_only_files_that_are_gone_are_forgotten_and_only_past_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 1)
+    monkeypatch.setattr("icestream.sources.files.log.REMEMBERED_FILES", 4)
+    source = quick(tmp_path)
+    stays = put(tmp_path, "stays")
+    here = source.newest(source.first())
+    for number in range(20):
+        path = put(tmp_path, f"{number}")
+        here = source.newest(here)
+        source.committed(here, 1)
+        path.unlink()
+
+    [seen] = (tmp_path / ".state/files" / here["log"]).glob("*.seen")
+    assert seen.stat().st_size <= 16 * 6
+    assert stays.exists()
+    assert quick(tmp_path).newest(here) == here
+
+
+def test_starting_over_reads_every_file_again_and_removes_the_old_log(tmp_path: Path) -> None:
+    put(tmp_path, "a")
+    source = quick(tmp_path)
+    before = read_all(source)
+
+    start = source.first()
+    after = source.newest(start)
+
+    assert values(source, start, after) == ["a"]
+    assert len(list((tmp_path / ".state/files").iterdir())) == 2
+    source.committed(after, 1)
+    assert [path.name for path in (tmp_path / ".state/files").iterdir()] == [after["log"]]
+    assert before["log"] != after["log"]
+
+
+def test_files_that_were_read_may_be_removed(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    here = read_all(source)
+    path.unlink()
+    put(tmp_path, "b")
+
+    assert values(source, here, source.newest(here)) == ["b"]
+    restarted = quick(tmp_path)
+    assert values(restarted, here, restarted.newest(here)) == ["b"]
+
+
+def test_file_that_changes_after_it_was_read_stops_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.folder.CHECK_SECS", 0.0)
+    source = quick(tmp_path)
+    put(tmp_path, "a")
+    here = read_all(source)
+    source.newest(here)
+
+    put(tmp_path, "a", "something longer")
+
+    with pytest.raises(SourceChangedError) as caught:
+        source.newest(here)
+    assert str(caught.value) == f"file '{tmp_path}/a' changed after it was read{REMEDY}"
+
+
+def test_file_that_vanishes_between_planning_and_reading_is_named(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    start = source.first()
+    splits = source.splits(start, source.newest(start), 1)
+
+    path.unlink()
+
+    with pytest.raises(SourceChangedError) as caught:
+        list(source.read(splits[0]))
+    assert str(caught.value) == f"file '{path}' is gone before its rows were written{REMEDY}"
+
+
+def test_file_that_changes_between_planning_and_reading_is_named(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    start = source.first()
+    splits = source.splits(start, source.newest(start), 1)
+
+    put(tmp_path, "a", "something longer")
+
+    with pytest.raises(SourceChangedError) as caught:
+        list(source.read(splits[0]))
+    assert str(caught.value) == f"file '{path}' changed before its rows were written{REMEDY}"
+
+
+def test_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    start = source.first()
+    [split] = source.splits(start, source.newest(start), 1)
+    reading = source.read(split)
+    next(reading)
+
+    put(tmp_path, "a", "something longer")
+
+    with pytest.raises(SourceChangedError) as caught:
+        list(reading)
+    assert str(caught.value) == f"file '{path}' changed before its rows were written{REMEDY}"
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_file_gone_or_changed_before_its_batch_is_replayed_is_named(
+    tmp_path: Path, is_removed: bool
+) -> None:
+    source = quick(tmp_path)
+    start = source.first()
+    put(tmp_path, "a")
+    path = put(tmp_path, "b")
+    end = source.newest(start)
+    if is_removed:
+        path.unlink()
+    else:
+        put(tmp_path, "b", "something longer")
+
+    with pytest.raises(SourceChangedError) as caught:
+        values(quick(tmp_path), start, end)
+    fault = "is gone" if is_removed else "changed"
+    assert str(caught.value) == f"file '{path}' {fault} before its rows were written{REMEDY}"
+
+
+def test_position_stays_small(tmp_path: Path) -> None:
+    source = quick(tmp_path)
+    for number in range(300):
+        put(tmp_path, f"{number:04}")
+
+    assert len(str(read_all(source))) < 200
