@@ -29,6 +29,7 @@ FILES_A_WRITER = 400
 
 class EagerFiles(FilesSource):
     settle_secs = 0.0
+    listing_pause = 0.0
 
 
 def open_source(folder: Path, kind: type[FilesSource] = EagerFiles) -> FilesSource:
@@ -147,6 +148,7 @@ def test_files_moved_in_while_the_folder_is_listed_are_read_once(tmp_path: Path)
 
     class RacingFiles(FilesSource):
         settle_secs = 0.02
+        listing_pause = 0.0
 
     (tmp_path / "_making").mkdir()
     seed = random.randrange(1 << 32)  # noqa: S311 - no secret

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.spark.test_dlq_replay import Office
 
 from icestream.errors import CheckpointLostError, SourceChangedError
 from icestream.plan.plan import Batching
@@ -86,3 +87,21 @@ def test_lost_state_is_not_resumed_if_files_that_were_read_are_gone(
 
     lake.run(plan(lake, inbox), beginning="start-over")
     assert ids(lake) == list(range(20))
+
+
+def test_replayed_csv_line_has_the_header_of_its_own_file(lake: Lake, inbox: Path) -> None:
+    source = FilesSource(FilesOptions(path=str(inbox), format="csv"))
+    few = {"name": "few", "expr": "qty < 100", "on_fail": "dead_letter"}
+    (inbox / "a.csv").write_text("price,qty\n1,2\n7,500\nx,3\n")
+    lake.run(lake.plan(source, on_error="dead_letter", expect=[few]))
+    assert len(lake.rows("dead")) == 1
+    (inbox / "a.csv").unlink()
+    (inbox / "b.csv").write_text("qty,price\n9,8\n")
+
+    anew = FilesSource(FilesOptions(path=str(inbox), format="csv"))
+    outcome = Office(lake).replay(lake.plan(anew, on_error="dead_letter"))
+
+    assert (outcome.taken, dict(outcome.still_bad)) == (1, {})
+    assert {"price": "7", "qty": 500} in lake.rows()
+    lake.run(lake.plan(anew, on_error="dead_letter"))
+    assert {"price": "8", "qty": 9} in lake.rows()

@@ -93,7 +93,7 @@ def replay_command(
     plan = build(load(path), only=[pipeline]).enter_environment()
     refuse_planned(plan)
     (chosen,) = _with_letters(plan, pipeline)
-    _refuse_replacing(chosen)
+    _refuse_unreplayable(chosen)
     assert chosen.dead_letter is not None  # noqa: S101 - chosen for having one
     name = chosen.dead_letter.identity()
     if _table(plan, name) is None:
@@ -146,8 +146,18 @@ def _with_letters(plan: Plan, pipeline: str | None) -> list[PipelinePlan]:
     )
 
 
-def _refuse_replacing(pipeline: PipelinePlan) -> None:
-    """Refuse to replay into a table whose rows each commit replaces."""
+def _refuse_unreplayable(pipeline: PipelinePlan) -> None:
+    """Refuse to replay where letters, written later than their neighbours, make tables wrong."""
+    from icestream.contracts.many_tables import MirroredTables
+
+    if isinstance(pipeline.sink, MirroredTables):
+        raise PlanError(
+            "dead letters of a mirror can't be replayed: a change is only right in its place among "
+            "the other changes of its row",
+            where=f"pipeline {pipeline.name!r}",
+            todo="Fix what made them bad, then read the source again: "
+            f"icestream run --pipeline {pipeline.name} --start-over",
+        )
     mode = getattr(getattr(pipeline.sink, "options", None), "commit_mode", "append")
     if mode.startswith("overwrite"):
         raise PlanError(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -19,6 +19,13 @@ class Decoder(ABC):
     A decoder is built on the driver, pickled, and used in many tasks at once; it holds options,
     never connections (open those on first use and leave them out of the pickle).
     """
+
+    def in_context(self, context: Mapping[str, Any]) -> Decoder:  # noqa: ARG002 - most need none
+        """Return the decoder for records of this context, see `Records.context`.
+
+        Called before `infer` and `decode`. A dead letter that has no context gives an empty one.
+        """
+        return self
 
     @abstractmethod
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,11 +19,14 @@ class Records:
         values: the encoded records (Arrow binary); null where a record has no value.
         extra: columns that the source adds beside the decoded ones, each as long as `values`.
         position: tells where record `i` came from, in words fit for an error: `orders[2]@1234`.
+        context: what a decoder needs beside the values, such as the header of a CSV file, as JSON.
+            A dead letter keeps it, so that its record means the same when it is replayed.
     """
 
     values: pa.Array
     extra: Mapping[str, pa.Array]
     position: Callable[[int], str]
+    context: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def note_bad(
             report.examples.append(BadRecord(None, shortened(reason), where))
         if bad is not None:
             raw = records.values[index].as_py()
-            extra = extra_as_json(records.extra, index)
+            extra = extra_as_json(records, index)
             bad.add(BadRecord(raw, reason, records.position(index), extra))
 
 

@@ -158,10 +158,10 @@ class Columns:
         decoder = self._plan.source.decoder()
         if decoder is None:
             raise IcestreamError(f"source {self._plan.source_name!r} does not tell its columns")
-        sample = self._sample(splits)
+        sample, context = self._sample(splits)
         if not sample:
             return None
-        found = decoder.infer(sample)
+        found = decoder.in_context(context).infer(sample)
         permitted = self._permitted(dict(zip(found.names, found.types, strict=True)))
         decoded = [column for column in found if column.name in permitted]
         if not decoded:
@@ -175,14 +175,20 @@ class Columns:
         self._remember()
         return self._columns
 
-    def _sample(self, splits: Sequence[Split]) -> list[bytes | None]:
+    def _sample(self, splits: Sequence[Split]) -> tuple[list[bytes | None], Mapping[str, Any]]:
+        """Return some records of the splits, all of one context, and the context."""
         sample: list[bytes | None] = []
+        context: Mapping[str, Any] = {}
         for split in splits:
             for block in self._plan.source.read(split):
-                if isinstance(block, Records) and len(block.values):
+                if not isinstance(block, Records) or not len(block.values):
+                    continue
+                context = context if sample else block.context
+                if block.context == context:
                     sample += block.values.slice(0, max(SAMPLE // len(splits), 1)).to_pylist()
-                    break
-        return sample
+                # What other files show beside it becomes a column when they are decoded.
+                break
+        return sample, context
 
     def _remember(self) -> None:
         assert self._columns is not None  # noqa: S101 - just set

@@ -13,7 +13,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from icestream.contracts.records import BadRecord
+    from icestream.contracts.records import BadRecord, Records
     from icestream.contracts.sink import TaskWriter, WrittenFile
 
 DEAD_LETTERS = pa.schema(
@@ -31,6 +31,9 @@ DEAD_LETTERS = pa.schema(
         ),
     ]
 )
+
+# Where `extra` has the context of a record, beside the columns that the source adds.
+CONTEXT = "decoded_with"
 
 # Each buffer becomes a file of its own.
 BUFFER_BYTES = 64 << 20
@@ -104,14 +107,17 @@ def row_as_json(batch: pa.RecordBatch, index: int) -> str:
     return _json({name: batch.column(place)[index] for place, name in enumerate(names)})
 
 
-def extra_as_json(extra: Mapping[str, pa.Array], index: int) -> str | None:
+def extra_as_json(records: Records, index: int) -> str | None:
     """Return what a source tells beside one record; None if it tells nothing."""
-    return _json({name: column[index] for name, column in extra.items()}) if extra else None
+    if not records.extra and not records.context:
+        return None
+    context = {CONTEXT: records.context} if records.context else {}
+    return _json({name: column[index] for name, column in records.extra.items()}, **context)
 
 
-def _json(scalars: Mapping[str, pa.Scalar]) -> str:
+def _json(scalars: Mapping[str, pa.Scalar], **others: Any) -> str:
     row = {name: _plain(scalar.as_py(), scalar.type) for name, scalar in scalars.items()}
-    return json.dumps(row, ensure_ascii=False, default=str)
+    return json.dumps({**row, **others}, ensure_ascii=False, default=str)
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:

@@ -7,9 +7,11 @@ list is still there finishes the removal, which may be done twice, before anythi
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -22,11 +24,12 @@ from icestream.decode.json import JsonDecoder
 from icestream.engine.batch import write_files
 from icestream.engine.columns import Columns
 from icestream.engine.crash_points import reach
+from icestream.engine.dead_letters import CONTEXT
 from icestream.engine.row_faults import INDEX_BITS
 from icestream.engine.state import PipelineState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -206,9 +209,14 @@ class LetterSource(Source[Any]):
 
     def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
         letters: pa.Table = split.what
-        positions = letters["position"].to_pylist()
-        values = letters["raw"].cast(pa.binary()).combine_chunks()
-        yield Records(values, self._extra(letters), lambda index: str(positions[index]))
+        contexts = _contexts(letters)
+        start = 0
+        for context, run in groupby(contexts):
+            part = letters.slice(start, len(list(run)))
+            start += part.num_rows
+            positions = part["position"].to_pylist()
+            values = part["raw"].cast(pa.binary()).combine_chunks()
+            yield Records(values, self._extra(part), _nth(positions), context)
 
     def decoder(self) -> Decoder | None:
         # A source that gives rows has its letters as JSON.
@@ -235,6 +243,17 @@ class LetterSource(Source[Any]):
         optional = pa.schema([column.with_nullable(True) for column in columns])
         rows = JsonDecoder().decode(values, optional).rows
         return {name: rows.column(name) for name in rows.schema.names}
+
+
+def _contexts(letters: pa.Table) -> list[dict[str, Any]]:
+    """Return what the decoder of each letter needs beside it, see `Records.context`."""
+    if "extra" not in letters.column_names:
+        return [{}] * letters.num_rows
+    return [json.loads(text or "{}").get(CONTEXT, {}) for text in letters["extra"].to_pylist()]
+
+
+def _nth(positions: list[str]) -> Callable[[int], str]:
+    return lambda index: str(positions[index])
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def _record(
 ) -> BadRecord:
     if isinstance(block, Records):
         raw = block.values[index].as_py()
-        extra = extra_as_json(block.extra, index)
+        extra = extra_as_json(block, index)
         return BadRecord(raw, reason, block.position(index), extra)
     split, place = number >> INDEX_BITS, number & ((1 << INDEX_BITS) - 1)
     where = f"{reading.source.identity()}, part {split}, row {place}"

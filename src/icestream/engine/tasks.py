@@ -129,7 +129,8 @@ class Reading:
     ) -> pa.RecordBatch:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
         asked = pa.schema([*columns, *(field.column for field in self.refused)])
-        outcome = without_refused(self.decoder.decode(records.values, asked), self.refused)
+        found = self.decoder.in_context(records.context).decode(records.values, asked)
+        outcome = without_refused(found, self.refused)
         if outcome.wider and self.widening:  # the batch is read anew; what is bad then is bad
             report.wider = join_columns(report.wider, outcome.wider)
             raise Stop

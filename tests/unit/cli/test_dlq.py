@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 WITH_LETTERS = FILE.replace(
     "table: events}", "table: events, on_error: dead_letter, dead_letter: bad}"
 )
+MIRROR_WITH_LETTERS = """\
+version: "1.0"
+sources:
+  shop:
+    connector: kafka
+    config: {brokers: ["localhost:9"], topics: [shop], format: debezium-json}
+sinks:
+  lake:
+    connector: iceberg
+    config: {namespace: shop, on_error: dead_letter, dead_letter: bad}
+pipelines:
+  shop: {source: shop, sink: lake}
+"""
 AT = datetime(2026, 11, 15, 10, 0, tzinfo=timezone.utc)
 
 
@@ -137,6 +150,18 @@ def test_replay_into_a_table_that_is_replaced_is_refused(
         "error: pipeline 'shop': dead letters can't be replayed with commit_mode 'overwrite': they "
         "would replace the rows that the table holds\n"
         "  Load the whole batch again instead.\n",
+    )
+
+
+def test_replay_of_a_mirror_is_refused(icestream: Icestream, tmp_path: Path) -> None:
+    write_file(tmp_path, MIRROR_WITH_LETTERS)
+    ended = icestream("dlq", "replay", "--pipeline", "shop")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: pipeline 'shop': dead letters of a mirror can't be replayed: a change is only "
+        "right in its place among the other changes of its row\n"
+        "  Fix what made them bad, then read the source again: icestream run --pipeline shop "
+        "--start-over\n",
     )
 
 

@@ -37,6 +37,7 @@ class QuickFiles(FilesSource):
     """Takes files at once: a test does not wait for them to settle."""
 
     settle_secs = 0.0
+    listing_pause = 0.0
 
 
 def quick(folder: Path, **options: Any) -> QuickFiles:
@@ -125,7 +126,7 @@ def decoded(source: FilesSource, columns: pa.Schema) -> list[Decoded]:
         for split in source.splits(start, source.newest(start), 1)
         for block in source.read(split)
     ]
-    return [decoder.decode(block.values, columns) for block in blocks]
+    return [decoder.in_context(block.context).decode(block.values, columns) for block in blocks]
 
 
 def test_files_is_found_by_name() -> None:
@@ -204,7 +205,8 @@ def test_csv_types_are_inferred(tmp_path: Path) -> None:
     decoder = quick(tmp_path, format="csv").decoder()
     assert decoder is not None
 
-    columns = decoder.infer([b"1,2.5,2024-01-01T10:00:00Z,a,", None, b"too,few"])
+    header = {"header": ["id", "price", "at", "name", "none"]}
+    columns = decoder.in_context(header).infer([b"1,2.5,2024-01-01T10:00:00Z,a,", None, b"too,few"])
 
     assert columns == pa.schema(
         [
@@ -229,16 +231,42 @@ def test_csv_without_a_header_follows_the_schema(tmp_path: Path) -> None:
         quick(tmp_path, format="csv", options=options)
 
 
-def test_csv_file_with_another_header_is_refused(tmp_path: Path) -> None:
+def test_each_csv_file_is_decoded_by_its_own_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,name\n1,a\n")
     (tmp_path / "b.csv").write_text("name,id\nb,2\n")
+    (tmp_path / "c.csv").write_text("id\n3\n")
+    source = quick(tmp_path, format="csv")
 
-    with pytest.raises(SchemaMismatchError) as caught:
-        everything(quick(tmp_path, format="csv"))
+    found = [row for block in decoded(source, COLUMNS) for row in block.rows.to_pylist()]
 
-    assert str(caught.value) == (
-        f"file '{tmp_path}/b.csv' has the columns name, id, and the first file has id, name\n"
-        "  Give every file the same header, or put the others into a folder of their own."
+    assert sorted(found, key=lambda row: row["id"]) == [
+        {"id": 1, "name": "a"},
+        {"id": 2, "name": "b"},
+        {"id": 3, "name": None},
+    ]
+
+
+def test_csv_column_that_appears_later_is_a_new_field(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,price,name\n1,2.5,a\n")
+
+    [found] = decoded(quick(tmp_path, format="csv"), COLUMNS)
+    [declared] = decoded(quick(tmp_path, format="csv", schema="id bigint, name string"), COLUMNS)
+
+    assert found.new_fields == {"price": pa.float64()}
+    assert declared.new_fields == {}
+
+
+def test_csv_line_without_the_header_of_its_file_is_bad(tmp_path: Path) -> None:
+    """Dead letters of earlier versions have none, and any other header may mean other columns."""
+    (tmp_path / "a.csv").write_text("name,id\nb,2\n")
+    decoder = quick(tmp_path, format="csv").decoder()
+    assert decoder is not None
+
+    found = decoder.in_context({}).decode(pa.array([b"1,a"], pa.binary()), COLUMNS)
+
+    assert found.rows.num_rows == 0
+    assert found.bad == (
+        (0, "the header of its file is not known: the dead letter was kept without it"),
     )
 
 

@@ -26,6 +26,7 @@ AVRO = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}
 
 class QuickFiles(FilesSource):
     settle_secs = 0.0
+    listing_pause = 0.0
 
 
 def write(path: Path, rows: list[int], kind: str) -> None:

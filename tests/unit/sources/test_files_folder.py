@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 class QuickFiles(FilesSource):
     settle_secs = 0.0
+    listing_pause = 0.0
 
 
 def quick(folder: Path, **options: Any) -> QuickFiles:

@@ -29,6 +29,7 @@ REMEDY = (
 
 class QuickFiles(FilesSource):
     settle_secs = 0.0
+    listing_pause = 0.0
 
 
 def quick(folder: Path, **options: Any) -> QuickFiles:
@@ -165,6 +166,7 @@ def test_clock_that_jumps_leaves_no_file_out(
 def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
     class PatientFiles(FilesSource):
         settle_secs = 0.05
+        listing_pause = 0.0
 
     put(tmp_path, "a")
     source = PatientFiles(FilesOptions(path=str(tmp_path)))

@@ -3,49 +3,65 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from icestream.contracts.decoder import Decoder
-from icestream.errors import BadRecordError, SchemaMismatchError
+from icestream.contracts.records import Decoded
+from icestream.errors import BadRecordError
 from icestream.sources.files.columns import storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from icestream.contracts.records import Decoded
+HEADER_UNKNOWN = "the header of its file is not known: the dead letter was kept without it"
 
 
 class HeaderDecoder(Decoder):
-    """Decodes lines whose cells are in the order of the files' header.
-
-    The header is read on first use: at the start of a pipeline the folder may be empty.
+    """Decodes lines whose cells are in the order of their own file's header.
 
     Args:
-        header: finds the names of the columns.
         delimiter: what separates cells.
+        evolving: whether columns that only the header has are of interest.
+        header: the names of the columns; None if they are not known.
     """
 
-    def __init__(self, header: Callable[[], tuple[str, ...]], delimiter: str) -> None:
-        self._find_header = header
+    def __init__(
+        self, delimiter: str, *, evolving: bool, header: tuple[str, ...] | None = None
+    ) -> None:
         self._delimiter = delimiter
-        self._header: tuple[str, ...] | None = None
+        self._evolving = evolving
+        self._header = header
+
+    def in_context(self, context: Mapping[str, Any]) -> HeaderDecoder:
+        header = tuple(context["header"]) if "header" in context else None
+        return HeaderDecoder(self._delimiter, evolving=self._evolving, header=header)
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
-        return infer_columns([line for line in sample if line], self._names(), self._delimiter)
+        lines = [line for line in sample if line]
+        return infer_columns(lines, self._header or (), self._delimiter)
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         from icestream.decode.csv import CsvDecoder
 
-        layout = pa.schema([(name, pa.string()) for name in self._names()])
-        return CsvDecoder(layout, self._delimiter).decode(values, columns)
-
-    def _names(self) -> tuple[str, ...]:
         if self._header is None:
-            self._header = self._find_header()
-        return self._header
+            bad = tuple((index, HEADER_UNKNOWN) for index in range(len(values)))
+            empty = pa.RecordBatch.from_pylist([], schema=columns)
+            return Decoded(empty, pa.array([], pa.int64()), bad)
+        layout = pa.schema([(name, pa.string()) for name in self._header])
+        decoded = CsvDecoder(layout, self._delimiter).decode(values, columns)
+        return replace(decoded, new_fields=self._new_fields(values, columns))
+
+    def _new_fields(self, values: pa.Array, columns: pa.Schema) -> dict[str, pa.DataType]:
+        assert self._header is not None  # noqa: S101 - looked at by the caller
+        new = [name for name in self._header if name not in columns.names]
+        if not new or not self._evolving:
+            return {}
+        found = self.infer(values.to_pylist())
+        return {name: found.field(name).type for name in new}
 
 
 def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
@@ -66,16 +82,6 @@ def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
             "such line,\nset `options: {header: false}` and give `schema`.",
         )
     return names
-
-
-def refuse_other_header(found: tuple[str, ...], expected: tuple[str, ...], name: str) -> None:
-    """Raise if a file's columns are others, or in another order, than the first file's."""
-    if found != expected:
-        raise SchemaMismatchError(
-            f"file {name!r} has the columns {', '.join(found)}, and the first file has "
-            f"{', '.join(expected)}",
-            todo="Give every file the same header, or put the others into a folder of their own.",
-        )
 
 
 def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str) -> pa.Schema:

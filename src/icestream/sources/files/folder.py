@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 # A folder that takes this long to list is not listed again at every call.
 SLOW_LISTING_SECS = 0.05
-LISTING_PAUSE = 10
 # Looking at every file that was read, for a change, takes longer than listing their names.
 CHECK_SECS = 60.0
 
@@ -39,6 +38,7 @@ class Folder:
         path: the folder.
         glob: which of its files to list.
         settle_secs: how long a file must stay unchanged to count as finished.
+        listing_pause: how much longer than a slow listing the pause after it is.
         count_rows: returns how many rows a file holds, None if it is gone.
     """
 
@@ -47,12 +47,14 @@ class Folder:
         path: str,
         glob: str,
         settle_secs: float,
+        listing_pause: float,
         count_rows: Callable[[FileEntry], int | None],
     ) -> None:
         self.listed = np.empty(0, np.uint64)
         self._path = path
         self._glob = glob
         self._settle_secs = settle_secs
+        self._listing_pause = listing_pause
         self._count_rows = count_rows
         self._waiting: dict[str, tuple[FileEntry, float]] = {}
         self._gone = np.empty(0, np.uint64)
@@ -85,7 +87,7 @@ class Folder:
 
     def _is_recent(self) -> bool:
         age = time.monotonic() - self._listed_at
-        return self._took > SLOW_LISTING_SECS and age < self._took * LISTING_PAUSE
+        return self._took > SLOW_LISTING_SECS and age < self._took * self._listing_pause
 
     def _list(self, log: FileLog) -> None:
         began = time.monotonic()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from icestream.errors import IcestreamError
 from icestream.sources.files.avro import avro_schema, read_avro
-from icestream.sources.files.csv import header_of, refuse_other_header
+from icestream.sources.files.csv import header_of
 from icestream.sources.files.lines import first_line, read_lines
 from icestream.sources.files.parquet import parquet_schema, read_parquet
 
@@ -28,12 +28,10 @@ class ReadPlan:
     Attributes:
         schema: the columns to give, for formats that have columns.
         is_strict: whether a file with further columns is an error.
-        header: the columns of the first file's header, for CSV with headers.
     """
 
     schema: pa.Schema | None
     is_strict: bool
-    header: tuple[str, ...] = ()
 
 
 def schema_of(file: IO[bytes], name: str, kind: str) -> pa.Schema:
@@ -46,7 +44,7 @@ def read_part(
 ) -> Iterator[Records | pa.RecordBatch]:
     """Yield the rows of a file, or of a part of it."""
     if options.format in {"json", "csv"}:
-        yield from _read_lines(file, part, name, options, plan)
+        yield from _read_lines(file, part, name, options)
     elif plan.schema is None:
         raise IcestreamError(f"the columns of {name!r} are not known")
     elif options.format == "parquet":
@@ -56,17 +54,17 @@ def read_part(
 
 
 def _read_lines(
-    file: IO[bytes], part: FilePart, name: str, options: FilesOptions, plan: ReadPlan
+    file: IO[bytes], part: FilePart, name: str, options: FilesOptions
 ) -> Iterator[Records]:
     line, start = part.line, part.start
+    context: dict[str, Any] = {}
     if options.format == "csv" and options.options.header:
         header = first_line(file)
         if header:
-            delimiter = options.options.delimiter
-            refuse_other_header(header_of(header, name, delimiter), plan.header, name)
+            context = {"header": list(header_of(header, name, options.options.delimiter))}
         if not start:
             line, start = 1, file.tell()
     if part.start:
         file.seek(start)
     size = None if part.end is None else part.end - start
-    yield from read_lines(file, name, line=line, size=size)
+    yield from read_lines(file, name, line=line, size=size, context=context)

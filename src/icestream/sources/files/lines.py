@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +11,16 @@ import pyarrow as pa
 from icestream.contracts.records import Records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 BLOCK_BYTES = 8 << 20
 SAMPLE_BYTES = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_lines(file: IO[bytes], name: str, *, line: int, size: int | None) -> Iterator[Records]:
+def read_lines(
+    file: IO[bytes], name: str, *, line: int, size: int | None, context: Mapping[str, Any]
+) -> Iterator[Records]:
     """Yield the lines of a file as records, block by block. Empty lines are no records.
 
     Args:
@@ -26,10 +28,11 @@ def read_lines(file: IO[bytes], name: str, *, line: int, size: int | None) -> It
         name: what the file is called in a record's position: `events/a.json:17`.
         line: how many lines of the file come before.
         size: how many bytes to read; None for all that follow.
+        context: that of the records.
     """
     number = 1 + line
     for lines in _blocks(file, size, is_start=line == 0):
-        records = _records(lines, name, number)
+        records = _records(lines, name, number, context)
         number += len(lines)
         if records is not None:
             yield records
@@ -90,11 +93,14 @@ def _blocks(file: IO[bytes], size: int | None, *, is_start: bool) -> Iterator[li
         yield [rest.removesuffix(b"\r")]
 
 
-def _records(lines: list[bytes], name: str, first: int) -> Records | None:
+def _records(
+    lines: list[bytes], name: str, first: int, context: Mapping[str, Any]
+) -> Records | None:
     numbers: Sequence[int] = range(first, first + len(lines))
     if not all(lines):
         kept = [(n, line) for n, line in zip(numbers, lines, strict=True) if line]
         numbers, lines = [n for n, _ in kept], [line for _, line in kept]
     if not lines:
         return None
-    return Records(pa.array(lines, pa.binary()), {}, lambda index: f"{name}:{numbers[index]}")
+    values = pa.array(lines, pa.binary())
+    return Records(values, {}, lambda index: f"{name}:{numbers[index]}", context)

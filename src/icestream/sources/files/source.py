@@ -18,10 +18,10 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.source import Source, Split
 from icestream.errors import SchemaMismatchError, SourceChangedError
 from icestream.sources.files.avro import cut_blocks, first_block_row_bytes
-from icestream.sources.files.csv import HeaderDecoder, header_of
+from icestream.sources.files.csv import HeaderDecoder
 from icestream.sources.files.folder import Folder, local_path
 from icestream.sources.files.formats import ReadPlan, read_part, schema_of
-from icestream.sources.files.lines import cut_lines, first_line, line_bytes
+from icestream.sources.files.lines import cut_lines, line_bytes
 from icestream.sources.files.listing import list_paths
 from icestream.sources.files.log import FileLog
 from icestream.sources.files.offset import FilesOffset
@@ -69,10 +69,12 @@ class FilesSource(Source[FilesOptions]):
     settle_secs: ClassVar[float] = 1.0
     """How long a file must stay unchanged to count as finished."""
 
+    listing_pause: ClassVar[float] = 10.0
+    """How much longer than a slow listing the pause after it is."""
+
     _folder: Folder
     _row_groups: dict[FileEntry, list[RowGroup]]
     _schema: pa.Schema | None
-    _header: tuple[str, ...]
     _state: Path | None
     _log: FileLog | None
     _verified: set[tuple[int, int]]
@@ -153,7 +155,7 @@ class FilesSource(Source[FilesOptions]):
                 groups.append([])
             groups[-1].append((part, rows))
             passed += rows
-        plan = self._read_plan(parts)
+        plan = ReadPlan(schema=self.schema(), is_strict=self.options.schema_text is None)
         return [
             Split((_joined([part for part, _ in group]), plan), sum(rows for _, rows in group))
             for group in groups
@@ -185,22 +187,11 @@ class FilesSource(Source[FilesOptions]):
         if self.options.format != "csv":
             return None
         if self.options.options.header:
-            return HeaderDecoder(self.header, self.options.options.delimiter)
+            evolving = self.options.schema_text is None
+            return HeaderDecoder(self.options.options.delimiter, evolving=evolving)
         from icestream.decode.csv import CsvDecoder
 
         return CsvDecoder(self.schema(), self.options.options.delimiter)
-
-    def header(self) -> tuple[str, ...]:
-        """Return the columns that the first CSV file names."""
-        if not self._header:
-            filled = [entry for entry in self._folder.entries() if entry.size]
-            if not filled:
-                return ()
-            entry = min(filled, key=lambda entry: entry.arrival)
-            with opened(local_path(self.options.path), _part_of(entry)) as file:
-                line = first_line(file)
-            self._header = header_of(line, self._name(entry.path), self.options.options.delimiter)
-        return self._header
 
     def schema(self) -> pa.Schema | None:
         if self.options.schema_text is not None:
@@ -221,19 +212,19 @@ class FilesSource(Source[FilesOptions]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks read files by their splits; what the driver saw of the folder is not for them.
-        return {"options": self.options, "header": self._header}
+        return {"options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.options = state["options"]
         self._start_afresh()
-        self._header = state["header"]
 
     def _start_afresh(self) -> None:
         options = self.options
-        self._folder = Folder(options.path, options.glob, self.settle_secs, self._count_rows)
+        self._folder = Folder(
+            options.path, options.glob, self.settle_secs, self.listing_pause, self._count_rows
+        )
         self._row_groups = {}
         self._schema = None
-        self._header = ()
         self._state = None
         self._log = None
         self._verified = set()
@@ -382,14 +373,6 @@ class FilesSource(Source[FilesOptions]):
             with opened(local_path(self.options.path), _part_of(entry)) as file:
                 self._row_groups[known] = row_groups_of(file)
         return self._row_groups[known]
-
-    def _read_plan(self, parts: list[tuple[FilePart, int]]) -> ReadPlan:
-        has_header = self.options.format == "csv" and self.options.options.header
-        return ReadPlan(
-            schema=self.schema(),
-            is_strict=self.options.schema_text is None,
-            header=self.header() if has_header and any(part.size for part, _ in parts) else (),
-        )
 
     def _schema_of_files(self) -> pa.Schema | None:
         # `plan` asks too, before the folder is there; `check` and `run` tell what is wrong.
