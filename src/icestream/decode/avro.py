@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
+from fastavro.schema import SchemaParseException
 
 from icestream.contracts.decoder import Decoder
 from icestream.contracts.records import Decoded
@@ -16,7 +17,7 @@ from icestream.decode.blocks import NO_VALUE, BadValueError, empty_rows
 from icestream.decode.inference import merge_fields, unknown_fields
 from icestream.decode.values import MisfitError, type_name
 from icestream.decode.widening import join_columns, wider_columns
-from icestream.errors import ConnectorError
+from icestream.errors import ConnectorError, IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,18 +31,30 @@ _READ_FAULTS = (
     EOFError, ValueError, IndexError, KeyError, TypeError, StopIteration,
     OverflowError, struct.error, MemoryError, AttributeError,
 )  # fmt: skip
+# What a schema can be at fault with: a registry checks little, and none of what is not Avro.
+SCHEMA_FAULTS = (
+    IcestreamError, SchemaParseException, pa.ArrowException, ValueError, KeyError, IndexError,
+    TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 _CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
 class _Writer:
-    """A schema that records were written with, ready for use."""
+    """A schema that records were written with, ready for use.
+
+    Raises:
+        BadValueError: it is no schema of Avro records, or none that rows can be made of.
+    """
 
     def __init__(self, schema: Any, named: dict[str, Any]) -> None:
         known: dict[str, Any] = {}
-        for reference in named.values():
-            fastavro.parse_schema(reference, named_schemas=known)
-        self.parsed = fastavro.parse_schema(schema, named_schemas=known)
-        fields = AvroFields(schema, named)
+        try:
+            fields = AvroFields(schema, named)
+            for reference in named.values():
+                fastavro.parse_schema(reference, named_schemas=known)
+            self.parsed = fastavro.parse_schema(schema, named_schemas=known)
+        except SCHEMA_FAULTS as exc:
+            raise BadValueError(f"its schema can't be used: {_short(exc)}") from exc
         self.columns, self.adapt = fields.columns, fields.adapt
 
 
@@ -100,7 +113,7 @@ class AvroDecoder(Decoder):
         subjects: tuple[str, ...] = (),
     ) -> None:
         self.schema, self.registry, self.subjects = schema, registry, subjects
-        self._writers: dict[int, _Writer | None] = {}
+        self._writers: dict[int, _Writer | str] = {}  # a text says why a schema is of no use
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_writers": {}}
@@ -160,15 +173,16 @@ class AvroDecoder(Decoder):
         return self._writer(schema_id_of(value)), HEADER_SIZE
 
     def _writer(self, schema_id: int) -> _Writer:
-        if schema_id not in self._writers:
-            if self.registry is None:
-                found: tuple[Any, dict[str, Any]] | None = (self.schema, {})
-            else:
-                found = self.registry.by_id(schema_id)
-            self._writers[schema_id] = None if found is None else _Writer(*found)
-        writer = self._writers[schema_id]
+        writer = self._writers.get(schema_id)
         if writer is None:
-            raise BadValueError(f"schema id {schema_id} is not in the registry")
+            schema = (self.schema, {}) if self.registry is None else self.registry.by_id(schema_id)
+            try:
+                writer = _Writer(*schema)
+            except BadValueError as exc:
+                writer = str(exc)
+            self._writers[schema_id] = writer
+        if isinstance(writer, str):
+            raise BadValueError(writer)
         return writer
 
 
@@ -177,7 +191,7 @@ def _types(columns: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _short(exc: BaseException) -> str:
-    return (str(exc) or type(exc).__name__)[:80]
+    return (str(exc) or type(exc).__name__).splitlines()[0][:80]
 
 
 def _columns(

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field, SecretStr
 
-from icestream.contracts.options import Options
-from icestream.errors import ConnectorError, RefusedError, TransientError, UnreachableError
+from icestream.contracts.options import HttpAddress, Options
+from icestream.decode.blocks import BadValueError
+from icestream.errors import (
+    ConnectorError,
+    PlanError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,19 +25,51 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 _NOT_FOUND = 404
+_TOO_MANY_REQUESTS = 429
+_AVRO = "AVRO"
+_LARGEST_ID = (1 << 31) - 1
+# A replica of the registry may lag behind the producer that registered a schema. So an unknown id
+# is asked for again this long, and from then on once in a while.
+_PATIENCE_SECS = 3.0
+_PAUSE_SECS = 0.2
+# Ids of no schema at all, which a broken producer may write, cost the whole wait once a minute.
+_IMPATIENT_SECS = 60.0
+_ASK_AGAIN_SECS = 5.0
 
 
 class RegistryOptions(Options):
     """Where a schema registry is."""
 
-    url: str = Field(description="Address of the registry's Confluent API.")
+    url: HttpAddress = Field(description="Address of the registry's Confluent API.")
     user: str | None = Field(None, description="User name for basic authentication.")
     password: SecretStr | None = Field(None, description="Password for basic authentication.")
 
 
-# One client and one copy of each schema a process: a schema's id never changes its meaning.
-_clients: dict[str, SchemaRegistryClient] = {}
-_schemas: dict[tuple[str, int], tuple[Any, dict[str, Any]] | None] = {}
+class AvroSchema(NamedTuple):
+    """A schema of a registry.
+
+    Attributes:
+        schema: as parsed JSON.
+        named: the types of other schemas that it refers to, by name.
+    """
+
+    schema: Any
+    named: dict[str, Any]
+
+
+class _MissingError(Exception):
+    """The registry has no such schema, or lacks one that it refers to."""
+
+
+_Login = tuple[str, str | None, str | None]
+# One client and one copy of each schema a process: a schema's id never changes its meaning. A text
+# in place of a schema says why it can't be used. Credentials are part of the key: another user may
+# see other schemas.
+_clients: dict[_Login, SchemaRegistryClient] = {}
+_schemas: dict[tuple[_Login, int], AvroSchema | str] = {}
+# When an unknown id was asked for last, and until when nobody waits for one.
+_missing: dict[tuple[_Login, int], float] = {}
+_impatient_until: dict[_Login, float] = {}
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
@@ -47,36 +87,89 @@ class Registry:
     def __init__(self, options: RegistryOptions) -> None:
         self.options = options
 
-    def by_id(self, schema_id: int) -> tuple[Any, dict[str, Any]] | None:
-        """Return a schema and the named types it refers to; None if no schema has that id."""
-        key = (self.options.url, schema_id)
-        if key not in _schemas:
-            found = self._ask(lambda client: client.get_schema(schema_id))
-            _schemas[key] = None if found is None else self._with_references(found)
-        return _schemas[key]
+    def by_id(self, schema_id: int) -> AvroSchema:
+        """Return the schema of an id.
 
-    def latest(self, subject: str) -> tuple[Any, dict[str, Any]] | None:
-        """Return the newest schema of a subject; None if there is no such subject."""
-        found = self._ask(lambda client: client.get_latest_version(subject))
-        return None if found is None else self._with_references(found.schema)
+        Raises:
+            BadValueError: no schema has that id, or it is not one of Avro.
+            TransientError: the registry does not answer.
+        """
+        key = (self._login(), schema_id)
+        found = _schemas.get(key)
+        if found is None:
+            found = self._fetched(schema_id)
+            _schemas[key] = found
+        if isinstance(found, str):
+            raise BadValueError(found)
+        return found
 
-    def _with_references(self, schema: Schema) -> tuple[Any, dict[str, Any]]:
+    def latest(self, subject: str) -> AvroSchema | None:
+        """Return the newest schema of a subject; None if there is no such subject.
+
+        Raises:
+            PlanError: it is not one of Avro.
+        """
+        try:
+            registered = self._ask(lambda client: client.get_latest_version(subject))
+            found = self._read(registered.schema)
+        except _MissingError:
+            return None
+        if isinstance(found, str):
+            raise PlanError(
+                f"the newest schema of subject {subject!r} {found}",
+                where=self._where(),
+                todo="Give the format that the topic's records have.",
+            )
+        return found
+
+    def _fetched(self, schema_id: int) -> AvroSchema | str:
+        """Fetch a schema, waiting a while for one that the registry does not know yet."""
+        missing = f"schema id {schema_id} is not in the registry"
+        login, now = self._login(), time.monotonic()
+        if (
+            schema_id > _LARGEST_ID
+            or now - _missing.get((login, schema_id), -1e9) < _ASK_AGAIN_SECS
+        ):
+            raise BadValueError(missing)
+        deadline = now + _PATIENCE_SECS if now >= _impatient_until.get(login, now) else now
+        while True:
+            try:
+                found = self._read(self._ask(lambda client: client.get_schema(schema_id)))
+            except _MissingError:  # noqa: PERF203 - asks again
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(_PAUSE_SECS)
+            else:
+                return f"schema id {schema_id} {found}" if isinstance(found, str) else found
+        _missing[login, schema_id] = now = time.monotonic()
+        _impatient_until[login] = now + _IMPATIENT_SECS
+        raise BadValueError(missing)
+
+    def _read(self, schema: Schema) -> AvroSchema | str:
+        """Return a schema with those that it refers to; a text if it is not one of Avro."""
+        if (schema.schema_type or _AVRO) != _AVRO:
+            return f"is {schema.schema_type}, not Avro"
         named: dict[str, Any] = {}
         for reference in schema.references or ():
-            subject, version = str(reference.subject), int(reference.version or 0)
-            found = self._version(subject, version)
-            if found is None:
-                raise ConnectorError(
-                    f"a schema needs version {version} of subject {subject!r}, which is missing",
-                    where=self._where(),
-                )
-            inner, deeper = self._with_references(found.schema)
-            named.update(deeper)
-            named[str(reference.name)] = inner
-        return json.loads(schema.schema_str or "{}"), named
+            found = self._read(self._version(str(reference.subject), int(reference.version or 0)))
+            if isinstance(found, str):
+                return found
+            named.update(found.named)
+            named[str(reference.name)] = found.schema
+        try:
+            return AvroSchema(json.loads(schema.schema_str or "{}"), named)
+        except (ValueError, RecursionError):
+            return "is not JSON"
 
-    def _version(self, subject: str, version: int) -> Any:
-        return self._ask(lambda client: client.get_version(subject, version))
+    def _version(self, subject: str, version: int) -> Schema:
+        found = self._ask(lambda client: client.get_version(subject, version))
+        schema: Schema = found.schema
+        return schema
+
+    def _login(self) -> _Login:
+        secret = self.options.password
+        password = None if secret is None else secret.get_secret_value()
+        return self.options.url, self.options.user, password
 
     def _ask(self, question: Callable[[SchemaRegistryClient], Any]) -> Any:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -85,7 +178,7 @@ class Registry:
             return question(self._client())
         except SchemaRegistryError as exc:
             if exc.http_status_code == _NOT_FOUND:
-                return None
+                raise _MissingError from None
             raise self._fault(exc.http_status_code, exc.error_message) from exc
         except _transport_errors() as exc:
             raise UnreachableError(
@@ -101,7 +194,8 @@ class Registry:
                 where=self._where(),
                 todo="Check `schema_registry.user` and `schema_registry.password`.",
             )
-        kind = TransientError if status >= 500 else ConnectorError
+        is_passing = status >= 500 or status == _TOO_MANY_REQUESTS
+        kind = TransientError if is_passing else ConnectorError
         return kind(f"the registry answered {status}: {message}", where=self._where())
 
     def _where(self) -> str:
@@ -110,12 +204,12 @@ class Registry:
     def _client(self) -> SchemaRegistryClient:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
-        options = self.options
-        client = _clients.get(options.url)
+        login = self._login()
+        client = _clients.get(login)
         if client is None:
-            settings: dict[str, Any] = {"url": options.url, "timeout": 10, "max.retries": 1}
-            if options.user is not None:
-                secret = options.password.get_secret_value() if options.password else ""
-                settings["basic.auth.user.info"] = f"{options.user}:{secret}"
-            client = _clients[options.url] = SchemaRegistryClient(settings)
+            url, user, password = login
+            settings: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 1}
+            if user is not None:
+                settings["basic.auth.user.info"] = f"{user}:{password or ''}"
+            client = _clients[login] = SchemaRegistryClient(settings)
         return client

@@ -10,8 +10,9 @@ from typing import Any
 import fastavro
 from tests.unit.decode.debezium_events import decode, told
 
+from icestream.decode.blocks import BadValueError
 from icestream.decode.debezium.avro import DebeziumAvroDecoder
-from icestream.decode.registry import Registry, RegistryOptions
+from icestream.decode.registry import AvroSchema, Registry, RegistryOptions
 
 KEY, VALUE, HEARTBEAT, ODD = 1, 2, 3, 4
 PRICE = {
@@ -79,9 +80,10 @@ class Schemas(Registry):
     def __init__(self) -> None:
         super().__init__(RegistryOptions(url="http://127.0.0.1:1"))
 
-    def by_id(self, schema_id: int) -> tuple[Any, dict[str, Any]] | None:
-        found = SCHEMAS.get(schema_id)
-        return None if found is None else (found, {})
+    def by_id(self, schema_id: int) -> AvroSchema:
+        if schema_id not in SCHEMAS:
+            raise BadValueError(f"schema id {schema_id} is not in the registry")
+        return AvroSchema(SCHEMAS[schema_id], {})
 
 
 def avro(schema_id: int, record: dict[str, Any], schema: Any = None) -> bytes:

@@ -8,7 +8,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from icestream.decode.avro import HEADER_SIZE, read_record, schema_id_of
+from icestream.decode.avro import HEADER_SIZE, SCHEMA_FAULTS, read_record, schema_id_of
 from icestream.decode.blocks import BadValueError
 from icestream.decode.debezium import names
 from icestream.decode.debezium.assembly import Key
@@ -33,15 +33,15 @@ class _Writer:
 
     def __init__(self, schema: Any, references: dict[str, Any]) -> None:
         known: dict[str, Any] = {}
-        for reference in references.values():
-            fastavro.parse_schema(_without_logic(reference), named_schemas=known)
-        self.parsed = fastavro.parse_schema(_without_logic(schema), named_schemas=known)
         self.fault = ""
         try:
+            for reference in references.values():
+                fastavro.parse_schema(_without_logic(reference), named_schemas=known)
+            self.parsed = fastavro.parse_schema(_without_logic(schema), named_schemas=known)
             self.type = from_avro(self.parsed, _named(self.parsed, dict(known)))
             self._prepare(self.type)
-        except (ValueError, KeyError) as exc:
-            self.fault = f"its schema can't be read: {exc}"
+        except SCHEMA_FAULTS as exc:
+            self.fault = f"its schema can't be read: {str(exc) or type(exc).__name__}"
 
     def _prepare(self, told: ConnectType) -> None:
         self.is_aside = told.is_aside or told.kind != "struct"
@@ -142,10 +142,7 @@ class DebeziumAvroDecoder(DebeziumDecoder):
     def _writer(self, schema_id: int) -> _Writer:
         writer = self._writers.get(schema_id)
         if writer is None:
-            schema = self.registry.by_id(schema_id)
-            if schema is None:
-                raise BadValueError(f"schema id {schema_id} is not in the registry")
-            writer = self._writers[schema_id] = _Writer(*schema)
+            writer = self._writers[schema_id] = _Writer(*self.registry.by_id(schema_id))
         if writer.fault:
             raise BadValueError(writer.fault)
         return writer
