@@ -1,4 +1,9 @@
-"""Sizes batches from memory, so that a backlog cannot exhaust it."""
+"""Sizes batches from memory, so that a backlog cannot exhaust it.
+
+All pipelines of a process share one driver, and a backlog may come to all of them at once: each
+gets its share. An upsert holds some 150 bytes in the driver for each row of a batch (the numbers of
+its keys, and the arrays that sort them), which is well within the 1 KiB that a row is reckoned at.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +20,35 @@ UNITS = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 <
 SIZE = re.compile(r"^\s*(\d+)\s*([kmgt]?)(b?)\s*$", re.IGNORECASE)
 DEFAULT_DRIVER = 2 << 30
 ROWS_PER_GIB = 1_000_000
-FEWEST, MOST = 500_000, 5_000_000
+# All together, and of one among many: smaller batches would cost more in commits than they save.
+FEWEST, FEWEST_OF_MANY, MOST = 500_000, 50_000, 5_000_000
 
 
-def batching_of(options: Any, spark_conf: Mapping[str, str]) -> Batching:
+def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1) -> Batching:
     """Return when the batches of a sink begin and where they end.
 
     Args:
         options: those of the sink.
         spark_conf: as given, which tells the driver's memory.
+        pipelines: how many pipelines share that memory.
     """
+    most = most_rows(spark_conf, pipelines)
     return Batching(
         batch_size=options.batch_size,
         flush_interval_secs=options.flush_interval_secs,
-        max_batch_rows=options.max_batch_rows or max(most_rows(spark_conf), options.batch_size),
+        max_batch_rows=options.max_batch_rows or max(most, options.batch_size),
     )
 
 
-def most_rows(spark_conf: Mapping[str, str]) -> int:
-    """Return the most rows of a batch: a million for each GiB of the driver, within bounds."""
+def most_rows(spark_conf: Mapping[str, str], pipelines: int = 1) -> int:
+    """Return the most rows of a batch: a million for each GiB of the driver, within bounds.
+
+    The pipelines of a process divide them among themselves.
+    """
     driver = parse_size(spark_conf.get("spark.driver.memory", "")) or DEFAULT_DRIVER
     usable = min(driver, physical_memory() // 2)
-    return max(FEWEST, min(MOST, usable * ROWS_PER_GIB >> 30))
+    together = max(FEWEST, min(MOST * pipelines, usable * ROWS_PER_GIB >> 30))
+    return max(FEWEST_OF_MANY, min(MOST, together // pipelines))
 
 
 def parse_size(text: str) -> int | None:

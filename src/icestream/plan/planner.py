@@ -88,9 +88,11 @@ class _Planner:
         self.chooser = CatalogChooser(config)
         self.sources: dict[str, Source[Any]] = {}
         self.sinks: dict[str, Sink[Any]] = {}
+        self.running = 1
 
     def plan(self, names: list[str], *, everything: bool) -> Plan:
         config = self.config
+        self.running = max(len(names), 1)
         pipelines = tuple(self._pipeline(name) for name in names)
         if everything:
             for name, part in config.sources.items():
@@ -149,7 +151,7 @@ class _Planner:
             source=source,
             sink_name=block.sink,
             sink=sink,
-            batching=batching_of(options, self.config.block.spark.conf),
+            batching=batching_of(options, self.config.block.spark.conf, self.running),
             restart=Restart(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
             on_error=options.on_error,
             dead_letter=self._dead_letter(sink_part),

@@ -9,6 +9,7 @@ import pytest
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan import Batching, Plan, Restart, build, describe, refuse_planned
+from icestream.plan.memory import most_rows
 from icestream.transforms.filter import FilterTransform
 from icestream.transforms.select import SelectTransform
 
@@ -160,8 +161,34 @@ def test_most_rows_of_a_batch_follow_memory(
     memory: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
-    plan = plan_of(f"spark: {{conf: {{spark.driver.memory: {memory}}}}}\n" + FILE, tmp_path)
+    text = f"spark: {{conf: {{spark.driver.memory: {memory}}}}}\n" + FILE
+    plan = plan_of(text, tmp_path, only=("orders",))
     assert plan.pipelines[0].batching == Batching(10_000, 60, rows)
+
+
+@pytest.mark.parametrize(
+    ("memory", "pipelines", "rows"),
+    [
+        ("2g", 1, 2_000_000),
+        ("2g", 4, 500_000),
+        ("2g", 10, 200_000),
+        ("512m", 4, 125_000),
+        # Never so few that commits are all there is, and never more than one may have.
+        ("512m", 100, 50_000),
+        ("900g", 3, 5_000_000),
+    ],
+)
+def test_pipelines_of_a_process_divide_its_memory(
+    memory: str, pipelines: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    assert most_rows({"spark.driver.memory": memory}, pipelines) == rows
+
+
+def test_every_pipeline_that_is_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    plan = plan_of(FILE, tmp_path)
+    assert [each.batching.max_batch_rows for each in plan.pipelines] == [1_000_000, 1_000_000]
 
 
 def test_jars_are_those_that_the_file_needs(tmp_path: Path) -> None:
