@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
+
+BLOCK_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,40 @@ class Records:
     extra: Mapping[str, pa.Array]
     position: Callable[[int], str]
     context: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(column.nbytes) for column in (self.values, *self.extra.values()))
+
+    def slice(self, first: int, count: int) -> Records:
+        """Return some of the records."""
+        return Records(
+            _one_array(self.values.slice(first, count)),
+            {name: _one_array(column.slice(first, count)) for name, column in self.extra.items()},
+            lambda index: self.position(first + index),
+            self.context,
+        )
+
+
+def bounded(
+    block: Records | pa.RecordBatch, most_bytes: int = BLOCK_BYTES
+) -> Iterator[Records | pa.RecordBatch]:
+    """Yield a block of a source in slices of at most `most_bytes`; a larger record is alone.
+
+    What is made of a block, such as decoded columns, must stay below the 2 GiB of an Arrow array.
+    """
+    count = len(block.values) if isinstance(block, Records) else block.num_rows
+    if count <= 1 or block.nbytes <= most_bytes:
+        yield block
+        return
+    half = count // 2
+    yield from bounded(block.slice(0, half), most_bytes)
+    yield from bounded(block.slice(half, count - half), most_bytes)
+
+
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a slice of what may have been too large for one Arrow array."""
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
 @dataclass(frozen=True)

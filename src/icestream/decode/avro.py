@@ -213,10 +213,8 @@ def _columns(
         return empty_rows(columns), [], [(place, _misfit(record, columns))]
     halves = (records[: len(records) // 2], records[len(records) // 2 :])
     results = [_columns(half, columns) for half in halves]
-    table = pa.Table.from_batches([rows for rows, _, _ in results], schema=columns)
-    batches = table.combine_chunks().to_batches()
     return (
-        batches[0] if batches else empty_rows(columns),
+        pa.concat_batches([rows for rows, _, _ in results]),
         [place for _, kept, _ in results for place in kept],
         [fault for _, _, bad in results for fault in bad],
     )

@@ -68,10 +68,8 @@ class Outcome:
 
     def _joined_rows(self) -> pa.RecordBatch:
         if len(self._rows) == 1:
-            return self._rows[0]
-        table = pa.Table.from_batches(self._rows, schema=self.columns).combine_chunks()
-        batches = table.to_batches()
-        return batches[0] if batches else empty_rows(self.columns)
+            return self._rows[0]  # not copied
+        return pa.concat_batches(self._rows) if self._rows else empty_rows(self.columns)
 
 
 class BlockDecoder(Decoder):

@@ -34,7 +34,7 @@ class ChangeReading(Reading):
         bad = None
         if self.dead_letters is not None:
             bad = LetterBuffer(self.dead_letters, report.dead_files)
-        for given in self.source.read(self.splits[report.split]):
+        for given in self.blocks(report.split):
             for block in self._blocks(given, report, bad):
                 report.rows += block.num_rows
                 yield block

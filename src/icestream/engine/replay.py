@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from icestream.arrow import PIECE_BYTES, cut
 from icestream.contracts.many_tables import ManyTables
 from icestream.contracts.mark import BatchMark, replay_name
 from icestream.contracts.records import Records
@@ -209,14 +210,14 @@ class LetterSource(Source[Any]):
 
     def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
         letters: pa.Table = split.what
-        contexts = _contexts(letters)
-        start = 0
-        for context, run in groupby(contexts):
-            part = letters.slice(start, len(list(run)))
-            start += part.num_rows
-            positions = part["position"].to_pylist()
-            values = part["raw"].cast(pa.binary()).combine_chunks()
-            yield Records(values, self._extra(part), _nth(positions), context)
+        for batch in letters.to_batches():
+            start = 0
+            for context, run in groupby(_contexts(batch)):
+                part = batch.slice(start, len(list(run)))
+                start += part.num_rows
+                positions = part["position"].to_pylist()
+                values = part["raw"].cast(pa.binary())
+                yield Records(values, self._extra(part), _nth(positions), context)
 
     def decoder(self) -> Decoder | None:
         # A source that gives rows has its letters as JSON.
@@ -232,12 +233,12 @@ class LetterSource(Source[Any]):
     def extra_columns(self) -> pa.Schema | None:
         return self._origin.extra_columns()
 
-    def _extra(self, letters: pa.Table) -> dict[str, pa.Array]:
+    def _extra(self, letters: pa.RecordBatch) -> dict[str, pa.Array]:
         columns = self._origin.extra_columns()
         if columns is None:
             return {}
         kept = [None] * letters.num_rows
-        if "extra" in letters.column_names:
+        if "extra" in letters.schema.names:
             kept = letters["extra"].to_pylist()
         values = pa.array([(text or "{}").encode() for text in kept], pa.binary())
         optional = pa.schema([column.with_nullable(True) for column in columns])
@@ -245,9 +246,9 @@ class LetterSource(Source[Any]):
         return {name: rows.column(name) for name in rows.schema.names}
 
 
-def _contexts(letters: pa.Table) -> list[dict[str, Any]]:
+def _contexts(letters: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return what the decoder of each letter needs beside it, see `Records.context`."""
-    if "extra" not in letters.column_names:
+    if "extra" not in letters.schema.names:
         return [{}] * letters.num_rows
     return [json.loads(text or "{}").get(CONTEXT, {}) for text in letters["extra"].to_pylist()]
 
@@ -265,13 +266,15 @@ class _UnchangedState(PipelineState):
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield letters in tables of bounded length and size."""
     waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
+    count = size = 0
+    for batch in (part for each in batches for part in cut(each)):
         waiting.append(batch)
         count += batch.num_rows
-        if count >= LETTERS_A_COMMIT:
+        size += batch.nbytes
+        if count >= LETTERS_A_COMMIT or size >= PIECE_BYTES:
             yield pa.Table.from_batches(waiting)
-            waiting, count = [], 0
+            waiting, count, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)

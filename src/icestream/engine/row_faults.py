@@ -144,7 +144,7 @@ def read_again(
     """Yield the records of a split that the numbers name, block by block."""
     base = row_number(split, 0)
     waiting = sorted(reasons)
-    for block in reading.source.read(reading.splits[split]):
+    for block in reading.blocks(split):
         count = len(block.values) if isinstance(block, Records) else block.num_rows
         taken = [number for number in waiting if number < base + count]
         waiting = waiting[len(taken) :]

@@ -48,6 +48,8 @@ DEFAULTS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # A column of an Arrow batch ends at 2 GiB, and 50,000 rows may have more.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.streaming.stopTimeout": "60s",
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.records import BadRecord, Records
+from icestream.contracts.records import BadRecord, Records, bounded
 from icestream.contracts.reports import as_report, shortened
 from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields
@@ -98,6 +98,11 @@ class Reading:
         """Return the columns of the rows, the number included."""
         return self.columns.append(pa.field(ROW, pa.int64())) if self.numbered else self.columns
 
+    def blocks(self, split: int) -> Iterator[Records | pa.RecordBatch]:
+        """Yield what the source has of a split, in blocks of bounded size."""
+        for block in self.source.read(self.splits[split]):
+            yield from bounded(block)
+
     def rows(self, report: Report) -> Iterator[pa.RecordBatch]:
         """Yield the good rows of a split, and note everything else in its report."""
         bad = None
@@ -107,7 +112,7 @@ class Reading:
         names = set(extra.names) if extra is not None else set()
         decoded = pa.schema([column for column in self.columns if column.name not in names])
         first = row_number(report.split, 0)
-        for block in self.source.read(self.splits[report.split]):
+        for block in self.blocks(report.split):
             if isinstance(block, Records):
                 batch = self._decode(block, decoded, report, bad, first)
                 first += len(block.values)

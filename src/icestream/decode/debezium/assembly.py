@@ -109,10 +109,10 @@ class Assembly:
         gone = self._by_key(removed, columns)
         if gone is None:
             return places, rows
-        both = pa.Table.from_batches([rows, _filled(gone[1], rows.schema)])
+        both = pa.concat_batches([rows, _filled(gone[1], rows.schema)])
         joined = np.concatenate([places, gone[0]])
         order = np.argsort(joined, kind="stable")
-        return joined[order], both.combine_chunks().take(pa.array(order)).to_batches()[0]
+        return joined[order], both.take(pa.array(order))
 
     def _only_removed(self, table: Table, removed: list[int]) -> None:
         columns: dict[str, Column] = {}

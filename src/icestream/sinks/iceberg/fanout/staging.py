@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.arrow import pieces
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError
@@ -155,7 +156,8 @@ class _Staging:
     def _flush(self) -> None:
         for table, parts in self._waiting.items():
             staged = self._staged.setdefault(table, Staged())
-            for block in pa.Table.from_batches(parts).combine_chunks().to_batches():
+            for piece in pieces(parts):
+                block = piece[0] if len(piece) == 1 else pa.concat_batches(piece)
                 self._file.write_batch(block)
                 staged.blocks.append((self._blocks, block.num_rows))
                 staged.valued |= {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from icestream.arrow import pieces
 from icestream.errors import IcestreamError
 from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.fanout.staging import StagedRows
@@ -82,10 +83,12 @@ class WriteTables:
 
     def _write(self, unit: Unit) -> list[WrittenFile] | IcestreamError:
         rows: Iterator[pa.RecordBatch] = (batch for one in unit.rows for batch in one())
-        if self.order:
-            rows = iter(in_order(pa.Table.from_batches(rows), self.order).to_batches())
         try:
-            return unit.writer.write(rows)
+            if not self.order:
+                return unit.writer.write(rows)
+            # Sorted piece by piece, each of which has files of its own: the order is a file's.
+            ordered = (in_order(pa.Table.from_batches(each), self.order) for each in pieces(rows))
+            return [file for each in ordered for file in unit.writer.write(each.to_batches())]
         except IcestreamError as exc:
             # The other tables of the bin are written all the same.
             return exc

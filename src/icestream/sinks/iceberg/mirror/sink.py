@@ -20,6 +20,7 @@ from icestream.contracts.sink import Commit
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
 from icestream.sinks.iceberg.mirror.defaults import identifier_of, op_name_of
+from icestream.sinks.iceberg.modes.mode import paths_of
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.trying import store_steps
 
@@ -208,4 +209,4 @@ def _warn_of_nulls(share: Share) -> None:
 
 def _paths(files: Sequence[WrittenFile]) -> list[str]:
     inner = [file.what["of"] for file in files]
-    return [file.what["file-path"] for file in inner if file is not None]
+    return paths_of(file for file in inner if file is not None)

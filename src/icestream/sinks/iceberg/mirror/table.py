@@ -11,7 +11,7 @@ from icestream.schemas.column_names import refuse_reserved
 from icestream.sinks.iceberg.mirror.columns import column_ids
 from icestream.sinks.iceberg.mirror.defaults import table_options
 from icestream.sinks.iceberg.mirror.writer import TableWriters
-from icestream.sinks.iceberg.modes.mode import EVERY_ROW
+from icestream.sinks.iceberg.modes.mode import EVERY_ROW, paths_of
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.modes.upsert.mode import Upsert
 from icestream.sinks.iceberg.options import MAIN
@@ -95,8 +95,8 @@ class MirrorTable(IcebergSink):
         mark = mark if branch == MAIN else replace(mark, branch=branch)
         void, kept, is_emptied = _sorted_out(files)
         replaces = is_emptied or self.replaces_all
-        if any("chunk" in file.what for file in kept):
-            assert isinstance(self.mode, Upsert)  # noqa: S101 - only its writer makes chunks
+        if any("keys-path" in file.what for file in kept):
+            assert isinstance(self.mode, Upsert)  # noqa: S101 - only its writer stages rows
             commit = self.mode.commit(kept, mark, replaces=replaces)
         else:
             commit = self._add(kept, mark, replaces=replaces)
@@ -116,7 +116,7 @@ class MirrorTable(IcebergSink):
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove what tasks wrote, be it rows put aside or data files."""
         inner = [file.what.get("of", file) for file in files]
-        self.target.remove([file.what["file-path"] for file in inner if file is not None])
+        self.target.remove(paths_of(file for file in inner if file is not None))
 
     @property
     def _ids_key(self) -> str:

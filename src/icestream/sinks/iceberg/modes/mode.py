@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
 
     from icestream.contracts.mark import BatchMark
@@ -57,4 +59,10 @@ class Mode(ABC):
 
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove what the tasks wrote: the batch is written anew, or not at all."""
-        self.target.remove([file.what["file-path"] for file in files])
+        self.target.remove(paths_of(files))
+
+
+def paths_of(files: Iterable[WrittenFile]) -> list[str]:
+    """Return every file that tasks wrote: data files, or staged rows and the keys beside them."""
+    found = [file.what.get(name) for file in files for name in ("file-path", "keys-path")]
+    return [path for path in found if path is not None]

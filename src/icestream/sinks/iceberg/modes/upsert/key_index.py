@@ -36,6 +36,7 @@ ROW_ID = 2147483540  # Iceberg's own field id
 # Removed once there are this many too many.
 SPARE_INDEXES = 64
 NO_SEQUENCE = np.iinfo(np.int64).min
+ROWS_READ_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
@@ -220,17 +221,27 @@ def _sorted_row_groups(
     columns = [names[field] for field in wanted if field in names]
     offset = 0
     for number in range(parquet.num_row_groups):
-        rows = parquet.read_row_group(number, columns=columns, use_threads=False)
-        yield _segment(rows.combine_chunks(), offset, names, settings)
-        offset += rows.num_rows
+        found = [
+            _numbers_of(rows, names, settings)
+            for rows in parquet.iter_batches(
+                ROWS_READ_AT_ONCE, row_groups=[number], columns=columns, use_threads=False
+            )
+        ]
+        if found:
+            yield _segment(found, offset)
+        offset += parquet.metadata.row_group(number).num_rows
 
 
-def _segment(
-    rows: pa.Table, offset: int, names: Mapping[int, str], settings: IndexSettings
-) -> pa.RecordBatch:
+def _numbers_of(
+    rows: pa.RecordBatch, names: Mapping[int, str], settings: IndexSettings
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what an index keeps of rows, and which of them have a whole key.
+
+    A few rows at a time: the texts of a row group's keys need not fit into one Arrow array.
+    """
+
     def column(field: int) -> pa.Array:
-        chunks = rows.column(names[field]).chunks
-        return chunks[0] if chunks else pa.array([], rows.schema.field(names[field]).type)
+        return rows.column(names[field])
 
     # A row without a key is nobody's: no change will ever name it.
     whole = np.ones(rows.num_rows, np.bool_)
@@ -238,21 +249,23 @@ def _segment(
         whole &= column(key).is_valid().to_numpy(zero_copy_only=False)
     at = np.flatnonzero(whole)
     keys = fingerprints([column(key).take(pa.array(at)) for key in settings.key_ids])
-    order = np.argsort(keys.low)
-    at = at[order]
-    arrays: dict[str, npt.NDArray[Any]] = {"low": keys.low[order]}
+    arrays: dict[str, npt.NDArray[Any]] = {"whole": whole, "low": keys.low}
     if keys.high is not None:
-        arrays["high"] = keys.high[order]
-    arrays["position"] = (at + offset).astype(np.uint32)
+        arrays["high"] = keys.high
     if ROW_ID in names:
         arrays["row_id"] = numbers(column(ROW_ID).fill_null(-1))[at]
     if settings.sequence_id is not None:
-        arrays["sequence"] = np.full(len(at), NO_SEQUENCE, np.int64)
+        arrays["sequence"] = np.full(rows.num_rows, NO_SEQUENCE, np.int64)
         if settings.sequence_id in names:
             found = column(settings.sequence_id)
             known = found.is_valid().to_numpy(zero_copy_only=False)
-            values = numbers(found.drop_null())
-            filled = np.full(rows.num_rows, NO_SEQUENCE, np.int64)
-            filled[known] = values
-            arrays["sequence"] = filled[at]
-    return pa.RecordBatch.from_arrays([pa.array(a) for a in arrays.values()], list(arrays))
+            arrays["sequence"][known] = numbers(found.drop_null())
+        arrays["sequence"] = arrays["sequence"][at]
+    return arrays
+
+
+def _segment(parts: Sequence[dict[str, npt.NDArray[Any]]], offset: int) -> pa.RecordBatch:
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays["position"] = (np.flatnonzero(arrays.pop("whole")) + offset).astype(np.uint32)
+    order = np.argsort(arrays["low"])
+    return pa.RecordBatch.from_pydict({name: pa.array(a[order]) for name, a in arrays.items()})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import uuid
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from pyiceberg.schema import Schema
 
 from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings, find, joined
+from icestream.sinks.iceberg.modes.upsert.number_files import read_numbers, write_numbers
 from icestream.sinks.iceberg.modes.upsert.table_rows import TableRows
 from icestream.sinks.iceberg.modes.upsert.vectors import DeleteWriter, read_dead
 
@@ -17,17 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
     from pyiceberg.io import FileIO
 
     from icestream.sinks.iceberg.java_files import LiveFile
     from icestream.sinks.iceberg.modes.upsert.key_index import Found
     from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys
+    from icestream.sinks.iceberg.modes.upsert.table_rows import TableRowsFile
 
     Ints = npt.NDArray[np.int64]
 
 # A task for this many rows of the table at least: less is not worth starting one.
 ROWS_A_TASK = 2_000_000
+# Of each task's keys, about a megabyte.
+KEYS_A_REPORT = 50_000
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Matched:
         deletes: the delete files written.
         replaced: the delete files that they stand for.
         touched: the data files that they speak of.
-        rows: by key, the table's row, where the change was sent without some columns.
+        rows: the table's rows, where the change was sent without some columns.
+        numbers_path: the file that holds `keys`, `row_ids` and `late` if they are many.
     """
 
     keys: Ints
@@ -50,7 +55,35 @@ class Matched:
     deletes: list[dict[str, Any]] = field(default_factory=list)
     replaced: list[dict[str, Any]] = field(default_factory=list)
     touched: list[str] = field(default_factory=list)
-    rows: pa.Table | None = None
+    rows: TableRowsFile | None = None
+    numbers_path: str | None = None
+
+    def stored(self, io: FileIO, path: str) -> Matched:
+        """Return the same for a report: what is many goes to a file."""
+        if len(self.keys) + len(self.late) <= KEYS_A_REPORT:
+            return self
+        none = np.full(len(self.late), -1)
+        arrays = {
+            "key": np.concatenate([self.keys, self.late]),
+            "row_id": np.concatenate([self.row_ids, none]),
+            "late": np.repeat([False, True], [len(self.keys), len(self.late)]),
+        }
+        write_numbers(io, path, arrays)
+        empty = np.zeros(0, np.int64)
+        return replace(self, keys=empty, row_ids=empty, late=empty, numbers_path=path)
+
+    def loaded(self, io: FileIO) -> Matched:
+        """Return the same with all of its numbers."""
+        if self.numbers_path is None:
+            return self
+        found, _ = read_numbers(io, self.numbers_path)
+        late = found["late"]
+        return replace(
+            self,
+            keys=found["key"][~late],
+            row_ids=found["row_id"][~late],
+            late=found["key"][late],
+        )
 
 
 @dataclass(frozen=True)
@@ -62,6 +95,7 @@ class MatchTask:
         index: how keys are looked up.
         location: where the table is.
         format_version: of the table.
+        folder: where the rows of the batch are staged.
         lacking: the columns that some row of the batch was sent without, as JSON of a schema.
     """
 
@@ -69,6 +103,7 @@ class MatchTask:
     index: IndexSettings
     location: str
     format_version: int
+    folder: str
     lacking: str | None = None
 
     @cached_property
@@ -82,7 +117,8 @@ class MatchTask:
         wanted = self.batch.wants_table_row
         rows = None
         if self.lacking is not None:
-            rows = TableRows(self._io, Schema.model_validate_json(self.lacking))
+            columns = Schema.model_validate_json(self.lacking)
+            rows = TableRows(self._io, columns, f"{self.folder}/{uuid.uuid4()}.arrow")
         keys, row_ids, late = [], [], []
         for file in files:
             found = find(file, self.batch, self.index)
@@ -103,15 +139,16 @@ class MatchTask:
             if rows is not None and wanted is not None:
                 asked = hit & wanted[found.keys]
                 rows.take(file.path, found.keys[asked], found.positions[asked])
-        return Matched(
+        matched = Matched(
             keys=joined(keys),
             row_ids=joined(row_ids),
             late=joined(late),
             deletes=writer.close(),
             replaced=writer.replaced,
             touched=writer.touched,
-            rows=None if rows is None else rows.all(),
+            rows=None if rows is None else rows.close(),
         )
+        return matched.stored(self._io, f"{self.folder}/{uuid.uuid4()}.keys")
 
     def _newer(self, found: Found) -> npt.NDArray[np.bool_]:
         if found.sequence is None or self.batch.sequence is None:

@@ -131,9 +131,10 @@ class Upsert(Mode):
             replaces: whether all that the table held goes first.
         """
         from icestream.sinks.iceberg.modes.upsert.newest import newest
+        from icestream.sinks.iceberg.modes.upsert.staging import read_chunk
 
-        chunks = [file.what["chunk"] for file in files]
         try:
+            chunks = [read_chunk(file.what, self.target.io_properties()) for file in files]
             commit = self._commit(newest(chunks), chunks, mark, replaces=replaces)
         except CommitUnknownError:
             raise  # whoever asked may look, and commit the same rows once more
@@ -172,7 +173,7 @@ class Upsert(Mode):
         live = self._files()
         files = [] if replaces else live.refresh()
         index = self._index()
-        matched = look_up(self.target, batch, files, index)
+        matched = look_up(self.target, batch, files, index, self._staging())
         forget_others(index, files)  # all of them, if the table begins anew
         late = late_keys(batch, matched)
         try:
@@ -183,6 +184,8 @@ class Upsert(Mode):
         except BaseException:
             self._remove([], matched)
             raise
+        finally:
+            self.target.remove(part.rows.path for part in matched if part.rows is not None)
         return _Outcome(written, matched, live.snapshot_id, **counts)
 
     @cached_property

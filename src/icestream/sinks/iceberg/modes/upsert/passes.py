@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icestream.sinks.iceberg.jobs import run_pieces
@@ -32,9 +31,19 @@ if TYPE_CHECKING:
 
 
 def look_up(
-    target: Target, batch: Newest, files: Sequence[LiveFile], index: IndexSettings
+    target: Target, batch: Newest, files: Sequence[LiveFile], index: IndexSettings, folder: str
 ) -> list[Matched]:
-    """Find the batch's keys in the table, and delete the rows that they take the place of."""
+    """Find the batch's keys in the table, and delete the rows that they take the place of.
+
+    Args:
+        target: the table.
+        batch: the keys.
+        files: the table's data files.
+        index: how keys are looked up.
+        folder: where the rows of the batch are staged.
+    """
+    from pyiceberg.io import load_file_io
+
     state = target.state
     keys = batch.keys()
     near = files_that_may_hold(files, keys, index, state.schema)
@@ -44,10 +53,15 @@ def look_up(
         index=index,
         location=state.location,
         format_version=state.format_version,
+        folder=folder,
         lacking=Schema(*lacking).model_dump_json() if lacking else None,
     )
     slots = target.session.sparkContext.defaultParallelism
-    return run_pieces(target.session, pieces_of(near, slots), task)
+    found = run_pieces(target.session, pieces_of(near, slots), task)
+    io = load_file_io(target.io_properties(), state.location)
+    matched = [part.loaded(io) for part in found]
+    target.remove(part.numbers_path for part in found if part.numbers_path is not None)
+    return matched
 
 
 def late_keys(batch: Newest, matched: Sequence[Matched]) -> Flags:
@@ -78,7 +92,7 @@ def write_rows(
         chunks=tuple(chunk.path for chunk in chunks),
         writer=target.writer(with_row_ids(target.state.schema) if keeps_ids else None),
         batch=batch if batch.donors else None,
-        table_rows=_table_rows(matched),
+        table_rows=tuple(part.rows for part in matched if part.rows is not None),
         order=tuple(parse_sort(target.options)),
         io_properties=target.io_properties(),
     )
@@ -101,8 +115,3 @@ def _pieces(batch: Newest, chunks: int, counts: Ints, row_ids: Ints | None) -> l
             ids = None if row_ids is None else row_ids[keys]
             pieces.append(Rows(number, keys, batch.place.row[keys], ids))
     return pieces
-
-
-def _table_rows(matched: Sequence[Matched]) -> pa.Table | None:
-    found = [part.rows for part in matched if part.rows is not None]
-    return pa.concat_tables(found, promote_options="permissive") if found else None

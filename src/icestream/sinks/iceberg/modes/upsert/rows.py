@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from icestream.arrow import PIECE_BYTES
 from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.modes.upsert.key_index import ROW_ID
 from icestream.sinks.iceberg.modes.upsert.newest import FROM_TABLE, Newest
-from icestream.sinks.iceberg.modes.upsert.staging import read_chunk
+from icestream.sinks.iceberg.modes.upsert.staging import staged_pieces
 from icestream.sinks.iceberg.modes.upsert.table_rows import KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
     from pyiceberg.schema import Schema
 
     from icestream.contracts.sink import WrittenFile
+    from icestream.sinks.iceberg.modes.upsert.table_rows import TableRowsFile
     from icestream.sinks.iceberg.sort import SortTerm
     from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -65,66 +66,110 @@ class WriteTask:
         chunks: where each chunk is.
         writer: of data files.
         batch: the newest change of each key, for columns that some were sent without.
-        table_rows: values of the table's own rows, with the key that each is for.
+        table_rows: files with values of the table's own rows, and the key that each is for.
         order: the sort order of the rows of a file.
         io_properties: how PyIceberg reaches the store, secrets included.
+        most_bytes: how much is joined at once.
     """
 
     chunks: tuple[str, ...]
     writer: IcebergWriter
     batch: Newest | None
-    table_rows: pa.Table | None
+    table_rows: tuple[TableRowsFile, ...]
     order: tuple[SortTerm, ...]
     io_properties: Mapping[str, str]
+    most_bytes: int = PIECE_BYTES
 
     def __call__(self, piece: Rows) -> list[WrittenFile]:
-        staged = read_chunk(self.chunks[piece.chunk], self.io_properties)
-        rows = staged.take(pa.array(piece.rows))
-        if self.batch is not None:
-            rows = self._filled(rows, piece, self.batch)
-        if piece.row_ids is not None:
-            known = pa.array(piece.row_ids, mask=piece.row_ids < 0)
-            rows = rows.append_column(ROW_ID_NAME, known)
-        if self.order:
-            rows = in_order(rows, self.order)
-        return self.writer.write(rows.to_batches(max_chunksize=ROWS_A_BATCH))
+        tables = self._tables(piece)
+        if not self.order:
+            return self.writer.write(batch for rows in tables for batch in _batches(rows))
+        # Sorted piece by piece, each of which has files of its own: the order is that of a file.
+        written = [self.writer.write(_batches(in_order(rows, self.order))) for rows in tables]
+        return [file for files in written for file in files]
 
-    def _filled(self, rows: pa.Table, piece: Rows, batch: Newest) -> pa.Table:
-        for name in batch.donors:
-            lacking = batch.lacking[name][piece.keys]
+    def _tables(self, piece: Rows) -> Iterator[pa.Table]:
+        """Yield the rows to write, in the order they came, in pieces of bounded size."""
+        path = self.chunks[piece.chunk]
+        filling = None if self.batch is None else _Filling(self, self.batch)
+        # Values that are filled in may be much larger than the rows that lack them.
+        largest = max((file.row_bytes for file in self.table_rows), default=0)
+        step = max(self.most_bytes // largest, 1) if largest else len(piece.rows)
+        for first, staged in staged_pieces(path, self.io_properties, None, self.most_bytes):
+            start, stop = np.searchsorted(piece.rows, (first, first + staged.num_rows))
+            for begin in range(start, stop, step):
+                part = slice(begin, min(begin + step, stop))
+                rows = staged.take(pa.array(piece.rows[part] - first))
+                if filling is not None:
+                    rows = filling.filled(rows, piece.keys[part])
+                if piece.row_ids is not None:
+                    ids = piece.row_ids[part]
+                    rows = rows.append_column(ROW_ID_NAME, pa.array(ids, mask=ids < 0))
+                yield rows
+
+
+class _Filling:
+    """Fills in what rows were sent without, from earlier changes of the batch and the table."""
+
+    def __init__(self, task: WriteTask, batch: Newest) -> None:
+        self._task = task
+        self._batch = batch
+        self._read: dict[tuple[str, str], list[tuple[int, pa.Array]]] = {}
+
+    def filled(self, rows: pa.Table, keys: Ints) -> pa.Table:
+        held = [(file.path, self._places(file.path, keys)) for file in self._task.table_rows]
+        for name in self._batch.donors:
+            lacking = self._batch.lacking[name][keys]
             if not lacking.any():
                 continue
-            donors = batch.donors[name][piece.keys]
+            donors = self._batch.donors[name][keys]
             column = rows.column(name).combine_chunks()
-            column = self._from_table(column, name, piece.keys, lacking & (donors == FROM_TABLE))
-            column = self._from_batch(column, name, batch, np.where(lacking, donors, -1))
+            for path, at in held:
+                asked = np.where(lacking & (donors == FROM_TABLE), at, -1)
+                column = self._taken(column, path, name, asked)
+            column = self._from_batch(column, name, np.where(lacking, donors, -1))
             rows = rows.set_column(rows.schema.get_field_index(name), rows.field(name), column)
         return rows
 
-    def _from_table(
-        self, column: pa.Array, name: str, keys: Ints, asked: npt.NDArray[np.bool_]
-    ) -> pa.Array:
-        rows = self.table_rows
-        if rows is None or not asked.any() or name not in rows.schema.names:
-            return column
-        held = rows.column(KEY).combine_chunks()
-        at = pc.index_in(pa.array(keys), held)
-        # A key that the table lacks keeps what was sent, if only nulls.
-        asked = asked & at.is_valid().to_numpy(zero_copy_only=False)
-        values = rows.column(name).combine_chunks().cast(column.type).take(at)
-        return _chosen(asked, values, column)
+    def _places(self, path: str, keys: Ints) -> Ints:
+        """Return for each key which of the table's rows in a file is its own; -1 for none."""
+        held = np.concatenate([part.to_numpy() for _, part in self._values(path, KEY)])
+        order = np.argsort(held)
+        at = order[np.minimum(np.searchsorted(held, keys, sorter=order), len(held) - 1)]
+        return np.where(held[at] == keys, at, -1)
 
-    def _from_batch(self, column: pa.Array, name: str, batch: Newest, donors: Ints) -> pa.Array:
+    def _from_batch(self, column: pa.Array, name: str, donors: Ints) -> pa.Array:
         """Take values from earlier changes of the batch, which may be of another chunk."""
-        for number in np.unique(batch.all_places.chunk[donors[donors >= 0]]):
+        places = self._batch.all_places
+        for number in np.unique(places.chunk[donors[donors >= 0]]):
             mine = donors >= 0
-            mine[mine] = batch.all_places.chunk[donors[mine]] == number
-            rows = batch.all_places.row[np.where(mine, donors, 0)]
-            given = read_chunk(self.chunks[number], self.io_properties).column(name)
-            rows = np.where(mine, rows, 0)
-            values = given.combine_chunks().take(pa.array(rows))
-            column = _chosen(mine, values, column)
+            mine[mine] = places.chunk[donors[mine]] == number
+            rows = np.where(mine, places.row[np.where(mine, donors, 0)], -1)
+            column = self._taken(column, self._task.chunks[number], name, rows)
         return column
+
+    def _taken(self, column: pa.Array, path: str, name: str, rows: Ints) -> pa.Array:
+        """Return a column with the values of the given rows of a file; -1 leaves one as it is."""
+        for first, values in self._values(path, name):
+            mine = (rows >= first) & (rows < first + len(values))
+            if mine.any():
+                found = values.take(pa.array(rows - first, mask=~mine))
+                column = _chosen(mine, found.cast(column.type), column)
+        return column
+
+    def _values(self, path: str, name: str) -> list[tuple[int, pa.Array]]:
+        """Return one column of a file, in pieces with the number of their first row."""
+        if (path, name) not in self._read:
+            found = staged_pieces(path, self._task.io_properties, [name], self._task.most_bytes)
+            self._read[path, name] = [
+                (first, rows.column(0).combine_chunks()) for first, rows in found
+            ]
+        return self._read[path, name]
+
+
+def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=ROWS_A_BATCH)
+    return batches
 
 
 def _chosen(flags: npt.NDArray[np.bool_], values: pa.Array, other: pa.Array) -> pa.Array:

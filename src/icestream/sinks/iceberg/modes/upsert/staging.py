@@ -1,4 +1,4 @@
-"""The first pass of an upsert: rows put aside as Arrow files, and the key of each reported.
+"""The first pass of an upsert: rows staged in Arrow files, with the keys in a file beside each.
 
 What a row becomes depends on the whole batch and on the table: an older change of its key may come
 from another task, the table's row may be newer, or have values that this one lacks. So tasks first
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
+from icestream.arrow import PIECE_BYTES, cut, pieces
 from icestream.contracts.changes import DELETES, UNSENT
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
@@ -24,6 +25,7 @@ from icestream.sinks.iceberg.arrow_files import readable
 from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.modes.upsert.fingerprints import Fingerprints, fingerprints, numbers
 from icestream.sinks.iceberg.modes.upsert.newest import joined_flags
+from icestream.sinks.iceberg.modes.upsert.number_files import read_numbers, write_numbers
 from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
     DELETED,
     DELETED_AT,
@@ -31,9 +33,10 @@ from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
+    from pyiceberg.io import FileIO
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,10 @@ class KeySettings:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The rows of one task, put aside.
+    """What the driver knows of the rows that one task has staged.
 
     Attributes:
-        path: the Arrow file.
+        path: the Arrow file of the rows.
         keys: the key of each row.
         deletes: which rows take theirs away.
         sequence: how new each is; None for the order of the rows.
@@ -97,6 +100,7 @@ class StagingWriter(TaskWriter):
         columns = file_columns(schema)
         noted = _Noted(self._keys)
         path = f"{self._folder}/{uuid.uuid4()}.arrow"
+        keys_path = f"{path}.keys"
         io = load_file_io(dict(self._io_properties), path)
         output = None
         try:
@@ -107,19 +111,20 @@ class StagingWriter(TaskWriter):
                 told = self._told(batch)
                 fitting = conform(told.rows, schema, columns)
                 noted.add(told, fitting)
-                output.write_batch(fitting)
+                for part in cut(fitting, PIECE_BYTES):
+                    output.write_batch(part)
+            if output is None:
+                return []
+            output.close()
+            stream.close()
+            noted.write(io, keys_path)
         except BaseException:
             if output is not None:
                 stream.close()
                 io.delete(path)
             raise
-        if output is None:
-            return []
-        output.close()
-        stream.close()
-        chunk = noted.chunk(path)
         size = len(io.new_input(path))
-        return [WrittenFile(len(chunk.deletes), size, {"file-path": path, "chunk": chunk})]
+        return [WrittenFile(noted.rows, size, {"file-path": path, "keys-path": keys_path})]
 
     def _changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -155,33 +160,44 @@ class _Told(NamedTuple):
 
 
 class _Noted:
+    """The keys of the rows that a task has staged so far, as numbers."""
+
     def __init__(self, keys: KeySettings) -> None:
+        self.rows = 0
         self._keys = keys
-        self._columns: dict[str, list[pa.Array]] = {name: [] for name in keys.fields}
-        self._deletes: list[npt.NDArray[np.bool_]] = []
-        self._sequence: list[npt.NDArray[np.int64]] = []
+        self._numbers: dict[str, list[npt.NDArray[Any]]] = {}
+        self._lengths: list[int] = []
         self._unsent: list[Mapping[str, npt.NDArray[np.bool_]]] = []
 
     def add(self, told: _Told, fitting: pa.RecordBatch) -> None:
-        for name in self._keys.fields:
-            self._columns[name].append(self._required(fitting, name, "part of the key"))
-        self._deletes.append(told.deletes)
-        if self._keys.sequence is not None:
-            found = self._required(fitting, self._keys.sequence, "the sequence field")
-            self._sequence.append(numbers(found))
-        self._unsent.append(told.unsent)
-
-    def chunk(self, path: str) -> Chunk:
-        columns = [pa.concat_arrays(self._columns[name]) for name in self._keys.fields]
-        deletes = np.concatenate(self._deletes)
-        lengths = [len(flags) for flags in self._deletes]
-        return Chunk(
-            path=path,
-            keys=fingerprints(columns),
-            deletes=deletes,
-            sequence=np.concatenate(self._sequence) if self._sequence else None,
-            unsent=joined_flags(self._unsent, lengths),
+        # Batch by batch: the texts of all keys need not fit into one Arrow array.
+        found = fingerprints(
+            [self._required(fitting, name, "part of the key") for name in self._keys.fields]
         )
+        arrays: dict[str, npt.NDArray[Any] | None] = {
+            "low": found.low,
+            "high": found.high,
+            "delete": told.deletes,
+        }
+        if self._keys.sequence is not None:
+            sequence = self._required(fitting, self._keys.sequence, "the sequence field")
+            arrays["sequence"] = numbers(sequence)
+        for name, array in arrays.items():
+            if array is not None:
+                self._numbers.setdefault(name, []).append(array)
+        self._unsent.append(told.unsent)
+        self._lengths.append(fitting.num_rows)
+        self.rows += fitting.num_rows
+
+    def write(self, io: FileIO, path: str) -> None:
+        arrays = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
+        # Columns that were always left out together share their array, here and in the file.
+        names: dict[str, str] = {}
+        stored: dict[int, str] = {}
+        for column, flags in joined_flags(self._unsent, self._lengths).items():
+            names[column] = stored.setdefault(id(flags), f"unsent-{len(stored)}")
+            arrays[names[column]] = flags
+        write_numbers(io, path, arrays, names)
 
     def _required(self, batch: pa.RecordBatch, name: str, role: str) -> pa.Array:
         column = batch.column(batch.schema.get_field_index(name))
@@ -229,10 +245,48 @@ def optional(schema: Schema) -> Schema:
     return Schema(*fields, schema_id=schema.schema_id)
 
 
-def read_chunk(path: str, io_properties: Mapping[str, Any]) -> pa.Table:
-    """Return the rows that were put aside."""
+def read_chunk(what: Mapping[str, Any], io_properties: Mapping[str, Any]) -> Chunk:
+    """Return the keys of the rows that a task has staged."""
+    from pyiceberg.io import load_file_io
+
+    io = load_file_io(dict(io_properties), what["keys-path"])
+    arrays, names = read_numbers(io, what["keys-path"])
+    return Chunk(
+        path=what["file-path"],
+        keys=Fingerprints(arrays["low"], arrays.get("high")),
+        deletes=arrays["delete"],
+        sequence=arrays.get("sequence"),
+        unsent={column: arrays[stored] for column, stored in names.items()},
+    )
+
+
+def staged_pieces(
+    path: str,
+    io_properties: Mapping[str, Any],
+    columns: Sequence[str] | None = None,
+    most_bytes: int | None = None,
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield staged rows in pieces of bounded size, each with the number of its first row.
+
+    Args:
+        path: the Arrow file.
+        io_properties: how PyIceberg reaches the store, secrets included.
+        columns: those to read; all of them if absent.
+        most_bytes: the bound; a row that is larger is a piece by itself.
+    """
     from pyiceberg.io import load_file_io
 
     io = load_file_io(dict(io_properties), path)
     with io.new_input(path).open() as stream:
-        return pa.ipc.open_file(readable(stream)).read_all()
+        source = readable(stream)
+        file = pa.ipc.open_file(source)
+        if columns is not None:
+            places = [file.schema.get_field_index(name) for name in columns]
+            options = pa.ipc.IpcReadOptions(included_fields=places)
+            file = pa.ipc.open_file(source, options=options)
+        batches = (file.get_batch(number) for number in range(file.num_record_batches))
+        first = 0
+        for piece in pieces(batches, most_bytes or PIECE_BYTES):
+            rows = pa.Table.from_batches(piece)
+            yield first, rows if columns is None else rows.select(list(columns))
+            first += rows.num_rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,9 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
 from pyiceberg.schema import Schema
 
+from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id
+from icestream.sinks.iceberg.modes.upsert.staging import optional
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,21 +22,40 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 KEY = "__icestream_key"
+ROWS_READ_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class TableRowsFile:
+    """Rows of the table in an Arrow file, each with the number of its key in the batch.
+
+    Attributes:
+        path: the file.
+        row_bytes: about how large a row is, where they are largest.
+    """
+
+    path: str
+    row_bytes: int
 
 
 class TableRows:
-    """Gathers columns of chosen rows, from one data file after the other.
+    """Gathers columns of chosen rows, from one data file after the other, in an Arrow file.
 
     Args:
         io: the store.
         columns: the columns, as the table has them now; a file may know them, and what they are
             made of, by older names and narrower types.
+        path: the Arrow file.
     """
 
-    def __init__(self, io: FileIO, columns: Schema) -> None:
+    def __init__(self, io: FileIO, columns: Schema, path: str) -> None:
         self._io = io
-        self._columns = columns
-        self._parts: list[pa.Table] = []
+        self._columns = optional(columns)
+        self._arrow_columns = file_columns(self._columns)
+        self._path = path
+        self._row_bytes = 0
+        self._stream: Any = None
+        self._file: Any = None
 
     def take(self, path: str, keys: Ints, positions: Ints) -> None:
         """Read the rows at `positions` of a data file, each for a key of the batch."""
@@ -45,29 +67,48 @@ class TableRows:
             parquet = pq.ParquetFile(stream)
             names = names_by_id(parquet, path)
             known = [names[one.field_id] for one in self._columns.fields if one.field_id in names]
-            offset = 0
+            if not known:
+                self._add(pa.record_batch({KEY: pa.array(keys)}), keys)
+                return
+            end = 0
             for number in range(parquet.num_row_groups):
-                end = offset + parquet.metadata.row_group(number).num_rows
-                first, last = np.searchsorted(positions, (offset, end))
+                start, end = end, end + parquet.metadata.row_group(number).num_rows
+                first, last = np.searchsorted(positions, (start, end))
                 if last > first:
-                    rows = self._read(parquet, number, known, positions[first:last] - offset)
-                    self._parts.append(rows.append_column(KEY, pa.array(keys[first:last])))
-                offset = end
+                    at = positions[first:last] - start
+                    self._take_group(parquet, number, known, keys[first:last], at)
 
-    def all(self) -> pa.Table | None:
-        """Return everything taken; a column that a file lacks is null there."""
-        if not self._parts:
+    def close(self) -> TableRowsFile | None:
+        """Return the file; None if no row was taken."""
+        if self._file is None:
             return None
-        return pa.concat_tables(self._parts, promote_options="permissive").combine_chunks()
+        self._file.close()
+        self._stream.close()
+        return TableRowsFile(self._path, self._row_bytes)
 
-    def _read(self, parquet: pq.ParquetFile, number: int, known: list[str], at: Ints) -> pa.Table:
-        if not known:
-            return pa.table({KEY: pa.array(at)}).select([])
-        chosen = parquet.read_row_group(number, columns=known).take(pa.array(at))
-        held = pyarrow_to_schema(chosen.schema)
-        there = [one for one in self._columns.fields if one.field_id in held._lazy_id_to_name]
-        fitting = [
-            _to_requested_schema(Schema(*there), held, batch, downcast_ns_timestamp_to_us=False)
-            for batch in chosen.combine_chunks().to_batches()
-        ]
-        return pa.Table.from_batches(fitting)
+    def _take_group(
+        self, parquet: pq.ParquetFile, number: int, known: list[str], keys: Ints, at: Ints
+    ) -> None:
+        """Take rows of one row group, of which a few are in memory at a time."""
+        end = 0
+        for rows in parquet.iter_batches(ROWS_READ_AT_ONCE, row_groups=[number], columns=known):
+            start, end = end, end + rows.num_rows
+            first, last = np.searchsorted(at, (start, end))
+            if last == first:
+                continue
+            chosen = rows.take(pa.array(at[first:last] - start))
+            held = pyarrow_to_schema(chosen.schema)
+            there = [one for one in self._columns.fields if one.field_id in held._lazy_id_to_name]
+            fitting = _to_requested_schema(
+                Schema(*there), held, chosen, downcast_ns_timestamp_to_us=False
+            )
+            self._add(fitting, keys[first:last])
+
+    def _add(self, rows: pa.RecordBatch, keys: Ints) -> None:
+        fitting = conform(rows, self._columns, self._arrow_columns)
+        fitting = fitting.append_column(KEY, pa.array(keys))
+        if self._file is None:
+            self._stream = self._io.new_output(self._path).create()
+            self._file = pa.ipc.new_file(pa.PythonFile(self._stream, mode="w"), fitting.schema)
+        self._file.write_batch(fitting)
+        self._row_bytes = max(self._row_bytes, -(-fitting.nbytes // fitting.num_rows))

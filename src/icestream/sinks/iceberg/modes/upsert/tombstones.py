@@ -26,14 +26,15 @@ from icestream.sinks.iceberg.modes.upsert.key_index import (
     IndexSettings,
     find,
     forget_others,
+    joined,
 )
 from icestream.sinks.iceberg.modes.upsert.matching import pieces_of
-from icestream.sinks.iceberg.modes.upsert.staging import read_chunk
+from icestream.sinks.iceberg.modes.upsert.staging import staged_pieces
 from icestream.sinks.iceberg.properties import TOMBSTONES
 from icestream.sinks.iceberg.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -84,11 +85,8 @@ class Tombstones:
         index = self._index()
         forget_others(index, files)
         pieces = pieces_of(files, session.sparkContext.defaultParallelism)
-        for found in run_pieces(session, pieces, _LookUp(batch.keys(), index)):
-            for part in found:
-                assert part.sequence is not None  # noqa: S101 - the index keeps it
-                assert batch.sequence is not None  # noqa: S101 - or there were no tombstones
-                late[part.keys[part.sequence > batch.sequence[part.keys]]] = True
+        for keys in run_pieces(session, pieces, _LookUp(batch.keys(), index)):
+            late[keys] = True
         return late
 
     def remember(
@@ -209,11 +207,18 @@ def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
 
 @dataclass(frozen=True)
 class _LookUp:
+    """Finds the keys whose change is older than their delete."""
+
     batch: BatchKeys
     index: IndexSettings
 
-    def __call__(self, files: Sequence[LiveFile]) -> list[Found]:
-        return [find(file, self.batch, self.index) for file in files]
+    def __call__(self, files: Sequence[LiveFile]) -> npt.NDArray[np.int64]:
+        return joined([self._late(find(file, self.batch, self.index)) for file in files])
+
+    def _late(self, found: Found) -> npt.NDArray[np.int64]:
+        assert found.sequence is not None  # noqa: S101 - the index keeps it
+        assert self.batch.sequence is not None  # noqa: S101 - or there were no tombstones
+        return found.keys[found.sequence > self.batch.sequence[found.keys]]
 
 
 @dataclass(frozen=True)
@@ -226,13 +231,20 @@ class _Write:
 
     def __call__(self, piece: list[tuple[int, npt.NDArray[np.int64]]]) -> list[WrittenFile]:
         now = datetime.now(tz=timezone.utc)
-        told = [self._told(number, rows, now) for number, rows in piece]
-        return self.writer.write(pa.concat_tables(told).combine_chunks().to_batches())
-
-    def _told(self, number: int, rows: npt.NDArray[np.int64], now: datetime) -> pa.Table:
-        staged = read_chunk(self.chunks[number], self.io_properties)
-        keys = staged.select(list(self.keys)).rename_columns(list(self.keys.values()))
-        keys = keys.take(pa.array(rows))
-        return keys.append_column(SEQUENCE, pa.array(self.sequences[number][rows])).append_column(
-            DELETED_AT, pa.array([now] * len(rows), pa.timestamp("us", tz="UTC"))
+        return self.writer.write(
+            batch
+            for number, rows in piece
+            for told in self._told(number, np.sort(rows), now)
+            for batch in told.to_batches()
         )
+
+    def _told(self, number: int, rows: npt.NDArray[np.int64], now: datetime) -> Iterator[pa.Table]:
+        """Yield the keys of some staged rows, in pieces of bounded size."""
+        staged = staged_pieces(self.chunks[number], self.io_properties, list(self.keys))
+        for first, columns in staged:
+            start, stop = np.searchsorted(rows, (first, first + columns.num_rows))
+            own = rows[start:stop]
+            keys = columns.take(pa.array(own - first)).rename_columns(list(self.keys.values()))
+            times = pa.array([now] * len(own), pa.timestamp("us", tz="UTC"))
+            sequence = pa.array(self.sequences[number][own])
+            yield keys.append_column(SEQUENCE, sequence).append_column(DELETED_AT, times)

@@ -1,0 +1,290 @@
+"""The passes of an upsert in tasks, without a JVM: the same rows however small its pieces are."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.io import load_file_io
+from tests.fixtures.table_folder import TableFolder, rows_of
+
+from icestream.contracts.changes import UNSENT
+from icestream.plan.memory import ROWS_PER_GIB
+from icestream.sinks.iceberg.evolve import to_iceberg
+from icestream.sinks.iceberg.java_files import LiveFile
+from icestream.sinks.iceberg.modes.mode import paths_of
+from icestream.sinks.iceberg.modes.upsert import key_index, matching, staging, table_rows
+from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
+from icestream.sinks.iceberg.modes.upsert.matching import Matched, MatchTask
+from icestream.sinks.iceberg.modes.upsert.newest import newest
+from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask
+from icestream.sinks.iceberg.modes.upsert.staging import (
+    KeySettings,
+    StagingWriter,
+    read_chunk,
+    staged_pieces,
+)
+from icestream.sinks.iceberg.sort import parse_sort_term
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyiceberg.schema import Schema
+
+    from icestream.contracts.sink import WrittenFile
+    from icestream.sinks.iceberg.modes.upsert.newest import Newest
+    from icestream.sinks.iceberg.modes.upsert.table_rows import TableRowsFile
+
+COLUMNS = pa.schema([("id", pa.string()), ("at", pa.int64()), ("text", pa.string())])
+STREAM = pa.schema([*COLUMNS, pa.field("op", pa.string()), pa.field(UNSENT, pa.list_(pa.string()))])
+KEYS = KeySettings(fields=("id",), sequence="at", op="op")
+SCHEMA: Schema = to_iceberg(COLUMNS, 3)
+LARGE = "x" * 5_000
+
+
+def change(key: str, at: int, text: str | None, **rest: Any) -> dict[str, Any]:
+    return {"id": key, "at": at, "text": text, "op": "u", **rest}
+
+
+CHANGES = [
+    *(change(f"k{n:03}", n, f"text {n} " + "y" * (n % 50)) for n in range(100)),
+    change("k005", 200, LARGE),
+    change("k006", 201, None, **{UNSENT: ["text"]}),  # from the change of k006 before it
+    change("k200", 202, None, **{UNSENT: ["text"]}),  # from the table
+    change("k201", 203, None, **{UNSENT: ["text"]}),  # of which the table has no row
+    change("k007", 204, None, op="d"),
+]
+
+
+def stage(folder: Path, rows: list[dict[str, Any]], rows_a_batch: int = 30) -> list[WrittenFile]:
+    folder.mkdir(exist_ok=True)
+    writer = StagingWriter(
+        schema=SCHEMA.model_dump_json(), keys=KEYS, folder=str(folder), io_properties={}
+    )
+    table = pa.Table.from_pylist(rows, schema=STREAM)
+    return writer.write(table.to_batches(max_chunksize=rows_a_batch))
+
+
+def written(folder: Path, files: list[WrittenFile], most: int, *, in_order: bool) -> list[Any]:
+    """Write what the newest changes make of the rows, with one old row of the table."""
+    chunks = [read_chunk(file.what, {}) for file in files]
+    batch = newest(chunks)
+    counts = np.flatnonzero(~batch.deletes)
+    place = batch.place.row[counts]
+    order = np.argsort(place, kind="stable")
+    task = WriteTask(
+        chunks=tuple(chunk.path for chunk in chunks),
+        writer=TableFolder(folder / "table").writer(COLUMNS),
+        batch=batch,
+        table_rows=old_row(folder, batch),
+        order=(parse_sort_term("text desc"),) if in_order else (),
+        io_properties={},
+        most_bytes=most,
+    )
+    return task(Rows(0, counts[order], place[order], None))
+
+
+def old_row(folder: Path, batch: Newest) -> tuple[TableRowsFile, ...]:
+    """Let the table hold a row of k200, and some of keys that the batch lacks the values of not."""
+    path = folder / "old.parquet"
+    columns = [
+        column.with_metadata({"PARQUET:field_id": str(number)})
+        for number, column in enumerate(COLUMNS, 1)
+    ]
+    rows = [{"id": f"k{n}", "at": 0, "text": f"old {n}"} for n in range(195, 201)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(columns)), path, row_group_size=2)
+    found = table_rows.TableRows(
+        load_file_io({}, str(path)), SCHEMA.select("text"), str(folder / "old.arrow")
+    )
+    key = int(np.flatnonzero(batch.low == key_of("k200"))[0])
+    found.take(str(path), np.array([key]), np.array([5]))
+    file = found.close()
+    assert file is not None
+    return (file,)
+
+
+def key_of(key: str) -> int:
+    return int(fingerprints([pa.array([key])]).low[0])
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("most", [1, 300, 4_000, 256 << 20])
+def test_rows_are_the_same_in_pieces_of_any_size(
+    most: int, in_order: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "PIECE_BYTES", most)
+    files = written(tmp_path, stage(tmp_path / "staged", CHANGES), most, in_order=in_order)
+
+    rows = [row for file in files for row in rows_of(file)]
+    expected: dict[str, str | None] = {
+        f"k{n:03}": f"text {n} " + "y" * (n % 50) for n in range(100)
+    }
+    expected |= {"k005": LARGE, "k200": "old 200", "k201": None}
+    del expected["k007"]
+    assert {row["id"]: row["text"] for row in rows} == expected
+    assert len(rows) == len(expected)
+    if not in_order:
+        assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+        assert len(files) == 1
+    else:
+        for file in files:
+            texts = [row["text"] for row in rows_of(file)]
+            assert texts == sorted(texts, key=lambda text: text or "", reverse=True)
+    assert (len(files) > 1) == (in_order and most < 10_000)
+
+
+def test_staged_rows_are_read_in_pieces_that_stay_below_the_bound(tmp_path: Path) -> None:
+    (file,) = stage(tmp_path / "staged", CHANGES)
+    found = list(staged_pieces(file.what["file-path"], {}, most_bytes=1_000))
+
+    assert [first for first, _ in found] == list(
+        np.cumsum([0, *(rows.num_rows for _, rows in found)])[:-1]
+    )
+    assert sum(rows.num_rows for _, rows in found) == len(CHANGES)
+    assert all(rows.nbytes <= 1_000 or rows.num_rows == 1 for _, rows in found)
+    some = list(staged_pieces(file.what["file-path"], {}, ["at", "id"]))
+    assert [rows.schema.names for _, rows in some] == [["at", "id"]]
+
+
+def test_keys_of_staged_rows_are_in_a_file_and_not_in_the_report(tmp_path: Path) -> None:
+    rows = [change(f"key {n}", n, "text") for n in range(5_000)]
+    (file,) = stage(tmp_path / "staged", rows)
+
+    assert len(pickle.dumps(file)) < 1_000
+    chunk = read_chunk(file.what, {})
+    whole = fingerprints([pa.array([row["id"] for row in rows])])
+    assert (chunk.keys.low == whole.low).all()
+    assert chunk.keys.high is not None
+    assert whole.high is not None
+    assert (chunk.keys.high == whole.high).all()
+    assert chunk.sequence is not None
+    assert chunk.sequence.tolist() == list(range(5_000))
+    assert not chunk.deletes.any()
+    assert chunk.path == file.what["file-path"]
+    assert len(paths_of([file])) == 2
+
+
+def test_columns_that_were_left_out_together_share_their_flags(tmp_path: Path) -> None:
+    both = {UNSENT: ["text", "at"]}
+    settings = KeySettings(fields=("id",), op="op")
+    (tmp_path / "staged").mkdir()
+    writer = StagingWriter(
+        schema=SCHEMA.model_dump_json(),
+        keys=settings,
+        folder=str(tmp_path / "staged"),
+        io_properties={},
+    )
+    rows = [change("a", 1, "t"), {**change("b", 2, None), **both}]
+    (file,) = writer.write(pa.Table.from_pylist(rows, schema=STREAM).to_batches())
+    chunk = read_chunk(file.what, {})
+    assert {name: flags.tolist() for name, flags in chunk.unsent.items()} == {
+        "at": [False, True],
+        "text": [False, True],
+    }
+
+
+def test_index_of_keys_is_the_same_however_few_rows_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [pa.field("id", pa.string(), metadata={"PARQUET:field_id": "1"})]
+    path = tmp_path / "data.parquet"
+    rows = [{"id": None if n % 7 == 0 else f"k{n}"} for n in range(100)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(columns)), path, row_group_size=40)
+    file = LiveFile(str(path), 100, 1_000, {"file-format": "parquet"})
+    keys = newest([chunk_of(tmp_path, [f"k{n}" for n in range(0, 120, 5)])]).keys()
+
+    found = []
+    for count in (65_536, 3):
+        monkeypatch.setattr(key_index, "ROWS_READ_AT_ONCE", count)
+        settings = IndexSettings((1,), None, str(tmp_path / f"keys {count}"), {})
+        hits = key_index.find(file, keys, settings)
+        found.append(sorted(zip(hits.keys.tolist(), hits.positions.tolist(), strict=True)))
+    assert found[0] == found[1]
+    assert {position for _, position in found[0]} == {
+        n for n in range(100) if n % 5 == 0 and n % 7 != 0
+    }
+
+
+def chunk_of(folder: Path, keys: list[str]) -> staging.Chunk:
+    (file,) = stage(folder / "of keys", [change(key, 0, None) for key in keys])
+    return read_chunk(file.what, {})
+
+
+def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) -> None:
+    count = 50_000
+    rows = [change(f"key {n}", n, None) for n in range(count)]
+    (file,) = stage(tmp_path / "staged", rows, rows_a_batch=count)
+    tracemalloc.start()
+    try:
+        newest([read_chunk(file.what, {})]).keys()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most / count < (1 << 30) / ROWS_PER_GIB / 4
+
+
+def test_many_matched_keys_travel_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matched = Matched(np.array([3, 1]), np.array([30, -1]), np.array([2]), touched=["a file"])
+    io = load_file_io({}, str(tmp_path))
+    path = str(tmp_path / "found.keys")
+    assert matched.stored(io, path) is matched
+
+    monkeypatch.setattr(matching, "KEYS_A_REPORT", 2)
+    stored = matched.stored(io, path)
+    assert (len(stored.keys), len(stored.late), stored.numbers_path) == (0, 0, path)
+    back = stored.loaded(io)
+    assert (back.keys.tolist(), back.row_ids.tolist()) == ([3, 1], [30, -1])
+    assert (back.late.tolist(), back.touched) == ([2], ["a file"])
+
+
+def test_rows_of_the_table_are_taken_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_rows, "ROWS_READ_AT_ONCE", 2)
+    columns = [
+        column.with_metadata({"PARQUET:field_id": str(number)})
+        for number, column in enumerate(COLUMNS, 1)
+    ]
+    path = tmp_path / "data.parquet"
+    rows = [{"id": f"k{n}", "at": n, "text": f"text {n}"} for n in range(20)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(columns)), path, row_group_size=7)
+    file = LiveFile(str(path), 20, 0, {"file-format": "parquet", "spec-id": 0, "partition": {}})
+    lacking = schema_of_text()
+    (staged,) = stage(
+        tmp_path / "staged",
+        [change(f"k{n}", 100, None, **{UNSENT: ["text"]}) for n in range(0, 20, 3)],
+    )
+    batch = newest([read_chunk(staged.what, {})])
+    task = MatchTask(
+        batch=batch.keys(),
+        index=IndexSettings((1,), 2, str(tmp_path / "keys"), {}),
+        location=str(tmp_path),
+        format_version=3,
+        folder=str(tmp_path),
+        lacking=lacking,
+    )
+    (tmp_path / "data").mkdir()
+    matched = task([file])
+
+    assert matched.rows is not None
+    found = [
+        (key, text)
+        for _, part in staged_pieces(matched.rows.path, {})
+        for key, text in zip(
+            part[table_rows.KEY].to_pylist(), part["text"].to_pylist(), strict=True
+        )
+    ]
+    by_key = {int(batch.low[key]): text for key, text in found}
+    assert by_key == {key_of(f"k{n}"): f"text {n}" for n in range(0, 20, 3)}
+
+
+def schema_of_text() -> str:
+    return str(SCHEMA.select("text").model_dump_json())
