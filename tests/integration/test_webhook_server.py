@@ -152,6 +152,7 @@ def test_id_field_names_each_event_of_a_body(started: Started) -> None:
     server = started(id_field="n")
     assert server.ask('[{"n": 1}, {"n": "x"}, {"n": 1}]')[1] == {"taken": 2, "already_had": 1}
     assert server.ask('[{"n": 2}, {"n": "x"}]')[1] == {"taken": 1, "already_had": 1}
+    assert server.ask('{"n": "1"}')[1] == {"taken": 1, "already_had": 0}, "a text, no number"
     for event in ("{}", '{"n": null}', '{"n": true}', '{"n": ""}', '{"n": 1.5}'):
         reason = "event 2 has no text or whole number as its 'n'"
         assert server.refused(f'[{{"n": 9}}, {event}]') == (400, reason)
@@ -159,7 +160,7 @@ def test_id_field_names_each_event_of_a_body(started: Started) -> None:
         400,
         "the id of the event is longer than 1024 bytes",
     )
-    assert server.endpoint.spool.end == 3
+    assert server.endpoint.spool.end == 4
 
 
 def test_either_live_token_is_believed(started: Started) -> None:

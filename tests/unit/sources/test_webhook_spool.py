@@ -283,20 +283,80 @@ def test_second_process_is_told_who_holds_the_spool(spool: Spool) -> None:
         Spool(spool.folder)
 
 
-def test_ids_outlive_memory_and_are_forgotten_after_their_days(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = TakenIds(tmp_path / "ids.db", remember_days=4)
+DAY_SECS = DAY_US / 1_000_000
+TODAY = 20_000 * DAY_SECS
+
+
+class Clock:
+    """The time that passes, and the time that the system shows."""
+
+    def __init__(self) -> None:
+        self.passed, self.shown = 0.0, TODAY
+
+    def wait(self, days: float) -> None:
+        self.passed += days * DAY_SECS
+        self.shown += days * DAY_SECS
+
+    def ids(self, folder: Path) -> TakenIds:
+        return TakenIds(
+            folder / "ids.db",
+            remember_days=4,
+            monotonic=lambda: self.passed,
+            wall=lambda: self.shown,
+        )
+
+
+def test_ids_outlive_memory_and_are_forgotten_after_their_days(tmp_path: Path) -> None:
+    clock = Clock()
+    taken = clock.ids(tmp_path)
     days = {day: key_of(b"s", b"%d" % day) for day in range(8)}
     for day, key in days.items():
-        taken.add(key, day * DAY_US)
-        taken.keep(day + 1, day * DAY_US + 5)
-    assert taken.among(days.values()) == {days[day] for day in (3, 4, 5, 6, 7)}
+        taken.add(key)
+        taken.keep(day + 1)
+        clock.wait(1)
+    # Four days, and one more that a jump of the system's clock may take away.
+    assert taken.among(days.values()) == {days[day] for day in range(2, 8)}
     taken.close()
-    again = TakenIds(tmp_path / "ids.db", remember_days=4)
+    again = clock.ids(tmp_path)
     assert again.kept_up_to == 8
-    assert again.among([*days.values(), key_of(b"s", b"x")]) == {days[day] for day in range(3, 8)}
+    assert again.among([*days.values(), key_of(b"s", b"x")]) == {days[day] for day in range(2, 8)}
     again.close()
+
+
+@pytest.mark.parametrize("jump", [-TODAY, -3 * DAY_SECS, 3 * DAY_SECS, 1000 * TODAY])
+@pytest.mark.parametrize("restarts", [(), (True,), (False,), (True, False)])
+def test_clock_that_jumps_makes_no_id_forgotten(
+    tmp_path: Path, jump: float, restarts: tuple[bool, ...]
+) -> None:
+    clock = Clock()
+    taken, key = clock.ids(tmp_path), key_of(b"s", b"1")
+    taken.add(key)
+    taken.keep(1)
+    clock.wait(3)
+    clock.shown += jump
+    taken.keep(2)
+    for is_wrong in restarts:
+        taken.close()
+        clock.shown = TODAY + clock.passed + (jump if is_wrong else 0)
+        taken = clock.ids(tmp_path)
+        taken.keep(3)
+    clock.wait(0.9)
+    taken.keep(4)
+    assert taken.among([key]) == {key}
+    taken.close()
+
+
+def test_ids_age_between_short_runs_too(tmp_path: Path) -> None:
+    clock, key = Clock(), key_of(b"s", b"1")
+    for day in range(8):
+        taken = clock.ids(tmp_path)
+        if day == 0:
+            taken.add(key)
+        taken.keep(day)
+        found = taken.among([key])
+        taken.close()
+        clock.shown += DAY_SECS
+        assert found == ({key} if day < 6 else set()), day
 
 
 def test_memory_holds_a_bounded_number_of_ids(

@@ -140,12 +140,12 @@ class FullOnce:
 @pytest.mark.parametrize("at", ["COMMIT", "SELECT name"])
 def test_ids_are_written_down_after_a_moment_of_a_full_disk(tmp_path: Path, at: str) -> None:
     taken = TakenIds(tmp_path / "ids.db", remember_days=4)
-    taken.add(key_of(b"s", b"1"), 7)
+    taken.add(key_of(b"s", b"1"))
     real = taken._db
     taken._db = FullOnce(real, at)  # type: ignore[assignment]
     with pytest.raises(OSError, match="database or disk is full"):
-        taken.keep(1, 7)
+        taken.keep(1)
     assert taken.kept_up_to == 0
-    taken.keep(1, 7)
+    taken.keep(1)
     assert (taken.kept_up_to, taken.among([key_of(b"s", b"1")])) == (1, {key_of(b"s", b"1")})
     taken.close()

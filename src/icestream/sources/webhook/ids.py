@@ -3,12 +3,18 @@
 The spool is the log of this: an id is in memory until so many are there that writing them is
 worth it, and after a crash those are read from the spool again. So the database never has to keep
 up with the endpoint, and memory stays small however many days are remembered.
+
+Ids age by a clock of their own, since the system's may jump: a reading years ahead must not make
+every id look old. While the endpoint runs, the clock follows the monotonic one. Between two runs
+it follows the system's, forward only, and by a day at most; ids are kept for a day longer, so that
+one such jump is harmless.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -16,26 +22,45 @@ from typing import TYPE_CHECKING
 from icestream.errors import CorruptStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
 DAY_US = 86_400_000_000
 # A number of them is asked for at once; SQLite takes at least 999.
 ASKED_AT_ONCE = 500
 MOST_IN_MEMORY = 20_000
+# How far the system's clock may move the age of ids between two runs.
+LONGEST_JUMP_US = DAY_US
 
 
-def key_of(stream: bytes, event_id: bytes) -> bytes:
-    """Return the 16 bytes that an id is remembered by."""
-    return blake2b(stream + b"\0" + event_id, digest_size=16).digest()
+def key_of(stream: bytes, event_id: bytes, *, is_number: bool = False) -> bytes:
+    """Return the 16 bytes that an id is remembered by; the number 1 is not the text "1"."""
+    separator = b"\1" if is_number else b"\0"
+    return blake2b(stream + separator + event_id, digest_size=16).digest()
 
 
 class TakenIds:
-    """The ids of one spool. Used by one thread at a time."""
+    """The ids of one spool. Used by one thread at a time.
 
-    def __init__(self, path: Path, remember_days: int) -> None:
+    Args:
+        path: the database; made if it is not there.
+        remember_days: how long ids are remembered, at least.
+        monotonic: tells the seconds that pass, from any beginning.
+        wall: tells the seconds since 1970, as the system has them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        remember_days: int,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._path = path
         self._remember_days = remember_days
+        self._monotonic, self._wall = monotonic, wall
+        self._began_at = monotonic()
         self._recent: dict[bytes, int] = {}
         with self._named():
             # SQLite gives its other files the permissions of this one.
@@ -44,8 +69,11 @@ class TakenIds:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("CREATE TABLE IF NOT EXISTS kept (up_to INTEGER NOT NULL)")
+            clock = "clock (age_us INTEGER NOT NULL, wall_us INTEGER NOT NULL)"
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS {clock}")
             self._days = self._tables()
             found = self._db.execute("SELECT up_to FROM kept").fetchone()
+            self._began_us = self._age_at_start()
         self.kept_up_to: int = found[0] if found else 0
         """The number of the event before which every id is in the database."""
 
@@ -62,25 +90,25 @@ class TakenIds:
                     found.update(row[0] for row in self._db.execute(query, part))
         return found
 
-    def add(self, key: bytes, received_us: int) -> None:
+    def add(self, key: bytes) -> None:
         """Remember an id whose record is safe in the spool."""
-        self._recent[key] = received_us // DAY_US
+        self._recent[key] = self._age_us() // DAY_US
 
     def is_full(self) -> bool:
         """Tell whether it is time to write down what is in memory."""
         return len(self._recent) >= MOST_IN_MEMORY
 
-    def keep(self, up_to: int, now_us: int) -> None:
+    def keep(self, up_to: int) -> None:
         """Write every id down, durably, and forget those that are old enough.
 
         Args:
             up_to: the number of the next event; all before it were added.
-            now_us: the time, in microseconds of 1970.
         """
+        age_us = self._age_us()
         by_day: dict[int, list[tuple[bytes]]] = {}
         for key, day in self._recent.items():
             by_day.setdefault(day, []).append((key,))
-        oldest = now_us // DAY_US - self._remember_days
+        oldest = age_us // DAY_US - self._remember_days - LONGEST_JUMP_US // DAY_US
         with self._named(), self._transaction():
             for day, keys in by_day.items():
                 self._db.execute(
@@ -94,6 +122,8 @@ class TakenIds:
                     self._db.execute(f"DROP TABLE day_{day}")
             self._db.execute("DELETE FROM kept")
             self._db.execute("INSERT INTO kept VALUES (?)", (up_to,))
+            self._db.execute("DELETE FROM clock")
+            self._db.execute("INSERT INTO clock VALUES (?, ?)", (age_us, self._wall_us()))
             days = self._tables()
         self._days = days
         self.kept_up_to = up_to
@@ -102,6 +132,21 @@ class TakenIds:
     def close(self) -> None:
         """Close the database; what is in memory is in the spool as well."""
         self._db.close()
+
+    def _age_us(self) -> int:
+        """Return the time by which ids age, in microseconds of no particular beginning."""
+        return self._began_us + int((self._monotonic() - self._began_at) * 1_000_000)
+
+    def _age_at_start(self) -> int:
+        kept = self._db.execute("SELECT age_us, wall_us FROM clock").fetchone()
+        if kept is not None:
+            age_us, wall_us = kept
+            return int(age_us + min(max(self._wall_us() - wall_us, 0), LONGEST_JUMP_US))
+        # A new database, or one whose days are those of the system's clock.
+        return min([self._wall_us(), *(day * DAY_US for day in self._days[:1])])
+
+    def _wall_us(self) -> int:
+        return int(self._wall() * 1_000_000)
 
     def _tables(self) -> list[int]:
         """Return the days that have a table, newest first: most repeats come soon."""

@@ -184,7 +184,9 @@ class Receiver:
         arrivals = []
         for number, (raw, event) in enumerate(found, 1):
             event_id = self._id_in(event, number)
-            arrivals.append(Arrival(stream, at, key_of(stream, event_id), event_id, kept, [raw]))
+            is_number = isinstance(event[self._id_field], int)
+            key = key_of(stream, event_id, is_number=is_number)
+            arrivals.append(Arrival(stream, at, key, event_id, kept, [raw]))
         return arrivals
 
     def _id_of(self, headers: Headers) -> bytes:

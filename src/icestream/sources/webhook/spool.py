@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from icestream.sources.webhook import spool_files
@@ -138,7 +137,7 @@ class Spool:
         for each, record in zip(fresh, records, strict=True):
             last.add(len(each.events), len(record))
             if each.key != NO_KEY:
-                self._ids.add(each.key, each.received_us)
+                self._ids.add(each.key)
         self.end = number
         try:
             self._answered.write(last.first, last.size)
@@ -150,7 +149,7 @@ class Spool:
 
     def _keep_ids(self) -> bool:
         try:
-            self._ids.keep(self.end, _now_us())
+            self._ids.keep(self.end)
         except OSError as exc:
             # The events are safe, and so are their ids as long as their segments stay.
             logger.warning("ids of events can't be written down yet: %s", exc)
@@ -244,7 +243,7 @@ class Spool:
 
     def _remember(self, number: int, arrival: Arrival) -> None:
         if arrival.key != NO_KEY and number >= self._ids.kept_up_to:
-            self._ids.add(arrival.key, arrival.received_us)
+            self._ids.add(arrival.key)
 
     def _refuse_lost(self, last: Segment) -> None:
         """Refuse a spool that lacks a part which was answered with success."""
@@ -272,7 +271,3 @@ def _write_all(handle: int, content: bytes, offset: int) -> None:
     while left:
         written = os.pwrite(handle, left, offset)
         left, offset = left[written:], offset + written
-
-
-def _now_us() -> int:
-    return int(time.time() * 1_000_000)
