@@ -39,10 +39,11 @@ format: $(STAMP) ## Format the code
 bench: $(STAMP) ## Run the benchmarks beside their peers: make bench [CASE=kafka_json_append]
 	$(BIN)/python -m bench $(CASE)
 
-chaos: $(STAMP) ## Twenty-five kills at random moments; long random histories; every server away for half a minute
-	ICESTREAM_KILLS=25 ICESTREAM_HISTORIES=20 ICESTREAM_OUTAGE_SECS=30 ICESTREAM_WEBHOOK_EVENTS=200000 ICESTREAM_WEBHOOK_KILLS=10 \
+chaos: $(STAMP) ## Twenty-five kills at random moments; long random histories; ten thousand batches; every server away for half a minute
+	ICESTREAM_KILLS=25 ICESTREAM_HISTORIES=20 ICESTREAM_BATCHES=10000 ICESTREAM_OUTAGE_SECS=30 ICESTREAM_WEBHOOK_EVENTS=200000 ICESTREAM_WEBHOOK_KILLS=10 \
 	  $(BIN)/pytest tests/e2e/test_kills.py tests/e2e/test_webhook_kills.py tests/e2e/test_instances.py \
-	  tests/e2e/test_mariadb_model.py tests/e2e/test_postgres_model.py tests/conformance/test_outages.py tests/spark/test_any_history.py -q
+	  tests/e2e/test_mariadb_model.py tests/e2e/test_postgres_model.py tests/conformance/test_outages.py tests/spark/test_any_history.py \
+	  tests/spark/test_many_batches.py -q
 
 conformance: $(STAMP) ## Hold every catalog and store to the one suite, and note the results
 	ICESTREAM_CONFORMANCE=docs/conformance.json $(BIN)/pytest tests/conformance tests/integration -q -n 2 --dist load \

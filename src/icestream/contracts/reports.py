@@ -129,8 +129,9 @@ def shortened(text: str) -> str:
 
 
 _TODO = (
-    "Nothing was committed; the batch is replayed. If this happens again, the driver is short of "
-    "memory: raise `spark.driver.memory`, or set a smaller `max_batch_rows`."
+    "Nothing was committed. A pipeline replays the batch; run any other command again. If this "
+    "happens again, the driver is short of memory: raise `spark.driver.memory`, or set a smaller "
+    "`max_batch_rows`."
 )
 
 

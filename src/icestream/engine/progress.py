@@ -81,17 +81,22 @@ class Progress:
                 self.last_commit = now
                 self.snapshot_id = result.commit.snapshot_id
                 self._recent.append((now, result.commit.rows))
+                self._forget(now)
 
     def rows_per_second(self) -> float:
         """Return the rate over the last half minute."""
         with self._lock:
             now = time.time()
-            while self._recent and now - self._recent[0][0] > RATE_WINDOW_SECS:
-                self._recent.popleft()
+            self._forget(now)
             if not self._recent:
                 return 0.0
             span = max(now - self._recent[0][0], 1.0)
             return sum(rows for _, rows in self._recent) / span
+
+    def _forget(self, now: float) -> None:
+        """Drop what is too old for the rate. Without a live view nobody asks for it."""
+        while self._recent and now - self._recent[0][0] > RATE_WINDOW_SECS:
+            self._recent.popleft()
 
     def to_json(self) -> dict[str, Any]:
         """Return what the status file holds."""

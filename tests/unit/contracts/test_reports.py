@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import icestream
 from icestream.contracts import reports
 from icestream.contracts.reports import as_report, one_each, run_tasks, shortened, unpacked
 from icestream.engine.accumulated import ReportParam, StageReports
@@ -18,8 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TODO = (
-    "\n  Nothing was committed; the batch is replayed. If this happens again, the driver is short "
-    "of memory: raise `spark.driver.memory`, or set a smaller `max_batch_rows`."
+    "\n  Nothing was committed. A pipeline replays the batch; run any other command again. If this "
+    "happens again, the driver is short of memory: raise `spark.driver.memory`, or set a smaller "
+    "`max_batch_rows`."
 )
 
 
@@ -108,6 +112,26 @@ def test_report_crosses_with_its_number() -> None:
     batch = as_report(4, IcestreamError("wrong", where="here"))
     number, error = unpacked(batch.column(0)[0].as_py())
     assert (number, str(error)) == (4, "here: wrong")
+
+
+# Results that nobody uses, a collector of metrics, and text for a person to copy.
+NOT_GATHERED = {
+    "cli/demo.py",
+    "contracts/reports.py",
+    "metrics/registry.py",
+    "sinks/iceberg/modes/upsert/tombstones.py",
+}
+
+
+def test_results_of_spark_are_gathered_in_one_place() -> None:
+    root = Path(icestream.__file__).parent
+    pattern = re.compile(r"\.(collect|toLocalIterator|toPandas|toArrow)\(\)")
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if pattern.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= NOT_GATHERED, "use icestream.contracts.reports, which notices a lost result"
 
 
 class Context:

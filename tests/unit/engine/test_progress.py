@@ -134,3 +134,12 @@ def test_commits_of_an_earlier_run_are_recalled_for_the_same_table_only() -> Non
         progress = Progress("orders", "lake.db.orders")
         progress.recall(status)
         assert progress.to_json()["committed"] is expected
+
+
+def test_batches_are_forgotten_although_nobody_asks_for_the_rate(
+    progress: Progress, clock: Clock
+) -> None:
+    for epoch in range(1_000):
+        progress.add(epoch, result(rows=1))
+        clock.now += 1.0
+    assert len(progress._recent) <= RATE_WINDOW_SECS + 1

@@ -1,9 +1,13 @@
-"""Removes what a run that was cut off had put aside."""
+"""Removes what nobody uses any more: staged rows of a run that was cut off, temporary folders."""
 
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
+import weakref
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -11,6 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
+
+
+def temporary_folder(owner: object) -> Path:
+    """Make a folder that is removed with its owner, at the latest when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="icestream-"))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def sweep(

@@ -90,10 +90,9 @@ class Target:
     def cache(self) -> Path:
         """A folder for what can be made again: lost, it costs time and nothing else."""
         if self._cache is None:
-            import tempfile
-            from pathlib import Path
+            from icestream.sinks.iceberg.sweeping import temporary_folder
 
-            self._cache = Path(tempfile.mkdtemp(prefix="icestream-"))
+            self._cache = temporary_folder(self)
         return self._cache
 
     @property

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from icestream.sinks.iceberg.sweeping import sweep
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from icestream.sinks.iceberg.sweeping import sweep, temporary_folder
 
 ARROW = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 FSSPEC = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
@@ -77,3 +77,26 @@ def test_store_that_lets_nothing_be_removed_is_told_and_stops_nobody(
         sweep(str(folder), FSSPEC)
 
     assert caplog.messages == [f"{folder}: rows that were put aside stay behind: denied"]
+
+
+class Owner:
+    pass
+
+
+def test_temporary_folder_goes_with_its_owner() -> None:
+    owner = Owner()
+    folder = temporary_folder(owner)
+    (folder / "index").write_text("keys")
+    assert folder.exists()
+    del owner
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_temporary_folder_goes_with_the_process() -> None:
+    code = (
+        "from icestream.sinks.iceberg.sweeping import temporary_folder\n"
+        "print(temporary_folder(temporary_folder))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not Path(shown.stdout.strip()).exists()

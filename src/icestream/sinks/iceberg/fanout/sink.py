@@ -62,15 +62,11 @@ class FanOutSink(TablesSink):
         return ".".join((self.catalog.name, *self.options.namespace, "*"))
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
-        import tempfile
-        from pathlib import Path
-
         from icestream.sinks.iceberg.fanout.tables import Tables
-        from icestream.sinks.iceberg.sweeping import sweep
+        from icestream.sinks.iceberg.sweeping import sweep, temporary_folder
 
         self._tables = self._tables or Tables(self.options, self.catalog, self.name)
-        folder = cache or Path(tempfile.mkdtemp(prefix="icestream-"))
-        self._tables.open(spark, pipeline, folder)
+        self._tables.open(spark, pipeline, cache or temporary_folder(self))
         self._touched = None
         java = self._tables.java
         if self.options.create:

@@ -64,14 +64,12 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         return ".".join((self.catalog.name, *self.options.namespace, self.options.table or "*"))
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
-        import tempfile
-        from pathlib import Path
-
         from icestream.sinks.iceberg.fanout.tables import Tables
         from icestream.sinks.iceberg.mirror.table import MirrorTable
+        from icestream.sinks.iceberg.sweeping import temporary_folder
 
         self._tables = self._tables or Tables(self.options, self.catalog, self.name, MirrorTable)
-        self._tables.open(spark, pipeline, cache or Path(tempfile.mkdtemp(prefix="icestream-")))
+        self._tables.open(spark, pipeline, cache or temporary_folder(self))
         self._touched = None
         self._expected, self._newest = {}, {}
 

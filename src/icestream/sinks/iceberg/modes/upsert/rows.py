@@ -154,7 +154,9 @@ class _Filling:
             mine = (rows >= first) & (rows < first + len(values))
             if mine.any():
                 found = values.take(pa.array(rows - first, mask=~mine))
-                column = _chosen(mine, found.cast(column.type), column)
+                if found.type != column.type:
+                    found = found.cast(column.type)
+                column = _chosen(mine, found, column)
         return column
 
     def _values(self, path: str, name: str) -> list[tuple[int, pa.Array]]:
