@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.spark.test_dlq_replay import Office
 
-from icestream.errors import CheckpointLostError, SourceChangedError
+from icestream.errors import CheckpointLostError, SchemaMismatchError, SourceChangedError
 from icestream.plan.plan import Batching
 from icestream.sources.files import FilesOptions, FilesSource
 
@@ -105,3 +109,49 @@ def test_replayed_csv_line_has_the_header_of_its_own_file(lake: Lake, inbox: Pat
     assert {"price": "7", "qty": 500} in lake.rows()
     lake.run(lake.plan(anew, on_error="dead_letter"))
     assert {"price": "8", "qty": 9} in lake.rows()
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]], kind: str) -> None:
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        return
+    types = {int: "long", str: "string"}
+    fields = [{"name": name, "type": types[type(value)]} for name, value in rows[0].items()]
+    with path.open("wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "R", "fields": fields}, rows)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "avro"])
+def test_new_column_of_a_file_follows_schema_evolution(
+    lake: Lake, inbox: Path, kind: Literal["parquet", "avro"]
+) -> None:
+    options = FilesOptions(path=str(inbox), format=kind)
+    for number, more in enumerate([{"old": "x"}, {"name": "b", "old": "y"}, {}]):
+        write_rows(inbox / f"{number}", [{"id": number, **more}], kind)
+    lake.run(lake.plan(FilesSource(options)))
+    write_rows(inbox / "3", [{"later": 7, "id": 3}], kind)
+    lake.run(lake.plan(FilesSource(options)))
+
+    assert sorted(lake.rows(), key=lambda row: row["id"]) == [
+        {"id": 0, "old": "x", "name": None, "later": None},
+        {"id": 1, "old": "y", "name": "b", "later": None},
+        {"id": 2, "old": None, "name": None, "later": None},
+        {"id": 3, "old": None, "name": None, "later": 7},
+    ]
+    write_rows(inbox / "4", [{"id": 4, "unknown": 7}], kind)
+    with pytest.raises(SchemaMismatchError, match="columns that the table lacks: 'unknown' int64"):
+        lake.run(lake.plan(FilesSource(options), schema_evolution="strict"))
+
+
+def test_key_in_milliseconds_or_int96_is_the_stored_key(lake: Lake, inbox: Path) -> None:
+    options = FilesOptions(path=str(inbox), format="parquet")
+    at = datetime(2024, 5, 1, 10, 0, 0, 123_000)  # noqa: DTZ001 - without a zone on purpose
+    for value, (kind, int96) in enumerate(
+        [("us", False), ("ms", False), ("ns", True), ("ns", False)]
+    ):
+        rows = {"at": pa.array([at], pa.timestamp(kind)), "value": [value]}
+        path = inbox / f"{value}.parquet"
+        pq.write_table(pa.table(rows), path, use_deprecated_int96_timestamps=int96)
+        plan = lake.plan(FilesSource(options), commit_mode="upsert", key_fields=("at",))
+        lake.run(plan)
+        assert lake.rows() == [{"at": at, "value": value}]

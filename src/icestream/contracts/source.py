@@ -139,6 +139,10 @@ class Source(ABC, Generic[OptionsT]):
         """
         return self.schema() is not None
 
+    def declared_schema(self) -> pa.Schema | None:
+        """Return the columns that the options declare; None if they may change with the data."""
+        return self.schema() if self.declares() else None
+
     def extra_columns(self) -> pa.Schema | None:
         """Return the columns that `Records.extra` carries; None for none."""
         return None

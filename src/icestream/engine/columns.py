@@ -42,7 +42,7 @@ class Columns:
     def __init__(self, plan: PipelinePlan, state: PipelineState) -> None:
         self._plan = plan
         self._state = state
-        self._given = plan.source.schema()
+        self._given = plan.source.declared_schema()
         self._columns: pa.Schema | None = None
         self._refused: dict[str, RefusedField] = {}
         self._is_grown = False  # by a batch that is not written yet, so the table lags behind
@@ -157,7 +157,7 @@ class Columns:
     def _inferred(self, splits: Sequence[Split]) -> pa.Schema | None:
         decoder = self._plan.source.decoder()
         if decoder is None:
-            raise IcestreamError(f"source {self._plan.source_name!r} does not tell its columns")
+            return self._of_rows()
         sample, context = self._sample(splits)
         if not sample:
             return None
@@ -172,6 +172,14 @@ class Columns:
             )
         extra = self._plan.source.extra_columns()
         self._columns = pa.schema([*decoded, *(extra or [])])
+        self._remember()
+        return self._columns
+
+    def _of_rows(self) -> pa.Schema:
+        """Return the columns of a source that needs no decoder, as far as it knows them now."""
+        self._columns = self._plan.source.schema()
+        if self._columns is None:
+            raise IcestreamError(f"source {self._plan.source_name!r} does not tell its columns")
         self._remember()
         return self._columns
 

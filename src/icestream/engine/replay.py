@@ -226,6 +226,9 @@ class LetterSource(Source[Any]):
     def schema(self) -> pa.Schema | None:
         return self._origin.schema()
 
+    def declared_schema(self) -> pa.Schema | None:
+        return self._origin.declared_schema()
+
     def declares(self) -> bool:
         # What the table has is for the pipeline itself to decide.
         return False

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from icestream.contracts.records import BadRecord, Records, bounded
 from icestream.contracts.reports import as_report, shortened
+from icestream.contracts.row_batches import fit_columns, refused_column
 from icestream.contracts.transform import ROW
-from icestream.decode.inference import merge_fields
-from icestream.decode.widening import join_columns
+from icestream.decode.inference import merge_fields, unknown_fields
+from icestream.decode.widening import join_columns, wider_columns
 from icestream.engine.bad_records import note_bad, without_refused
 from icestream.engine.dead_letters import LetterBuffer
 from icestream.engine.row_faults import row_number
@@ -117,7 +118,7 @@ class Reading:
                 batch = self._decode(block, decoded, report, bad, first)
                 first += len(block.values)
             else:
-                batch = self._with_numbers(block, None, first)
+                batch = self._with_numbers(self._fitted(block, report), None, first)
                 first += block.num_rows
             report.rows += batch.num_rows
             yield batch
@@ -146,6 +147,22 @@ class Reading:
             raise Stop
         rows = self._with_extra(outcome.rows, outcome.kept, records)
         return self._with_numbers(rows, outcome.kept, first)
+
+    def _fitted(self, rows: pa.RecordBatch, report: Report) -> pa.RecordBatch:
+        """Give rows that need no decoding the columns asked for, or note which ones are new."""
+        if not self.evolving or rows.schema.equals(self.columns):
+            return rows
+        found = {field.name: field.type for field in rows.schema}
+        for refused in self.refused:
+            if refused.column.name in found:
+                raise refused_column(rows, refused.reason)
+        new = unknown_fields(self.columns, found)
+        report.new_fields = merge_fields(report.new_fields, new)
+        if self.widening:
+            report.wider = join_columns(report.wider, wider_columns(self.columns, found))
+        if report.new_fields or report.wider:
+            raise Stop
+        return fit_columns(rows, self.columns)
 
     def _with_numbers(
         self, rows: pa.RecordBatch, kept: pa.Array | None, first: int

@@ -37,6 +37,19 @@ def _small(field: pa.Field) -> pa.Field:
     return field.with_type(kind)
 
 
+def types_by_id(schema: Schema) -> dict[int, pa.DataType]:
+    """Return the types of a table's columns as its data files should have them, by field id."""
+    columns = zip(schema.fields, file_columns(schema), strict=True)
+    return {field.field_id: column.type for field, column in columns}
+
+
+def as_type(array: pa.Array, into: pa.DataType) -> pa.Array:
+    """Return values as a primitive type; nanoseconds, where that has none, are cut off."""
+    if array.type == into:
+        return array
+    return array.cast(into, safe=not pa.types.is_timestamp(into))
+
+
 def conform(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.RecordBatch:
     """Return a batch with exactly the columns of `target`.
 
@@ -82,8 +95,7 @@ def _shaped(array: pa.Array, kind: IcebergType, into: pa.DataType) -> pa.Array:
         keys = _shaped(array.keys, kind.key_type, into.key_type)
         items = _shaped(array.items, kind.value_type, into.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=into, mask=array.is_null())
-    # Nanoseconds, where the table has none, are cut off.
-    return array.cast(into, safe=not pa.types.is_timestamp(into))
+    return as_type(array, into)
 
 
 def _shaped_struct(array: pa.Array, kind: StructType, into: pa.DataType) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.errors import BadRecordError, DependencyError
-from icestream.sources.files.columns import fit, refuse_new_columns, storable_columns
+from icestream.sources.files.columns import fit_file, storable_columns
 from icestream.sources.files.opened import unreadable
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def first_block_row_bytes(file: IO[bytes]) -> float | None:
 
 
 def read_avro(
-    file: IO[bytes], part: FilePart, name: str, schema: pa.Schema, *, strict: bool
+    file: IO[bytes], part: FilePart, name: str, schema: pa.Schema | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file with the columns of `schema`.
 
@@ -68,15 +68,12 @@ def read_avro(
         file: the file, opened.
         part: which blocks to read.
         name: what the file is called in an error.
-        schema: the columns to give; one that the file lacks is null.
-        strict: whether a column that `schema` lacks is an error.
+        schema: the columns to give, one that the file lacks is null; None for the file's own.
     """
     reader = _reader(_Blocks(file, part, name) if part.start or part.end else file, name)
     fields = _fields(reader)
-    if strict:
-        refuse_new_columns(fields.columns.names, schema, name)
     while records := _next_records(reader, name):
-        yield fit(_batch(records, fields), schema, name)
+        yield fit_file(_batch(records, fields), schema, name)
 
 
 class _Blocks:

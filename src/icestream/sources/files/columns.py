@@ -1,12 +1,11 @@
-"""Fits the columns of a file to those of the pipeline."""
+"""The columns that rows of files have, as a table has them."""
 
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from icestream.errors import SchemaMismatchError
+from icestream.contracts.row_batches import fit_columns, with_origin
 
 _SIMPLER = {
     pa.int8(): pa.int32(),
@@ -52,45 +51,7 @@ def storable_columns(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(field.name, storable(field.type)) for field in schema])
 
 
-def refuse_new_columns(found: list[str], schema: pa.Schema, name: str) -> None:
-    """Raise if a file has columns that nobody expects: leaving them out would lose them."""
-    known = set(schema.names)
-    new = [column for column in found if column not in known]
-    if new:
-        raise SchemaMismatchError(
-            f"file {name!r} has columns that the first files lack: {', '.join(new)}",
-            todo="Start the pipeline again to take them in, or list the columns to read under "
-            "`schema`.",
-        )
-
-
-def fit(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Return a batch with exactly the columns of `schema`.
-
-    Values are cast where none is lost, but for times, which are kept to the microsecond.
-
-    Raises:
-        SchemaMismatchError: a column does not fit.
-    """
-    columns = []
-    for field in schema:
-        place = batch.schema.get_field_index(field.name)
-        if place < 0:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-        else:
-            columns.append(_cast(batch.column(place), field, name))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    if column.type == field.type:
-        return column
-    try:
-        options = pc.CastOptions(target_type=field.type, allow_time_truncate=True)
-        return column.cast(options=options)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
-        raise SchemaMismatchError(
-            f"file {name!r}: column {field.name!r} is {column.type} and does not fit "
-            f"{field.type}: {exc}",
-            todo="Give the column's type under `schema`.",
-        ) from exc
+def fit_file(batch: pa.RecordBatch, schema: pa.Schema | None, name: str) -> pa.RecordBatch:
+    """Return rows of a file with the columns of `schema`, or else with the file's own."""
+    given = with_origin(batch, f"file {name!r}")
+    return fit_columns(given, storable_columns(batch.schema) if schema is None else schema)

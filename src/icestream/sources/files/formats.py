@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from icestream.errors import IcestreamError
 from icestream.sources.files.avro import avro_schema, read_avro
 from icestream.sources.files.csv import header_of
 from icestream.sources.files.lines import first_line, read_lines
@@ -21,36 +19,29 @@ if TYPE_CHECKING:
     from icestream.sources.files.options import FilesOptions
 
 
-@dataclass(frozen=True)
-class ReadPlan:
-    """What the driver knows of a batch, beside its files.
-
-    Attributes:
-        schema: the columns to give, for formats that have columns.
-        is_strict: whether a file with further columns is an error.
-    """
-
-    schema: pa.Schema | None
-    is_strict: bool
-
-
 def schema_of(file: IO[bytes], name: str, kind: str) -> pa.Schema:
     """Return the columns of a Parquet or Avro file."""
     return parquet_schema(file, name) if kind == "parquet" else avro_schema(file, name)
 
 
 def read_part(
-    file: IO[bytes], part: FilePart, name: str, options: FilesOptions, plan: ReadPlan
+    file: IO[bytes], part: FilePart, name: str, options: FilesOptions, schema: pa.Schema | None
 ) -> Iterator[Records | pa.RecordBatch]:
-    """Yield the rows of a file, or of a part of it."""
+    """Yield the rows of a file, or of a part of it.
+
+    Args:
+        file: the file, opened.
+        part: which part of it.
+        name: what the file is called in an error.
+        options: those of the source.
+        schema: the columns to give, for formats that have columns; None for the file's own.
+    """
     if options.format in {"json", "csv"}:
         yield from _read_lines(file, part, name, options)
-    elif plan.schema is None:
-        raise IcestreamError(f"the columns of {name!r} are not known")
     elif options.format == "parquet":
-        yield from read_parquet(file, part, name, plan.schema, strict=plan.is_strict)
+        yield from read_parquet(file, part, name, schema)
     else:
-        yield from read_avro(file, part, name, plan.schema, strict=plan.is_strict)
+        yield from read_avro(file, part, name, schema)
 
 
 def _read_lines(

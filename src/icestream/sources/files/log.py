@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,7 +56,9 @@ class _Segment:
 
 
 class FileLog:
-    """A log that is open for reading and appending. One process appends at a time.
+    """A log that is open for reading and appending.
+
+    One process, and one thread of it, appends at a time. Others may read and fold meanwhile.
 
     Args:
         folder: where its segments are; created by the first `append`.
@@ -68,6 +71,7 @@ class FileLog:
         self.checksum = 0
         self._segments: list[_Segment] = []
         self._cached: dict[int, list[FileEntry]] = {}
+        self._guard = threading.RLock()
         self._load()
 
     @property
@@ -167,20 +171,23 @@ class FileLog:
         self.seen.add(entries)
 
     def _cache(self, first: int, entries: list[FileEntry]) -> None:
-        self._cached[first] = entries
-        if len(self._cached) > CACHED_SEGMENTS:
-            del self._cached[next(iter(self._cached))]
+        with self._guard:
+            self._cached[first] = entries
+            if len(self._cached) > CACHED_SEGMENTS:
+                del self._cached[next(iter(self._cached))]
 
     def _segment_of(self, number: int) -> _Segment:
-        index = bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
+        segments = self._segments  # `fold` replaces the list, perhaps in another thread
+        index = bisect_right(segments, number, key=lambda segment: segment.first) - 1
         if index < 0 or number >= self.count:
             raise self._corrupt(self.folder, f"it does not hold file number {number}")
-        return self._segments[index]
+        return segments[index]
 
     def _entries(self, segment: _Segment) -> list[FileEntry]:
-        if segment.first not in self._cached:
-            self._cache(segment.first, self._read(segment.path)[1])
-        return self._cached[segment.first]
+        with self._guard:
+            if segment.first not in self._cached:
+                self._cache(segment.first, self._read(segment.path)[1])
+            return self._cached[segment.first]
 
     def _read(self, path: Path) -> tuple[int, list[FileEntry]]:
         try:

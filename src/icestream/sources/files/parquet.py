@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.sources.files.columns import fit, refuse_new_columns, storable_columns
+from icestream.sources.files.columns import fit_file, storable_columns
 from icestream.sources.files.opened import unreadable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def parquet_schema(file: IO[bytes], name: str) -> pa.Schema:
 
 
 def read_parquet(
-    file: IO[bytes], part: FilePart, name: str, schema: pa.Schema, *, strict: bool
+    file: IO[bytes], part: FilePart, name: str, schema: pa.Schema | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file with the columns of `schema`.
 
@@ -53,17 +53,16 @@ def read_parquet(
         file: the file, opened.
         part: which row groups to read.
         name: what the file is called in an error.
-        schema: the columns to give; one that the file lacks is null.
-        strict: whether a column that `schema` lacks is an error.
+        schema: the columns to give, one that the file lacks is null; None for the file's own.
     """
     try:
-        reader = pq.ParquetFile(file)
-        found = reader.schema_arrow
-        if strict:
-            refuse_new_columns(found.names, schema, name)
-        columns = [column for column in schema.names if column in found.names]
+        # As nanoseconds, Arrow's default, years outside of 1677 to 2262 become other years.
+        reader = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+        found = reader.schema_arrow.names
+        wanted = found if schema is None else schema.names
+        columns = [column for column in wanted if column in found]
         end = reader.num_row_groups if part.end is None else part.end
         for batch in reader.iter_batches(ROWS_A_BLOCK, [*range(part.start, end)], columns):
-            yield fit(batch, schema, name)
+            yield fit_file(batch, schema, name)
     except (pa.ArrowInvalid, OSError) as exc:
         raise unreadable(name, "parquet", exc) from exc

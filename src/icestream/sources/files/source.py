@@ -20,7 +20,7 @@ from icestream.errors import SchemaMismatchError, SourceChangedError
 from icestream.sources.files.avro import cut_blocks, first_block_row_bytes
 from icestream.sources.files.csv import HeaderDecoder
 from icestream.sources.files.folder import Folder, local_path
-from icestream.sources.files.formats import ReadPlan, read_part, schema_of
+from icestream.sources.files.formats import read_part, schema_of
 from icestream.sources.files.lines import cut_lines, line_bytes
 from icestream.sources.files.listing import list_paths
 from icestream.sources.files.log import FileLog
@@ -155,18 +155,19 @@ class FilesSource(Source[FilesOptions]):
                 groups.append([])
             groups[-1].append((part, rows))
             passed += rows
-        plan = ReadPlan(schema=self.schema(), is_strict=self.options.schema_text is None)
+        # Without a declaration, each file's own columns: the engine takes new ones up.
+        schema = self.declared_schema()
         return [
-            Split((_joined([part for part, _ in group]), plan), sum(rows for _, rows in group))
+            Split((_joined([part for part, _ in group]), schema), sum(rows for _, rows in group))
             for group in groups
         ]
 
     def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
-        parts, plan = split.what
+        parts, schema = split.what
         folder = local_path(self.options.path)
         for part in parts:
             with opened(folder, part) as file:
-                yield from read_part(file, part, self._name(part.path), self.options, plan)
+                yield from read_part(file, part, self._name(part.path), self.options, schema)
 
     def committed(self, position: Position, rows: int) -> None:  # noqa: ARG002 - the contract's
         """Forget what no replay needs, but not which files were read."""
@@ -328,7 +329,8 @@ class FilesSource(Source[FilesOptions]):
         if self.options.format == "parquet" and (groups := self._groups_of(entry)[start:end]):
             return sum(group.rows for group in groups), sum(group.bytes for group in groups)
         size = (entry.size if end is None else end) - start
-        return max(1, entry.rows * size // max(1, entry.size)), size
+        unpacked = size * (GZIP_SAVES if entry.path.endswith(".gz") else 1)
+        return max(1, entry.rows * size // max(1, entry.size)), unpacked
 
     def _cut(self, entry: FileEntry, at: int, max_rows: int) -> tuple[int, int] | None:
         """Return where a batch that begins at `at` ends in a file, and how many lines it has.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,6 +106,54 @@ def test_sequence_is_kept_beside_the_key(tmp_path: Path) -> None:
     assert found.sequence is not None
     assert found.sequence.tolist() == [9, NO_SEQUENCE]
     assert found.row_ids is None
+
+
+AT = datetime(2024, 5, 1, 10, 0, 0, 123_000)  # noqa: DTZ001 - without a zone on purpose
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind", "value"),
+    [
+        (pa.timestamp("ms"), pa.timestamp("us"), AT),
+        (pa.timestamp("ns"), pa.timestamp("us"), AT),
+        (pa.timestamp("us"), pa.timestamp("us"), AT),
+        (pa.timestamp("ns"), pa.timestamp("us", tz="UTC"), AT),
+        (pa.timestamp("ms", tz="UTC"), pa.timestamp("us", tz="UTC"), AT),
+        (pa.time32("ms"), pa.time64("us"), AT.time()),
+        (pa.int32(), pa.int64(), 7),
+        (pa.large_string(), pa.string(), "seven"),
+        (pa.dictionary(pa.int32(), pa.string()), pa.string(), "seven"),
+        (pa.decimal128(9, 2), pa.decimal128(18, 2), Decimal("7.00")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("int96", [True, False])
+def test_key_that_a_file_stores_as_another_type_is_found(
+    tmp_path: Path, stored: pa.DataType, kind: pa.DataType, value: Any, int96: bool
+) -> None:
+    """Other writers store milliseconds and INT96, and columns become wider."""
+    fields = [column(1, "key", stored), column(2, "no", pa.int64()), column(3, "at", stored)]
+    table = pa.Table.from_arrays(
+        [pa.array([value], stored), [1], pa.array([value], stored)], schema=pa.schema(fields)
+    )
+    path = tmp_path / "data.parquet"
+    pq.write_table(table, path, use_deprecated_int96_timestamps=int96)
+    file = LiveFile(str(path), 1, None, {"file-format": "parquet"})
+    types = {1: kind, 2: pa.int64(), 3: kind}
+    ours = pa.array([value], kind)
+    is_sequence = pa.types.is_timestamp(kind)
+    sequence = 3 if is_sequence else None
+
+    for number, columns in enumerate([[ours], [ours, pa.array([1])]]):
+        ids = (1, 2)[: len(columns)]
+        made = IndexSettings(ids, sequence, str(tmp_path / f"keys{number}"), {}, types)
+        chunk = Chunk("", fingerprints(columns), np.zeros(1, np.bool_), None, {})
+        found = find(file, newest([chunk]).keys(), made)
+
+        assert found.positions.tolist() == [0]
+        if is_sequence:
+            assert found.sequence is not None
+            assert found.sequence.tolist() == ours.cast(pa.int64()).to_pylist()
 
 
 def test_column_is_known_by_its_field_id_and_not_by_its_name(tmp_path: Path) -> None:

@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from icestream.errors import ConnectorError
+from icestream.sinks.iceberg.conform import as_type
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints, numbers
-from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id
+from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id, open_data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
+    import pyarrow.parquet as pq
 
     from icestream.sinks.iceberg.java_files import LiveFile
     from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys
 
     Ints = npt.NDArray[np.int64]
 
-VERSION = 1
+VERSION = 2
 ROW_ID = 2147483540  # Iceberg's own field id
 # Removed once there are this many too many.
 SPARE_INDEXES = 64
@@ -48,12 +49,15 @@ class IndexSettings:
         sequence_id: field id of the sequence, kept in the index too; None for none.
         folder: the folder of indexes, on the machine that a task runs on.
         io_properties: how PyIceberg reaches the store, secrets included.
+        types: the types of the table's columns by field id. A file may store a column as another
+            one: other writers use milliseconds or INT96, and columns become wider.
     """
 
     key_ids: tuple[int, ...]
     sequence_id: int | None
     folder: str
     io_properties: Mapping[str, str]
+    types: Mapping[int, pa.DataType] = field(default_factory=dict)
 
     def file_of(self, data_file: str) -> Path:
         """Return where the index of a data file is kept."""
@@ -195,7 +199,7 @@ def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
     io = load_file_io(dict(settings.io_properties), file.path)
     try:
         with io.new_input(file.path).open() as stream, pa.OSFile(str(begun), "wb") as output:
-            parquet = pq.ParquetFile(stream)
+            parquet = open_data_file(stream)
             writer = None
             for segment in _sorted_row_groups(parquet, file.path, settings):
                 writer = writer or pa.ipc.new_file(output, segment.schema)
@@ -218,7 +222,7 @@ def _sorted_row_groups(
     wanted = [*settings.key_ids, ROW_ID]
     if settings.sequence_id is not None:
         wanted.append(settings.sequence_id)
-    columns = [names[field] for field in wanted if field in names]
+    columns = [names[number] for number in wanted if number in names]
     offset = 0
     for number in range(parquet.num_row_groups):
         found = [
@@ -240,8 +244,11 @@ def _numbers_of(
     A few rows at a time: the texts of a row group's keys need not fit into one Arrow array.
     """
 
-    def column(field: int) -> pa.Array:
-        return rows.column(names[field])
+    def column(number: int) -> pa.Array:
+        stored = rows.column(names[number])
+        into = settings.types.get(number, stored.type)
+        is_uuid = any(isinstance(kind, pa.BaseExtensionType) for kind in (stored.type, into))
+        return stored if is_uuid else as_type(stored, into)
 
     # A row without a key is nobody's: no change will ever name it.
     whole = np.ones(rows.num_rows, np.bool_)

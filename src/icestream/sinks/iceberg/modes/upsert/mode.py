@@ -233,6 +233,7 @@ class Upsert(Mode):
         return self._live
 
     def _index(self) -> IndexSettings:
+        from icestream.sinks.iceberg.conform import types_by_id
         from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
 
         schema = self.target.state.schema
@@ -242,6 +243,7 @@ class Upsert(Mode):
             sequence_id=None if sequence is None else schema.find_field(sequence).field_id,
             folder=str(self.target.cache / "keys"),
             io_properties=self.target.io_properties(),
+            types=types_by_id(schema),
         )
 
     def _check(self, columns: pa.Schema) -> None:

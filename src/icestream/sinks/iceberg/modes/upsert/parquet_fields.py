@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icestream.errors import ConnectorError
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+
+
+def open_data_file(stream: Any) -> pq.ParquetFile:
+    """Open a data file of the table, with INT96 timestamps as microseconds.
+
+    As nanoseconds, which is Arrow's default, years outside of 1677 to 2262 become other years.
+    """
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
 
 
 def names_by_id(parquet: pq.ParquetFile, path: str) -> dict[int, str]:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
 from pyiceberg.schema import Schema
 
 from icestream.sinks.iceberg.conform import conform, file_columns
-from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id
+from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id, open_data_file
 from icestream.sinks.iceberg.modes.upsert.staging import optional
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow.parquet as pq
     from pyiceberg.io import FileIO
 
     Ints = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class TableRows:
         order = np.argsort(positions, kind="stable")
         keys, positions = keys[order], positions[order]
         with self._io.new_input(path).open() as stream:
-            parquet = pq.ParquetFile(stream)
+            parquet = open_data_file(stream)
             names = names_by_id(parquet, path)
             known = [names[one.field_id] for one in self._columns.fields if one.field_id in names]
             if not known:
@@ -90,6 +90,8 @@ class TableRows:
         self, parquet: pq.ParquetFile, number: int, known: list[str], keys: Ints, at: Ints
     ) -> None:
         """Take rows of one row group, of which a few are in memory at a time."""
+        # A writer may store nanoseconds where the table has microseconds.
+        cut = not any(kind in str(self._columns) for kind in ("timestamp_ns", "timestamptz_ns"))
         end = 0
         for rows in parquet.iter_batches(ROWS_READ_AT_ONCE, row_groups=[number], columns=known):
             start, end = end, end + rows.num_rows
@@ -97,10 +99,10 @@ class TableRows:
             if last == first:
                 continue
             chosen = rows.take(pa.array(at[first:last] - start))
-            held = pyarrow_to_schema(chosen.schema)
+            held = pyarrow_to_schema(chosen.schema, downcast_ns_timestamp_to_us=cut)
             there = [one for one in self._columns.fields if one.field_id in held._lazy_id_to_name]
             fitting = _to_requested_schema(
-                Schema(*there), held, chosen, downcast_ns_timestamp_to_us=False
+                Schema(*there), held, chosen, downcast_ns_timestamp_to_us=cut
             )
             self._add(fitting, keys[first:last])
 

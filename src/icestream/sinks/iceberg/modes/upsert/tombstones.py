@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.contracts.identifiers import quote_for_spark
+from icestream.sinks.iceberg.conform import types_by_id
 from icestream.sinks.iceberg.java_files import LiveFiles
 from icestream.sinks.iceberg.java_table import Change
 from icestream.sinks.iceberg.jobs import run_pieces
@@ -165,6 +166,7 @@ class Tombstones:
             sequence_id=schema.find_field(SEQUENCE).field_id,
             folder=str(self._main.cache / "tombstones"),
             io_properties=self._target.io_properties(),
+            types=types_by_id(schema),
         )
 
     def _expire(self) -> None:
