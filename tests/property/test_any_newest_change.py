@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.modes.upsert.newest import FROM_TABLE, NOWHERE, Newest, newest
+from icestream.sinks.iceberg.modes.upsert.newest import (
+    FROM_TABLE,
+    NOWHERE,
+    OLDEST,
+    Newest,
+    newest,
+)
 from icestream.sinks.iceberg.modes.upsert.staging import Chunk
 
 Change = dict[str, Any]
@@ -74,6 +80,34 @@ def test_newest_change_of_each_key_is_that_of_a_dictionary(
         assert key not in found
         found[key] = (n, r, bool(outcome.deletes[index]), donor(outcome, index))
     assert found == expected(batch, sequenced=sequenced)
+
+
+@given(batches, st.dictionaries(st.integers(-3, 3), st.tuples(st.booleans(), st.integers(0, 3))))
+def test_change_older_than_the_table_or_a_delete_gives_no_value(
+    batch: list[list[Change]], known: dict[int, tuple[bool, int]]
+) -> None:
+    outcome = newest([chunk(n, rows, text=False, sequenced=True) for n, rows in enumerate(batch)])
+    keys = outcome.low.view(np.int64).tolist()
+    # What is known of a key: the table's row, or that it was deleted, and how new that is.
+    row, deleted = (
+        np.array([known[key][1] if known.get(key, (None,))[0] is kind else OLDEST for key in keys])
+        for kind in (False, True)
+    )
+    found = outcome.since(deleted, row)
+
+    before = expected(batch, sequenced=True)
+    for index, key in enumerate(keys):
+        deciding = [
+            change["sequence"]
+            for rows in batch
+            for change in rows
+            if change["key"] == key and (change["sent"] or change["delete"])
+        ]
+        is_deleted, age = known.get(key, (False, OLDEST))
+        wanted = before[key][3]
+        if age > max(deciding, default=OLDEST):
+            wanted = NOWHERE if is_deleted else FROM_TABLE
+        assert donor(found, index) == wanted
 
 
 def test_table_row_is_wanted_where_no_change_of_the_batch_brought_the_value() -> None:

@@ -20,6 +20,8 @@ from icestream.errors import IcestreamError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from icestream.contracts.records import Records
@@ -31,6 +33,7 @@ OP = "__op"
 EMPTY = "t"
 
 # A list of column names: those that the row was sent without. Absent or empty for a whole row.
+# With `missing_fields: keep`, rows of plain streams have it too.
 UNSENT = "__unsent"
 
 # What the field of `op_field` says of a row that takes its key away, in any case.
@@ -76,6 +79,20 @@ def shape_of(columns: pa.Schema) -> Shape:
     return Shape(**{**told, "table": tuple(told["table"]), "key": tuple(told["key"])})
 
 
+def unsent_names(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) -> pa.Array:
+    """Return the column `UNSENT` of rows, given by column which of them were sent without it."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not absent:
+        return pa.nulls(rows, pa.list_(pa.string()))
+    is_absent = np.stack(list(absent.values()), axis=1)
+    counts = is_absent.sum(axis=1)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    names = pa.array(list(absent), pa.string()).take(pa.array(np.nonzero(is_absent)[1]))
+    return pa.ListArray.from_arrays(offsets, names, mask=pa.array(counts == 0))
+
+
 def noting_nulled(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.RecordBatch:
     """Return a block that tells how many values, by column, are null for want of a type."""
     if not nulled:
@@ -108,7 +125,13 @@ class ChangeDecoder(ABC):
 
     Built on the driver, pickled, and used in many tasks at once; it holds options, never
     connections.
+
+    Attributes:
+        notes_absent: whether a row names, in `UNSENT`, the columns that its record has no field
+            for. Set by the engine where the sink asks for it.
     """
+
+    notes_absent: bool = False
 
     @abstractmethod
     def decode_changes(self, records: Records) -> DecodedChanges:

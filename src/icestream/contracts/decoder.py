@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from icestream.contracts.records import Decoded
@@ -43,3 +45,21 @@ class Decoder(ABC):
         out. A column that a value lacks is null. One bad value never spoils its neighbours, and
         this never raises for what a value holds.
         """
+
+    def absent_fields(
+        self,
+        values: pa.Array,  # noqa: ARG002
+        rows: pa.RecordBatch,  # noqa: ARG002
+    ) -> Mapping[str, npt.NDArray[np.bool_]]:
+        """Tell which values have no field for a column, as opposed to a field that is null.
+
+        Called only where that makes a difference (`missing_fields: keep`).
+
+        Args:
+            values: good values of one call of `decode`.
+            rows: their rows.
+
+        Returns:
+            By column, a flag for each value; columns that every value has may be left out.
+        """
+        return {}

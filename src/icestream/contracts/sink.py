@@ -155,6 +155,13 @@ class Sink(ABC, Generic[OptionsT]):
         """Return why the table can have no column of this name; None if it can."""
         return None
 
+    def keeps_missing_fields(self) -> bool:
+        """Tell whether a row keeps the table's values for fields that its record lacks.
+
+        The rows then have the column `UNSENT`, which names those fields.
+        """
+        return False
+
     def adds_columns(self) -> bool:
         """Tell whether the table may grow a column that the stream shows."""
         return True

@@ -29,6 +29,7 @@ class Transform(ABC, Generic[OptionsT]):
     Attributes:
         notes_faults: a row that it can't be applied to is noted in the column `FAULT`, if the rows
             have it; else the batch fails.
+        passes_unsent: it keeps the column `UNSENT`, with the names that columns have after it.
         passes_faults: it keeps the hidden columns, and every row that has a `FAULT`. Before a
             transform that does not, the engine takes such rows out.
     """
@@ -36,6 +37,7 @@ class Transform(ABC, Generic[OptionsT]):
     options_type: ClassVar[type[Options]]
     notes_faults: ClassVar[bool] = False
     passes_faults: ClassVar[bool] = False
+    passes_unsent: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options

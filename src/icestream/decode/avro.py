@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 from fastavro.schema import SchemaParseException
 
@@ -162,6 +163,17 @@ class AvroDecoder(Decoder):
             wider = join_columns(wider, wider_columns(columns, types))
         kept_rows = pa.array(kept, pa.int64()) if bad else None
         return Decoded(rows, kept_rows, tuple(bad), new_fields, wider)
+
+    def absent_fields(
+        self, values: pa.Array, rows: pa.RecordBatch
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Look for the columns in the schema that each record was written with."""
+        writers = [self._split(value)[0] for value in values.to_pylist()]
+        names = {writer: set(writer.columns.names) for writer in set(writers)}
+        return {
+            name: np.array([name not in names[writer] for writer in writers], np.bool_)
+            for name in rows.schema.names
+        }
 
     def _read(self, value: bytes) -> tuple[_Writer, dict[str, Any]]:
         writer, offset = self._split(value)

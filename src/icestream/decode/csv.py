@@ -73,6 +73,13 @@ class CsvDecoder(BlockDecoder):
         if pieces:
             outcome.rows = pa.concat_batches(pieces)
 
+    def absent_fields(
+        self, values: pa.Array, rows: pa.RecordBatch
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the columns that no line has a cell for."""
+        absent = [name for name in rows.schema.names if name not in self.layout.names]
+        return {name: np.ones(len(values), np.bool_) for name in absent}
+
     def _row(self, value: bytes, columns: pa.Schema) -> pa.RecordBatch:
         try:
             lines = list(csv.reader([value.decode()], delimiter=self.delimiter, strict=True))

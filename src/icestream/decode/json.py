@@ -109,6 +109,23 @@ class JsonDecoder(BlockDecoder):
             outcome.rows = shape.rows(good)
             outcome.new_fields = unknown_fields(columns, infer_fields(unknown))
 
+    def absent_fields(
+        self, values: pa.Array, rows: pa.RecordBatch
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Look for the names of columns that are null in the records themselves."""
+        is_null = {
+            name: column.is_null().to_numpy(zero_copy_only=False)
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            if column.null_count
+        }
+        if not is_null:
+            return {}
+        for place in np.flatnonzero(np.any(list(is_null.values()), axis=0)).tolist():
+            record = parse_object(values[place].as_py())
+            for name in is_null.keys() & record.keys():
+                is_null[name][place] = False
+        return is_null
+
     def parse(self, value: bytes) -> dict[str, Any]:
         """Return one record, or raise `BadValueError`."""
         return parse_object(value)

@@ -195,6 +195,7 @@ def write_files(
             splits=splits,
             columns=known,
             refused=columns.refused,
+            notes_absent=plan.sink.keeps_missing_fields(),
             evolving=columns.evolving,
             widening=columns.widening,
             stop_at_bad=plan.on_error == "fail",
@@ -227,7 +228,7 @@ def _reports(
     spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading, letters: DeadLetters | None
 ) -> list[tasks.Report]:
     if not plan.uses_spark_sql():
-        plan.sink.prepare(reading.columns, declared=plan.source.declares())
+        plan.sink.prepare(reading.written(), declared=plan.source.declares())
         read, faults = checked(plan, reading, letters)
         task = tasks.ReadAndWrite(read, plan.sink.writer(), faults)
         reports: list[tasks.Report] = run_tasks(spark, len(reading.splits), task)

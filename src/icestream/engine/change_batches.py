@@ -36,6 +36,9 @@ def write_changes(
     shapes = list(plan.source.shapes(splits))
     letters = letters_of(plan, mark)
     outcome = Outcome()
+    decoder = plan.source.change_decoder()
+    if decoder is not None:
+        decoder.notes_absent = sink.keeps_missing_fields()
     for _ in range(ROUNDS):
         sink.follow(shapes)
         reading = ChangeReading(
@@ -46,7 +49,7 @@ def write_changes(
             evolving=False,
             stop_at_bad=plan.on_error == "fail",
             dead_letters=letters if plan.on_error == "dead_letter" else None,
-            change_decoder=plan.source.change_decoder(),
+            change_decoder=decoder,
         )
         outcome = Outcome(reading=reading)
         task = tasks.ReadAndWrite(reading, sink.writer())

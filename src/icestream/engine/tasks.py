@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.contracts.changes import UNSENT, unsent_names
 from icestream.contracts.records import BadRecord, Records, bounded
 from icestream.contracts.reports import as_report, shortened
 from icestream.contracts.row_batches import fit_columns, refused_column
@@ -81,6 +82,8 @@ class Reading:
         dead_letters: where records go that can't be decoded; None to drop them.
         numbered: whether each row carries the number of its record.
         tells: whether the report names every bad record.
+        notes_absent: whether each row names, in `UNSENT`, the columns that its record has no field
+            for.
     """
 
     source: Source[Any]
@@ -94,10 +97,17 @@ class Reading:
     tells: bool = False
     widening: bool = False
     refused: tuple[RefusedField, ...] = ()
+    notes_absent: bool = False
+
+    def written(self) -> pa.Schema:
+        """Return the columns of the rows that the sink is given."""
+        if not self.notes_absent:
+            return self.columns
+        return self.columns.append(pa.field(UNSENT, pa.list_(pa.string())))
 
     def promised(self) -> pa.Schema:
         """Return the columns of the rows, the number included."""
-        return self.columns.append(pa.field(ROW, pa.int64())) if self.numbered else self.columns
+        return self.written().append(pa.field(ROW, pa.int64())) if self.numbered else self.written()
 
     def blocks(self, split: int) -> Iterator[Records | pa.RecordBatch]:
         """Yield what the source has of a split, in blocks of bounded size."""
@@ -135,8 +145,8 @@ class Reading:
     ) -> pa.RecordBatch:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
         asked = pa.schema([*columns, *(field.column for field in self.refused)])
-        found = self.decoder.in_context(records.context).decode(records.values, asked)
-        outcome = without_refused(found, self.refused)
+        decoder = self.decoder.in_context(records.context)
+        outcome = without_refused(decoder.decode(records.values, asked), self.refused)
         if outcome.wider and self.widening:  # the batch is read anew; what is bad then is bad
             report.wider = join_columns(report.wider, outcome.wider)
             raise Stop
@@ -146,6 +156,11 @@ class Reading:
         if (report.bad and self.stop_at_bad) or report.new_fields:
             raise Stop
         rows = self._with_extra(outcome.rows, outcome.kept, records)
+        if self.notes_absent:
+            kept = outcome.kept
+            values = records.values if kept is None else records.values.take(kept)
+            absent = decoder.absent_fields(values, outcome.rows)
+            rows = rows.append_column(UNSENT, unsent_names(absent, rows.num_rows))
         return self._with_numbers(rows, outcome.kept, first)
 
     def _fitted(self, rows: pa.RecordBatch, report: Report) -> pa.RecordBatch:

@@ -16,13 +16,20 @@ from icestream.sinks.iceberg.partition_name import split_name
 from icestream.sinks.iceberg.sort import parse_sort_term
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from icestream.config import Config, Part
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
 
-UPSERT_ALONE = ("key_fields", "sequence_field", "op_field", "delete_mode", "tombstone_days")
+UPSERT_ALONE = (
+    "key_fields",
+    "sequence_field",
+    "op_field",
+    "delete_mode",
+    "missing_fields",
+    "tombstone_days",
+)
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
 
 
@@ -68,6 +75,37 @@ def reserved_columns(
         if problem is not None and not any(each.removes(name) for each in transforms):
             where = config.tree.where((*part.path, "schema"))
             yield PlanError(problem, where=where, todo=RENAME_RESERVED)
+
+
+def missing_field_problems(
+    config: Config, part: Part, source: Source[Any], steps: Mapping[str, Transform[Any]]
+) -> Iterator[PlanError]:
+    """Yield what keeps a pipeline from telling which fields its records lack, where it must.
+
+    Args:
+        config: the file.
+        part: the sink, in the file.
+        source: the source, built.
+        steps: the pipeline's transforms, by name.
+    """
+    if getattr(part.options, "missing_fields", None) != "keep":
+        return
+    where = config.tree.where((*part.path, "missing_fields"))
+    for name, transform in steps.items():
+        if not transform.passes_unsent:
+            yield PlanError(
+                f"'keep' cannot be combined with the transform {name!r}: its columns are not those "
+                "of the record, so that nothing tells which of them the record lacks",
+                where=where,
+                todo="Use `rename`, `cast` and `drop` instead.",
+            )
+    if not source.traits.changes and source.decoder() is None:
+        yield PlanError(
+            "'keep' needs a source whose records name their fields, and this one gives rows that "
+            "all have the same columns",
+            where=where,
+            todo="Take `missing_fields` out, or read JSON or Avro records.",
+        )
 
 
 def _takes_only_changes(config: Config, sink: Part) -> bool:

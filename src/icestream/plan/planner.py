@@ -11,7 +11,7 @@ from icestream.config.planned import planned_in
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.catalogs import CatalogChooser
-from icestream.plan.checks import cross_check, reserved_columns
+from icestream.plan.checks import cross_check, missing_field_problems, reserved_columns
 from icestream.plan.expectation_checks import unknown_columns
 from icestream.plan.memory import batching_of
 from icestream.plan.paths import absolute, resolve
@@ -138,9 +138,13 @@ class _Planner:
         sink = self._sink(sink_part, changes=source.traits.changes)
         transforms = tuple(_transform(part) for part in steps)
         source_part = self.config.sources[block.source]
-        reserved = list(reserved_columns(self.config, source_part, source, transforms))
-        if reserved:
-            raise ConfigError([*reserved])
+        named = {part.name: step for part, step in zip(steps, transforms, strict=True)}
+        problems = [
+            *reserved_columns(self.config, source_part, source, transforms),
+            *missing_field_problems(self.config, sink_part, source, named),
+        ]
+        if problems:
+            raise ConfigError([*problems])
         if not steps:
             unknown = list(unknown_columns(self.config, sink_part, options.expect, source))
             if unknown:

@@ -41,6 +41,7 @@ class CastTransform(Transform[CastOptions]):
     options_type = CastOptions
     notes_faults = True
     passes_faults = True
+    passes_unsent = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "cast")

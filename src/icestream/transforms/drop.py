@@ -27,6 +27,7 @@ class DropTransform(Transform[DropOptions]):
 
     options_type = DropOptions
     passes_faults = True
+    passes_unsent = True
 
     def removes(self, name: str) -> bool:
         return name in self.options.columns

@@ -26,6 +26,7 @@ class FilterTransform(Transform[FilterOptions]):
 
     options_type = FilterOptions
     passes_faults = True
+    passes_unsent = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
         if FAULT not in rows.columns:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from icestream.contracts.changes import UNSENT
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import Transform
 from icestream.transforms.columns import require_columns
@@ -34,10 +35,20 @@ class RenameTransform(Transform[RenameOptions]):
 
     options_type = RenameOptions
     passes_faults = True
+    passes_unsent = True
 
     def removes(self, name: str) -> bool:
         return name in self.options.columns
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "rename")
-        return rows.withColumnsRenamed(self.options.columns)
+        renamed = rows.withColumnsRenamed(self.options.columns)
+        if UNSENT not in rows.columns:
+            return renamed
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+        names = F.create_map(
+            *(F.lit(text) for pair in self.options.columns.items() for text in pair)
+        )
+        unsent = F.transform(UNSENT, lambda name: F.coalesce(names[name], name))
+        return renamed.withColumn(UNSENT, unsent)

@@ -45,6 +45,50 @@ def test_upsert_from_a_change_source_brings_its_own_keys() -> None:
     assert build(parse(text, "orders.yaml")).pipelines[0].name == "p"
 
 
+def test_missing_fields_are_for_upserts() -> None:
+    assert message("missing_fields: keep") == (
+        "orders.yaml:7:23 sinks.lake.config.missing_fields: commit_mode 'append' does not look at "
+        "'missing_fields', and it is given\n"
+        "  Use `commit_mode: upsert`, or take it out."
+    )
+    accepts("commit_mode: upsert", "key_fields: [id]", "missing_fields: null")
+
+
+@pytest.mark.parametrize(
+    ("source", "transforms", "what"),
+    [
+        (
+            "kafka, config: {brokers: [b:1], topics: [t]}",
+            "[{select: [id]}]",
+            "'keep' cannot be combined with the transform 'select': its columns are not those of "
+            "the record, so that nothing tells which of them the record lacks\n"
+            "  Use `rename`, `cast` and `drop` instead.",
+        ),
+        (
+            "datagen, config: {}",
+            "[]",
+            "'keep' needs a source whose records name their fields, and this one gives rows that "
+            "all have the same columns\n"
+            "  Take `missing_fields` out, or read JSON or Avro records.",
+        ),
+        ("kafka, config: {brokers: [b:1], topics: [t]}", "[{rename: {a: b}}, {drop: [c]}]", ""),
+    ],
+)
+def test_absent_fields_must_be_told_to_be_kept(source: str, transforms: str, what: str) -> None:
+    text = (
+        f"sources: {{s: {{connector: {source}}}}}\n"
+        "sinks: {lake: {connector: iceberg, config: {namespace: n, table: t, commit_mode: upsert, "
+        "key_fields: [id],\n  missing_fields: keep}}}\n"
+        f"pipelines: {{p: {{source: s, sink: lake, transforms: {transforms}}}}}\n"
+    )
+    if not what:
+        build(parse(text, "orders.yaml"))
+        return
+    with pytest.raises(ConfigError) as caught:
+        build(parse(text, "orders.yaml"))
+    assert str(caught.value) == f"orders.yaml:3:19 sinks.lake.config.missing_fields: {what}"
+
+
 RESERVED = """\
 sources:
   orders:

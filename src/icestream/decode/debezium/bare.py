@@ -45,14 +45,14 @@ def read(places: list[int], values: list[bytes], keys: Keys) -> tuple[list[Lot],
 def _read_fast(places: np.ndarray[Any, Any], values: pa.Array, keys: Keys) -> list[Lot] | None:
     """Read values with Arrow; None if one is at fault, or types do not go together."""
     try:
-        is_envelope = _is_envelope(parse_object(values[0].as_py()))
+        has_envelope = is_envelope(parse_object(values[0].as_py()))
         text = joined(values.cast(pa.string()))
-        table = _read_with_texts(text, _ENVELOPE if is_envelope else None)
+        table = _read_with_texts(text, _ENVELOPE if has_envelope else None)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadValueError):
         return None
     if table.num_rows != len(values):
         return None
-    if is_envelope:
+    if has_envelope:
         return _fast_envelopes(places, values, keys, table)
     if names.is_aside(set(table.schema.names), set(keys.names(int(places[0])))):
         return []
@@ -169,7 +169,8 @@ def _flat(places: np.ndarray[Any, Any], rows: pa.Array) -> list[Lot]:
     return [flat_lot(places, rows, columns)]
 
 
-def _is_envelope(record: Mapping[str, Any]) -> bool:
+def is_envelope(record: Mapping[str, Any]) -> bool:
+    """Tell whether a record is a change event, and not a row."""
     return (
         isinstance(record.get("source"), dict)
         and isinstance(record.get("op"), str)
@@ -187,7 +188,7 @@ def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[li
         except BadValueError as exc:
             bad.append((place, str(exc)))
             continue
-        if _is_envelope(record):
+        if is_envelope(record):
             envelopes.append((place, record))
         elif not names.is_aside(set(record), set(keys.names(place))):
             rows.append((place, record))

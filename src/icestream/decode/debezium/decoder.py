@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.changes import ChangeDecoder, DecodedChanges
@@ -13,7 +14,10 @@ from icestream.decode.debezium.unsent import PLACEHOLDER, Placeholder
 from icestream.decode.formats import RECORD_KEY, RECORD_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from icestream.contracts.records import Records
     from icestream.decode.debezium.lot import Lot, Part
@@ -47,6 +51,18 @@ class DebeziumDecoder(ChangeDecoder):
     def read_key(self, key: bytes) -> Key | None:
         """Read a record's key; None if it has no fields. Raises `BadValueError`."""
 
+    def absent_fields(
+        self,
+        values: Sequence[bytes | None],  # noqa: ARG002
+        lot: Lot,  # noqa: ARG002
+    ) -> Mapping[str, npt.NDArray[np.bool_]]:
+        """Tell by column which records of a lot have a row without a field for it.
+
+        A column that the lot lacks since it is null wherever it is there counts too. None are
+        absent where a schema makes each record have all fields.
+        """
+        return {}
+
     def decode_changes(self, records: Records) -> DecodedChanges:
         """Decode records of one topic."""
         values = records.values.to_pylist()
@@ -57,7 +73,12 @@ class DebeziumDecoder(ChangeDecoder):
         placeholder, named = Placeholder(self.placeholder), names.of_topic(topic)
         lots, bad = self.read_lots(values, keys)
         parts: dict[names.Table, list[Part]] = {}
-        for lot in lots:
+        for each in lots:
+            lot = (
+                replace(each, absent=self.absent_fields(values, each))
+                if self.notes_absent
+                else each
+            )
             found, faults = parts_of(lot, named, placeholder)
             bad += faults
             for table, part in found.items():

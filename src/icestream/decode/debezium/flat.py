@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _OP, _DELETED = "__op", "__deleted"
+HIDDEN_FIELDS = frozenset({_OP, _DELETED})
 
 
 def flat_lot(places: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[Column, ...]) -> Lot:
@@ -34,7 +35,7 @@ def flat_lot(places: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[Colum
     if _DELETED in held:
         is_gone = pc.equal(held[_DELETED].cast(pa.string()), "true")
         ops = pc.if_else(pc.fill_null(is_gone, False), DELETE, ops)
-    kept = tuple(column for column in columns if column.name not in (_OP, _DELETED))
+    kept = tuple(column for column in columns if column.name not in HIDDEN_FIELDS)
     own = pa.StructArray.from_arrays(
         [held[column.name] for column in kept],
         fields=[pa.field(column.name, column.written) for column in kept],

@@ -15,7 +15,7 @@ from icestream.decode.debezium import bare, names
 from icestream.decode.debezium.assembly import Key
 from icestream.decode.debezium.connect import ConnectType, from_json
 from icestream.decode.debezium.decoder import DebeziumDecoder
-from icestream.decode.debezium.flat import flat_lot, row_columns
+from icestream.decode.debezium.flat import HIDDEN_FIELDS, flat_lot, row_columns
 from icestream.decode.debezium.lot import Lot
 from icestream.decode.debezium.numbers import as_bytes
 from icestream.decode.debezium.types import Column, columns_of
@@ -177,6 +177,21 @@ class DebeziumJsonDecoder(DebeziumDecoder):
             bad += faults
         return lots, bad
 
+    def absent_fields(
+        self, values: Sequence[bytes | None], lot: Lot
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Look for the names of columns in the row of each record."""
+        rows = [_row_of(parse_object(values[place] or b"")) for place in lot.places.tolist()]
+        names = {column.name for column in lot.columns}
+        for row in rows:
+            names.update(name for name, value in (row or {}).items() if value is None)
+        absent = {
+            name: np.array([row is not None and name not in row for row in rows], np.bool_)
+            for name in sorted(names - HIDDEN_FIELDS)
+        }
+        known = {column.name for column in lot.columns}
+        return {name: flags for name, flags in absent.items() if flags.any() or name not in known}
+
     def _head(self, value: bytes) -> Headed | None:
         if _QUICK.match(value) is None:
             return None
@@ -206,6 +221,14 @@ class DebeziumJsonDecoder(DebeziumDecoder):
                 raise BadValueError(f"the key's schema can't be read: {exc}") from None
         fields = bare.without_moments(infer_fields([told]))
         return Key(told, row_columns(fields))
+
+
+def _row_of(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the row that a change event brings; None if it brings none."""
+    if record.keys() == {"schema", "payload"}:
+        record = record["payload"]
+    row = record.get("after") if bare.is_envelope(record) else record
+    return row if isinstance(row, dict) else None
 
 
 def _split(value: bytes) -> Headed | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, UNSENT
+from icestream.contracts.changes import EMPTY, OP, UNSENT, unsent_names
 from icestream.decode.debezium import names
 from icestream.decode.debezium.faults import OddValueError
 
@@ -29,7 +29,6 @@ DELETE = "d"
 _BRINGS = ("c", "r", "u")
 _MESSAGE = "m"
 _CAST_FAULTS = (OddValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError)
-_NAME_LIST = pa.list_(pa.string())
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class Lot:
         after: rows as they are now.
         source: what names the table; None if the topic does.
         columns: of a row.
+        absent: by column, the records whose row has no field for it, where that is asked for.
     """
 
     places: Ints
@@ -51,13 +51,17 @@ class Lot:
     after: pa.Array
     source: pa.Array | None
     columns: tuple[Column, ...]
+    absent: Mapping[str, Flags] = field(default_factory=dict)
 
     def where(self, flags: Flags) -> Lot:
         """Return some of the records."""
+        absent = {name: each[flags] for name, each in self.absent.items()}
         kept = pa.array(flags)
         source = None if self.source is None else self.source.filter(kept)
         before, after = self.before.filter(kept), self.after.filter(kept)
-        return Lot(self.places[flags], self.ops.filter(kept), before, after, source, self.columns)
+        return Lot(
+            self.places[flags], self.ops.filter(kept), before, after, source, self.columns, absent
+        )
 
 
 NO_TABLE = "its `source` does not name a table"
@@ -167,10 +171,16 @@ def _rows(
         fields.append(pa.field(column.name, column.kind))
     arrays.append(lot.ops)
     fields.append(pa.field(OP, pa.string()))
+    _refuse_new(lot, missing, is_bad, bad)
+    known = {column.name for column in lot.columns}
+    for name, flags in lot.absent.items():
+        missing[name] = missing[name] | flags if name in missing else flags
+        if name not in known:
+            arrays.append(pa.nulls(len(chosen)))
+            fields.append(pa.field(name, pa.null()))
     if missing:
-        _refuse_new(lot, missing, is_bad, bad)
-        arrays.append(_names(missing, len(chosen)))
-        fields.append(pa.field(UNSENT, _NAME_LIST))
+        arrays.append(unsent_names(missing, len(chosen)))
+        fields.append(pa.field(UNSENT, pa.list_(pa.string())))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), is_bad, nulled
 
 
@@ -209,15 +219,3 @@ def _refuse_new(lot: Lot, missing: dict[str, Flags], is_bad: Flags, bad: Bad) ->
             )
             bad.append((int(lot.places[at]), reason))
             is_bad[at] = True
-
-
-def _names(missing: dict[str, Flags], count: int) -> pa.Array:
-    lists: list[list[str] | None] = [None] * count
-    for name, flags in missing.items():
-        for at in np.flatnonzero(flags).tolist():
-            known = lists[at]
-            if known is None:
-                lists[at] = [name]
-            else:
-                known.append(name)
-    return pa.array(lists, _NAME_LIST)

@@ -139,6 +139,12 @@ class IcebergOptions(StorageBlocks):
         "takes the row of its key away, anything else writes it. Not a column of the table. "
         "Change sources bring their own.",
     )
+    missing_fields: Literal["null", "keep"] | None = Field(
+        "null",
+        description="What an upsert does to the columns that a record has no field for: `null` "
+        "sets them to null, `keep` keeps the values that the table holds for the key. A field "
+        "that is there and null sets null either way.",
+    )
     delete_mode: Literal["hard", "soft", "ignore"] = Field(
         "hard",
         description="What a delete does: `hard` removes the row, `soft` keeps it and sets "

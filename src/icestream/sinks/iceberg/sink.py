@@ -111,6 +111,9 @@ class IcebergSink(Sink[IcebergOptions]):
                 return f"column {name!r} has the name of a partition field of the table"
         return problem
 
+    def keeps_missing_fields(self) -> bool:
+        return self.options.missing_fields == "keep" and self.options.commit_mode == "upsert"
+
     def adds_columns(self) -> bool:
         return self.options.schema_evolution != "strict"
 

@@ -17,6 +17,9 @@ from icestream.sources.files.columns import storable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
 HEADER_UNKNOWN = "the header of its file is not known: the dead letter was kept without it"
 
 
@@ -54,6 +57,14 @@ class HeaderDecoder(Decoder):
         layout = pa.schema([(name, pa.string()) for name in self._header])
         decoded = CsvDecoder(layout, self._delimiter).decode(values, columns)
         return replace(decoded, new_fields=self._new_fields(values, columns))
+
+    def absent_fields(
+        self, values: pa.Array, rows: pa.RecordBatch
+    ) -> Mapping[str, npt.NDArray[np.bool_]]:
+        from icestream.decode.csv import CsvDecoder
+
+        layout = pa.schema([(name, pa.string()) for name in self._header or ()])
+        return CsvDecoder(layout, self._delimiter).absent_fields(values, rows)
 
     def _new_fields(self, values: pa.Array, columns: pa.Schema) -> dict[str, pa.DataType]:
         assert self._header is not None  # noqa: S101 - looked at by the caller

@@ -102,6 +102,9 @@ class TablesSink(ManyTables[IcebergOptions]):
     def refuses_column(self, name: str) -> str | None:
         return reserved_problem(name)
 
+    def keeps_missing_fields(self) -> bool:
+        return self.options.missing_fields == "keep"
+
     def adds_columns(self) -> bool:
         return self.options.schema_evolution != "strict"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
+from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of, unsent_names
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.column_names import RENAME_RESERVED
 
@@ -28,12 +29,14 @@ class Cover:
         known: the exact columns of blocks that may come, as text; more may come where the shape
             is not whole, as long as they fit.
         op_name: the column that keeps what a change did, where every change becomes a row.
+        keeps_missing: whether a row keeps the table's values for columns that its block lacks.
     """
 
     shape: Shape
     columns: pa.Schema
     known: frozenset[str]
     op_name: str | None = None
+    keeps_missing: bool = False
 
     def takes(self, columns: pa.Schema) -> bool:
         """Tell whether a block with these columns can be written as the table is."""
@@ -71,17 +74,22 @@ class Cover:
             for column, place in zip(self.columns, places, strict=True)
         ]
         columns = [*self.columns]
+        renamed = {old: new for old, new in zip(places, self.columns.names, strict=True) if old}
         for name in HIDDEN:
             index = block.schema.get_field_index(name)
             if index < 0:
                 continue
             array = block.column(index)
             if name == UNSENT:
-                renamed = dict(zip(places, self.columns.names, strict=True))
-                array = _renamed(array, {old: new for old, new in renamed.items() if old})
+                array = _renamed(array, renamed)
             columns.append(pa.field(name, array.type))
             arrays.append(array)
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+        conformed = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+        absent = [name for name in self.columns.names if name not in renamed.values()]
+        absent = [name for name in absent if name not in block.schema.names]
+        if self.keeps_missing and not self.shape.is_whole and absent:
+            return _with_unsent(conformed, absent)
+        return conformed
 
     def as_rows(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return a conformed block as plain rows, each telling what it did if that is kept."""
@@ -92,6 +100,16 @@ class Cover:
             arrays.append(_read_op(block) if index < 0 else block.column(index))
             columns.append(pa.field(self.op_name, pa.string()))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def _with_unsent(block: pa.RecordBatch, absent: list[str]) -> pa.RecordBatch:
+    """Return a block whose rows also name `absent` as columns that they were sent without."""
+    index = block.schema.get_field_index(UNSENT)
+    if index < 0:
+        flags = {name: np.ones(block.num_rows, np.bool_) for name in absent}
+        return block.append_column(UNSENT, unsent_names(flags, block.num_rows))
+    lists = [[*(each or ()), *absent] for each in block.column(index).to_pylist()]
+    return block.set_column(index, UNSENT, pa.array(lists, pa.list_(pa.string())))
 
 
 def as_changes(block: pa.RecordBatch) -> pa.RecordBatch:
@@ -161,8 +179,15 @@ def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def data_columns(columns: pa.Schema) -> list[pa.Field]:
-    """Return the columns that have a place in the table."""
-    return [column for column in columns if column.name not in HIDDEN]
+    """Return the columns that have a place in the table.
+
+    One of type null says only that some rows were sent with a null for it.
+    """
+    return [
+        column
+        for column in columns
+        if column.name not in HIDDEN and not pa.types.is_null(column.type)
+    ]
 
 
 def column_ids(columns: pa.Schema) -> dict[str, str]:

@@ -118,7 +118,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         try:
             self.tables.open_new(table.identifier)
             cover = cover_of(shapes, table.columns(), op_name=op_name_of(self.options))
-            table.follow(cover)
+            table.follow(replace(cover, keeps_missing=self.keeps_missing_fields()))
         except java_errors() as exc:
             raise self.tables.refusal(table, exc).at(f"table {table.identity()}") from exc
         except IcestreamError as exc:

@@ -45,8 +45,9 @@ class Matched:
         deletes: the delete files written.
         replaced: the delete files that they stand for.
         touched: the data files that they speak of.
+        sequence: how new each row of `keys` is; None if the stream does not tell.
         rows: the table's rows, where the change was sent without some columns.
-        numbers_path: the file that holds `keys`, `row_ids` and `late` if they are many.
+        numbers_path: the file that holds `keys`, `row_ids`, `late` and `sequence` if they are many.
     """
 
     keys: Ints
@@ -55,6 +56,7 @@ class Matched:
     deletes: list[dict[str, Any]] = field(default_factory=list)
     replaced: list[dict[str, Any]] = field(default_factory=list)
     touched: list[str] = field(default_factory=list)
+    sequence: Ints | None = None
     rows: TableRowsFile | None = None
     numbers_path: str | None = None
 
@@ -68,9 +70,13 @@ class Matched:
             "row_id": np.concatenate([self.row_ids, none]),
             "late": np.repeat([False, True], [len(self.keys), len(self.late)]),
         }
+        if self.sequence is not None:
+            arrays["sequence"] = np.concatenate([self.sequence, none])
         write_numbers(io, path, arrays)
         empty = np.zeros(0, np.int64)
-        return replace(self, keys=empty, row_ids=empty, late=empty, numbers_path=path)
+        return replace(
+            self, keys=empty, row_ids=empty, late=empty, sequence=None, numbers_path=path
+        )
 
     def loaded(self, io: FileIO) -> Matched:
         """Return the same with all of its numbers."""
@@ -83,6 +89,7 @@ class Matched:
             keys=found["key"][~late],
             row_ids=found["row_id"][~late],
             late=found["key"][late],
+            sequence=found["sequence"][~late] if "sequence" in found else None,
         )
 
 
@@ -119,7 +126,7 @@ class MatchTask:
         if self.lacking is not None:
             columns = Schema.model_validate_json(self.lacking)
             rows = TableRows(self._io, columns, f"{self.folder}/{uuid.uuid4()}.arrow")
-        keys, row_ids, late = [], [], []
+        keys, row_ids, late, sequence = [], [], [], []
         for file in files:
             found = find(file, self.batch, self.index)
             if not len(found.keys):
@@ -136,6 +143,8 @@ class MatchTask:
             # A file from before the table was upgraded to v3 has no ids.
             known = np.full(len(hit), -1) if found.row_ids is None else found.row_ids
             row_ids.append(known[hit])
+            if found.sequence is not None:
+                sequence.append(found.sequence[hit])
             if rows is not None and wanted is not None:
                 asked = hit & wanted[found.keys]
                 rows.take(file.path, found.keys[asked], found.positions[asked])
@@ -147,6 +156,7 @@ class MatchTask:
             replaced=writer.replaced,
             touched=writer.touched,
             rows=None if rows is None else rows.close(),
+            sequence=joined(sequence) if self.batch.sequence is not None else None,
         )
         return matched.stored(self._io, f"{self.folder}/{uuid.uuid4()}.keys")
 

@@ -175,12 +175,14 @@ class Upsert(Mode):
         index = self._index()
         matched = look_up(self.target, batch, files, index, self._staging())
         forget_others(index, files)  # all of them, if the table begins anew
-        late = late_keys(batch, matched)
+        late, deleted = late_keys(batch, matched), None
         try:
             if self._tombstones is not None:
-                late |= self._tombstones.newer(batch)
+                assert batch.sequence is not None  # noqa: S101 - or there were no tombstones
+                deleted = self._tombstones.sequences(batch)
+                late |= deleted > batch.sequence
                 self._tombstones.remember(batch, chunks, late, mark)
-            written, counts = write_rows(self.target, batch, chunks, matched, late)
+            written, counts = write_rows(self.target, batch, chunks, matched, late, deleted)
         except BaseException:
             self._remove([], matched)
             raise

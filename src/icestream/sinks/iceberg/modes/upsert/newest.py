@@ -5,7 +5,7 @@ Works on the keys alone, as arrays: the rows stay where the tasks put them aside
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # batch.
 FROM_TABLE = -1
 NOWHERE = -2
+# The sequence of a change that never was.
+OLDEST = int(np.iinfo(np.int64).min)
 
 
 class Place(NamedTuple):
@@ -69,6 +71,8 @@ class Newest:
             columns that some row was sent without.
         lacking: by column, the keys whose newest change was sent without it.
         all_places: where every change of the batch is.
+        donor_sequence: by column, for each key, how new the change is that `donors` follows from;
+            `OLDEST` for none. Empty if the stream does not tell how new changes are.
     """
 
     low: Numbers
@@ -79,6 +83,7 @@ class Newest:
     donors: Mapping[str, Ints]
     lacking: Mapping[str, Flags]
     all_places: Place
+    donor_sequence: Mapping[str, Ints] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.low)
@@ -87,8 +92,25 @@ class Newest:
         """Return what is needed to look the keys up."""
         wanted = np.zeros(len(self), np.bool_)
         for name, donors in self.donors.items():
-            wanted |= self.lacking[name] & (donors == FROM_TABLE)
+            # The table's row may be newer than the change that gives the value.
+            may_be_newer = donors == FROM_TABLE if self.sequence is None else True
+            wanted |= self.lacking[name] & may_be_newer
         return BatchKeys(self.low, self.high, self.sequence, wanted if self.donors else None)
+
+    def since(self, deleted: Ints | None, in_table: Ints) -> Newest:
+        """Return the batch without values from changes that are older than what is known.
+
+        Args:
+            deleted: for each key, how new its last delete is, `OLDEST` for none.
+            in_table: for each key, how new the table's row is, `OLDEST` for none.
+        """
+        donors = {}
+        for name, sequence in self.donor_sequence.items():
+            found = self.donors[name]
+            if deleted is not None:
+                found = np.where(deleted > sequence, NOWHERE, found)
+            donors[name] = np.where(in_table > sequence, FROM_TABLE, found)
+        return replace(self, donors={**self.donors, **donors})
 
 
 def newest(chunks: Sequence[Chunk]) -> Newest:
@@ -116,7 +138,18 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
     last = order[ends]
     unsent = _unsent(chunks)
     # Columns that were always left out together, as by soft deletes, share their arrays.
-    donors = shared(unsent, lambda flags: _donors(~flags[order], deletes[order], ends))
+    deciding = shared(unsent, lambda flags: _deciding(~flags[order], deletes[order], ends))
+    ordered = deletes[order]
+    donors = {
+        name: _donors(deciding[name], ~flags[order], ordered) for name, flags in unsent.items()
+    }
+    donor_sequence = {}
+    if sequence is not None:
+        ages = sequence[order]
+        donor_sequence = {
+            name: np.where(donors[name] == FROM_TABLE, OLDEST, ages[deciding[name]])
+            for name in unsent
+        }
     return Newest(
         low=low[ends],
         high=None if high is None else high[ends],
@@ -126,6 +159,7 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
         donors=donors,
         lacking=shared(unsent, lambda flags: flags[last]),
         all_places=Place(place.chunk[order], place.row[order]),
+        donor_sequence=donor_sequence,
     )
 
 
@@ -168,11 +202,11 @@ def _unsent(chunks: Sequence[Chunk]) -> dict[str, Flags]:
     return joined_flags([c.unsent for c in chunks], [len(c.deletes) for c in chunks])
 
 
-def _donors(sent: Flags, deletes: Flags, ends: Flags) -> Ints:
-    """Return, for each key, the last of its changes that brought a value.
+def _deciding(sent: Flags, deletes: Flags, ends: Flags) -> Ints:
+    """Return, for each key, the last of its changes that brought a value or deleted the row.
 
-    Changes come sorted by key and age; `ends` flags the newest of each key. A delete that no
-    later change made good leaves nothing to take a value from.
+    Changes come sorted by key and age; `ends` flags the newest of each key. The first change of
+    the key if none did either.
     """
     count = len(sent)
     starts = np.ones(count, np.bool_)
@@ -181,6 +215,11 @@ def _donors(sent: Flags, deletes: Flags, ends: Flags) -> Ints:
     # Every change stands for itself, for the end of what came before, or passes on what was.
     # Numbered so that the greatest so far is the newest that counts.
     marks = np.where(sent | deletes | starts, own, -1)
-    chosen = np.maximum.accumulate(marks)[ends]
-    found = np.where(sent[chosen] & ~deletes[chosen], chosen, FROM_TABLE)
+    chosen: Ints = np.maximum.accumulate(marks)[ends]
+    return chosen
+
+
+def _donors(chosen: Ints, sent: Flags, deletes: Flags) -> Ints:
+    """Return where the value of each key comes from: a delete leaves nothing to take it from."""
+    found = np.where(sent[chosen], chosen, FROM_TABLE)
     return np.where(deletes[chosen], NOWHERE, found)

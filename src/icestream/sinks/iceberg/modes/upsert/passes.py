@@ -10,6 +10,7 @@ from pyiceberg.schema import Schema
 from icestream.sinks.iceberg.jobs import run_pieces
 from icestream.sinks.iceberg.modes.upsert.key_ranges import files_that_may_hold
 from icestream.sinks.iceberg.modes.upsert.matching import MatchTask, pieces_of
+from icestream.sinks.iceberg.modes.upsert.newest import OLDEST
 from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask, with_row_ids
 from icestream.sinks.iceberg.sort import parse_sort
 
@@ -78,13 +79,30 @@ def write_rows(
     chunks: Sequence[Chunk],
     matched: Sequence[Matched],
     late: Flags,
+    deleted: Ints | None = None,
 ) -> tuple[list[WrittenFile], dict[str, int]]:
-    """Write the rows of a batch that count; returns the files, and how many rows did what."""
+    """Write the rows of a batch that count.
+
+    Args:
+        target: the table.
+        batch: the newest change of each key.
+        chunks: where the rows are.
+        matched: what was found of the keys in the table.
+        late: keys whose change is older than what the table holds.
+        deleted: how new the last delete of each key is, where that is remembered.
+
+    Returns:
+        The files, and how many rows did what.
+    """
     there = np.zeros(len(batch), np.bool_)
+    in_table = np.full(len(batch), OLDEST, np.int64)
     row_ids = np.full(len(batch), -1, np.int64)
     for part in matched:
         there[part.keys] = True
         row_ids[part.keys] = part.row_ids
+        if part.sequence is not None:
+            in_table[part.keys] = part.sequence
+    batch = batch.since(deleted, in_table)
     counts = np.flatnonzero(~batch.deletes & ~late)
     keeps_ids = target.state.format_version >= 3 and bool((row_ids[counts] >= 0).any())
     pieces = _pieces(batch, len(chunks), counts, row_ids if keeps_ids else None)

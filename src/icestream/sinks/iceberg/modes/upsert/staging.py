@@ -136,7 +136,9 @@ class StagingWriter(TaskWriter):
 
     def _told(self, batch: pa.RecordBatch) -> _Told:
         """Say what each row is; a soft delete is a row that was sent with little but its key."""
-        deletes, unsent = deletes_in(batch, self._keys.op), unsent_in(batch)
+        deletes = deletes_in(batch, self._keys.op)
+        # A record can lack a field that only another table of the stream has a column for.
+        unsent = {name: f for name, f in unsent_in(batch).items() if name in self._names}
         if self._keys.delete_mode != "soft":
             return _Told(batch, deletes, unsent)
         rows = soft_deleted(batch, pa.array(deletes))

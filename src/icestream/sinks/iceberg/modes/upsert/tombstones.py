@@ -30,6 +30,7 @@ from icestream.sinks.iceberg.modes.upsert.key_index import (
     joined,
 )
 from icestream.sinks.iceberg.modes.upsert.matching import pieces_of
+from icestream.sinks.iceberg.modes.upsert.newest import OLDEST
 from icestream.sinks.iceberg.modes.upsert.staging import staged_pieces
 from icestream.sinks.iceberg.properties import TOMBSTONES
 from icestream.sinks.iceberg.target import Target
@@ -75,20 +76,20 @@ class Tombstones:
         self._live: LiveFiles | None = None
         self._expired_at = float("-inf")
 
-    def newer(self, batch: Newest) -> npt.NDArray[np.bool_]:
-        """Tell which changes are older than a delete of their key."""
-        late = np.zeros(len(batch), np.bool_)
+    def sequences(self, batch: Newest) -> npt.NDArray[np.int64]:
+        """Return for each key how new its last remembered delete is, `OLDEST` for none."""
+        newest = np.full(len(batch), OLDEST, np.int64)
         if not self._open():
-            return late
+            return newest
         assert self._live is not None  # noqa: S101 - set by `_open`
         session = self._target.session
         files = self._live.refresh()
         index = self._index()
         forget_others(index, files)
         pieces = pieces_of(files, session.sparkContext.defaultParallelism)
-        for keys in run_pieces(session, pieces, _LookUp(batch.keys(), index)):
-            late[keys] = True
-        return late
+        for keys, sequence in run_pieces(session, pieces, _LookUp(batch.keys(), index)):
+            np.maximum.at(newest, keys, sequence)
+        return newest
 
     def remember(
         self,
@@ -209,18 +210,24 @@ def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
 
 @dataclass(frozen=True)
 class _LookUp:
-    """Finds the keys whose change is older than their delete."""
+    """Finds deletes that make a difference: of changes that are older, or lack some columns."""
 
     batch: BatchKeys
     index: IndexSettings
 
-    def __call__(self, files: Sequence[LiveFile]) -> npt.NDArray[np.int64]:
-        return joined([self._late(find(file, self.batch, self.index)) for file in files])
+    def __call__(
+        self, files: Sequence[LiveFile]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        parts = [self._telling(find(file, self.batch, self.index)) for file in files]
+        return joined([keys for keys, _ in parts]), joined([ages for _, ages in parts])
 
-    def _late(self, found: Found) -> npt.NDArray[np.int64]:
+    def _telling(self, found: Found) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         assert found.sequence is not None  # noqa: S101 - the index keeps it
         assert self.batch.sequence is not None  # noqa: S101 - or there were no tombstones
-        return found.keys[found.sequence > self.batch.sequence[found.keys]]
+        tells = found.sequence > self.batch.sequence[found.keys]
+        if self.batch.wants_table_row is not None:
+            tells |= self.batch.wants_table_row[found.keys]
+        return found.keys[tells], found.sequence[tells]
 
 
 @dataclass(frozen=True)
