@@ -96,7 +96,8 @@ class Source(ABC, Generic[OptionsT]):
         """Yield the rows of a split, in a task.
 
         `Records` if there is a decoder, else Arrow record batches: with the columns of `schema`,
-        or blocks of changes where the source's traits say `changes`.
+        with their own where `declares` is false, or blocks of changes where the source's traits
+        say `changes`.
         """
 
     def decoder(self) -> Decoder | None:
