@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
 
-from icestream.contracts.changes import COLUMN_ID, shape_of
+from icestream.contracts.changes import COLUMN_ID, nulled_in, shape_of
+from icestream.errors import AttentionError
 
 if TYPE_CHECKING:
-    import pytest
     from tests.fixtures.changing_database import Shop
 
 
@@ -237,3 +239,39 @@ def test_keys_that_iceberg_has_no_type_for_are_texts(shop: Shop) -> None:
         {"x": "0.1", "y": "1.5", "tags": "{1,2}", "what": "c"},
         {"x": "1e+300", "y": "2", "tags": "{{1},{2}}", "what": "d"},
     ]
+
+
+UNREPRESENTABLE = {
+    "price numeric(10, 2)": "NaN",
+    "day date": "infinity",
+    "at timestamp": "0044-03-15 00:00:00 BC",
+    "seen timestamptz": "-infinity",
+    "days date[]": "{2024-01-01,infinity}",
+    "grid int[]": "{{1,2},{3,4}}",
+}
+
+
+@pytest.mark.parametrize("column", UNREPRESENTABLE)
+@pytest.mark.parametrize("is_change", [False, True])
+def test_value_that_iceberg_cannot_hold(shop: Shop, column: str, *, is_change: bool) -> None:
+    value, name = UNREPRESENTABLE[column], column.split(maxsplit=1)[0]
+    insert = f"INSERT INTO odd VALUES (1, NULL), (2, '{value}')"  # noqa: S608
+    shop.run(f"CREATE TABLE odd (id int PRIMARY KEY, {column})")
+    mirror = Mirror(shop.source())
+    if is_change:
+        mirror.follow()
+    shop.run(insert)
+    with pytest.raises(AttentionError) as caught:
+        mirror.follow()
+    assert (caught.value.exit_code, caught.value.where) == (5, "table public.odd, row id = 2")
+    assert f"column {name!r} is '{value}', which type" in str(caught.value)
+    mirror.source.close()
+
+    mirror.source = shop.source(unrepresentable="null")
+    mirror.follow()
+    (found,) = (row[name] for row in mirror.rows("public.odd") if row["id"] == 2)
+    assert found in (None, [date(2024, 1, 1), None])
+    assert nulled_in(mirror.schemas["public.odd"]) == {name: 1}
+
+    mirror = Mirror(shop.source(unrepresentable="text")).follow()
+    assert mirror.rows("public.odd") == [{"id": 1, name: None}, {"id": 2, name: value}]

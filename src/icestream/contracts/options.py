@@ -32,6 +32,9 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+NULL_IS_A_NAME = BeforeValidator(lambda value: "null" if value is None else value)
+"""For options with a choice called `null`: YAML reads the bare word as no value."""
+
 PropertyText: TypeAlias = Annotated[
     str,
     BeforeValidator(_as_text),

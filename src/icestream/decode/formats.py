@@ -108,7 +108,11 @@ def make_decoder(
 
 
 def make_change_decoder(
-    name: str, *, registry: RegistryOptions | None = None, placeholder: str
+    name: str,
+    *,
+    registry: RegistryOptions | None = None,
+    placeholder: str,
+    unrepresentable: Literal["fail", "null"],
 ) -> ChangeDecoder | None:
     """Return the decoder of a format that gives changes; None for one that gives rows.
 
@@ -116,6 +120,7 @@ def make_change_decoder(
         name: one of `Format`.
         registry: a schema registry, for Avro.
         placeholder: what stands for a large value that did not change.
+        unrepresentable: what becomes of values that no table can hold.
 
     Raises:
         PlanError: the format needs a registry and none is given.
@@ -123,7 +128,7 @@ def make_change_decoder(
     if name == "debezium-json":
         from icestream.decode.debezium.json import DebeziumJsonDecoder
 
-        return DebeziumJsonDecoder(placeholder)
+        return DebeziumJsonDecoder(placeholder, unrepresentable=unrepresentable)
     if name != "debezium-avro":
         return None
     from icestream.decode.debezium.avro import DebeziumAvroDecoder
@@ -134,7 +139,7 @@ def make_change_decoder(
             "format 'debezium-avro' needs a schema registry, and none is given",
             todo="Add e.g. `schema_registry: {url: ...}`.",
         )
-    return DebeziumAvroDecoder(Registry(registry), placeholder)
+    return DebeziumAvroDecoder(Registry(registry), placeholder, unrepresentable=unrepresentable)
 
 
 def _csv(schema: GivenSchema | None) -> Decoder:

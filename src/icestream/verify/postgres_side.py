@@ -106,7 +106,7 @@ class PostgresSide(Side):
             _copy_slot(session, options.slot, copy)
             end = _await_end_of_log(session, upto)
             wanted = Wanted(start, end, lambda table: table in marks)
-            types = TypeCatalog()
+            types = _types(options)
             parser = ChangeParser(wanted, types, _Catalog(other, types, self._tables))
             found = _Found()
             for messages in _messages(session, end):
@@ -155,7 +155,7 @@ class PostgresReader(Reader):
     snapshot: str
 
     def read(self, part: Any) -> Iterator[pa.RecordBatch]:
-        types = TypeCatalog()
+        types = _types(self.options)
         with Server(self.options).connect() as session:
             load_types(session, types, part.table.relation.columns)
             session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -171,6 +171,12 @@ class PostgresReader(Reader):
                     "again.",
                 ) from exc
             yield from read_range(session, types, part)
+
+
+def _types(options: PostgresCdcOptions) -> TypeCatalog:
+    """Return the types of the mirror; a value that they can't hold compares as a null."""
+    told = options.unrepresentable
+    return TypeCatalog(unrepresentable="null" if told == "fail" else told)
 
 
 class _Catalog:

@@ -135,11 +135,14 @@ def test_infinite_date_is_null_though_avro_calls_it_a_date() -> None:
     plain = {"type": "int", "connect.name": "org.apache.kafka.connect.data.Date"}
     text = json.dumps(SCHEMAS[VALUE]).replace(json.dumps(DAY), json.dumps(plain))
     _, value = event("c", 1, day=-622191234, schema=json.loads(text))
-    changes = decode(DebeziumAvroDecoder(Schemas()), [(key(1), value)])
+    decoder = DebeziumAvroDecoder(Schemas(), unrepresentable="null")
+    changes = decode(decoder, [(key(1), value)])
     assert (told(changes), changes.bad) == (
         [("public.orders", ("id",), [{"id": 1, "__op": "c"}])],
         [],
     )
+    changes = decode(DebeziumAvroDecoder(Schemas()), [(key(1), value)])
+    assert changes.bad == [(0, "column 'day': type date32[day] can't hold -622191234")]
 
 
 def test_bytes_that_were_not_sent_are_named() -> None:

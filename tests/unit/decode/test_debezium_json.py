@@ -315,3 +315,19 @@ def test_decoder_that_was_used_can_be_pickled() -> None:
     copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301
     assert copy.placeholder == "(same)"
     assert told(decode(copy, [(ONE, envelope("c", after=ONE))]))
+
+
+def test_half_of_a_surrogate_pair_makes_its_record_bad() -> None:
+    events = [
+        (ONE, envelope("c", after={"id": 1, "note": "\ud83d\ude00"})),
+        (TWO, envelope("c", after={"id": 2, "note": "x\ud800"})),
+    ]
+    changes = decode(DebeziumJsonDecoder(), events)
+    assert changes.bad == [(1, "a text has half of a surrogate pair, which is no character")]
+    assert [row["note"] for block in changes.blocks for row in block.to_pylist()] == ["😀"]
+
+
+def test_list_that_begins_with_a_null_keeps_its_items() -> None:
+    for value in ({"id": 1, "x": [None, "a"]}, envelope("c", after={"id": 1, "x": [None, "a"]})):
+        [(_, _, [row])] = decoded((ONE, value))
+        assert row["x"] == [None, "a"]

@@ -167,17 +167,55 @@ def test_time_may_be_negative_or_longer_than_a_day() -> None:
     )
 
 
-def test_moment_that_no_table_can_hold_is_null_and_told() -> None:
-    micro = of("int64", "io.debezium.time.MicroTimestamp")
-    assert decoded(micro, 9223372036825200000, 0)[1][0] is None
-    zoned = of("string", "io.debezium.time.ZonedTimestamp")
-    assert decoded(zoned, "-infinity", "2024-02-29T10:34:56.789012Z")[1] == [None, ZONED]
-    assert decoded(of("int32", "io.debezium.time.Date"), -622191234)[1] == [None]
-    iso = of("string", "io.debezium.time.IsoDate")
-    assert decoded(iso, "+292269055-12-02Z")[1] == [None]
-    event = with_schema(envelope("c", after={"x": "+292269055-12-02Z"}), iso)
-    [block] = decode(DebeziumJsonDecoder(), [({"x": 1}, event)]).blocks
+ID = member("id", "int64")
+DAY_LIST = array({"type": "int32", "name": "io.debezium.time.Date", "version": 1})
+BEYOND = [
+    (of("int64", "io.debezium.time.MicroTimestamp"), 9223372036825200000, "timestamp[us]"),
+    (of("string", "io.debezium.time.ZonedTimestamp"), "-infinity", "timestamp[us, tz=UTC]"),
+    (of("int32", "io.debezium.time.Date"), -622191234, "date32[day]"),
+    (of("string", "io.debezium.time.IsoDate"), "+292269055-12-02Z", "date32[day]"),
+    (DAY_LIST, [19782, -622191234], "list<item: date32[day]>"),
+]
+
+
+@pytest.mark.parametrize(("told", "value", "kind"), BEYOND)
+def test_value_that_no_table_can_hold_makes_its_record_bad(
+    told: dict[str, Any], value: Any, kind: str
+) -> None:
+    events = [
+        ({"id": 1}, with_schema(envelope("c", after={"id": 1, "x": None}), ID, told)),
+        ({"id": 2}, with_schema(envelope("u", after={"id": 2, "x": value}), ID, told)),
+        ({"id": 3}, with_schema(envelope("d", before={"id": 3, "x": value}), ID, told)),
+    ]
+    changes = decode(DebeziumJsonDecoder(), events)
+    assert changes.bad == [(1, f"column 'x': type {kind} can't hold {value!r}")]
+    [block] = changes.blocks
+    assert block.column("id").to_pylist() == [1, 3]
+
+
+@pytest.mark.parametrize(("told", "value", "kind"), BEYOND)
+def test_value_that_no_table_can_hold_is_null_where_that_is_asked_for(
+    told: dict[str, Any], value: Any, kind: str
+) -> None:
+    event = with_schema(envelope("c", after={"id": 1, "x": value}), ID, told)
+    decoder = DebeziumJsonDecoder(unrepresentable="null")
+    [block] = decode(decoder, [({"id": 1}, event)]).blocks
+    assert str(block.schema.field("x").type) == kind
+    assert block.column("x").to_pylist() in ([None], [[date(2024, 2, 29), None]])
     assert nulled_in(block.schema) == {"x": 1}
+
+
+def test_tombstone_whose_key_no_table_can_hold_is_bad() -> None:
+    schema = {"type": "struct", "fields": [of("int32", "io.debezium.time.Date")]}
+    key = {"schema": schema, "payload": {"x": -622191234}}
+    changes = decode(DebeziumJsonDecoder(), [(key, None)])
+    assert changes.bad == [
+        (
+            0,
+            "no value, and its key does not name a row: column 'x': type date32[day] can't hold "
+            "its value",
+        )
+    ]
 
 
 def test_value_that_is_not_what_its_schema_says_is_bad_alone() -> None:

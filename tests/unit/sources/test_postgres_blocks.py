@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
+from icestream.errors import AttentionError
 from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block
 from icestream.sources.postgres_cdc.relation import (
     ROW_KEY,
@@ -36,6 +37,79 @@ def test_snapshot_block_has_no_columns_of_changes() -> None:
     assert block.schema.field("day").metadata == {COLUMN_ID: b"16400.4"}
     assert block.column("id").to_pylist() == [1, 2]
     assert nulled == {"day": 1}
+
+
+VALUES = Relation(
+    16400,
+    "public",
+    "prices",
+    "d",
+    (
+        Column("id", 20, is_key=True, number=1),
+        Column("price", 1700, typmod=((10 << 16) | 2) + 4, number=2),
+        Column("days", 1182, number=3),
+    ),
+    ("id",),
+)
+
+
+@pytest.mark.parametrize(
+    ("price", "days", "message"),
+    [
+        (
+            "NaN",
+            "{2024-01-01}",
+            "table public.prices, row id = 2: column 'price' is 'NaN', which type "
+            "decimal128(10, 2) can't hold",
+        ),
+        (
+            "1.50",
+            "{2024-01-01,infinity}",
+            "table public.prices, row id = 2: column 'days' is '{2024-01-01,infinity}', which type "
+            "list<item: date32[day]> can't hold",
+        ),
+        (
+            "1.50",
+            "{{2024-01-01},{2024-01-02}}",
+            "table public.prices, row id = 2: column 'days' is '{{2024-01-01},{2024-01-02}}', "
+            "which type list<item: date32[day]> can't hold",
+        ),
+    ],
+)
+def test_value_that_no_type_holds_is_named(price: str, days: str, message: str) -> None:
+    texts = [
+        strings("1", "2", "3", "4"),
+        strings(None, price, "3.00", price),
+        strings("{}", days, None, days),
+    ]
+    with pytest.raises(AttentionError) as caught:
+        snapshot_block(VALUES, TypeCatalog(unrepresentable="fail"), texts)
+    assert str(caught.value) == (
+        f"{message}\n  Correct the value in the database, or set `unrepresentable` of the source: "
+        "`null` stores a null, `text` stores all columns of such types as strings, in tables that "
+        "are loaded anew."
+    )
+    block, nulled = snapshot_block(VALUES, TypeCatalog(unrepresentable="null"), texts)
+    assert sum(nulled.values()) == 2
+    kept = TypeCatalog(unrepresentable="text")
+    block, nulled = snapshot_block(VALUES, kept, texts)
+    assert nulled == {}
+    assert block.column("price").to_pylist() == [None, price, "3.00", price]
+    assert block.column("days").to_pylist() == ["{}", days, None, days]
+    assert block.schema.equals(block_columns(VALUES, kept, snapshot=True))
+
+
+def test_key_never_becomes_null() -> None:
+    columns = (Column("day", 1082, is_key=True, number=1),)
+    days = Relation(16400, "public", "days", "d", columns, ("day",))
+    with pytest.raises(AttentionError) as caught:
+        snapshot_block(days, TypeCatalog(unrepresentable="null"), [strings("infinity")])
+    assert str(caught.value) == (
+        "table public.days, row day = infinity: column 'day' is 'infinity', which type "
+        "date32[day] can't hold\n  Correct the value in the database, or set `unrepresentable` of "
+        "the source: `text` stores all columns of such types as strings, in tables that are loaded "
+        "anew."
+    )
 
 
 def test_columns_of_a_snapshot_are_those_of_its_blocks() -> None:

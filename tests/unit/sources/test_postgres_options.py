@@ -134,3 +134,9 @@ def test_streams_beside_config_reach_the_source() -> None:
     given = config.sources["shop"].options
     assert isinstance(given, PostgresCdcOptions)
     assert given.mode_of("public", "rates") == "full_refresh"
+
+
+@pytest.mark.parametrize(("told", "meant"), [(None, "null"), ("null", "null"), ("text", "text")])
+def test_null_of_yaml_is_the_name_of_a_choice(told: str | None, meant: str) -> None:
+    assert options(unrepresentable=told).unrepresentable == meant
+    assert options().unrepresentable == "fail"

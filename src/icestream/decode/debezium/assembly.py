@@ -249,6 +249,8 @@ def _key_rows(values: list[Mapping[str, Any]], columns: tuple[Column, ...]) -> p
         if column.name in named:
             written = pa.array([each.get(column.name) for each in values], column.written)
             arrays.append(written if column.convert is None else column.convert(written))
+            if arrays[-1].null_count > written.null_count:
+                raise ValueError(f"column {column.name!r}: type {column.kind} can't hold its value")
             fields.append(pa.field(column.name, column.kind))
     if not arrays:
         raise ValueError(f"it has no field of the table ({', '.join(sorted(named)) or 'none'})")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icestream.decode.debezium.assembly import Keys
+    from icestream.decode.debezium.lot import Unrepresentable
     from icestream.decode.registry import Registry
 
     Bad = list[tuple[int, str]]
@@ -101,10 +102,17 @@ class DebeziumAvroDecoder(DebeziumDecoder):
     Args:
         registry: where schemas are fetched by the id that each record begins with.
         placeholder: what the connector writes for a large value that did not change.
+        unrepresentable: see `DebeziumDecoder`.
     """
 
-    def __init__(self, registry: Registry, placeholder: str = PLACEHOLDER) -> None:
-        super().__init__(placeholder)
+    def __init__(
+        self,
+        registry: Registry,
+        placeholder: str = PLACEHOLDER,
+        *,
+        unrepresentable: Unrepresentable = "fail",
+    ) -> None:
+        super().__init__(placeholder, unrepresentable=unrepresentable)
         self.registry = registry
         self._writers: dict[int, _Writer] = {}
 

@@ -5,6 +5,7 @@ Texts stay texts, whatever they look like: a column that holds dates today may h
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from icestream.decode.debezium.lot import Lot
 from icestream.decode.inference import NULL, infer_type, known_part, merge
 from icestream.decode.json import JsonDecoder
 from icestream.decode.json_text import joined, parse_object, read_text
-from icestream.decode.values import MisfitError, converter
+from icestream.decode.values import converter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,7 @@ def _read_fast(places: np.ndarray[Any, Any], values: pa.Array, keys: Keys) -> li
         has_envelope = is_envelope(parse_object(values[0].as_py()))
         text = joined(values.cast(pa.string()))
         table = _read_with_texts(text, _ENVELOPE if has_envelope else None)
+        table.validate()  # Arrow 26 misreads lists of the first record that begin with a null
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadValueError):
         return None
     if table.num_rows != len(values):
@@ -185,6 +187,7 @@ def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[li
     for place, value in zip(places, values, strict=True):
         try:
             record = parse_object(value)
+            _refuse_half_characters(value, record)
         except BadValueError as exc:
             bad.append((place, str(exc)))
             continue
@@ -198,6 +201,16 @@ def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[li
         at = np.array([place for place, _ in rows], np.int64)
         lots += _flat(at, _built([row for _, row in rows], kind))
     return lots, bad
+
+
+def _refuse_half_characters(value: bytes, record: Any) -> None:
+    r"""Refuse a text with half of a surrogate pair (`\ud800`), which JSON can write alone."""
+    if rb"\u" not in value:
+        return
+    try:
+        json.dumps(record, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise BadValueError("a text has half of a surrogate pair, which is no character") from None
 
 
 def _by_table(
@@ -268,9 +281,6 @@ def _built(rows: list[Any], kind: pa.DataType) -> pa.Array:
             value = row.get(name)
             if part == pa.float64() and isinstance(value, str):
                 value = float(value)
-            try:
-                done[name] = convert(value)
-            except MisfitError:  # a text with half of a surrogate pair
-                done[name] = None
+            done[name] = convert(value)
         built.append(done)
     return pa.array(built, kind)

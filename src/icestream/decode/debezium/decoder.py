@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icestream.contracts.records import Records
-    from icestream.decode.debezium.lot import Lot, Part
+    from icestream.decode.debezium.lot import Lot, Part, Unrepresentable
 
     Bad = list[tuple[int, str]]
 
@@ -30,10 +30,15 @@ class DebeziumDecoder(ChangeDecoder):
 
     Args:
         placeholder: what the connector writes for a large value that did not change.
+        unrepresentable: whether a value that no table can hold makes its record bad (`fail`), or
+            becomes null.
     """
 
-    def __init__(self, placeholder: str = PLACEHOLDER) -> None:
+    def __init__(
+        self, placeholder: str = PLACEHOLDER, *, unrepresentable: Unrepresentable = "fail"
+    ) -> None:
         self.placeholder = placeholder
+        self.unrepresentable = unrepresentable
         self._known: dict[names.Table, tuple[str, ...]] = {}
         self._topics: dict[str, names.Table] = {}
 
@@ -79,7 +84,7 @@ class DebeziumDecoder(ChangeDecoder):
                 if self.notes_absent
                 else each
             )
-            found, faults = parts_of(lot, named, placeholder)
+            found, faults = parts_of(lot, named, placeholder, self.unrepresentable)
             bad += faults
             for table, part in found.items():
                 parts.setdefault(table, []).append(part)

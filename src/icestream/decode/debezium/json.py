@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icestream.decode.debezium.assembly import Keys
+    from icestream.decode.debezium.lot import Unrepresentable
 
     Bad = list[tuple[int, str]]
 
@@ -139,8 +140,10 @@ def _as_float(value: Any) -> Any:
 class DebeziumJsonDecoder(DebeziumDecoder):
     """Decodes change events in JSON."""
 
-    def __init__(self, placeholder: str = PLACEHOLDER) -> None:
-        super().__init__(placeholder)
+    def __init__(
+        self, placeholder: str = PLACEHOLDER, *, unrepresentable: Unrepresentable = "fail"
+    ) -> None:
+        super().__init__(placeholder, unrepresentable=unrepresentable)
         self._heads: list[Headed] = []
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Bad = list[tuple[int, str]]
 
+Unrepresentable = Literal["fail", "null"]
+
 DELETE = "d"
+# Characters of a value that a reason shows.
+SHOWN = 100
 _BRINGS = ("c", "r", "u")
 _MESSAGE = "m"
 _CAST_FAULTS = (OddValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError)
@@ -87,14 +91,14 @@ class Part:
 
 
 def parts_of(
-    lot: Lot, topic: names.Table, placeholder: Placeholder
+    lot: Lot, topic: names.Table, placeholder: Placeholder, unrepresentable: Unrepresentable
 ) -> tuple[dict[names.Table, Part], Bad]:
     """Return the changes of each table, and the records that are none."""
     nameless = np.zeros(0, bool) if lot.source is None else ~names.are_named(lot.source)
     without_table = [(int(lot.places[at]), NO_TABLE) for at in np.flatnonzero(nameless)]
     lot, removed, bad = _sorted_out(lot.where(~nameless) if without_table else lot)
     bad += without_table
-    rows, is_bad, nulled = _rows(lot, placeholder, bad)
+    rows, is_bad, nulled = _rows(lot, placeholder, unrepresentable, bad)
     if is_bad.any():
         rows, lot = rows.filter(pa.array(~is_bad)), lot.where(~is_bad)
     ours, gone = _by_table(lot, topic), _by_table(removed, topic)
@@ -145,7 +149,7 @@ def _flags(array: pa.Array) -> Flags:
 
 
 def _rows(
-    lot: Lot, placeholder: Placeholder, bad: Bad
+    lot: Lot, placeholder: Placeholder, unrepresentable: Unrepresentable, bad: Bad
 ) -> tuple[pa.RecordBatch, Flags, dict[str, int]]:
     """Return the rows with their types, which of them are bad, and how many values are lost."""
     deletes = _flags(pc.equal(lot.ops, DELETE))
@@ -165,8 +169,11 @@ def _rows(
             missing[column.name] = flags
             values = _without(written, flags)
         converted = _converted(column, values, lot.places, is_bad, bad)
-        if converted.null_count > values.null_count:
-            nulled[column.name] = converted.null_count - values.null_count
+        if lost := _lost(values, converted):
+            if unrepresentable == "fail":
+                _refuse_lost(lot, column, (values, converted), is_bad, bad)
+            else:
+                nulled[column.name] = lost
         arrays.append(converted)
         fields.append(pa.field(column.name, column.kind))
     arrays.append(lot.ops)
@@ -201,6 +208,32 @@ def _converted(column: Column, values: pa.Array, places: Ints, is_bad: Flags, ba
                 bad.append((int(places[at]), f"column {column.name!r}: {exc}"))
     is_bad |= odd
     return column.convert(_without(values, odd))
+
+
+def _refuse_lost(
+    lot: Lot, column: Column, pair: tuple[pa.Array, pa.Array], is_bad: Flags, bad: Bad
+) -> None:
+    """Refuse rows with a value that the column's type can't hold, unless they are deleted."""
+    deletes = _flags(pc.equal(lot.ops, DELETE))
+    written, converted = pair
+    for at in np.flatnonzero(~is_bad & ~deletes).tolist():
+        if _lost(written.slice(at, 1), converted.slice(at, 1)):
+            value = repr(written[at].as_py())
+            shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
+            reason = f"column {column.name!r}: type {column.kind} can't hold {shown}"
+            bad.append((int(lot.places[at]), reason))
+            is_bad[at] = True
+
+
+def _lost(written: pa.Array, converted: pa.Array) -> int:
+    """Return how many values became null, those inside lists and structs included."""
+    lost = int(converted.null_count - written.null_count)
+    if pa.types.is_list(written.type) and pa.types.is_list(converted.type):
+        return lost + _lost(written.flatten(), converted.flatten())
+    if pa.types.is_struct(written.type) and pa.types.is_struct(converted.type):
+        pairs = zip(written.flatten(), converted.flatten(), strict=True)
+        return lost + sum(_lost(*pair) for pair in pairs)
+    return lost
 
 
 def _without(values: pa.Array, flags: Flags) -> pa.Array:

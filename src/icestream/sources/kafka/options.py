@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import NULL_IS_A_NAME, Options
 from icestream.decode.formats import CHANGES, Format
 from icestream.decode.registry import RegistryOptions
 
@@ -109,6 +109,12 @@ class KafkaOptions(Options):
         "__debezium_unavailable_value",
         description="What Debezium writes for a large value that did not change: its setting "
         "`unavailable.value.placeholder`.",
+    )
+    unrepresentable: Annotated[Literal["fail", "null"], NULL_IS_A_NAME] = Field(
+        "fail",
+        description="What to do with a value of Debezium that the Iceberg type can't hold, such as "
+        "a date outside the years 1 to 9999 or PostgreSQL's `infinity`: `fail` makes the record "
+        "bad, so that it follows `on_error`, `null` stores a null and counts it in the log.",
     )
     starting: Literal["earliest", "latest"] | StartingPlace = Field(
         "earliest",

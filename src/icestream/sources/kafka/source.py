@@ -156,6 +156,7 @@ class KafkaSource(Source[KafkaOptions]):
             self.options.format,
             registry=self.options.schema_registry,
             placeholder=self.options.unavailable_value,
+            unrepresentable=self.options.unrepresentable,
         )
 
     def schema(self) -> pa.Schema | None:

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.errors import AttentionError
 from icestream.sources.postgres_cdc.relation import block_columns, is_text_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.sources.postgres_cdc.relation import Relation
+    from icestream.sources.postgres_cdc.relation import Column, Relation
     from icestream.sources.postgres_cdc.types import TypeCatalog
+
+# Characters of a value that a message shows.
+SHOWN = 100
 
 
 def snapshot_block(
@@ -42,7 +46,11 @@ def snapshot_block(
 def typed(
     relation: Relation, types: TypeCatalog, texts: Sequence[pa.Array]
 ) -> tuple[list[pa.Array], dict[str, int]]:
-    """Return the columns of a table with their types, and what became null in which of them."""
+    """Return the columns of a table with their types, and what became null in which of them.
+
+    Raises:
+        AttentionError: a value can't be held by its type, and may not become null.
+    """
     columns, nulled = [], {}
     for column, strings in zip(relation.columns, texts, strict=True):
         if is_text_key(relation, column, types):
@@ -50,9 +58,39 @@ def typed(
             continue
         values, count = types.from_text(strings, column.type_oid, column.typmod)
         columns.append(values)
+        if count and (types.unrepresentable == "fail" or column.name in relation.key):
+            raise _unrepresentable(relation, types, column, texts)
         if count:
             nulled[column.name] = count
     return columns, nulled
+
+
+def _unrepresentable(
+    relation: Relation, types: TypeCatalog, column: Column, texts: Sequence[pa.Array]
+) -> AttentionError:
+    """Return the error that names the first value of a column that its type can't hold."""
+    names = [each.name for each in relation.columns]
+    strings = texts[names.index(column.name)]
+    begin, stop = 0, len(strings)
+    while stop - begin > 1:
+        middle = (begin + stop) // 2
+        half = strings.slice(begin, middle - begin)
+        if types.from_text(half, column.type_oid, column.typmod)[1]:
+            stop = middle
+        else:
+            begin = middle
+    key = ", ".join(f"{name} = {texts[names.index(name)][begin]}" for name in relation.key)
+    value = str(strings[begin])
+    shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
+    is_key = column.name in relation.key
+    return AttentionError(
+        f"column {column.name!r} is {shown!r}, which type "
+        f"{types.arrow_type(column.type_oid, column.typmod)} can't hold",
+        where=f"table {'.'.join(relation.table)}{', row ' if key else ''}{key}",
+        todo="Correct the value in the database, or set `unrepresentable` of the source: "
+        + ("" if is_key else "`null` stores a null, ")
+        + "`text` stores all columns of such types as strings, in tables that are loaded anew.",
+    )
 
 
 def row_keys(relation: Relation, texts: Sequence[pa.Array], rows: int) -> pa.Array:

@@ -78,7 +78,7 @@ def peek(
 
 def read_changes(server: Server, asked: Changes) -> Iterator[pa.RecordBatch]:
     """Yield blocks of changes, whole transactions in the order of the log."""
-    types = TypeCatalog()
+    types = TypeCatalog(unrepresentable=server.options.unrepresentable)
     with server.connect() as session, _Catalog(server, types, asked) as catalog:
         wanted = Wanted(
             start=asked.start,

@@ -63,7 +63,7 @@ class Driver:
     def __init__(self, options: PostgresCdcOptions) -> None:
         self.options = options
         self.server = Server(options)
-        self.types = TypeCatalog()
+        self.types = TypeCatalog(unrepresentable=options.unrepresentable)
         self.lag = Lag()
         self._lock = threading.RLock()
         self._session: Session | None = None

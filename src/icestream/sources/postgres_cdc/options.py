@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from icestream.contracts.options import Options
+from icestream.contracts.options import NULL_IS_A_NAME, Options
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 SyncMode = Literal["incremental", "full_refresh"]
+Unrepresentable = Annotated[Literal["fail", "null", "text"], NULL_IS_A_NAME]
 
 
 class StreamOptions(Options):
@@ -70,6 +71,15 @@ class PostgresCdcOptions(Options):
         gt=0,
         description="After how long a batch without rows is planned while the tables are quiet, "
         "so that the slot moves on; the pipeline's `flush_interval_secs` comes on top.",
+    )
+
+    unrepresentable: Unrepresentable = Field(
+        "fail",
+        description="What to do with a value that the Iceberg type can't hold: `NaN` or an "
+        "infinity of `numeric`, a date or timestamp that is infinite or outside the years 1 to "
+        "9999, an array of several dimensions. `fail` stops the pipeline and names the row, "
+        "`null` stores a null and counts it in the log, `text` stores all columns of types that "
+        "have such values as strings.",
     )
 
     @field_validator("tables")

@@ -265,7 +265,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         if isinstance(split.what, Changes):
             yield from read_changes(server, split.what)
             return
-        types = TypeCatalog()
+        types = TypeCatalog(unrepresentable=self.options.unrepresentable)
         with server.connect() as session:
             for part in split.what.ranges:
                 share(session, split.what.snapshot, part)

@@ -12,6 +12,7 @@ from icestream.sources.postgres_cdc import arrays, text_values
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from icestream.sources.postgres_cdc.options import Unrepresentable
     from icestream.sources.postgres_cdc.text_values import FromText
 
 # Everything that a catalog needs to know of types: those asked for, their elements and bases.
@@ -88,6 +89,8 @@ _ARRAYS = {
     3807: 3802,
     1041: 869,
 }
+# Types with values that Arrow's type can't hold; so are all arrays, which may have dimensions.
+_LIMITED = {NUMERIC, 1082, 1114, 1184}
 _BUILT_IN = {*_SCALARS, *_ARRAYS, *_ARRAYS.values()}
 
 
@@ -109,9 +112,15 @@ class TypeCatalog:
 
     Args:
         rows: of `TYPES_QUERY`.
+        unrepresentable: what becomes of values that Arrow's type can't hold.
     """
 
-    def __init__(self, rows: Iterable[PgType | tuple[object, ...]] = ()) -> None:
+    def __init__(
+        self,
+        rows: Iterable[PgType | tuple[object, ...]] = (),
+        unrepresentable: Unrepresentable = "null",
+    ) -> None:
+        self.unrepresentable = unrepresentable
         self._told: dict[int, PgType] = {}
         self.add(rows)
 
@@ -132,6 +141,8 @@ class TypeCatalog:
         """Return the Arrow type of a column."""
         oid, typmod = self._base(oid, typmod)
         element = self._element(oid)
+        if self._stays_text(oid):
+            return pa.string()
         if element is not None:
             return pa.list_(self.arrow_type(element, typmod))
         return _scalar(oid, typmod).arrow
@@ -144,6 +155,8 @@ class TypeCatalog:
         """
         oid, typmod = self._base(oid, typmod)
         element = self._element(oid)
+        if self._stays_text(oid):
+            return texts, 0
         if element is None:
             found = _scalar(oid, typmod).from_text(texts)
             return found, found.null_count - texts.null_count
@@ -151,6 +164,10 @@ class TypeCatalog:
         values, nulled = self.from_text(lists.flatten(), element, typmod)
         nulled += lists.null_count - texts.null_count
         return arrays.with_values(lists, values), nulled
+
+    def _stays_text(self, oid: int) -> bool:
+        is_limited = oid in _LIMITED or self._element(oid) is not None
+        return self.unrepresentable == "text" and is_limited
 
     def _base(self, oid: int, typmod: int) -> tuple[int, int]:
         """Return what a domain is made of, with the precision that the domain gives it."""
