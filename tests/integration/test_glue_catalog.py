@@ -6,10 +6,11 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fixtures.fan_outs import mirrored_names_are_folded
 from tests.fixtures.glue import java_aws_keys
 from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import tell_spark
+from tests.fixtures.spark import Lake, tell_spark
 
 from icestream.catalogs.glue import GlueCatalog, GlueCatalogOptions
 from icestream.contracts.faults import told
@@ -81,6 +82,13 @@ def test_glue_catalog_is_shared_with_spark(
     glue_catalog: GlueCatalog, spark: SparkSession, keys_for_java: None
 ) -> None:
     shared_both_ways(glue_catalog, spark, space="_")
+
+
+def test_names_that_differ_only_in_case_are_one_table(
+    glue_catalog: GlueCatalog, spark: SparkSession, keys_for_java: None, tmp_path: Path
+) -> None:
+    tell_spark(spark, glue_catalog)
+    mirrored_names_are_folded(Lake(spark, tmp_path, glue_catalog))
 
 
 def test_name_that_glue_cannot_have_is_explained(

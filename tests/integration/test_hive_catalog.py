@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.fan_outs import mirrored_names_are_folded, routed_names_are_folded
 from tests.fixtures.ports import closed_port, free_port
 from tests.fixtures.shared_catalog import shared_both_ways
-from tests.fixtures.spark import tell_spark
+from tests.fixtures.spark import Lake, tell_spark
 
 from icestream.catalogs.hive import HiveCatalog, HiveCatalogOptions
 from icestream.contracts.faults import told
@@ -58,6 +59,14 @@ class TestHiveCatalog(CatalogSuite):
 
 def test_hive_catalog_is_shared_with_spark(hive: HiveCatalog, spark: SparkSession) -> None:
     shared_both_ways(hive, spark, space="_")
+
+
+def test_names_that_differ_only_in_case_are_one_table(
+    hive: HiveCatalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    tell_spark(spark, hive)
+    routed_names_are_folded(Lake(spark, tmp_path, hive))
+    mirrored_names_are_folded(Lake(spark, tmp_path, hive))
 
 
 def test_namespaces_made_by_either_side_lie_below_the_warehouse(

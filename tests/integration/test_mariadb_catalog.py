@@ -6,11 +6,13 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fixtures.fan_outs import ids, planned, row, scripted
 from tests.fixtures.ports import closed_port
 from tests.fixtures.shared_catalog import shared_both_ways
+from tests.fixtures.spark import Lake, tell_spark
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
-from icestream.errors import RefusedError, UnreachableError
+from icestream.errors import RefusedError, SchemaMismatchError, UnreachableError
 from icestream.testing.catalog_suite import COLUMNS, CatalogSuite
 
 if TYPE_CHECKING:
@@ -68,6 +70,34 @@ def test_names_that_differ_in_case_or_accent_are_two_tables(mariadb_catalog: Jdb
 
     assert sorted(name for _, name in client.list_tables("db")) == names
     assert mariadb_catalog.find_table(("db", "ORDERS")) is None
+
+
+def test_twins_of_a_catalog_that_compares_names_loosely_are_refused(
+    mariadb: MariaDb, spark: SparkSession, tmp_path: Path
+) -> None:
+    database = mariadb.new_database()
+    catalog = in_mariadb(mariadb, tmp_path, database=database)
+    catalog.client()
+    with mariadb.connect(database) as connection, connection.cursor() as cursor:
+        # As Spark or PyIceberg make the table in a database with the server's default collation.
+        cursor.execute("ALTER TABLE iceberg_tables CONVERT TO CHARACTER SET utf8mb4")
+    tell_spark(spark, catalog)
+    lake = Lake(spark, tmp_path, catalog)
+    source = scripted(row(1, "orders"))
+    lake.run(planned(lake, source))
+    source.append_rows([row(2, "Orders"), row(3, "orders"), row(4, "items")])
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(planned(lake, source))
+
+    assert str(caught.value) == (
+        f"sink 'lake', {catalog.identity()}: 'db.Orders' and 'db.orders' are one table: the "
+        "catalog does not distinguish the two names\n"
+        "  Nothing of the batch was written. Give the tables names that differ in more than case "
+        "or accents, e.g. `route_by: lower(kind)`."
+    )
+    lake.run(planned(lake, source, route_by="lower(kind)"))
+    assert (ids(lake, "orders"), ids(lake, "items")) == ([1, 2, 3], [4])
+    catalog.close()
 
 
 def test_user_who_may_not_create_tables_can_use_those_that_exist(

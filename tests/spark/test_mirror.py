@@ -208,8 +208,9 @@ def test_two_tables_of_one_name_are_refused(lake: Lake) -> None:
 
     assert str(caught.value) == (
         "sink 'lake': two tables of the source would fill 'db.orders': 'shop.orders' and "
-        "'old.orders'\n  Leave `namespace` and `table` out, so that each goes by its own names, or "
-        "read one of them only."
+        "'old.orders'\n"
+        "  Leave `namespace` and `table` out, so that each has its own names, or read only one of "
+        "them. The catalog may ignore case: rename one of them at the source."
     )
 
 

@@ -61,6 +61,11 @@ def replay_name(pipeline: str) -> str:
     return f"{pipeline}/dlq"
 
 
+def pipeline_of(name: str) -> str:
+    """Return the pipeline that a mark belongs to, also one of replayed dead letters."""
+    return name.removesuffix("/dlq")
+
+
 def is_of_replay(mark: BatchMark) -> bool:
     """Tell whether a mark is of replayed dead letters, of which each replay has a query id."""
     return mark.pipeline.endswith("/dlq")

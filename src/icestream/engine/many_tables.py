@@ -19,6 +19,7 @@ from icestream.engine.crash_points import AFTER_TABLE, reach
 from icestream.engine.dead_letters import DeadLetters, row_as_json
 from icestream.engine.letters_once import are_held
 from icestream.engine.row_faults import INDEX_BITS, RowFaults, read_again
+from icestream.errors import BadRecordError
 from icestream.metrics.events import BatchSkipped, BatchSpread, BatchWritten, RecordsFailed
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Settled:
     Attributes:
         commits: what each commit did, by table.
         held: tables that held the batch already.
-        refused: how many rows became dead letters since their table did not take them, by table.
+        refused: how many rows no table took, by the table that they name.
+        keeps_refused: whether these became dead letters.
         letters: further dead letters.
         seconds: how long it took, from rows put aside to the last commit.
     """
@@ -53,6 +55,7 @@ class Settled:
     commits: Mapping[str, Commit] = field(default_factory=dict)
     held: tuple[str, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
+    keeps_refused: bool = True
     letters: int = 0
     seconds: float = 0.0
 
@@ -108,16 +111,24 @@ def settle(
     try:
         done = sink.commit_tables(outcome.files, mark, lambda: reach(AFTER_TABLE))
         dead_files = list(outcome.dead_files)
-        if done.refused:
-            if plan.on_error != "dead_letter" or plan.dead_letter is None:
-                raise _refusal(done)
-            dead_files += _write_letters(spark, plan, outcome.reading, done.refused, mark)
+        kept = done.refused if plan.on_error == "dead_letter" and plan.dead_letter else ()
+        if kept:
+            dead_files += _write_letters(spark, plan, outcome.reading, kept, mark)
+        elif done.refused and not _may_drop(plan, done.refused):
+            raise _refusal(done)
         _commit_letters(plan, dead_files, mark, letters_end)
     finally:
         sink.discard(outcome.files)
     refused = {one.table: one.rows for one in done.refused}
     letters = sum(file.rows for file in outcome.dead_files)
-    return Settled(done.commits, done.held, refused, letters, time.monotonic() - started)
+    took = time.monotonic() - started
+    return Settled(done.commits, done.held, refused, bool(kept), letters, took)
+
+
+def _may_drop(plan: PipelinePlan, refused: tuple[RefusedRows, ...]) -> bool:
+    """Tell whether rows were refused for what they say; a table that fails is no fault of rows."""
+    is_bad = all(isinstance(one.error, BadRecordError) for one in refused)
+    return plan.on_error == "drop" and is_bad
 
 
 def table_events(
@@ -135,7 +146,7 @@ def table_events(
         told = batch_written(pipeline, table, epoch, replace(result, commit=commit))
         yield replace(told, of_many=True)
     for table, rows in settled.refused.items():
-        yield RecordsFailed(pipeline, table, rows, rows)
+        yield RecordsFailed(pipeline, table, rows, rows if settled.keeps_refused else 0)
     total = result.commit
     yield BatchSpread(
         pipeline=pipeline,

@@ -119,6 +119,16 @@ def _takes_only_changes(config: Config, sink: Part) -> bool:
     return bool(users) and all(reads_changes(config, user) is not False for user in users)
 
 
+def same_table(config: Config, part: Part) -> PlanError:
+    """Return the problem of a sink whose dead letters would join its rows."""
+    options: Any = part.options
+    return PlanError(
+        f"{options.dead_letter!r} does not name a table of its own",
+        where=config.tree.where((*part.path, "dead_letter")),
+        todo="Write `namespace.table`, another one than the sink's.",
+    )
+
+
 class _SinkCheck:
     """The checks of one Iceberg sink."""
 
@@ -316,11 +326,7 @@ class _SinkCheck:
             )
         name = options.dead_letter_name()
         if name is not None and (name == (options.namespace, options.table) or not all(name[0])):
-            yield self._problem(
-                "dead_letter",
-                f"{options.dead_letter!r} does not name a table of its own",
-                "Write `namespace.table`, another one than the sink's.",
-            )
+            yield same_table(self.config, self.part)
 
     def _batching(self) -> Iterator[PlanError]:
         most, size = self.options.max_batch_rows, self.options.batch_size

@@ -11,7 +11,12 @@ from icestream.config.planned import planned_in
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.catalogs import CatalogChooser
-from icestream.plan.checks import cross_check, missing_field_problems, reserved_columns
+from icestream.plan.checks import (
+    cross_check,
+    missing_field_problems,
+    reserved_columns,
+    same_table,
+)
 from icestream.plan.expectation_checks import unknown_columns
 from icestream.plan.memory import batching_of
 from icestream.plan.paths import absolute, resolve
@@ -149,6 +154,10 @@ class _Planner:
             unknown = list(unknown_columns(self.config, sink_part, options.expect, source))
             if unknown:
                 raise ConfigError([*unknown])
+        dead_letter = self._dead_letter(sink_part)
+        if dead_letter is not None and dead_letter.identity() == sink.identity():
+            # Names may differ in case where the catalog ignores it.
+            raise ConfigError([same_table(self.config, sink_part)])
         return PipelinePlan(
             name=name,
             source_name=block.source,
@@ -158,7 +167,7 @@ class _Planner:
             batching=batching_of(options, self.config.block.spark.conf, self.running),
             restart=Restart(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
             on_error=options.on_error,
-            dead_letter=self._dead_letter(sink_part),
+            dead_letter=dead_letter,
             transforms=transforms,
             steps=tuple(self._step(part) for part in steps),
         )

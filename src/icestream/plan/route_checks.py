@@ -18,6 +18,12 @@ EXAMPLE = "Write a column, e.g. `route_by: kind`, or SQL that gives text: `lower
 def route_problems(config: Config, part: Part, options: IcebergOptions) -> Iterator[PlanError]:
     """Yield what is wrong with the `route_by` of a sink."""
     if options.route_by is None:
+        if "allowed_tables" in options.model_fields_set:
+            yield PlanError(
+                "without `route_by` the sink writes to one table, and ignores 'allowed_tables'",
+                where=config.tree.where((*part.path, "allowed_tables")),
+                todo="Take it out, or add `route_by`.",
+            )
         return
     tree, path = config.tree, (*part.path, "route_by")
     if options.table:

@@ -48,3 +48,11 @@ def test_route_by_that_is_no_expression_is_refused(text: str) -> None:
         f"{text!r}\n"
         "  Write a column, e.g. `route_by: kind`, or SQL that gives text: `lower(kind)`."
     )
+
+
+def test_allowed_tables_are_for_sinks_whose_tables_are_named_by_data() -> None:
+    assert message("namespace: sales", "table: orders", "allowed_tables: [sales.x]") == (
+        "orders.yaml:7:23 sinks.lake.config.allowed_tables: without `route_by` the sink writes to "
+        "one table, and ignores 'allowed_tables'\n"
+        "  Take it out, or add `route_by`."
+    )

@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from icestream.contracts.mark import pipeline_of
 from icestream.errors import CheckpointLostError, CommitConflictError, SchemaMismatchError
 from icestream.schemas.changes import AddColumn, RenameColumn
 from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within
@@ -89,7 +90,7 @@ class Fitting:
             schema=schema,
             spec=partition_spec(schema, parse_terms(options)),
             sort_order=sort_order(schema, parse_sort(options)),
-            properties=table_properties(options),
+            properties=table_properties(options, pipeline_of(target.pipeline)),
         )
         logger.info("created table %s", target.identity)
         return handle

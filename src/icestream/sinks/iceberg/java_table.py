@@ -108,6 +108,10 @@ class JavaTable:
         self.jvm = jvm
         self.java = table
 
+    def uuid(self) -> str:
+        """Return what identifies the table, whatever its name."""
+        return str(self.java.uuid())
+
     def read_state(self) -> TableState:
         """Return the table as the catalog has it now."""
         self.java.refresh()

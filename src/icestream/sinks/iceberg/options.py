@@ -13,6 +13,7 @@ from icestream.sinks.iceberg.publish_options import PublishOptions
 from icestream.storage.blocks import StorageBlocks
 
 Name = Annotated[str, StringConstraints(min_length=1)]
+TablePattern = Annotated[str, StringConstraints(pattern=r"^[^.]+(\.[^.]+)+$")]
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
 CommitMode = Literal["append", "overwrite", "overwrite_table", "overwrite_partitions", "upsert"]
 PLANNED: JsonDict = {"planned": True}
@@ -185,8 +186,14 @@ class IcebergOptions(StorageBlocks):
     route_by: Name | None = Field(
         None,
         description="Column, or Spark SQL expression, that names the table of each row, in place "
-        "of `table`: a bare name is one of `namespace`, `sales.orders` has its own. Tables are "
-        "made when missing, with the columns that their rows fill.",
+        "of `table`: a bare name is one of `namespace`, `sales.orders` needs `allowed_tables`. "
+        "Tables are made when missing, with the columns that their rows fill.",
+    )
+    allowed_tables: tuple[TablePattern, ...] = Field(
+        (),
+        description="Further tables that rows may name by `route_by`, and changes by the names of "
+        "their source: patterns such as `[sales.orders, audit.*]`. Without it, rows reach tables "
+        "of `namespace` alone, and neither writes to a table that the pipeline did not create.",
     )
     on_error: Literal["fail", "drop", "dead_letter"] = Field(
         "fail",

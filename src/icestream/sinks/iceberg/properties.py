@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.writer import WriteSettings
 
 MB = 1 << 20
+# Property of a table: the pipeline that created it.
+CREATED_BY = "icestream.created-by"
 # End of the name of the table that remembers the deleted keys of another one.
 TOMBSTONES = "__tombstones"
 # Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader knows.
@@ -25,8 +27,8 @@ RETRIES = {
 }
 
 
-def table_properties(options: IcebergOptions) -> dict[str, str]:
-    """Return the properties that a new table gets."""
+def table_properties(options: IcebergOptions, pipeline: str = "") -> dict[str, str]:
+    """Return the properties that a new table gets from the pipeline that creates it."""
     properties = {
         "format-version": str(options.format_version),
         "write.parquet.compression-codec": ICEBERG_CODECS.get(
@@ -38,6 +40,7 @@ def table_properties(options: IcebergOptions) -> dict[str, str]:
         "write.update.mode": "merge-on-read",
         "write.delete.mode": "merge-on-read",
         "write.merge.isolation-level": "snapshot",
+        **({CREATED_BY: pipeline} if pipeline else {}),
     }
     # A number is no level to Java's gzip: the table's other writers would fail on it.
     if options.compression_level is not None and options.compression != "gzip":

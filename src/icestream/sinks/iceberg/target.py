@@ -7,10 +7,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.mark import overtaken
-from icestream.errors import ConnectorError, IcestreamError
+from icestream.contracts.mark import overtaken, pipeline_of
+from icestream.errors import BadRecordError, ConnectorError, IcestreamError
 from icestream.sinks.iceberg import ledger
-from icestream.sinks.iceberg.properties import write_settings
+from icestream.sinks.iceberg.properties import CREATED_BY, write_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,6 +53,8 @@ class Target:
             else (*options.namespace, "")
         )
         self.namespace: tuple[str, ...] = tuple(namespace)
+        # Whether the table's name comes from data, so that only a table of our own is meant.
+        self.only_own = False
         self.seen: str | None = None
         self._session: SparkSession | None = None
         self._cache: Path | None = None
@@ -214,6 +216,24 @@ class Target:
         assert self._java is not None  # noqa: S101 - `open` comes first
         self._handle = self.fitting.create(self._java, columns)
         self.look()
+        self.refuse_foreign()
+
+    def refuse_foreign(self) -> None:
+        """Refuse a table that somebody else created, if data alone named it.
+
+        Raises:
+            BadRecordError: it was, and this pipeline never wrote to it.
+        """
+        if not self.only_own or self._state is None or self.seen is not None:
+            return
+        properties, own = self._state.properties, pipeline_of(self.pipeline)
+        if properties.get(CREATED_BY) == own or ledger.property_key(own) in properties:
+            return
+        raise BadRecordError(
+            "the table exists, and this pipeline did not create it",
+            todo="If the pipeline may write to it, list it in the sink: `allowed_tables: "
+            f"[{'.'.join((*self.namespace, self.table))}]`.",
+        )
 
     def writer(self, file_schema: Schema | None = None, *, in_order: bool = True) -> IcebergWriter:
         """Return a writer of data files for the table as it is now.

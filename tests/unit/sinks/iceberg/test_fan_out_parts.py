@@ -25,7 +25,12 @@ from icestream.sinks.iceberg.sweeping import sweep
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMING = TableNaming(Abilities(nested_namespaces=True), dead_letter=("db", "dead"))
+NAMING = TableNaming(
+    Abilities(nested_namespaces=True),
+    namespace=("db",),
+    allowed=("sales.*", "a.b.orders"),
+    dead_letter=("db", "dead"),
+)
 ROUTE_BY_KIND = Route(("kind",), ("db",), NAMING)
 COLUMNS = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("note", pa.string())])
 
@@ -77,31 +82,48 @@ def test_value_names_a_table(value: str, table: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("", "it is empty"),
-        ("sales.", "it is empty"),
-        ("..", "it is empty"),
-        ("../secret", "it is empty"),
-        ("a/b", "it contains a path separator"),
-        ("a\\b", "it contains a path separator"),
-        ("a\nb", "it contains a control character"),
-        (" a", "it begins or ends with a space"),
-        ("a#b", "it contains '?' or '#', which cannot be part of a file location"),
-        ("dead", "it is the dead-letter table"),
-        ("db.dead", "it is the dead-letter table"),
-        ("orders__tombstones", "such a table stores the deleted keys of another one"),
-        ("__icestream", "rows are staged in a folder of that name"),
+        ("", "is not a valid table name: it is empty"),
+        ("sales.", "is not a valid table name: it is empty"),
+        ("..", "is not a valid table name: it is empty"),
+        ("../secret", "is not a valid table name: it is empty"),
+        ("a/b", "is not a valid table name: it contains a path separator"),
+        ("a\\b", "is not a valid table name: it contains a path separator"),
+        ("a\nb", "is not a valid table name: it contains a control character"),
+        (" a", "is not a valid table name: it begins or ends with a space"),
+        ("dead", "is the dead-letter table"),
+        ("db.dead", "is the dead-letter table"),
+        ("orders__tombstones", "is reserved for the deleted keys of another table"),
+        ("hr.payroll", "is outside of namespace 'db', and `allowed_tables` does not list it"),
+        ("sales.eu.x", "is outside of namespace 'db', and `allowed_tables` does not list it"),
+        ("__icestream", "is reserved for the folder in which rows are staged"),
     ],
 )
 def test_value_that_names_no_table_is_refused(value: str, reason: str) -> None:
-    with pytest.raises(ValueError, match="is not a valid table name") as caught:
+    with pytest.raises(ValueError, match="route_by") as caught:
         ROUTE_BY_KIND.table_of(value)
-    assert str(caught.value) == f"route_by: {value!r} is not a valid table name: {reason}"
+    assert str(caught.value) == f"route_by: {value!r} {reason}"
 
 
 def test_long_name_is_refused_and_shown_in_short() -> None:
     with pytest.raises(ValueError, match="longer than 255 bytes") as caught:
         ROUTE_BY_KIND.table_of("x" * 300)
     assert f"'{'x' * 57}...' is not" in str(caught.value)
+
+
+def test_spellings_of_one_table_are_one_where_the_catalog_ignores_case() -> None:
+    naming = TableNaming(
+        Abilities(case_sensitive=False), ("DB",), ("Sales.O*",), dead_letter=("db", "dead")
+    )
+    route = Route(("kind",), ("DB",), naming)
+
+    assert route.tables(pa.array(["Orders", "orders", "dB.ORDERS", "SALES.Orders"])) == {
+        "Orders": ("db", "orders"),
+        "orders": ("db", "orders"),
+        "dB.ORDERS": ("db", "orders"),
+        "SALES.Orders": ("sales", "orders"),
+    }
+    with pytest.raises(ValueError, match="'DEAD' is the dead-letter table"):
+        route.table_of("DEAD")
 
 
 def test_nested_namespace_is_refused_where_the_catalog_has_none() -> None:

@@ -1,8 +1,9 @@
-"""The names of tables that rows or a source choose: which are valid, and which are reserved."""
+"""The names of tables that rows or a source choose: which are valid, and which they may choose."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.identifiers import name_problem
@@ -25,36 +26,57 @@ class TableNaming:
 
     Attributes:
         abilities: what the catalog makes of names.
+        namespace: the only one that may be named, beside what `allowed` lists; None for any.
+        allowed: patterns of further tables, `namespace.table`.
         dead_letter: the dead-letter table of the sink.
     """
 
     abilities: Abilities
+    namespace: Identifier | None = None
+    allowed: tuple[str, ...] = ()
     dead_letter: Identifier | None = None
 
     @classmethod
     def of(cls, options: IcebergOptions, catalog: Catalog[Any]) -> TableNaming:
         """Return the rules of a sink."""
         dead = options.dead_letter_name()
-        stored = catalog.abilities.stored_name
-        return cls(catalog.abilities, None if dead is None else stored((*dead[0], dead[1])))
+        return cls(
+            catalog.abilities,
+            None if options.route_by is None else options.namespace,
+            options.allowed_tables,
+            None if dead is None else catalog.abilities.stored_name((*dead[0], dead[1])),
+        )
+
+    def lists(self, identifier: Identifier) -> bool:
+        """Tell whether the file allows a table by name, whoever created it."""
+        patterns = [self.abilities.stored_name(tuple(one.split("."))) for one in self.allowed]
+        return any(
+            len(pattern) == len(identifier) and all(map(fnmatchcase, identifier, pattern))
+            for pattern in patterns
+        )
 
     def identifier(self, namespace: Sequence[str], table: str) -> Identifier:
         """Return the identifier that a namespace and a table's name stand for.
 
         Raises:
-            ValueError: there can't be such a table; the message says why.
+            ValueError: no row may name that table; the message says why, behind the name.
         """
         for part in (*namespace, table):
             problem = name_problem(part)
             if problem is not None:
-                raise ValueError(problem)
+                raise ValueError(f"is not a valid table name: {problem}")
         if len(namespace) > 1 and not self.abilities.nested_namespaces:
-            raise ValueError("the catalog has no nested namespaces")
+            raise ValueError("is not a valid table name: the catalog has no nested namespaces")
         identifier = self.abilities.stored_name((*namespace, table))
         if identifier == self.dead_letter:
-            raise ValueError("it is the dead-letter table")
+            raise ValueError("is the dead-letter table")
         if identifier[-1].endswith(TOMBSTONES):
-            raise ValueError("such a table stores the deleted keys of another one")
+            raise ValueError("is reserved for the deleted keys of another table")
         if identifier[-1] == STAGING:
-            raise ValueError("rows are staged in a folder of that name")
+            raise ValueError("is reserved for the folder in which rows are staged")
+        own = None if self.namespace is None else self.abilities.stored_name(self.namespace)
+        if own is not None and identifier[:-1] != own and not self.lists(identifier):
+            raise ValueError(
+                f"is outside of namespace {'.'.join(own)!r}, and `allowed_tables` does not list it"
+            )
         return identifier

@@ -93,9 +93,7 @@ class Route:
         try:
             return self.naming.identifier(namespace or self.namespace, table)
         except ValueError as exc:
-            raise ValueError(
-                f"route_by: {shorten(value)!r} is not a valid table name: {exc}"
-            ) from None
+            raise ValueError(f"route_by: {shorten(value)!r} {exc}") from None
 
     def tables(self, values: pa.Array) -> dict[str, Identifier]:
         """Return the table of each name among the values.

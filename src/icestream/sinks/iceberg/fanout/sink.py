@@ -126,13 +126,16 @@ class FanOutSink(TablesSink):
         tables = self.tables
         mark = replace(mark, generation=tables.kept.kept.generation)
         named = sorted({table for file in files for table in file.what["tables"]})
-        # Before any of them is made: after a crash, each is known to hold rows or to lack them.
-        tables.kept.add(frozenset(named))
         sinks = {table: tables.sink(table) for table in named}
         shares = shares_of(files, sinks, self.catalog.pyiceberg_properties())
+        tables.each(lambda share: self._open(share, mark), shares)
+        opened = [share for share in shares if share.error is None]
+        # Before any of them is made: after a crash, each is known to hold rows or to lack them.
+        tables.kept.add(frozenset(share.table for share in opened))
         if self._touched is not None:
-            self._touched = list(sinks.values())
-        tables.each(lambda share: self._prepare(share, mark), shares)
+            self._touched = [share.sink for share in opened]
+        tables.each(lambda share: self._prepare(share, mark), opened)
+        tables.refuse_twins(share.table for share in opened if share.error is None)
         ready = [share for share in shares if share.is_ready]
         pieces = [(share.staged, share.writer) for share in ready if share.writer is not None]
         order = () if self._sorts_themselves else parse_sort(self.options)
@@ -149,13 +152,22 @@ class FanOutSink(TablesSink):
             refused=tuple(share.refused() for share in shares if share.error is not None),
         )
 
+    def _open(self, share: Share, mark: BatchMark) -> None:
+        from icestream.sinks.iceberg.java import java_errors
+
+        try:
+            self.tables.open_new(share.table)
+            self.tables.refuse_stranger(share.table, mark)
+        except java_errors() as exc:
+            share.refuse(self.tables.refusal(share.sink, exc), mark)
+        except IcestreamError as exc:
+            share.refuse(exc, mark)
+
     def _prepare(self, share: Share, mark: BatchMark) -> None:
         from icestream.sinks.iceberg.java import java_errors
 
         assert self._columns is not None  # noqa: S101 - `prepare` comes first
         try:
-            self.tables.open_new(share.table)
-            self.tables.refuse_stranger(share.table, mark)
             if self._holds(share.sink, mark):
                 share.is_held = True
                 return

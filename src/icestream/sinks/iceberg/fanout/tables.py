@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from icestream.contracts.faults import told
 from icestream.contracts.identifiers import folder_name
 from icestream.contracts.mark import is_of_replay
-from icestream.errors import CheckpointLostError, TransientError
+from icestream.errors import (
+    BadRecordError,
+    CheckpointLostError,
+    SchemaMismatchError,
+    TransientError,
+)
 from icestream.sinks.iceberg.fanout.memory import Memory
+from icestream.sinks.iceberg.fanout.naming import TableNaming
 from icestream.sinks.iceberg.fanout.shares import OF_ALL_TABLES, catalog_refused
 from icestream.sinks.iceberg.properties import TOMBSTONES
 
@@ -61,6 +67,7 @@ class Tables:
         self._sinks: dict[Identifier, IcebergSink] = {}
         self._strangers: list[BatchMark] = []
         self._opened_late: set[Identifier] = set()
+        self._by_uuid: dict[str, Identifier] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._spark: SparkSession | None = None
         self._java: JavaCatalog | None = None
@@ -90,10 +97,12 @@ class Tables:
         self._spark, self._pipeline, self._cache = spark, pipeline, cache
         self._catalog.client()
         self._java = JavaCatalog(spark, self._catalog.name)
+        self._by_uuid = {}
         self._pool = self._pool or ThreadPoolExecutor(AT_ONCE, "icestream-table")
         self.memory = Memory(cache)
         if self.memory.is_there:
-            known = sorted(self.memory.kept.tables)
+            stored = self._catalog.abilities.stored_name
+            known = sorted({stored(table) for table in self.memory.kept.tables})
             self._sinks = dict(zip(known, self.each(self._opened, known), strict=True))
             self._strangers = []
         else:
@@ -120,7 +129,8 @@ class Tables:
                 names = client.list_tables(namespace)
                 tables |= {(*namespace, name[-1]) for name in names}
         tables = {name for name in tables if not name[-1].endswith(TOMBSTONES)}
-        return tables if dead is None else tables - {(*dead[0], dead[1])}
+        stored = self._catalog.abilities.stored_name
+        return tables if dead is None else tables - {stored((*dead[0], dead[1]))}
 
     def sink(self, table: Identifier) -> IcebergSink:
         """Return the sink of a table, which is opened when it is first needed."""
@@ -133,14 +143,49 @@ class Tables:
             options = self._options.model_copy(update=given)
             kind = self._kind or IcebergSink
             known = self._sinks[table] = kind(options, self._catalog, self._name)
+            naming = TableNaming.of(self._options, self._catalog)
+            known.target.only_own = not self._options.table and not naming.lists(table)
         return known
 
     def open_new(self, table: Identifier) -> None:
-        """Open a table that was not known at the start."""
+        """Open a table that was not known at the start.
+
+        Raises:
+            BadRecordError: somebody else created it, and the file does not list it.
+        """
         sink = self._sinks[table]
         if not sink.target.is_open:
             self._open(sink, table)
             self._opened_late.add(table)
+        try:
+            sink.target.refuse_foreign()
+        except BadRecordError:
+            # Not one of ours: it has no part in where we resume, nor in what we publish.
+            del self._sinks[table]
+            raise
+
+    def refuse_twins(self, tables: Iterable[Identifier]) -> None:
+        """Refuse two names for one table, before any row is written to it.
+
+        Some servers ignore case or accents without declaring it. Under its second name the table
+        would seem to hold the batch already, and the rows of that name would be lost.
+
+        Raises:
+            SchemaMismatchError: two names mean one table.
+        """
+        for table in tables:
+            target = self._sinks[table].target
+            first = (
+                self._by_uuid.setdefault(target.handle.uuid(), table) if target.exists else table
+            )
+            if first != table:
+                raise SchemaMismatchError(
+                    f"{'.'.join(first)!r} and {'.'.join(table)!r} are one table: the catalog does "
+                    "not distinguish the two names",
+                    where=self._where,
+                    todo="Nothing of the batch was written. Give the tables names that differ in "
+                    "more than case or accents, e.g. `route_by: lower(kind)`.",
+                )
 
     def refuse_stranger(self, table: Identifier, mark: BatchMark) -> None:
         """Look whether a table that was opened late holds rows that nobody has reckoned with.

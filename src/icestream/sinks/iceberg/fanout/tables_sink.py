@@ -28,7 +28,9 @@ class TablesSink(ManyTables[IcebergOptions]):
     _replaces = False
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
-        self.options = options
+        stored = catalog.abilities.stored_name(options.namespace)
+        is_stored = stored == options.namespace
+        self.options = options if is_stored else options.model_copy(update={"namespace": stored})
         self.catalog = catalog
         self.name = name
         self._tables: Tables | None = None

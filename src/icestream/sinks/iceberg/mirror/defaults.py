@@ -36,7 +36,7 @@ def identifier_of(options: IcebergOptions, shape: Shape, catalog: Catalog[Any]) 
         target = shorten(".".join((*namespace, table)))
         raise SchemaMismatchError(
             f"table {shorten('.'.join(shape.table))!r} of the source cannot be mirrored: "
-            f"{target!r} is not a valid table name: {exc}",
+            f"{target!r} {exc}",
             todo="Rename it at the source, or leave it out of the tables that the source reads. "
             "If it is the only one, name its target with `namespace` and `table`.",
         ) from None

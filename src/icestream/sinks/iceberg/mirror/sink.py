@@ -81,13 +81,15 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         for columns in shapes:
             by_table.setdefault(shape_of(columns).table, []).append(columns)
         named = {source: self._named(source, found) for source, found in by_table.items()}
-        self.tables.kept.add(frozenset(named.values()))
         sinks: dict[tuple[str, ...], Any] = {
             source: self.tables.sink(table) for source, table in named.items()
         }
+        self.tables.each(self._open, sinks.values())
+        self.tables.kept.add(frozenset(named.values()))
         self.tables.each(
             lambda source: self._ready(sinks[source], by_table[source]), list(by_table)
         )
+        self.tables.refuse_twins(named.values())
         self._expected = sinks
         for source, table in sinks.items():
             self._newest[source] = replace(table.cover.shape, is_first=False).on(
@@ -106,17 +108,22 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
                 f"two tables of the source would fill {'.'.join(table)!r}: {'.'.join(owner)!r} and "
                 f"{'.'.join(source)!r}",
                 where=f"sink {self.name!r}",
-                todo="Leave `namespace` and `table` out, so that each goes by its own names, or "
-                "read one of them only.",
+                todo="Leave `namespace` and `table` out, so that each has its own names, or read "
+                "only one of them. The catalog may ignore case: rename one of them at the source.",
             )
         return table
+
+    def _open(self, table: MirrorTable) -> None:
+        try:
+            self.tables.open_new(table.identifier)
+        except IcestreamError as exc:
+            raise exc.at(f"table {table.identity()}") from exc.__cause__
 
     def _ready(self, table: MirrorTable, shapes: list[pa.Schema]) -> None:
         from icestream.sinks.iceberg.java import java_errors
         from icestream.sinks.iceberg.mirror.columns import cover_of
 
         try:
-            self.tables.open_new(table.identifier)
             cover = cover_of(shapes, table.columns(), op_name=op_name_of(self.options))
             table.follow(replace(cover, keeps_missing=self.keeps_missing_fields()))
         except java_errors() as exc:

@@ -1,0 +1,114 @@
+"""Rows and sources that name tables: other people's tables are reached by a list alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fixtures.fan_outs import ids, planned, row, scripted, tables
+from tests.fixtures.scripted_orders import mirror, of_orders, order, rows, snapshot
+
+from icestream.errors import BadRecordError
+from icestream.metrics.events import RecordsFailed
+from icestream.testing.scripted_changes import ScriptedChanges
+
+if TYPE_CHECKING:
+    from tests.fixtures.spark import Lake
+
+OUTSIDE = "is outside of namespace 'db', and `allowed_tables` does not list it"
+
+
+@pytest.fixture
+def payroll(lake: Lake) -> Lake:
+    """A lake with a table `payroll` of somebody else, in two namespaces."""
+    for namespace in ("hr", "db"):
+        lake.sql(f"CREATE NAMESPACE {lake.name}.{namespace}")
+        lake.sql(f"CREATE TABLE {lake.name}.{namespace}.payroll (salary bigint) USING iceberg")
+    return lake
+
+
+def is_untouched(lake: Lake, namespace: str) -> bool:
+    table = lake.catalog.client().load_table((namespace, "payroll"))
+    return table.schema().column_names == ["salary"] and table.current_snapshot() is None
+
+
+def test_row_reaches_no_other_namespace(payroll: Lake) -> None:
+    with pytest.raises(BadRecordError) as caught:
+        payroll.run(planned(payroll, scripted(row(1, "a"), row(2, "hr.payroll"))))
+
+    assert caught.value.what == f"route_by: 'hr.payroll' {OUTSIDE}"
+    assert caught.value.exit_code == 5
+    assert is_untouched(payroll, "hr")
+
+
+def test_row_reaches_no_table_that_somebody_else_created(payroll: Lake) -> None:
+    with pytest.raises(BadRecordError) as caught:
+        payroll.run(planned(payroll, scripted(row(1, "a"), row(2, "payroll"))))
+
+    name = f"{payroll.name}.db.payroll"
+    assert str(caught.value) == (
+        f"pipeline 'events', batch 0, table {name}: the table exists, and this pipeline did not "
+        "create it\n"
+        "  If the pipeline may write to it, list it in the sink: `allowed_tables: [db.payroll]`.\n"
+        "  1 other table of the batch holds it now; a replay leaves what is held as it is."
+    )
+    assert is_untouched(payroll, "db")
+
+
+@pytest.mark.parametrize("on_error", ["drop", "dead_letter"])
+def test_rows_that_name_foreign_tables_follow_on_error(payroll: Lake, on_error: str) -> None:
+    source = scripted(row(1, "a"), row(2, "hr.payroll"), row(3, "payroll"), row(4, "a"))
+    payroll.run(planned(payroll, source, on_error=on_error))
+    source.append_rows([row(5, "payroll"), row(6, "a")])
+    payroll.run(planned(payroll, source, on_error=on_error))
+
+    assert ids(payroll, "a") == [1, 4, 6]
+    assert is_untouched(payroll, "hr")
+    assert is_untouched(payroll, "db")
+    failed = [event for event in payroll.events if isinstance(event, RecordsFailed)]
+    assert sum(event.count for event in failed) == 3
+    assert sum(event.dead_letters for event in failed) == (0 if on_error == "drop" else 3)
+    if on_error == "dead_letter":
+        assert {letter["reason"] for letter in payroll.rows("dead")} == {
+            f"route_by: 'hr.payroll' {OUTSIDE}",
+            f"table {payroll.name}.db.payroll: the table exists, and this pipeline did not create "
+            "it",
+        }
+
+
+def test_listed_tables_are_reached(payroll: Lake) -> None:
+    source = scripted(row(1, "hr.payroll"), row(2, "payroll"), row(3, "audit.x"))
+    allowed = ("hr.pay*", "db.payroll", "audit.*")
+
+    payroll.run(planned(payroll, source, allowed_tables=allowed))
+
+    assert ids(payroll, "payroll") == [2]
+    assert tables(payroll, "audit") == ["x"]
+    found = payroll.sql("SELECT id FROM lake.hr.payroll")
+    assert [one["id"] for one in found] == [1]
+
+
+def test_tables_of_another_pipeline_are_foreign_and_its_own_are_not(lake: Lake) -> None:
+    source = scripted(row(1, "a"))
+    lake.run(planned(lake, source))
+    lake.run(planned(lake, source), beginning="start-over")
+    with pytest.raises(BadRecordError, match="this pipeline did not create it"):
+        lake.run(planned(lake, source, name="other"), beginning="start-over")
+
+    assert ids(lake, "a") == [1, 1]
+
+
+def test_mirror_replaces_no_table_that_somebody_else_created(lake: Lake) -> None:
+    lake.sql(f"CREATE NAMESPACE {lake.name}.shop")
+    lake.sql(f"CREATE TABLE {lake.name}.shop.orders AS SELECT 7L AS id, 'theirs' AS note")
+    source = ScriptedChanges([snapshot(order(1, "ours"))], [of_orders(order(2, "ours"))])
+    with pytest.raises(BadRecordError) as caught:
+        lake.run(mirror(lake, source))
+
+    assert str(caught.value) == (
+        f"table {lake.name}.shop.orders: the table exists, and this pipeline did not create it\n"
+        "  If the pipeline may write to it, list it in the sink: `allowed_tables: [shop.orders]`."
+    )
+    assert rows(lake) == [order(7, "theirs")]
+    lake.run(mirror(lake, source, allowed_tables=("shop.*",)))
+    assert rows(lake) == [order(1, "ours"), order(2, "ours")]
