@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import struct
+import time
 import uuid
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from threading import Timer
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import fastavro
 import pyarrow as pa
@@ -14,14 +17,17 @@ from confluent_kafka import Producer
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import ConnectorError, RefusedError, SourceChangedError
-from icestream.sources.kafka import KafkaOptions, KafkaSource
+from icestream.plan.plan import Batching
+from icestream.sources.kafka import KafkaOptions, KafkaSource, positions
 from icestream.testing.source_suite import SourceSuite, System
 
 if TYPE_CHECKING:
     from tests.fixtures.kafka import KafkaBroker
     from tests.fixtures.schema_registry import SchemaRegistry
+    from tests.fixtures.spark import Lake
 
     from icestream.contracts.position import Position
+    from icestream.contracts.source import Split
 
 
 def source_of(broker: KafkaBroker, *topics: str, **changes: Any) -> KafkaSource:
@@ -199,11 +205,100 @@ def test_topic_made_anew_is_noticed(kafka_broker: KafkaBroker) -> None:
     new = anew.first()["topics"][topic]["id"]
     assert new != old
     assert str(caught.value) == (
-        f"source kafka {kafka_broker.bootstrap}: topic {topic!r} was deleted and made anew since "
-        f"the checkpoint (id {old!r}, now {new!r})\n"
+        f"source kafka {kafka_broker.bootstrap}: topic {topic!r} was deleted and created again "
+        f"since the checkpoint (id {old!r}, now {new!r})\n"
         "  Its offsets mean other records now. Restore the old topic, or read the new one from its "
         "beginning by `icestream run --start-over`."
     )
+
+
+class RecreatedTopic(KafkaSource):
+    """A source whose topic is deleted and created again at one moment of the second batch."""
+
+    moment = ""
+    broker: ClassVar[KafkaBroker]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KafkaSource, (self.options,)  # tasks know nothing of this module
+
+    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+        if self.moment == "admission" and offset_of(start):
+            self._recreate()
+        return super().cap(start, end, max_rows)
+
+    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+        if self.moment == "read" and offset_of(start):
+            self._recreate()
+        return super().splits(start, end, slots)
+
+    def refuse_changed(self, start: Position, end: Position) -> None:
+        super().refuse_changed(start, end)
+        if self.moment == "after the first check" and offset_of(start):
+            self._recreate()
+
+    def _recreate(self) -> None:
+        RecreatedTopic.moment = ""
+        recreate(self.broker, self.options.topics[0])
+
+
+def offset_of(position: Position) -> int:
+    return sum(positions.offsets_of(position).values())
+
+
+@pytest.mark.parametrize("moment", ["admission", "read", "after the first check"])
+def test_topic_created_again_while_the_pipeline_runs_is_noticed(
+    kafka_broker: KafkaBroker, lake: Lake, moment: str
+) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, [f"old-{n}" for n in range(20)])
+    RecreatedTopic.moment, RecreatedTopic.broker = moment, kafka_broker
+    source = RecreatedTopic(source_of(kafka_broker, topic).options)
+    plan = lake.plan(source, batching=Batching(1, 0.1, 10))
+    with pytest.raises(SourceChangedError, match="was deleted and created again"):
+        lake.run(plan)
+    with pytest.raises(SourceChangedError, match="was deleted and created again"):
+        lake.run(plan)
+
+    assert [row["value"] for row in lake.rows()] == [f"old-{n}" for n in range(10)]
+    lake.run(plan, beginning="start-over")
+    new = [row["value"] for row in lake.rows() if row["value"].startswith("new")]
+    assert sorted(new) == sorted(f"new-{n}" for n in range(100))
+
+
+def test_topic_created_again_at_any_moment_is_read_whole_or_refused(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic, delay = kafka_broker.new_topic(), random.uniform(0, 0.5)  # noqa: S311
+    kafka_broker.produce(topic, [f"old-{n}" for n in range(50)])
+    source, seen = source_of(kafka_broker, topic), []
+    current = source.first()
+    recreated = Timer(delay, recreate, (kafka_broker, topic))
+    recreated.start()
+    deadline, refusal = time.monotonic() + 60, None
+    while refusal is None and time.monotonic() < deadline:
+        try:
+            end = source.cap(current, source.newest(current), 7)
+            source.refuse_changed(current, end)
+            read = values(source, current, end)
+            source.refuse_changed(current, end)
+        except (SourceChangedError, ConnectorError) as exc:  # noqa: PERF203
+            # While the topic is gone, that is what is said.
+            refusal = exc if "created again" in str(exc) else None
+        else:
+            seen += read
+            current = end
+    recreated.join()
+
+    assert refusal is not None
+    # Nothing of the new topic was taken for what follows in the old one.
+    assert [value.decode() for value in seen] == [f"old-{n}" for n in range(len(seen))], delay
+
+
+def recreate(broker: KafkaBroker, topic: str) -> None:
+    broker.delete_topic(topic)
+    wait_until(lambda: topic not in broker.topics(), "the topic to go")
+    broker.create_topic(topic)
+    broker.produce(topic, [f"new-{n}" for n in range(100)])
 
 
 def test_records_gone_by_retention_are_noticed(kafka_broker: KafkaBroker) -> None:

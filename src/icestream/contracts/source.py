@@ -100,6 +100,17 @@ class Source(ABC, Generic[OptionsT]):
         say `changes`.
         """
 
+    def refuse_changed(self, start: Position, end: Position) -> None:
+        """Refuse a range whose positions no longer mean the records that they meant.
+
+        Called on the driver before each batch is read, and again when the tasks have read all of
+        it, before anything is committed. What holds both times held while the batch was read.
+
+        Raises:
+            SourceChangedError: another topic, table or log has taken the place of the one that
+                the positions are of.
+        """
+
     def decoder(self) -> Decoder | None:
         """Return what decodes this source's records; None if `read` gives rows already."""
         return None

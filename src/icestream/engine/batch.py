@@ -15,7 +15,7 @@ from icestream.engine.expectations import unmet_expectation
 from icestream.engine.letters_once import are_written
 from icestream.engine.many_tables import Settled, checked, is_settled, settle, table_events
 from icestream.engine.outcome import Outcome, bad_record, discard, letters_of
-from icestream.errors import AttentionError, SchemaMismatchError
+from icestream.errors import AttentionError, IcestreamError, SchemaMismatchError
 from icestream.metrics.events import BatchSkipped, BatchWritten, ExpectationUnmet, RecordsFailed
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BatchResult:
 
     @property
     def refused(self) -> int:
-        """Rows that became dead letters since their table did not take them."""
+        """Rows that the table they name did not take."""
         return sum(self.tables.refused.values()) if self.tables is not None else 0
 
 
@@ -123,11 +123,13 @@ def write_once(
     started = time.monotonic()
     slots = spark.sparkContext.defaultParallelism
     splits = tuple(plan.source.splits(mark.start, mark.end, slots))
+    plan.source.refuse_changed(mark.start, mark.end)
     reach("before-write")
     if isinstance(plan.sink, MirroredTables):
         outcome = write_changes(spark, plan, plan.sink, splits, mark)
     else:
         outcome = write_files(spark, plan, columns, splits, mark)
+    _refuse_changed(plan, outcome, mark)
     write_secs = time.monotonic() - started
     reach("before-commit")
     tables = None
@@ -141,6 +143,15 @@ def write_once(
     bad = outcome.bad + outcome.unmet_rows
     unmet = dict(outcome.unmet)
     return BatchResult(outcome.rows, bad, write_secs, commit, dead_letters, unmet, tables)
+
+
+def _refuse_changed(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> None:
+    """Discard what was written if the source was replaced while it was read."""
+    try:
+        plan.source.refuse_changed(mark.start, mark.end)
+    except IcestreamError:
+        discard(plan, outcome)
+        raise
 
 
 def _commit(sink: Sink[Any], files: list[WrittenFile], mark: BatchMark) -> Commit | None:

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import wait
 from dataclasses import dataclass
 from difflib import get_close_matches
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka.admin
@@ -75,12 +76,13 @@ def build_client(kind: Any, settings: dict[str, Any], brokers: tuple[str, ...]) 
 
 
 class Cluster:
-    """A connection that is made on first use, for one thread."""
+    """A connection that is made on first use. Several threads may ask, one at a time."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._brokers = options.brokers
         self._faults: list[KafkaError] = []
         self._has_answered = False
+        self._lock = Lock()
         settings = {**options.client_settings(), "error_cb": self._faults.append}
         self._admin: AdminClient = build_client(AdminClient, settings, options.brokers)
 
@@ -177,7 +179,8 @@ class Cluster:
 
     def _answers(self, asked: Mapping[Any, Future[Any]]) -> tuple[dict[Any, Any], list[KafkaError]]:
         """Wait for answers; what does not exist is in neither part of the result."""
-        self._await(asked)
+        with self._lock:
+            self._await(asked)
         answers, faults = {}, []
         for key, future in asked.items():
             try:

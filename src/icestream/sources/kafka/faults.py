@@ -132,3 +132,14 @@ def expired(place: str, wanted: int, lowest: int, brokers: Sequence[str]) -> Sou
         "over by `icestream run --start-over`: that reads every record which is left again, next "
         "to what the table holds. Longer retention avoids this.",
     )
+
+
+def truncated(place: str, wanted: int, end: int, brokers: Sequence[str]) -> SourceChangedError:
+    """Return the error for a partition that ends before what was read, or promised, of it."""
+    return SourceChangedError(
+        f"{place}: read up to offset {wanted}, and now it ends at {end}",
+        where=where_is(brokers),
+        todo="The partition lost records that were read. Check the cluster, then start over by "
+        "`icestream run --start-over`: that reads every record again, next to what the table "
+        "holds.",
+    )

@@ -13,7 +13,13 @@ from icestream.contracts.records import Records
 from icestream.decode.formats import CHANGES, RECORD_KEY, RECORD_TOPIC
 from icestream.errors import TransientError
 from icestream.sources.kafka.cluster import build_client
-from icestream.sources.kafka.faults import expired, is_out_of_range, to_error, where_is
+from icestream.sources.kafka.faults import (
+    expired,
+    is_out_of_range,
+    to_error,
+    truncated,
+    where_is,
+)
 
 # librdkafka's message, whose own stub allows None for what an assigned consumer always has.
 Message: TypeAlias = Any
@@ -154,9 +160,11 @@ class _SpanReader:
             if message.partition() == span.partition and message.topic() == span.topic:
                 self._next = max(self._next, message.offset())
         elif is_out_of_range(error):
-            lowest, _ = self._consumer.get_watermark_offsets(
+            lowest, end = self._consumer.get_watermark_offsets(
                 TopicPartition(span.topic, span.partition), timeout=10
             )
+            if end < self._next:
+                raise truncated(place, self._next, end, self._options.brokers)
             raise expired(place, self._next, lowest, self._options.brokers)
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             # A lost connection is made again by librdkafka; if not, silence ends the wait.

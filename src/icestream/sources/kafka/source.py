@@ -16,7 +16,7 @@ from icestream.decode.formats import CHANGES, make_change_decoder, make_decoder,
 from icestream.errors import ConnectorError, SourceChangedError, TransientError
 from icestream.sources.kafka import positions
 from icestream.sources.kafka.cluster import Cluster, Topic
-from icestream.sources.kafka.faults import expired, where_is
+from icestream.sources.kafka.faults import expired, truncated, where_is
 from icestream.sources.kafka.options import KafkaOptions, StartingPlace
 from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
 
@@ -108,7 +108,8 @@ class KafkaSource(Source[KafkaOptions]):
         is_due = time.monotonic() - self._described_at >= _DESCRIBE_SECS
         topics = self._describe() if is_due else self._topics
         if is_due:
-            self._refuse_changed(current, topics)
+            self._warn_of_lost(current, topics)
+            self._refuse_other_ids(current, topics)
         ends = self._connected().latest(_partitions(topics))
         if is_due:
             self._refuse_gone(before, ends)
@@ -134,6 +135,14 @@ class KafkaSource(Source[KafkaOptions]):
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
         """Cut by partitions, and long partitions further when there are few."""
         return positions.splits(start, end, slots)
+
+    def refuse_changed(self, start: Position, end: Position) -> None:
+        """Compare the ids of the topics to be read with those that the offsets are of.
+
+        A topic that is gone is left to the reader: what it could read is of the old topic.
+        """
+        read = {span.topic for span in positions.spans(start, end)}
+        self._refuse_other_ids(end, self._connected().describe(read))
 
     def read(self, split: Split) -> Iterator[Records]:
         """Yield the records of a split, offset by offset."""
@@ -210,17 +219,19 @@ class KafkaSource(Source[KafkaOptions]):
         self._topics, self._described_at = topics, time.monotonic()
         return topics
 
-    def _refuse_changed(self, current: Position, topics: dict[str, Topic]) -> None:
-        for name, known in positions.ids_of(current).items():
-            found = topics.get(name)
-            if found is None:
-                if name not in self._lost:
-                    _log.warning("topic %r is no longer read: gone, or not asked for", name)
+    def _warn_of_lost(self, current: Position, topics: dict[str, Topic]) -> None:
+        for name in positions.ids_of(current):
+            if name not in topics and name not in self._lost:
+                _log.warning("topic %r is no longer read: gone, or not asked for", name)
                 self._lost.add(name)
-            elif found.id != known:
+
+    def _refuse_other_ids(self, position: Position, topics: dict[str, Topic]) -> None:
+        for name, known in positions.ids_of(position).items():
+            found = topics.get(name)
+            if found is not None and found.id != known:
                 self._described_at = float("-inf")
                 raise SourceChangedError(
-                    f"topic {name!r} was deleted and made anew since the checkpoint "
+                    f"topic {name!r} was deleted and created again since the checkpoint "
                     f"(id {known!r}, now {found.id!r})",
                     where=where_is(self.options.brokers),
                     todo="Its offsets mean other records now. Restore the old topic, or read the "
@@ -236,13 +247,7 @@ class KafkaSource(Source[KafkaOptions]):
                 raise expired(place, before[key], lowest, self.options.brokers)
             if ends[key] < before[key]:
                 self._described_at = float("-inf")
-                raise SourceChangedError(
-                    f"{place}: read up to offset {before[key]}, and now it ends at {ends[key]}",
-                    where=where_is(self.options.brokers),
-                    todo="The partition lost records that were read. Check the cluster, then start "
-                    "over by `icestream run --start-over`: that reads every record again, next to "
-                    "what the table holds.",
-                )
+                raise truncated(place, before[key], ends[key], self.options.brokers)
 
 
 def _partitions(topics: dict[str, Topic]) -> list[Partition]:
