@@ -117,7 +117,7 @@ def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> 
         "sort_order": [str(term) for term in parse_sort(options)],
         "properties": {
             key: HIDDEN if is_secret(key, value) else value
-            for key, value in table_properties(options).items()
+            for key, value in table_properties(options, abilities=catalog.abilities).items()
         },
     }
     return {**wanted, **_action(options, catalog, fills, ask=ask)}

@@ -43,7 +43,7 @@ def test_snapshots_show_history_newest_first(look: Icestream) -> None:
     assert oldest["parent_snapshot_id"] is None
     assert {"snapshot_id", "timestamp_ms", "manifest_list", "summary"} <= set(newest)
     assert newest["summary"]["operation"] == "append"
-    assert newest["summary"]["icestream.end"] == '{"row":6}'
+    assert newest["summary"]["icestream.position"] == '{"row": 6}'
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,9 @@ class Fitting:
             schema=schema,
             spec=partition_spec(schema, parse_terms(options)),
             sort_order=sort_order(schema, parse_sort(options)),
-            properties=table_properties(options, pipeline_of(target.pipeline)),
+            properties=table_properties(
+                options, pipeline_of(target.pipeline), target.catalog.abilities
+            ),
         )
         logger.info("created table %s", target.identity)
         return handle

@@ -1,8 +1,9 @@
 """The marks of a table: which batch of which pipeline it holds.
 
 The newest mark of each pipeline is a table property, written in the same commit as the rows. A
-snapshot can be expired by anyone's tool and takes its summary along; properties stay. The same
-facts are in each snapshot's summary, for people and for history.
+snapshot can be expired by anyone's tool and takes its summary along; properties stay. Each
+snapshot's summary tells people which batch it holds, in a few hundred bytes: every metadata file
+repeats the summaries of all snapshots, so offsets, which may be large, are not among them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icestream.contracts.mark import BatchMark
+from icestream.contracts.position import SHORT_LENGTH, short_form
 from icestream.errors import CorruptStateError
 
 if TYPE_CHECKING:
@@ -51,16 +53,13 @@ def parse_mark(text: str, key: str) -> BatchMark:
 
 
 def summary_of(mark: BatchMark) -> dict[str, str]:
-    """Return the mark as it stands in the snapshot's summary."""
-    import json
-
+    """Return what the snapshot's summary says of the batch, whatever the size of its offsets."""
     facts = {
         "icestream.pipeline": mark.pipeline,
         "icestream.query-id": mark.query_id,
         "icestream.epoch": str(mark.epoch),
-        "icestream.source": mark.source,
-        "icestream.start": json.dumps(mark.start, sort_keys=True, separators=(",", ":")),
-        "icestream.end": json.dumps(mark.end, sort_keys=True, separators=(",", ":")),
+        "icestream.source": mark.source[:SHORT_LENGTH],
+        "icestream.position": short_form(mark.end),
         "icestream.rows": str(mark.rows),
         "icestream.instance": mark.instance,
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from icestream.contracts.catalog import Abilities
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.writer import WriteSettings
 
@@ -27,8 +28,23 @@ RETRIES = {
 }
 
 
-def table_properties(options: IcebergOptions, pipeline: str = "") -> dict[str, str]:
-    """Return the properties that a new table gets from the pipeline that creates it."""
+# A metadata file repeats the mark and every snapshot, and each commit writes one.
+OLD_METADATA = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+def table_properties(
+    options: IcebergOptions, pipeline: str = "", abilities: Abilities | None = None
+) -> dict[str, str]:
+    """Return the properties that a new table gets.
+
+    Args:
+        options: the sink's.
+        pipeline: the pipeline that creates it; empty if none does.
+        abilities: those of the catalog.
+    """
     properties = {
         "format-version": str(options.format_version),
         "write.parquet.compression-codec": ICEBERG_CODECS.get(
@@ -45,6 +61,9 @@ def table_properties(options: IcebergOptions, pipeline: str = "") -> dict[str, s
     # A number is no level to Java's gzip: the table's other writers would fail on it.
     if options.compression_level is not None and options.compression != "gzip":
         properties["write.parquet.compression-level"] = str(options.compression_level)
+    # Other branches of such a catalog may stand at an old metadata file.
+    if abilities is None or not abilities.catalog_branches:
+        properties |= OLD_METADATA
     return {**properties, **options.table_properties}
 
 

@@ -76,11 +76,21 @@ def test_summary_tells_what_a_snapshot_holds() -> None:
         "icestream.query-id": "q1",
         "icestream.epoch": "7",
         "icestream.source": "kafka orders",
-        "icestream.start": '{"orders-0":5}',
-        "icestream.end": '{"orders-0":9,"orders-1":2}',
+        "icestream.position": '{"orders-0": 9, "orders-1": 2}',
         "icestream.rows": "6",
         "icestream.instance": "i1",
     }
+
+
+def test_size_of_the_summary_does_not_follow_the_offsets() -> None:
+    large = {f"table-{n}": n for n in range(10_000)}
+    one, other = (replace(MARK, start={}, end={**large, "lsn": lsn}) for lsn in (1, 2))
+    first, second = (ledger.summary_of(each) for each in (one, other))
+
+    assert sum(map(len, first.values())) < 300
+    assert len(first["icestream.position"]) == 200
+    assert first["icestream.position"].startswith('{"lsn": 1, "table-0": 0, "table-1": 1, ')
+    assert first["icestream.position"][-15:] != second["icestream.position"][-15:]
 
 
 def test_table_covers_the_batches_up_to_its_mark_of_the_same_query() -> None:

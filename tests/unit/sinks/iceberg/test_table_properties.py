@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from icestream.contracts.catalog import Abilities
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.properties import (
     properties_to_set,
@@ -33,7 +34,15 @@ def test_new_table_gets_its_format_codec_size_and_retry_policy() -> None:
         "write.update.mode": "merge-on-read",
         "write.delete.mode": "merge-on-read",
         "write.merge.isolation-level": "snapshot",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "20",
     }
+
+
+def test_old_metadata_stays_where_branches_of_the_catalog_may_need_it() -> None:
+    made = table_properties(options(), abilities=Abilities(catalog_branches=True))
+
+    assert not [key for key in made if key.startswith("write.metadata.")]
 
 
 def test_properties_of_the_user_win_over_ours() -> None:
