@@ -121,10 +121,9 @@ def test_table_that_they_dropped_stops_the_pipeline(lake: Lake) -> None:
         meddling.run({"id": 1}, {"id": 2})
 
     assert str(caught.value) == (
-        f"pipeline 'events', table {lake.name}.db.events: the table is gone: it was dropped while "
-        "the pipeline ran\n"
-        "  Nothing of the batch was written. Restore the table, or start over on purpose with "
-        "`icestream run --start-over`."
+        f"pipeline 'events', table {lake.name}.db.events: the table was dropped while the "
+        "pipeline was running\n"
+        "  Nothing was written. Run the pipeline again: it lists the ways to continue."
     )
 
 
@@ -135,9 +134,8 @@ def test_table_that_they_made_anew_stops_the_pipeline(lake: Lake) -> None:
         meddling.run({"id": 1}, {"id": 2})
 
     assert str(caught.value) == (
-        f"pipeline 'events', table {lake.name}.db.events: the table is another one of the same "
-        "name: it was dropped while the pipeline ran\n"
-        "  Nothing of the batch was written. Restore the table, or start over on purpose with "
-        "`icestream run --start-over`."
+        f"pipeline 'events', table {lake.name}.db.events: the table was dropped and another one "
+        "was created under its name while the pipeline was running\n"
+        "  Nothing was written. Run the pipeline again: it lists the ways to continue."
     )
     assert lake.rows() == []

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from icestream.sinks.iceberg.lineage import MarkSnapshot
+
 HISTORIES = int(os.environ.get("ICESTREAM_HISTORIES", "2"))
 KILLS = int(os.environ.get("ICESTREAM_KILLS", "1"))
 ROOT = Path(__file__).parents[2]
@@ -57,10 +59,10 @@ def live(world: World, step: Step) -> None:
     world.live(step)
 
 
-def crash(*, keyed: bool, after: bool) -> Callable[..., int]:
+def crash(*, keyed: bool, after: bool) -> Callable[..., MarkSnapshot]:
     original = JavaTable.commit
 
-    def commit(table: JavaTable, change: Change, *arguments: Any) -> int:
+    def commit(table: JavaTable, change: Change, *arguments: Any) -> MarkSnapshot:
         if change.keyed != keyed:
             return original(table, change, *arguments)  # the tombstones beside the table
         if after:

@@ -216,9 +216,9 @@ def test_other_branch_in_the_file_than_the_one_that_holds_the_rows_is_told(
     assert str(caught.value) == (
         f"pipeline 'events', table {lake.name}.db.events: the rows of this pipeline, up to batch "
         "1, are on branch 'dev', and the file says 'main'\n"
-        "  Bring them to 'main' first, e.g. with Spark's `fast_forward`, or write `branch: dev` "
+        "  To bring them to 'main', use e.g. Spark's `fast_forward`, or write `branch: dev` "
         "again.\n"
-        "  To go on without them: icestream run --pipeline events --resume\n"
+        "  To continue without the rows: icestream run --pipeline events --resume\n"
         "  To read the source from its beginning again: icestream run --pipeline events "
         "--start-over"
     )
@@ -235,8 +235,15 @@ def test_branch_dropped_with_its_rows_is_told(lake: Lake, source: ScriptedSource
         lake.run(plan(lake, source, branch="dev"))
 
     assert caught.value.what == (
-        "the rows of this pipeline, up to batch 1, are on branch 'dev', which is gone"
+        "branch 'dev' was dropped; the rows that this pipeline committed, up to batch 1, are no "
+        "longer all there"
     )
+    bring_back = (caught.value.todo or "").splitlines()[0].partition("Spark SQL: ")[2]
+    lake.sql(bring_back)
+    lake.run(plan(lake, source, branch="dev"))
+    assert ids(lake, "dev") == list(range(8))
+
+    lake.sql("ALTER TABLE lake.db.events DROP BRANCH dev")
     lake.run(plan(lake, source, branch="dev"), beginning="start-over")
     assert ids(lake, "dev") == list(range(8))
 

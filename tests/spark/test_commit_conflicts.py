@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.fixtures.spark import Lake
 
+    from icestream.sinks.iceberg.lineage import MarkSnapshot
+
 ROWS = pa.table({"id": [1, 2, 3]})
 
 
@@ -121,7 +123,7 @@ def test_commit_whose_answer_was_lost_counts_once(
 ) -> None:
     original = JavaTable.commit
 
-    def lose_the_answer(table: JavaTable, *arguments: Any) -> int:
+    def lose_the_answer(table: JavaTable, *arguments: Any) -> MarkSnapshot:
         original(table, *arguments)
         raise_in_java(lake)
 
@@ -157,7 +159,7 @@ def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
     append(lake, sink, ROWS)
     files = written(sink, ROWS)
 
-    def break_off(table: JavaTable, *arguments: Any) -> int:
+    def break_off(table: JavaTable, *arguments: Any) -> MarkSnapshot:
         fault(lake)
 
     monkeypatch.setattr(JavaTable, "commit", break_off)
@@ -181,7 +183,7 @@ def test_commit_that_nobody_can_ask_about_keeps_its_files_and_is_looked_up_later
 ) -> None:
     original = JavaTable.commit
 
-    def no_answer(table: JavaTable, *arguments: Any) -> int:
+    def no_answer(table: JavaTable, *arguments: Any) -> MarkSnapshot:
         if landed:
             original(table, *arguments)
         raise_in_java(lake)

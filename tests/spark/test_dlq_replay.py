@@ -140,6 +140,33 @@ def test_pipeline_goes_on_after_a_replay_as_if_there_had_been_none(
     assert positions(lake) == ["scripted[3]"]
 
 
+def test_letters_of_a_replay_that_was_rolled_back_are_replayed_again(
+    lake: Lake, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = prices(b'"1"', b'"2.5"')
+    lake.run(cast(lake.plan(source, on_error="dead_letter")))
+    before = lake.catalog.client().load_table("db.events").metadata.current_snapshot_id
+    any_price = replace(
+        lake.plan(source, on_error="dead_letter"),
+        transforms=steps(("select", ["id", "int(1) AS price"])),
+    )
+
+    def cut(point: str) -> None:
+        if point == "after-commit":
+            raise PowerCutError
+
+    monkeypatch.setattr("icestream.engine.replay.reach", cut)
+    with pytest.raises(PowerCutError):
+        office.replay(any_price)
+    monkeypatch.undo()
+    assert (ids(lake), positions(lake)) == ([0, 1], ["scripted[1]"])
+    lake.sql(f"CALL {lake.name}.system.rollback_to_snapshot('db.events', {before})")
+
+    outcome = office.replay(any_price)
+    assert (outcome.settled, outcome.taken) == (0, 1)
+    assert (ids(lake), positions(lake)) == ([0, 1], [])
+
+
 def test_undecodable_letters_are_decoded_with_what_the_source_told_beside_them(
     lake: Lake, office: Office
 ) -> None:

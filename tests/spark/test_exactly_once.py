@@ -185,8 +185,8 @@ def test_table_dropped_between_runs_is_noticed(lake: Lake, source: ScriptedSourc
         lake.run(lake.plan(source))
 
     assert caught.value.what == (
-        "the pipeline has committed rows, and the table holds no mark of it: it was dropped and "
-        "made anew, or another table was put in its place"
+        "the pipeline has committed rows, and the table has no mark of it: it was dropped or "
+        "recreated, or the mark was removed"
     )
 
 
@@ -275,5 +275,5 @@ def test_table_dropped_after_a_skipped_replay_is_still_noticed(
     (lake.state / "pipelines" / "events" / "status.json").unlink()
     lake.run(lake.plan(source))
     lake.catalog.client().drop_table(("db", "events"))
-    with pytest.raises(CheckpointLostError, match="the table holds no mark of it"):
+    with pytest.raises(CheckpointLostError, match="the table has no mark of it"):
         lake.run(lake.plan(source))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.fixtures.spark import Lake
 
+    from icestream.sinks.iceberg.lineage import MarkSnapshot
+
 AWAY = "[SQLITE_BUSY] The database file is locked"
 DENIED = "permission denied for table iceberg_tables"
 TOO_LONG = "the name is too long for this catalog"
@@ -114,7 +116,7 @@ def test_commit_that_breaks_off_at_the_store_is_replayed(
 
     original = JavaTable.commit
 
-    def commit(self: JavaTable, *given: Any) -> int:
+    def commit(self: JavaTable, *given: Any) -> MarkSnapshot:
         if self.java.name().endswith(".a"):
             raise fault
         return original(self, *given)

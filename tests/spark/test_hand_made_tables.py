@@ -124,9 +124,8 @@ def test_property_that_they_removed_stops_the_pipeline(table: Lake) -> None:
         sink.commit(files, mark(1, rows=2))
 
     assert str(caught.value) == (
-        f"pipeline 'events', batch 1, table {table.name}.db.events: the table no longer holds the "
-        "mark of this pipeline: it was dropped and made anew, or its properties were changed\n"
-        "  Nothing was written. Restore the table, or start over on purpose with "
-        "`icestream run --start-over`."
+        f"pipeline 'events', batch 1, table {table.name}.db.events: the table no longer has the "
+        "mark of this pipeline: it was dropped and recreated, or its properties were changed\n"
+        "  Nothing was written. Run the pipeline again: it lists the ways to continue."
     )
     assert ids(table) == [1, 2, 100]

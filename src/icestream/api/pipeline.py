@@ -75,7 +75,8 @@ class Pipeline:
             name: the pipeline's name, by which its state and its mark are found again.
             once: stop where the source ends now.
             beginning: what to do when checkpoint and table disagree: `ask` raises,
-                `resume` goes on from the table's mark, `start-over` begins anew.
+                `resume` goes on from the table's mark, `start-over` begins anew, `reload` loads
+                mirrored tables again that lost rows.
 
         Raises:
             IcestreamError: the pipeline failed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,8 @@ from icestream.errors import PlanError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from icestream.engine.reconcile import Choice
 
 
 @click.command("run", short_help="Run the pipelines of the file.")
@@ -21,13 +23,20 @@ if TYPE_CHECKING:
 @click.option(
     "--resume",
     is_flag=True,
-    help="When the checkpoint is gone: go on from the mark in the table.",
+    help="When the checkpoint or rows of the table are gone: continue from the mark in the table, "
+    "without these rows.",
 )
 @click.option(
     "--start-over",
     is_flag=True,
     help="Begin anew, e.g. when the checkpoint is gone. `postgres-cdc` replaces its tables; rows "
     "of other sources may be there twice.",
+)
+@click.option(
+    "--reload",
+    "reload_tables",
+    is_flag=True,
+    help="Load mirrored tables again that were dropped, replaced or rolled back.",
 )
 @click.option(
     "--take-over",
@@ -43,6 +52,7 @@ def command(
     once: bool,
     resume: bool,
     start_over: bool,
+    reload_tables: bool,
     take_over: bool,
 ) -> int:
     """Run the pipelines of the file, each batch exactly once.
@@ -56,8 +66,8 @@ def command(
     from icestream.plan.endless import refuse_endless
     from icestream.plan.planner import build, refuse_planned
 
-    if resume and start_over:
-        raise click.UsageError("--resume and --start-over exclude each other")
+    if resume + start_over + reload_tables > 1:
+        raise click.UsageError("--resume, --start-over and --reload exclude each other")
     config = load(path)
     plan = build(config, only=pipelines)
     refuse_planned(plan)
@@ -68,9 +78,9 @@ def command(
             where=str(path),
             todo="Add one under `pipelines`, or set `enabled: true`.",
         )
-    beginning: Literal["ask", "resume", "start-over"] = "ask"
-    if resume or start_over:
-        beginning = "resume" if resume else "start-over"
+    beginning: Choice = "ask"
+    if resume or start_over or reload_tables:
+        beginning = "resume" if resume else "start-over" if start_over else "reload"
     run = run_plan(plan, RunChoices(once=once, take_over=take_over, beginning=beginning), screen)
     show_outcome(run, screen)
     return run.exit_code()

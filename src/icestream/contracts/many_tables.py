@@ -10,7 +10,7 @@ from icestream.contracts.sink import Commit, Sink
 from icestream.contracts.source import OptionsT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -108,6 +108,13 @@ class ManyTables(Sink[OptionsT]):
 
 class MirroredTables(ManyTables[OptionsT]):
     """Tables that follow those of a source: each block of changes says which one it is for."""
+
+    def reload(self, tables: Collection[tuple[str, ...]]) -> None:
+        """Leave tables as they are until their first rows come: the source loads them again.
+
+        Args:
+            tables: by the source's own names.
+        """
 
     @abstractmethod
     def follow(self, shapes: Sequence[pa.Schema]) -> None:

@@ -10,7 +10,7 @@ from icestream.contracts.source import OptionsT
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -60,6 +60,23 @@ class Commit:
     files: int
     retries: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class LostRows:
+    """Rows that a pipeline committed and that its table no longer holds.
+
+    Attributes:
+        table: the table's full name.
+        problem: what happened to the table.
+        remedy: how a person can bring the rows back; empty if only the source has them.
+        source_table: the table's own names in the source, where it can be loaded again.
+    """
+
+    table: str
+    problem: str
+    remedy: str = ""
+    source_table: tuple[str, ...] | None = None
 
 
 class TaskWriter(ABC):
@@ -216,12 +233,22 @@ class Sink(ABC, Generic[OptionsT]):
         """Tell whether a stream without an end would wipe with each batch what the last wrote."""
         return False
 
-    def refuse_rows_elsewhere(self) -> None:
-        """Look whether the rows that `last_mark` speaks of are where the sink writes to now.
+    def lost_rows(
+        self,
+        loaded: Collection[tuple[str, ...]] | None = None,  # noqa: ARG002 - for mirrors
+    ) -> list[LostRows]:
+        """Return rows that were committed and that the next batch would silently go without.
 
-        Raises:
-            CheckpointLostError: they are elsewhere, such as on another branch.
+        Asked after `open`, before the first batch: tables may have been dropped, replaced or
+        rolled back, and the file may name another table or branch.
+
+        Args:
+            loaded: `Source.loaded_tables` of where the pipeline continues.
         """
+        return []
+
+    def accept_lost_rows(self) -> None:
+        """Continue without the rows of `lost_rows`, from now on; durable when this returns."""
 
     def audits(self) -> bool:
         """Tell whether `publish` asks Spark about the rows first."""

@@ -10,7 +10,7 @@ from icestream.contracts.options import Options
 from icestream.contracts.traits import SourceTraits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -126,6 +126,21 @@ class Source(ABC, Generic[OptionsT]):
         a snapshot must be among them; others may come as a surprise.
         """
         return ()
+
+    def loaded_tables(self, position: Position) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
+        """Return the tables of which rows were read before `position`, for a source of changes.
+
+        Each of them has a table in the sink. None where a position does not tell, or where the
+        source can't read a table again; otherwise `reload` does.
+        """
+        return None
+
+    def reload(self, tables: Collection[tuple[str, ...]]) -> None:
+        """Read tables of `loaded_tables` again, from their first row, before any other change.
+
+        The positions from the next batch on say so: a crash after that does not forget it.
+        """
+        raise NotImplementedError
 
     def committed(self, position: Position, rows: int) -> None:
         """Take note that everything before `position` is in the table, and may be let go of.

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.many_tables import ManyTables
+from icestream.contracts.many_tables import ManyTables, MirroredTables
+from icestream.contracts.sink import LostRows
 from icestream.engine.checkpoint import read_checkpoint
 from icestream.engine.letters_once import end_of_letters
 from icestream.engine.many_beginnings import refuse_renamed, resumed_at, still_ahead
-from icestream.engine.reconcile import reconcile, refuse_rename, renamed_from
+from icestream.engine.reconcile import (
+    Committed,
+    missing_batch,
+    reconcile,
+    refuse_lost_rows,
+    refuse_rename,
+    renamed_from,
+)
 from icestream.errors import SourceChangedError
 
 if TYPE_CHECKING:
@@ -16,6 +24,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.position import Position
+    from icestream.contracts.sink import Sink
     from icestream.engine.checkpoint import Checkpoint
     from icestream.engine.reconcile import Beginning, Choice
     from icestream.engine.state import PipelineState
@@ -37,26 +46,30 @@ def begin(
         CheckpointLostError: they disagree, and a person has to choose.
     """
     checkpoint = read_checkpoint(state.checkpoint)
-    status = state.status() or {}
     mark = plan.sink.last_mark()
     table = plan.sink.identity()
+    remembered = (state.status() or {}).get("committed")
+    committed = None if remembered is None else Committed(**remembered)
     beginning = reconcile(
         pipeline=plan.name,
         table=table,
         checkpoint=checkpoint,
         mark=mark,
         accepted=state.accepted(),
-        committed=bool(status.get("committed")) and status.get("table") == table,
+        # Of many tables it is known which ones lack rows.
+        committed=None if isinstance(plan.sink, ManyTables) else committed,
         choice=choice,
     )
-    if choice == "ask" and (mark is None or mark.to_json() != state.accepted()):
-        plan.sink.refuse_rows_elsewhere()
     if not beginning.anew:
         _refuse_other_connector(plan, mark)
-        return _go_on(state, checkpoint)
-    remembered = None if choice == "start-over" else state.start()
+        current, ahead = _go_on(state, checkpoint)
+        _check_rows(plan, current, choice, committed)
+        if choice == "resume":
+            state.forget_commit()
+        return current, ahead
+    began = None if choice == "start-over" else state.start()
     position, ahead = _resumed(plan, mark, beginning, choice)
-    position = position or remembered
+    position = position or began
     if position is None and choice != "start-over":
         position = _end_of_renamed(plan, choice, known)
     state.forget()
@@ -67,8 +80,49 @@ def begin(
     state.remember_start(current)
     state.remember_letters(letters_end, ignored)
     state.accept(mark.to_json() if mark is not None else None)
+    state.forget_commit()
+    # After that: a table that lacks rows must not look sound to the checkpoint that was set aside.
+    for sink in _sinks(plan):
+        sink.accept_lost_rows()
     state.publish(ahead or current)
     return current, ahead
+
+
+def _sinks(plan: PipelinePlan) -> list[Sink[Any]]:
+    return [plan.sink] if plan.dead_letter is None else [plan.sink, plan.dead_letter]
+
+
+def _check_rows(
+    plan: PipelinePlan, current: Position, choice: Choice, committed: Committed | None
+) -> None:
+    """Look whether the tables still hold what was committed to them.
+
+    Args:
+        plan: the pipeline.
+        current: where it continues.
+        choice: what to do if they do not.
+        committed: the newest batch that the pipeline remembers to have committed.
+
+    Raises:
+        CheckpointLostError: they do not, and the person has not chosen how to continue.
+    """
+    loaded = plan.source.loaded_tables(current)
+    lost = [one for sink in _sinks(plan) for one in sink.lost_rows(loaded)]
+    if not lost and committed is not None:
+        table = plan.sink.identity()
+        problem = missing_batch(committed, plan.sink.last_mark(), table)
+        lost = [] if problem is None else [LostRows(table, problem)]
+    if not lost:
+        return
+    if choice == "resume":
+        for sink in _sinks(plan):
+            sink.accept_lost_rows()
+        return
+    again = [one.source_table for one in lost if one.source_table is not None]
+    if choice != "reload" or len(again) < len(lost) or not isinstance(plan.sink, MirroredTables):
+        raise refuse_lost_rows(plan.name, lost)
+    plan.source.reload(again)
+    plan.sink.reload(again)
 
 
 def _resumed(

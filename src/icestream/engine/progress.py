@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
+    from icestream.contracts.mark import BatchMark
     from icestream.engine.batch import BatchResult
 
 RATE_WINDOW_SECS = 30.0
@@ -37,14 +38,22 @@ class Progress:
         self.last_commit: float | None = None
         self.snapshot_id: int | None = None
         self.error: BaseException | None = None
-        self.committed = False
+        self.committed: dict[str, Any] | None = None
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
     def recall(self, status: dict[str, Any] | None) -> None:
-        """Take up what an earlier run left: whether the table should hold rows of ours."""
-        if status is not None and status.get("table") == self.table:
-            self.committed = bool(status.get("committed"))
+        """Take up what an earlier run left: the newest batch that the table should hold."""
+        if status is not None:
+            self.committed = status.get("committed")
+
+    def remember_commit(self, mark: BatchMark | None) -> None:
+        """Note the newest batch that the table holds, for the next start to compare."""
+        self.committed = (
+            None
+            if mark is None
+            else {"table": self.table, "query_id": mark.query_id, "epoch": mark.epoch}
+        )
 
     def settle(self, state: str) -> None:
         """Enter a state in which nothing is wrong."""
@@ -74,7 +83,6 @@ class Progress:
             self.bad += result.bad + result.refused
             if result.commit is not None:
                 now = time.time()
-                self.committed = True
                 self.rows += result.commit.rows
                 # What waited when the batch began, less what it took; soon measured anew.
                 self.lag_rows = max(self.lag_rows - result.commit.rows, 0)

@@ -6,25 +6,37 @@ story the pipeline goes on. When they don't, rows would be lost or doubled, so a
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from icestream.contracts.position import short_form
 from icestream.errors import CheckpointLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from icestream.contracts.mark import BatchMark
     from icestream.contracts.position import Position
+    from icestream.contracts.sink import LostRows
     from icestream.engine.checkpoint import Checkpoint
 
 _DROPPED = (
-    "the pipeline has committed rows, and the table holds no mark of it: it was dropped and made "
-    "anew, or another table was put in its place"
+    "the pipeline has committed rows, and the table has no mark of it: it was dropped or "
+    "recreated, or the mark was removed"
 )
+# Of many tables that lost rows, the error names these.
+_NAMED = 5
 
-Choice = Literal["ask", "resume", "start-over"]
+Choice = Literal["ask", "resume", "start-over", "reload"]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The newest batch that a pipeline remembers to have committed, and the table."""
+
+    table: str
+    query_id: str
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ def reconcile(
     checkpoint: Checkpoint,
     mark: BatchMark | None,
     accepted: str | None,
-    committed: bool,
+    committed: Committed | None,
     choice: Choice,
 ) -> Beginning:
     """Decide how a pipeline begins, or raise with the ways that a person can choose from.
@@ -58,12 +70,14 @@ def reconcile(
         checkpoint: what Spark remembers.
         mark: the newest mark of the pipeline in the table.
         accepted: the mark that a person chose to begin anew over, if one ever did.
-        committed: whether the pipeline remembers rows that it committed.
+        committed: the newest batch that the pipeline remembers to have committed, if any.
         choice: what the person chose this time.
     """
     if choice == "start-over":
         return Beginning(anew=True)
-    problem = _disagreement(checkpoint, mark, accepted, committed=committed)
+    problem = _disagreement(checkpoint, mark, accepted)
+    if problem is None and checkpoint.exists and committed is not None:
+        problem = missing_batch(committed, mark, table)
     if problem is None:
         return Beginning(anew=not checkpoint.exists)
     if choice == "resume" and mark is not None:
@@ -96,11 +110,9 @@ def refuse_rename(pipeline: str, table: str, old: BatchMark) -> CheckpointLostEr
 
 
 def _disagreement(
-    checkpoint: Checkpoint, mark: BatchMark | None, accepted: str | None, *, committed: bool
+    checkpoint: Checkpoint, mark: BatchMark | None, accepted: str | None
 ) -> str | None:
-    if mark is None:
-        return _DROPPED if committed and checkpoint.exists else None
-    if accepted is not None and mark.to_json() == accepted:
+    if mark is None or mark.to_json() == accepted:
         return None
     held = f"the table holds this pipeline's rows up to batch {mark.epoch}"
     if not checkpoint.exists:
@@ -112,11 +124,49 @@ def _disagreement(
     return None
 
 
+def missing_batch(committed: Committed, mark: BatchMark | None, table: str) -> str | None:
+    """Return why the table lacks the mark of a batch that was committed; None if it has it."""
+    if mark is None and committed.table == table:
+        return _DROPPED
+    if mark is None:
+        return (
+            f"the pipeline has committed rows to {committed.table}, and the file says {table}, "
+            "which has none of them"
+        )
+    if mark.query_id == committed.query_id and mark.epoch < committed.epoch:
+        return (
+            f"the table holds this pipeline's rows up to batch {mark.epoch}, and batch "
+            f"{committed.epoch} was committed to it: it is an older copy"
+        )
+    return None
+
+
+def refuse_lost_rows(pipeline: str, lost: Sequence[LostRows]) -> CheckpointLostError:
+    """Return the error for tables that no longer hold the rows that were committed to them."""
+    first, *others = {one.problem + one.table: one for one in lost}.values()
+    ways = [f"table {one.table}: {one.problem}" for one in others[:_NAMED]]
+    if len(others) > _NAMED:
+        ways.append(f"and {len(others) - _NAMED} more tables")
+    if first.remedy:
+        ways.append(first.remedy)
+    command = f"icestream run --pipeline {pipeline}"
+    if all(one.source_table is not None for one in lost):
+        what = "the table" if len(lost) == 1 else f"these {len(lost)} tables"
+        ways.append(f"To load {what} again from the source: {command} --reload")
+    ways.append(f"To continue without the rows: {command} --resume")
+    ways.append(f"To read the source from its beginning again: {command} --start-over")
+    return CheckpointLostError(
+        first.problem,
+        where=f"pipeline {pipeline!r}, table {first.table}",
+        todo="\n".join(ways),
+    )
+
+
 def _ways(pipeline: str, mark: BatchMark | None) -> str:
     ways = []
     if mark is not None:
         ways.append(
-            f"To go on after the last row that the table holds, at {_short(mark.end)}: "
+            f"To go on after the last row that the table holds, at {short_form(mark.end)}: "
             f"icestream run --pipeline {pipeline} --resume"
         )
     ways.append(
@@ -124,8 +174,3 @@ def _ways(pipeline: str, mark: BatchMark | None) -> str:
         f"icestream run --pipeline {pipeline} --start-over"
     )
     return "\n".join(ways)
-
-
-def _short(position: Position) -> str:
-    text = json.dumps(position, sort_keys=True)
-    return text if len(text) <= 200 else text[:197] + "..."

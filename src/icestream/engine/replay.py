@@ -120,6 +120,10 @@ class Replay:
             return
         if isinstance(self._plan.sink, ManyTables):
             self._write_again(letters, mark)
+        elif self._plan.sink.lost_rows():
+            # The table was rolled back since then: the letters are there to be replayed again.
+            self._box.forget(path)
+            return
         self._box.remove(letters)
         self._box.forget(path)
         self.outcome.settled += letters.num_rows

@@ -154,11 +154,14 @@ class PipelineRunner:
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
         self._refuse_if_overtaken()
-        # A choice is made once; a restart goes on with what it led to.
-        choice = self._choices.beginning if self._attempt == 0 else "ask"
+        # A choice is made once; a restart goes on with what it led to. What is to be loaded again
+        # is known by the source's position only after the first batch, so that one is repeated.
+        choice = self._choices.beginning
+        if self._attempt > 0 and choice != "reload":
+            choice = "ask"
         self._current, self._admitted = begin(self.plan, self.state, choice, self._known)
         self._load = begin_load(self.plan, self.state, choice, once=self._choices.once)
-        self.progress.committed = self.plan.sink.last_mark() is not None
+        self.progress.remember_commit(self.plan.sink.last_mark())
         if self._admitted is not None:
             # A replay reads by positions alone: let the source say first if they still hold.
             self.plan.source.newest(self._current)
@@ -272,8 +275,8 @@ class PipelineRunner:
     def _note(self, mark: BatchMark, result: BatchResult | None) -> None:
         for event in batch_events(self.plan, mark.epoch, result):
             self._emit(event)
+        self.progress.remember_commit(self._last)
         if result is None:
-            self.progress.committed = True
             return
         self.progress.add(mark.epoch, result)
         self.state.report(self.progress.to_json())

@@ -117,6 +117,12 @@ class PipelineState:
     def report(self, status: dict[str, Any]) -> None:
         self._write("status.json", status)
 
+    def forget_commit(self) -> None:
+        """Forget which batch was committed last: a person chose how to continue without it."""
+        status = self.status()
+        if status is not None and status.get("committed") is not None:
+            self.report({**status, "committed": None})
+
     def forget(self) -> None:
         """Set the checkpoint and our files aside, so that the pipeline begins anew."""
         import shutil

@@ -113,7 +113,7 @@ def test_usage_error_is_json_when_json_is_asked_for(icestream: Icestream) -> Non
         "error": {
             "type": "UsageError",
             "where": "icestream run",
-            "message": "--resume and --start-over exclude each other",
+            "message": "--resume, --start-over and --reload exclude each other",
             "todo": "See `icestream run --help`.",
             "exit_code": 2,
         },

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.mark import BatchMark
+from icestream.contracts.sink import LostRows
 from icestream.engine.beginning import begin
 from icestream.engine.state import PipelineState
 from icestream.errors import CheckpointLostError, SourceChangedError
@@ -18,6 +19,8 @@ from icestream.testing.scripted import ScriptedSource
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from icestream.engine.reconcile import Choice
+
 MARK = BatchMark("p", "query", 4, "scripted scripted", {"row": 0}, {"row": 50}, 50, "other")
 
 
@@ -26,6 +29,7 @@ class MarkedTable:
 
     def __init__(self, mark: BatchMark | None) -> None:
         self._mark = mark
+        self.lost: list[LostRows] = []
 
     def identity(self) -> str:
         return "lake.db.t"
@@ -36,8 +40,11 @@ class MarkedTable:
     def foreign_marks(self) -> list[BatchMark]:
         return []
 
-    def refuse_rows_elsewhere(self) -> None:
-        return None
+    def lost_rows(self, loaded: object = None) -> list[LostRows]:
+        return list(self.lost)
+
+    def accept_lost_rows(self) -> None:
+        self.lost.clear()
 
 
 def plan_over(mark: BatchMark | None) -> PipelinePlan:
@@ -61,6 +68,14 @@ def state(tmp_path: Path) -> PipelineState:
     return made
 
 
+def checkpointed(state: PipelineState) -> None:
+    """Leave a checkpoint whose batch 4 is done."""
+    for folder in ("offsets", "commits"):
+        (state.checkpoint / folder).mkdir(parents=True)
+        (state.checkpoint / folder / "4").write_text('v1\n{}\n{"row": 50}')
+    (state.checkpoint / "metadata").write_text('{"id": "query"}')
+
+
 def test_first_start_is_remembered_and_told_to_spark(state: PipelineState) -> None:
     assert begin(plan_over(None), state, "ask", ()) == ({"row": 0}, None)
     assert state.start() == {"row": 0}
@@ -75,10 +90,7 @@ def test_resumed_pipeline_begins_where_the_mark_ends_also_after_a_restart(
 
 
 def test_other_kind_of_source_under_the_same_name_is_refused(state: PipelineState) -> None:
-    state.checkpoint.mkdir()
-    (state.checkpoint / "metadata").write_text('{"id": "query"}')
-    (state.checkpoint / "offsets").mkdir()
-    (state.checkpoint / "offsets" / "4").write_text('v1\n{}\n{"row": 50}')
+    checkpointed(state)
     with pytest.raises(SourceChangedError) as caught:
         begin(plan_over(replace(MARK, source="kafka orders")), state, "ask", ())
 
@@ -133,3 +145,29 @@ def test_letters_are_ignored_by_who_starts_over_also_after_a_crash(state: Pipeli
     assert begin(plan, state, "start-over", ()) == ({"row": 0}, None)
     assert begin(plan, state, "ask", ()) == ({"row": 0}, None), "no batch was planned yet"
     assert state.letters_end() is None
+
+
+def test_starting_over_without_the_table_is_not_asked_about_again(state: PipelineState) -> None:
+    state.report({"committed": {"table": "lake.db.t", "query_id": "query", "epoch": 4}})
+    checkpointed(state)
+    with pytest.raises(CheckpointLostError):
+        begin(plan_over(None), state, "ask", ())
+    begin(plan_over(None), state, "start-over", ())
+    checkpointed(state)
+
+    assert begin(plan_over(None), state, "ask", ()) == ({"row": 50}, None)
+
+
+def test_lost_rows_are_refused_until_a_person_accepts_them(state: PipelineState) -> None:
+    plan = plan_with_letters(MARK, LETTERS)
+    checkpointed(state)
+    for sink in (plan.sink, plan.dead_letter):
+        lost: Any = sink
+        lost.lost.append(LostRows("lake.db.t", "it was rolled back"))
+        choices: tuple[Choice, ...] = ("ask", "reload")
+        for choice in choices:
+            with pytest.raises(CheckpointLostError) as caught:
+                begin(plan, state, choice, ())
+            assert caught.value.what == "it was rolled back"
+        assert begin(plan, state, "resume", ()) == ({"row": 50}, None)
+        assert begin(plan, state, "ask", ()) == ({"row": 50}, None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from icestream.contracts.mark import BatchMark
 from icestream.contracts.sink import Commit
 from icestream.engine import progress as progress_module
 from icestream.engine.batch import BatchResult
@@ -46,6 +47,7 @@ def test_batches_add_up_in_the_status_file(progress: Progress, clock: Clock) -> 
     progress.add(0, result(100, bad=2))
     clock.now += 1.5
     progress.add(1, result(50))
+    progress.remember_commit(BatchMark("orders", "q1", 1, "kafka", {}, {}))
 
     assert json.loads(json.dumps(progress.to_json())) == {
         "pipeline": "orders",
@@ -53,7 +55,7 @@ def test_batches_add_up_in_the_status_file(progress: Progress, clock: Clock) -> 
         "state": "running",
         "pid": os.getpid(),
         "rows": 150,
-        "committed": True,
+        "committed": {"table": "lake.db.orders", "query_id": "q1", "epoch": 1},
         "bad": 2,
         "batches": 2,
         "epoch": 1,
@@ -72,7 +74,7 @@ def test_batch_that_wrote_nothing_is_no_commit(progress: Progress) -> None:
     status = progress.to_json()
     assert (status["batches"], status["bad"], status["epoch"]) == (1, 3, 0)
     assert status["last_commit_at"] is None
-    assert status["committed"] is False
+    assert status["committed"] is None
 
 
 def test_rate_is_over_the_last_half_minute(progress: Progress, clock: Clock) -> None:
@@ -123,17 +125,14 @@ def test_person_is_needed_once_the_pipeline_has_given_up(progress: Progress) -> 
     assert progress.to_json()["error"] == {**shown, "needs_person": True}
 
 
-def test_commits_of_an_earlier_run_are_recalled_for_the_same_table_only() -> None:
-    committed = {"table": "lake.db.orders", "committed": True}
-    for status, expected in [
-        (committed, True),
-        ({**committed, "table": "lake.db.other"}, False),
-        ({**committed, "committed": False}, False),
-        (None, False),
-    ]:
+def test_batch_that_an_earlier_run_committed_is_recalled() -> None:
+    committed = {"table": "lake.db.other", "query_id": "q1", "epoch": 3}
+    for status, expected in [({"committed": committed}, committed), ({}, None), (None, None)]:
         progress = Progress("orders", "lake.db.orders")
         progress.recall(status)
-        assert progress.to_json()["committed"] is expected
+        assert progress.to_json()["committed"] == expected
+    progress.remember_commit(None)
+    assert progress.to_json()["committed"] is None
 
 
 def test_batches_are_forgotten_although_nobody_asks_for_the_rate(

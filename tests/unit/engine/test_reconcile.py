@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from icestream.contracts.mark import BatchMark
+from icestream.contracts.sink import LostRows
 from icestream.engine.checkpoint import Checkpoint
 from icestream.engine.reconcile import (
     Beginning,
     Choice,
+    Committed,
     reconcile,
+    refuse_lost_rows,
     refuse_rename,
     renamed_from,
 )
@@ -41,7 +46,7 @@ def begin(
     held: BatchMark | None,
     *,
     accepted: str | None = None,
-    committed: bool = False,
+    committed: Committed | None = None,
     choice: Choice = "ask",
 ) -> Beginning:
     return reconcile(
@@ -69,7 +74,7 @@ def test_mark_that_the_checkpoint_explains_lets_the_pipeline_go_on(
 
 
 def test_checkpoint_without_any_commit_goes_on() -> None:
-    assert begin(checkpoint(), None, committed=False) == Beginning(anew=False)
+    assert begin(checkpoint(), None, committed=None) == Beginning(anew=False)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_mark_that_no_checkpoint_explains_stops_with_two_ways(
     found: Checkpoint, held: BatchMark, what: str
 ) -> None:
     with pytest.raises(CheckpointLostError) as caught:
-        begin(found, held, committed=True)
+        begin(found, held, committed=Committed("lake.db.orders", "q1", 3))
 
     assert str(caught.value) == (
         f"pipeline 'orders', table lake.db.orders: {what}\n  {RESUME}\n  {START_OVER}"
@@ -108,15 +113,65 @@ def test_mark_that_no_checkpoint_explains_stops_with_two_ways(
     assert begin(found, held, choice="start-over") == Beginning(anew=True, position=None)
 
 
-def test_table_that_lost_its_mark_can_only_be_started_over() -> None:
-    for choice in ("ask", "resume"):
+@pytest.mark.parametrize(
+    ("committed_to", "what"),
+    [
+        (
+            "lake.db.orders",
+            "the pipeline has committed rows, and the table has no mark of it: it was dropped or "
+            "recreated, or the mark was removed",
+        ),
+        (
+            "lake.old.orders",
+            "the pipeline has committed rows to lake.old.orders, and the file says "
+            "lake.db.orders, which has none of them",
+        ),
+    ],
+)
+def test_table_without_a_mark_can_only_be_started_over(committed_to: str, what: str) -> None:
+    committed = Committed(committed_to, "q1", 3)
+    choices: tuple[Choice, ...] = ("ask", "resume", "reload")
+    for choice in choices:
         with pytest.raises(CheckpointLostError) as caught:
-            begin(checkpoint(), None, committed=True, choice=choice)
+            begin(checkpoint(), None, committed=committed, choice=choice)
         assert str(caught.value) == (
-            "pipeline 'orders', table lake.db.orders: the pipeline has committed rows, and the "
-            "table holds no mark of it: it was dropped and made anew, or another table was put in "
-            f"its place\n  {START_OVER}"
+            f"pipeline 'orders', table lake.db.orders: {what}\n  {START_OVER}"
         )
+    assert begin(NO_CHECKPOINT, None, committed=committed) == Beginning(anew=True)
+
+
+def test_older_copy_of_the_table_is_told_and_filled_from_its_mark() -> None:
+    committed = Committed("lake.db.orders", "q1", 5)
+    with pytest.raises(CheckpointLostError) as caught:
+        begin(checkpoint(planned=6, done=5), mark(3), committed=committed)
+
+    assert str(caught.value) == (
+        "pipeline 'orders', table lake.db.orders: the table holds this pipeline's rows up to batch "
+        f"3, and batch 5 was committed to it: it is an older copy\n  {RESUME}\n  {START_OVER}"
+    )
+    resumed = begin(checkpoint(6, 5), mark(3), committed=committed, choice="resume")
+    assert resumed == Beginning(anew=True, position={"row": 40})
+    for other in (replace(committed, query_id="q0"), replace(committed, epoch=3)):
+        assert begin(checkpoint(6, 5), mark(3), committed=other) == Beginning(anew=False)
+
+
+def test_every_table_that_lost_rows_is_named_with_the_ways_to_continue() -> None:
+    lost = [
+        LostRows(f"lake.db.t{n}", "the table was dropped", source_table=("db", f"t{n}"))
+        for n in range(8)
+    ]
+    error = refuse_lost_rows("orders", lost)
+
+    assert str(error).splitlines() == [
+        "pipeline 'orders', table lake.db.t0: the table was dropped",
+        *(f"  table lake.db.t{n}: the table was dropped" for n in range(1, 6)),
+        "  and 2 more tables",
+        "  To load these 8 tables again from the source: icestream run --pipeline orders --reload",
+        "  To continue without the rows: icestream run --pipeline orders --resume",
+        "  To read the source from its beginning again: icestream run --pipeline orders "
+        "--start-over",
+    ]
+    assert "--reload" not in str(refuse_lost_rows("orders", [LostRows("t", "x", "Restore it.")]))
 
 
 def test_mark_that_a_person_chose_to_begin_over_is_not_asked_about_again() -> None:
@@ -139,7 +194,7 @@ def test_long_position_is_cut_in_the_message() -> None:
 
     line = str(caught.value).splitlines()[1]
     assert len(line) < 400
-    assert "...: icestream run --pipeline orders --resume" in line
+    assert re.search(r"\.\.\. \(sha256 \w{12}\): icestream run --pipeline orders --resume$", line)
 
 
 def test_pipeline_of_the_same_source_that_left_the_file_was_renamed() -> None:

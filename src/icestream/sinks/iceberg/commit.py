@@ -14,19 +14,23 @@ from icestream.errors import (
     CommitUnknownError,
     IcestreamError,
 )
-from icestream.sinks.iceberg import ledger
+from icestream.sinks.iceberg import ledger, lineage
 from icestream.sinks.iceberg.java import (
     COMMIT_FAILED,
+    RUN_AGAIN,
     VALIDATION_FAILED,
     java_class,
     java_errors,
     java_message,
+    refuse_dropped,
 )
+from icestream.sinks.iceberg.java_table import Fence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.sinks.iceberg.java_table import Change, Fence, JavaTable
+    from icestream.sinks.iceberg.java_table import Change, JavaTable
+    from icestream.sinks.iceberg.lineage import MarkSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +42,11 @@ def commit_once(
     rows: int,
     *,
     seen: str | None,
+    recorded: MarkSnapshot | None,
     properties: Mapping[str, str],
     where: str,
-) -> Commit:
-    """Make a change under a mark.
+) -> tuple[Commit, MarkSnapshot | None]:
+    """Make a change under a mark; return what it did, and the snapshot recorded with the mark.
 
     Args:
         table: the table.
@@ -49,20 +54,25 @@ def commit_once(
         mark: the batch.
         rows: how many rows of the stream that is.
         seen: the pipeline's mark that we last saw in the table; any other one fences us off.
+        recorded: the snapshot of that mark, which the table's history must still include; None
+            where it does not matter.
         properties: further lines for the snapshot's summary.
         where: the batch's place, for messages.
     """
     started = time.monotonic()
     key, text = ledger.property_key(mark.pipeline), mark.to_json()
-    fence = table.fence(key, seen)
+    fence = Fence(table, key, seen, recorded, change.branch)
     summary = {**properties, **ledger.summary_of(mark)}
-    snapshot_id: int | None = None
+    snapshot_key = lineage.property_key(mark.pipeline)
     try:
-        snapshot_id = table.commit(change, summary, {key: text}, fence)
+        made: MarkSnapshot | None = table.commit(change, summary, {key: text}, fence, snapshot_key)
     except java_errors() as exc:
         _settle(exc, table, fence, key=key, text=text, seen=seen, where=where)
+        made = lineage.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
+    snapshot_id = made.snapshot if made is not None else None
     # Asked once when the change is built, then once for each time it had to be built again.
-    return _done(change, rows, snapshot_id, retries=max(fence.attempts - 1, 0), started=started)
+    retries = max(fence.attempts - 1, 0)
+    return _done(change, rows, snapshot_id, retries=retries, started=started), made
 
 
 def _done(
@@ -85,7 +95,7 @@ def commit_unmarked(
     """Make a change that belongs to no batch; whoever made it knows what was written."""
     started = time.monotonic()
     try:
-        snapshot_id = table.commit(change, properties, {}, None)
+        snapshot_id = table.commit(change, properties, {}, None).snapshot
     except java_errors() as exc:
         if java_class(exc) == VALIDATION_FAILED:
             raise _stale(exc, where) from exc
@@ -109,11 +119,18 @@ def _settle(
     where: str,
 ) -> None:
     """Find out what became of a commit that raised; return only if the table holds it."""
+    if fence.contradiction is not None:
+        raise CheckpointLostError(
+            f"{fence.contradiction}; the rows that this pipeline committed are no longer all there",
+            where=where,
+            todo=RUN_AGAIN,
+        ) from exc
     if fence.refused and fence.found != text:
         raise _superseded(fence.found, key, where) from exc
     try:
         found = table.read_property(key)
     except java_errors() as lost:
+        refuse_dropped(lost, where)
         raise CommitUnknownError(
             f"no answer to the commit, and the table can't be asked: {java_message(lost)}",
             where=where,
@@ -158,10 +175,9 @@ def _stale(exc: Exception, where: str) -> CommitConflictError:
 def _superseded(found: str | None, key: str, where: str) -> IcestreamError:
     if found is None:
         return CheckpointLostError(
-            "the table no longer holds the mark of this pipeline: it was dropped and made "
-            "anew, or its properties were changed",
+            "the table no longer has the mark of this pipeline: it was dropped and recreated, or "
+            "its properties were changed",
             where=where,
-            todo="Nothing was written. Restore the table, or start over on purpose with "
-            "`icestream run --start-over`.",
+            todo=RUN_AGAIN,
         )
     return overtaken(ledger.parse_mark(found, key), where)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from icestream.contracts.mark import pipeline_of
-from icestream.errors import CheckpointLostError, CommitConflictError, SchemaMismatchError
+from icestream.errors import CommitConflictError, SchemaMismatchError
 from icestream.schemas.changes import AddColumn, RenameColumn
 from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within
 from icestream.schemas.comparison import pending_renames, renames_by_id
@@ -24,7 +24,13 @@ from icestream.sinks.iceberg.evolve import (
     refuse_on_branch,
     to_iceberg,
 )
-from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
+from icestream.sinks.iceberg.java import (
+    COMMIT_FAILED,
+    java_class,
+    java_errors,
+    java_message,
+    refuse_dropped,
+)
 from icestream.sinks.iceberg.java_schema import (
     change_columns,
     change_spec,
@@ -57,7 +63,6 @@ REFUSED = (
     "UnsupportedOperationException",
     "ValidationException",
 )
-GONE = ("NoSuchTableException", "NotFoundException")
 
 
 class Fitting:
@@ -107,7 +112,7 @@ class Fitting:
         try:
             versions = read_versions(self._target.handle)
         except java_errors() as exc:
-            _refuse_lost(exc)
+            refuse_dropped(exc)
             raise
         if versions == (state.schema.schema_id, state.spec.spec_id):
             return
@@ -266,19 +271,6 @@ class Fitting:
                     todo=f"To go on in the renamed column, add the transform `rename: {{{old}: "
                     f"{new}}}`. A start without it adds {old!r} as a column of its own.",
                 )
-
-
-def _refuse_lost(exc: Exception) -> None:
-    """Say so if a table can't be read because it was dropped; other faults are the catalog's."""
-    is_other = "UUID does not match" in java_message(exc)
-    if not is_other and not java_class(exc).endswith(GONE):
-        return
-    what = "is another one of the same name" if is_other else "is gone"
-    raise CheckpointLostError(
-        f"the table {what}: it was dropped while the pipeline ran",
-        todo="Nothing of the batch was written. Restore the table, or start over on purpose "
-        "with `icestream run --start-over`.",
-    ) from exc
 
 
 def _renamed(before: Schema, now: Schema) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from icestream.errors import CheckpointLostError
 from icestream.sinks.iceberg.java_table import JavaTable
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
+DROPPED = ("NoSuchTableException", "NotFoundException")
+RUN_AGAIN = "Nothing was written. Run the pipeline again: it lists the ways to continue."
 VALIDATION_FAILED = "org.apache.iceberg.exceptions.ValidationException"
 
 
@@ -149,6 +152,23 @@ def java_message(error: Exception) -> str:
     exception = _java_exception(error)
     text = str(exception.getMessage()) if exception is not None else str(error)
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def refuse_dropped(error: Exception, where: str = "") -> None:
+    """Name the fault if a table can't be read because it was dropped; others are the catalog's.
+
+    Raises:
+        CheckpointLostError: the table was dropped.
+    """
+    is_other = "UUID does not match" in java_message(error)
+    if not is_other and not java_class(error).endswith(DROPPED):
+        return
+    what = "and another one was created under its name " if is_other else ""
+    raise CheckpointLostError(
+        f"the table was dropped {what}while the pipeline was running",
+        where=where,
+        todo=RUN_AGAIN,
+    ) from error
 
 
 def _java_exception(error: Exception) -> Any:

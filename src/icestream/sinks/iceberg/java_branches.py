@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from icestream.sinks.iceberg.java_table import JavaTable
 
 
@@ -21,15 +19,6 @@ def is_ancestor(table: JavaTable, older: int, newer: int) -> bool:
     return bool(
         table.jvm.org.apache.iceberg.util.SnapshotUtil.isAncestorOf(table.java, newer, older)
     )
-
-
-def summaries(table: JavaTable, branch: str) -> Iterator[dict[str, str]]:
-    """Yield the summary of each snapshot of a branch that is still there, the newest first."""
-    snapshot = table.java.snapshot(branch)
-    while snapshot is not None:
-        yield dict(snapshot.summary())
-        parent = snapshot.parentId()
-        snapshot = None if parent is None else table.java.snapshot(parent)
 
 
 def fast_forward(table: JavaTable, target: str, branch: str) -> None:

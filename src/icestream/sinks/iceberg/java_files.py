@@ -52,8 +52,14 @@ class LiveFiles:
 
     def refresh(self) -> list[LiveFile]:
         """Return the files as of the branch's newest snapshot."""
+        from icestream.sinks.iceberg.java import java_errors, refuse_dropped
+
         java = self.table.java
-        java.refresh()
+        try:
+            java.refresh()
+        except java_errors() as exc:
+            refuse_dropped(exc)
+            raise
         newest = java.snapshot(self._branch) or java.currentSnapshot()
         if newest is None:
             self._files, self.snapshot_id = {}, None

@@ -10,35 +10,60 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
+from icestream.sinks.iceberg.lineage import find_contradiction, snapshot_to_record
 from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from icestream.sinks.iceberg.lineage import MarkSnapshot
+
 
 class Fence:
-    """Asked inside every attempt of a commit: is the table's mark still the one we last saw?
+    """Checks, inside every attempt of a commit, the mark that we last saw and its snapshot.
 
     Iceberg compares and swaps the table's metadata, and calls this on the metadata that it will
-    swap. So a commit that passes can't follow one of another instance unnoticed.
+    swap. So no commit of another instance, no rollback and no replaced table goes unnoticed.
+
+    Attributes:
+        attempts: how often Iceberg called it.
+        refused: whether the last call refused the commit.
+        found: the mark that the table had then.
+        contradiction: why the table no longer holds the rows of the mark, if that is so.
     """
 
-    def __init__(self, table: Any, key: str, expected: str | None) -> None:
-        self._operations = table.operations()
+    def __init__(
+        self,
+        table: JavaTable,
+        key: str,
+        expected: str | None,
+        recorded: MarkSnapshot | None,
+        branch: str,
+    ) -> None:
+        self._table = table
         self._key = key
         self._expected = expected
+        self._recorded = recorded
+        self._branch = branch
         self.attempts = 0
         self.refused = False
         self.found: str | None = None
+        self.contradiction: str | None = None
 
     def validate(self, snapshots: object) -> bool:  # noqa: ARG002 - the interface's signature
         self.attempts += 1
-        self.found = self._operations.current().properties().get(self._key)
+        java = self._table.java
+        self.found = java.properties().get(self._key)
         self.refused = self.found != self._expected
+        if not self.refused:
+            self.contradiction = find_contradiction(
+                self._table.jvm, java, self._recorded, self._branch
+            )
+            self.refused = self.contradiction is not None
         return not self.refused
 
     def errorMessage(self) -> str:  # noqa: N802 - the interface's name
-        return "the mark of this pipeline was moved by another instance"
+        return "the mark of this pipeline, or its snapshot, is not the one last seen"
 
     def toString(self) -> str:  # noqa: N802 - asked by Java for messages
         return f"Fence({self._key})"
@@ -148,21 +173,25 @@ class JavaTable:
         properties = self.java.properties()
         return int(properties.get("commit.retry.num-retries") or 4) + 1
 
-    def fence(self, key: str, expected: str | None) -> Fence:
-        """Return a fence for the next commit."""
-        return Fence(self.java, key, expected)
-
     def commit(
         self,
         change: Change,
         summary: Mapping[str, str],
         properties: Mapping[str, str],
         fence: Fence | None,
-    ) -> int:
+        snapshot_key: str | None = None,
+    ) -> MarkSnapshot:
         """Make a change, the snapshot's summary and table properties one commit.
 
+        Args:
+            change: what happens to the table.
+            summary: further lines for the snapshot's summary.
+            properties: table properties.
+            fence: what every attempt is checked by.
+            snapshot_key: the table property that records the new snapshot; None for none.
+
         Returns:
-            The id of the snapshot that this made.
+            The snapshot that this made.
         """
         transaction = self.java.newTransaction()
         for number, operation in enumerate(self._operations(transaction, change)):
@@ -173,14 +202,19 @@ class JavaTable:
             if fence is not None and number == 0:
                 operation.validateWith(fence)
             operation.commit()
+        # What the transaction has staged so far; a retry stages the same snapshot id again.
+        staged = snapshot_to_record(transaction.table(), change.branch)
+        assert staged is not None  # noqa: S101 - every operation stages a snapshot
         updated = {**change.properties, **properties}
+        if snapshot_key is not None:
+            updated[snapshot_key] = staged.to_json()
         if updated:
             update = transaction.updateProperties()
             for key, value in updated.items():
                 update.set(key, value)
             update.commit()
         transaction.commitTransaction()
-        return self._snapshot_id(change.branch)
+        return staged
 
     def _operations(self, transaction: Any, change: Change) -> Iterator[Any]:
         """Yield the steps of a change; each is committed to the transaction before the next."""
@@ -237,9 +271,6 @@ class JavaTable:
         parser = self.jvm.org.apache.iceberg.ContentFileParser
         return parser.fromJson(mapper.readTree(json.dumps(described)), self.java.specs())
 
-    def _snapshot_id(self, branch: str) -> int:
-        return int(self.java.snapshot(branch).snapshotId())
-
     def delete_where(self, expression: str) -> None:
         """Delete the rows that an expression in JSON matches, which must be those of whole files.
 
@@ -250,9 +281,12 @@ class JavaTable:
         delete.deleteFromRowFilter(parser.fromJson(expression, self.java.schema()))
         delete.commit()
 
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set table properties in a commit of their own."""
+    def set_properties(self, properties: Mapping[str, str | None]) -> None:
+        """Set table properties in a commit of their own; None removes one."""
         update = self.java.updateProperties()
         for key, value in properties.items():
-            update.set(key, value)
+            if value is None:
+                update.remove(key)
+            else:
+                update.set(key, value)
         update.commit()

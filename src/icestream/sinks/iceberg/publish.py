@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 
 from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.reports import collect_exactly
-from icestream.errors import (
-    CheckpointLostError,
-    CommitConflictError,
-    CommitUnknownError,
-    PublishError,
-)
-from icestream.sinks.iceberg.options import MAIN
+from icestream.errors import CommitConflictError, CommitUnknownError, PublishError
 
 if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
@@ -48,57 +42,6 @@ def publish(target: Target, options: PublishOptions, mark: BatchMark) -> None:
         _run(target, check, audited, options.to, where)
     _move(target, options.to, audited, where)
     logger.info("%s: published branch %s to %s", where, branch, options.to)
-
-
-def refuse_rows_elsewhere(target: Target) -> None:
-    """Refuse to go on where the rows that the pipeline's mark speaks of are not.
-
-    The mark belongs to the table, the rows to a branch: with another branch in the file, or with
-    the branch dropped, the pipeline would go on after rows that its branch does not hold.
-
-    Raises:
-        CheckpointLostError: the rows are on another branch, or gone with theirs.
-    """
-    from icestream.sinks.iceberg.java_branches import head
-
-    mark = target.last_mark()
-    if mark is None:
-        return
-    held, wanted = mark.branch or MAIN, target.options.branch
-    there = head(target.handle, held)
-    if held == wanted and (there is not None or held == MAIN):
-        return
-    if _reaches(target, wanted, there, mark):
-        return
-    gone = "which is gone" if there is None else f"and the file says {wanted!r}"
-    raise CheckpointLostError(
-        f"the rows of this pipeline, up to batch {mark.epoch}, are on branch {held!r}, {gone}",
-        where=f"pipeline {target.pipeline!r}, table {target.identity}",
-        todo=f"Bring them to {wanted!r} first, e.g. with Spark's `fast_forward`, or write "
-        f"`branch: {held}` again.\n"
-        "To go on without them: "
-        f"icestream run --pipeline {target.pipeline} --resume\n"
-        "To read the source from its beginning again: "
-        f"icestream run --pipeline {target.pipeline} --start-over",
-    )
-
-
-def _reaches(target: Target, wanted: str, there: int | None, mark: BatchMark) -> bool:
-    """Tell whether the branch to write to holds what the mark speaks of."""
-    from icestream.sinks.iceberg.java_branches import head, is_ancestor, summaries
-
-    # A branch that is missing is made from the main one.
-    onto = wanted if head(target.handle, wanted) is not None else MAIN
-    here = head(target.handle, onto)
-    if here is None:
-        return False
-    if there is not None:
-        return is_ancestor(target.handle, there, here)
-    batch = (mark.query_id, str(mark.epoch))
-    return any(
-        (summary.get("icestream.query-id"), summary.get("icestream.epoch")) == batch
-        for summary in summaries(target.handle, onto)
-    )
 
 
 def _run(target: Target, check: PublishCheck, snapshot: int, to: str, where: str) -> None:

@@ -14,12 +14,12 @@ from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.expectations import expectations_of
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
-from icestream.sinks.iceberg.publish import publish, refuse_rows_elsewhere
+from icestream.sinks.iceberg.publish import publish
 from icestream.sinks.iceberg.target import Target
 from icestream.sinks.iceberg.trying import store_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.mark import BatchMark
-    from icestream.contracts.sink import Commit, TaskWriter, WrittenFile
+    from icestream.contracts.sink import Commit, LostRows, TaskWriter, WrittenFile
     from icestream.errors import IcestreamError
 
 
@@ -168,9 +168,15 @@ class IcebergSink(Sink[IcebergOptions]):
         branch = self.options.branch
         return self.mode.commit(files, mark if branch == MAIN else replace(mark, branch=branch))
 
-    def refuse_rows_elsewhere(self) -> None:
-        if self.target.exists:
-            refuse_rows_elsewhere(self.target)
+    def lost_rows(
+        self,
+        loaded: Collection[tuple[str, ...]] | None = None,  # noqa: ARG002 - for mirrors
+    ) -> list[LostRows]:
+        lost = self.target.lost_rows()
+        return [] if lost is None else [lost]
+
+    def accept_lost_rows(self) -> None:
+        self.target.accept_lost_rows()
 
     def audits(self) -> bool:
         return self.options.publish is not None

@@ -7,9 +7,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.mark import overtaken, pipeline_of
+from icestream.contracts.mark import is_of_replay, overtaken, pipeline_of
+from icestream.contracts.sink import LostRows
 from icestream.errors import BadRecordError, ConnectorError, IcestreamError
-from icestream.sinks.iceberg import ledger
+from icestream.sinks.iceberg import ledger, lineage
+from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.properties import CREATED_BY, write_settings
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.fitting import Fitting
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.java_table import Change, JavaTable, TableState
+    from icestream.sinks.iceberg.lineage import MarkSnapshot
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -40,6 +43,8 @@ class Target:
 
     Attributes:
         seen: the pipeline's mark that we last saw in the table, or wrote.
+        mark_snapshot: the snapshot of that mark, which the next commit must build on; None if
+            there is none, or the rows before the next commit do not matter.
     """
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], sink_name: str) -> None:
@@ -56,6 +61,7 @@ class Target:
         # Whether the table's name comes from data, so that only a table of our own is meant.
         self.only_own = False
         self.seen: str | None = None
+        self.mark_snapshot: MarkSnapshot | None = None
         self._session: SparkSession | None = None
         self._cache: Path | None = None
         self.pipeline = ""
@@ -118,13 +124,14 @@ class Target:
         # Makes the catalog's own store where it is missing, and puts its faults into our words.
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
-        self._handle = self._state = self.seen = None
+        self._handle = self._state = self.seen = self.mark_snapshot = None
         self._fitting = Fitting(self)
         self._is_looked_at = False
         if self._java.exists(self.namespace, self.table):
             self._handle = self._java.load(self.namespace, self.table)
             self._state = self._handle.read_state()
             self.seen = self._state.properties.get(ledger.property_key(pipeline))
+            self.mark_snapshot = lineage.read_mark_snapshot(self._state.properties, pipeline)
 
     def adopt(self, options: IcebergOptions) -> None:
         """Go on with other options for the same table."""
@@ -263,17 +270,64 @@ class Target:
         if mark is None:
             where = f"table {self.identity}"
             return commit_unmarked(self.handle, change, rows, properties=properties, where=where)
-        commit = commit_once(
+        commit, self.mark_snapshot = commit_once(
             self.handle,
             change,
             mark,
             rows,
             seen=self.seen,
+            # Replayed dead letters do not continue after the rows of an earlier replay.
+            recorded=None if is_of_replay(mark) else self.mark_snapshot,
             properties=properties,
             where=f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {self.identity}",
         )
         self.seen = mark.to_json()
         return commit
+
+    def lost_rows(self) -> LostRows | None:
+        """Return what happened to rows of the pipeline's mark that the table no longer holds."""
+        mark, recorded = self.last_mark(), self.mark_snapshot
+        if mark is None or recorded is None:
+            return None
+        java, branch = self.handle.java, self.options.branch
+        found = lineage.find_contradiction(self.handle.jvm, java, recorded, branch)
+        if found is None:
+            return None
+        held, upto = mark.branch or MAIN, f"up to batch {mark.epoch}"
+        if held != branch and java.snapshot(held) is not None:
+            return LostRows(
+                self.identity,
+                f"the rows of this pipeline, {upto}, are on branch {held!r}, and the file says "
+                f"{branch!r}",
+                f"To bring them to {branch!r}, use e.g. Spark's `fast_forward`, or write "
+                f"`branch: {held}` again.",
+            )
+        remedy = ""
+        if java.snapshot(recorded.snapshot) is not None:
+            remedy = self._bringing_back(recorded.snapshot)
+        problem = f"{found}; the rows that this pipeline committed, {upto}, are no longer all there"
+        return LostRows(self.identity, problem, remedy)
+
+    def _bringing_back(self, snapshot: int) -> str:
+        catalog, table = self.catalog.name, ".".join((*self.namespace, self.table))
+        if self.options.branch == MAIN:
+            return (
+                "To bring them back and discard later commits, in Spark SQL: CALL "
+                f"{catalog}.system.set_current_snapshot('{table}', {snapshot})"
+            )
+        return (
+            f"To bring them back, in Spark SQL: ALTER TABLE {catalog}.{table} CREATE OR REPLACE "
+            f"BRANCH {self.options.branch} AS OF VERSION {snapshot}"
+        )
+
+    def accept_lost_rows(self) -> None:
+        """Let the next commit build on the table as it is now, without the rows that it lacks."""
+        if self._state is None or self.lost_rows() is None:
+            return
+        key, handle = lineage.property_key(self.pipeline), self.handle
+        head = lineage.snapshot_to_record(handle.java, self.options.branch)
+        handle.set_properties({key: head.to_json() if head is not None else None})
+        self.mark_snapshot = head
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files that no snapshot will ever hold."""

@@ -33,7 +33,7 @@ from icestream.sources.postgres_cdc.types import TypeCatalog
 from icestream.sources.postgres_cdc.waiting_changes import WaitingChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -89,6 +89,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         self._planned: Place | None = None
         self._bounds: dict[Asked, Bounds] = {}
         self._committed: Place | None = None
+        self._reload: set[str] = set()
 
     def identity(self) -> str:
         """Name the database and the slot; the server may move."""
@@ -110,7 +111,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
 
     def newest(self, current: Position) -> Position:
         """Return the place where every table is read and the log is followed to its end."""
-        place, driver = self._held(Place.from_json(current)), self._driver
+        place, driver = self._held(self._place(current)), self._driver
         if self.options.follows:
             driver.watch_slot(place.lsn)
         goal = self._goal(place)
@@ -134,6 +135,21 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             saved = max(saved, place.confirmed)
         return replace(place, timeline=timeline, confirmed=saved)
 
+    def _place(self, position: Position) -> Place:
+        """Read a position, without the tables that are to be loaded again."""
+        place = Place.from_json(position)
+        part = place.part
+        # One that is in line, or read again since then, was dealt with.
+        self._reload &= {*place.tables, *place.unsure, *([part.table] if part else [])}
+        if not self._reload:
+            return place
+        return replace(
+            place,
+            tables={name: note for name, note in place.tables.items() if name not in self._reload},
+            unsure={name: note for name, note in place.unsure.items() if name not in self._reload},
+            part=None if part is not None and part.table in self._reload else part,
+        )
+
     def _end_of_log(self, place: Place) -> int:
         return max(self._driver.end_of_log(), place.lsn) if self.options.follows else place.lsn
 
@@ -151,7 +167,8 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             if table.mode == "incremental" and (label not in kept or is_stale(kept[label], table))
         }
         refreshes = any(table.mode == "full_refresh" for table in tables.values())
-        refresh = self._refresh if refreshes and self._reads_whole else place.refresh
+        reads_again = refreshes or bool(self._reload)
+        refresh = self._refresh if reads_again and self._reads_whole else place.refresh
         return replace(
             place, tables={**kept, **there}, pending=(), part=None, unsure={}, refresh=refresh
         )
@@ -172,7 +189,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         """Return about how many rows: as the server estimates tables, and bytes of the log tell."""
         if start == end:
             return 0
-        begin, goal = Place.from_json(start), Place.from_json(end)
+        begin, goal = self._place(start), Place.from_json(end)
         tables = self._driver.tables()
         labels = {*begin.pending, *lacking(begin, goal, tables)} - set(goal.pending)
         rows = sum(max(tables[label].rows, 1) if label in tables else 1 for label in labels)
@@ -182,7 +199,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
 
     def cap(self, start: Position, end: Position, max_rows: int) -> Position:
         """Return where the next batch ends: tables are read whole before the log is followed."""
-        place, goal, driver = Place.from_json(start), Place.from_json(end), self._driver
+        place, goal, driver = self._place(start), Place.from_json(end), self._driver
         place = replace(place, timeline=goal.timeline, confirmed=goal.confirmed)
         if not self._is_read_whole(place, goal):
             tables = driver.tables()
@@ -272,6 +289,20 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
                 load_types(session, types, part.table.relation.columns)
                 yield from read_range(session, types, part)
                 session.rows("COMMIT")
+
+    def loaded_tables(self, position: Position) -> frozenset[tuple[str, ...]] | None:
+        """Return the tables that were read whole, or in part."""
+        if not self._reads_whole:
+            return None  # of a table that never changed nothing was read
+        place = Place.from_json(position)
+        part = () if place.part is None else (place.part.table,)
+        return frozenset(names_of(label) for label in (*place.tables, *place.unsure, *part))
+
+    def reload(self, tables: Collection[tuple[str, ...]]) -> None:
+        """Put tables in line once more."""
+        self._reload |= {label for label in self._driver.tables() if names_of(label) in tables}
+        # Without it, the goal of a quiet database might equal the position before.
+        self._refresh = uuid.uuid4().hex[:12]
 
     def committed(self, position: Position, rows: int) -> None:
         """Let the server remove the log before a position."""

@@ -146,6 +146,7 @@ class FanOutSink(TablesSink):
             else:
                 share.files = found
         tables.each(lambda share: self._commit(share, mark, done), ready)
+        tables.note_written()
         return TableCommits(
             commits={share.name: share.commit for share in shares if share.commit is not None},
             held=tuple(share.name for share in shares if share.is_held),

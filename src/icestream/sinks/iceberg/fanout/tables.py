@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from icestream.contracts.faults import told
 from icestream.contracts.identifiers import folder_name
 from icestream.contracts.mark import is_of_replay
+from icestream.contracts.sink import LostRows
 from icestream.errors import (
     BadRecordError,
     CheckpointLostError,
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 16
+DROPPED = "the table was dropped, and the rows that this pipeline committed went with it"
+UNMARKED = (
+    "the table has no mark of this pipeline, which committed rows to it: it was dropped and "
+    "recreated, or the mark was removed"
+)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -68,6 +74,7 @@ class Tables:
         self._strangers: list[BatchMark] = []
         self._opened_late: set[Identifier] = set()
         self._by_uuid: dict[str, Identifier] = {}
+        self._lost: frozenset[Identifier] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
         self._spark: SparkSession | None = None
         self._java: JavaCatalog | None = None
@@ -204,6 +211,52 @@ class Tables:
             f"holds, unset its property 'icestream.mark.{mark.pipeline}'.",
         )
 
+    @property
+    def place(self) -> str:
+        """Where rows go that do not say it themselves."""
+        return ".".join((*self._options.namespace, self._options.table or "*"))
+
+    def note_written(self) -> None:
+        """Remember, once a batch is committed, which tables hold rows."""
+        marked = [table for table, sink in self._sinks.items() if _has_mark(sink)]
+        self.kept.add_written(frozenset(marked), self.place)
+
+    def moved_from(self) -> str | None:
+        """Return where rows went so far, if the file names another place now."""
+        kept = self.kept.kept
+        return kept.place if kept.written and kept.place not in ("", self.place) else None
+
+    def lost_rows(self, tables: Iterable[Identifier] | None = None) -> dict[Identifier, LostRows]:
+        """Return what happened to tables that lack rows which the pipeline committed.
+
+        Args:
+            tables: those that must hold rows; all that are known to if absent.
+        """
+        kept = self.kept.kept
+        expected = sorted(kept.written if tables is None else set(tables) - kept.given_up)
+        self.each(self._open_known, expected)
+        found = {table: self._lost_rows(self._sinks[table]) for table in expected}
+        lost = {table: one for table, one in found.items() if one is not None}
+        self._lost = frozenset(lost)
+        return lost
+
+    def _open_known(self, table: Identifier) -> None:
+        if not self.sink(table).target.is_open:
+            self._open(self._sinks[table], table)
+
+    def _lost_rows(self, sink: IcebergSink) -> LostRows | None:
+        if not sink.target.exists:
+            return LostRows(sink.identity(), DROPPED)
+        if sink.last_mark() is None:
+            return LostRows(sink.identity(), UNMARKED)
+        return sink.target.lost_rows()
+
+    def accept_lost_rows(self) -> None:
+        """Continue with the tables as they are."""
+        self.each(lambda sink: sink.accept_lost_rows(), self.all())
+        marked = frozenset(table for table, sink in self._sinks.items() if _has_mark(sink))
+        self.kept.give_up(marked, self.place, self.kept.kept.given_up | (self._lost - marked))
+
     def all(self) -> list[IcebergSink]:
         """Return the tables that were opened."""
         return [sink for sink in self._sinks.values() if sink.target.is_open]
@@ -280,6 +333,10 @@ class Tables:
     @property
     def _where(self) -> str:
         return f"sink {self._name!r}, {self._catalog.identity()}"
+
+
+def _has_mark(sink: IcebergSink) -> bool:
+    return sink.target.seen is not None
 
 
 def _age(mark: BatchMark) -> tuple[int, int]:

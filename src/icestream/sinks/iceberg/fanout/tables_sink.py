@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.faults import told
 from icestream.contracts.many_tables import ManyTables
+from icestream.contracts.sink import LostRows
 from icestream.errors import ConnectorError
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
@@ -69,8 +72,26 @@ class TablesSink(ManyTables[IcebergOptions]):
     def read_again(self) -> BatchMark | None:
         return self.tables.kept.batch_again()
 
-    def refuse_rows_elsewhere(self) -> None:
-        self.tables.each(lambda sink: sink.refuse_rows_elsewhere(), self.tables.all())
+    def lost_rows(
+        self,
+        loaded: Collection[tuple[str, ...]] | None = None,  # noqa: ARG002 - for mirrors
+    ) -> list[LostRows]:
+        old = self.tables.moved_from()
+        if old is not None:
+            return [self._moved(old)]
+        return list(self.tables.lost_rows().values())
+
+    def _moved(self, old: str) -> LostRows:
+        """Return the problem of a file that names other tables than the ones with the rows."""
+        before = f"{self.catalog.name}.{old}"
+        return LostRows(
+            self.identity(),
+            f"the rows of this pipeline are in {before}, and the file says {self.identity()}",
+            f"To continue with the tables that hold them, change the file back to {before}.",
+        )
+
+    def accept_lost_rows(self) -> None:
+        self.tables.accept_lost_rows()
 
     def audits(self) -> bool:
         return self.options.publish is not None
@@ -95,7 +116,8 @@ class TablesSink(ManyTables[IcebergOptions]):
     def _holds(self, table: IcebergSink, mark: BatchMark) -> bool:
         """Tell whether a table holds the batch, be it under the checkpoint that was lost."""
         if table.holds(mark):
-            return True
+            # One that was rolled back still has the mark.
+            return not table.lost_rows()
         held, again = table.last_mark(), self.read_again()
         if held is None or again is None or (again.start, again.end) != (mark.start, mark.end):
             return False

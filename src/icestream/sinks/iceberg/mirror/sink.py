@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.changes import shape_of
+from icestream.contracts.changes import Shape, shape_of
 from icestream.contracts.check import CheckStep
 from icestream.contracts.many_tables import MirroredTables, TableCommits, added_up
 from icestream.contracts.sink import Commit
@@ -25,7 +25,7 @@ from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.trying import store_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.identifiers import Identifier
     from icestream.contracts.mark import BatchMark
-    from icestream.contracts.sink import TaskWriter, WrittenFile
+    from icestream.contracts.sink import LostRows, TaskWriter, WrittenFile
     from icestream.sinks.iceberg.fanout.shares import Share
     from icestream.sinks.iceberg.mirror.table import MirrorTable
 
@@ -59,6 +59,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         # The newest shape of each table, so that most batches bring no surprise.
         self._newest: dict[tuple[str, ...], pa.Schema] = {}
         self._handed_over: set[str] = set()
+        self._reloading: set[tuple[str, ...]] = set()
 
     def identity(self) -> str:
         return ".".join((self.catalog.name, *self.options.namespace, self.options.table or "*"))
@@ -131,6 +132,22 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         except IcestreamError as exc:
             raise exc.at(f"table {table.identity()}") from exc.__cause__
 
+    def lost_rows(self, loaded: Collection[tuple[str, ...]] | None = None) -> list[LostRows]:
+        if loaded is None:
+            return super().lost_rows()
+        old = self.tables.moved_from()
+        sources = {
+            identifier_of(self.options, Shape(source), self.catalog): source for source in loaded
+        }
+        found = self.tables.lost_rows(sources)
+        if old is not None and found:
+            moved = self._moved(old)
+            return [replace(moved, source_table=sources[table]) for table in found]
+        return [replace(lost, source_table=sources[table]) for table, lost in found.items()]
+
+    def reload(self, tables: Collection[tuple[str, ...]]) -> None:
+        self._reloading = set(tables)
+
     def writer(self) -> TaskWriter:
         from icestream.sinks.iceberg.mirror.writer import MirrorWriter
 
@@ -148,17 +165,20 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
 
         mark = replace(mark, generation=self.tables.kept.kept.generation)
         shares = []
-        for table in self._expected.values():
+        for source, table in self._expected.items():
             share = Share(table.identifier, table)
             share.files = [file for file in files if file.what["table"] == table.identifier]
             share.is_held = self._holds(table, mark)
-            # Nothing came of a table that is read anew: it is empty in the source.
-            if share.files or table.replaces_all:
+            # No rows may come of a table that is read from its beginning; it has a mark then.
+            if self._takes(source, table) and (share.files or table.is_first):
                 shares.append(share)
+            if table.is_first and not share.is_held:
+                table.target.mark_snapshot = None  # what it held before does not matter
             _warn_of_nulls(share)
         if self._touched is not None:
             self._touched = [share.sink for share in shares]
         self.tables.each(lambda share: self._commit(share, mark, done), shares)
+        self.tables.note_written()
         for share in shares:
             if share.error is not None:
                 raise share.error
@@ -180,6 +200,15 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             share.refuse(exc, mark)
         else:
             done()
+
+    def _takes(self, source: tuple[str, ...], table: MirrorTable) -> bool:
+        """Tell whether a table takes its share: one to be loaded again waits for its first rows.
+
+        Until the source's position says that it is loaded again, a crash must find it as it was.
+        """
+        if table.is_first:
+            self._reloading.discard(source)
+        return source not in self._reloading
 
     def discard(self, files: list[WrittenFile]) -> None:
         left: dict[Identifier, list[str]] = {}

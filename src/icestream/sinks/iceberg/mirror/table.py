@@ -36,6 +36,7 @@ class MirrorTable(IcebergSink):
     Attributes:
         cover: what it is ready for; None until blocks of it are expected.
         replaces_all: whether the rows of the batch take the place of all that it holds.
+        is_first: whether they are the first ones of the table as the source has it now.
     """
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
@@ -43,6 +44,7 @@ class MirrorTable(IcebergSink):
         self._given = options
         self.cover: Cover | None = None
         self.replaces_all = False
+        self.is_first = False
 
     @property
     def identifier(self) -> tuple[str, ...]:
@@ -53,7 +55,8 @@ class MirrorTable(IcebergSink):
         options = table_options(self._given, cover)
         if options != self.options:
             self._adopt(options)
-        self.replaces_all = cover.shape.is_first and not _keeps_rows(options, cover)
+        self.is_first = cover.shape.is_first
+        self.replaces_all = self.is_first and not _keeps_rows(options, cover)
         self.cover = cover
         columns = cover.columns
         if cover.op_name is not None:

@@ -120,6 +120,8 @@ class Tombstones:
         )
         (written,) = run_pieces(self._target.session, [piece], task)
         change = Change(added=[file.what for file in written])
+        # Earlier tombstones that somebody removed can't be brought back by stopping here.
+        self._target.mark_snapshot = None
         self._target.commit(change, mark, rows=len(keys))
         self._expire()
         self._tidy()

@@ -1,0 +1,135 @@
+"""Whether the rows that a mark stands for are still in the table.
+
+Table properties outlive `CREATE OR REPLACE TABLE`, a rollback and a dropped branch; rows do not.
+So each commit also records its own snapshot, and a later commit is allowed only if that snapshot
+is in the history of the branch that it extends, or was expired from that history.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import CorruptStateError
+from icestream.sinks.iceberg.options import MAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "icestream.mark-snapshot."
+
+
+@dataclass(frozen=True)
+class MarkSnapshot:
+    """The snapshot that was committed together with a mark.
+
+    Attributes:
+        table: UUID of the table.
+        snapshot: id of the snapshot. Iceberg chooses it once, whatever the number of attempts.
+        sequence: its sequence number in the first attempt; a retry can only raise it.
+    """
+
+    table: str
+    snapshot: int
+    sequence: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+def property_key(pipeline: str) -> str:
+    """Return the table property that holds the snapshot of a pipeline's newest mark."""
+    return PREFIX + pipeline
+
+
+def read_mark_snapshot(properties: Mapping[str, str], pipeline: str) -> MarkSnapshot | None:
+    """Return the snapshot of a pipeline's newest mark; None if none was recorded.
+
+    Raises:
+        CorruptStateError: the property holds something else.
+    """
+    key = property_key(pipeline)
+    text = properties.get(key)
+    if text is None:
+        return None
+    try:
+        return MarkSnapshot(**json.loads(text))
+    except (ValueError, TypeError) as exc:
+        raise CorruptStateError(
+            f"table property {key!r} is not a snapshot recorded by icestream: {text!r}",
+            todo="Restore the property from an older metadata file of the table, or unset it if "
+            "the table was neither replaced nor rolled back.",
+        ) from exc
+
+
+def snapshot_to_record(table: Any, branch: str) -> MarkSnapshot | None:
+    """Return the snapshot of a Java table that a commit to a branch builds on, if there is one."""
+    head = _head(table, branch)
+    if head is None:
+        return None
+    return MarkSnapshot(_uuid(table), int(head.snapshotId()), int(head.sequenceNumber()))
+
+
+def find_contradiction(
+    jvm: Any, table: Any, recorded: MarkSnapshot | None, branch: str
+) -> str | None:
+    """Return how the history of a branch came to lack the recorded snapshot; None if it has it.
+
+    Args:
+        jvm: Spark's.
+        table: the Java table, as it was last refreshed.
+        recorded: the snapshot of the pipeline's mark; None if its version recorded none.
+        branch: the branch that the next commit extends.
+    """
+    if recorded is None:
+        return None
+    if _uuid(table) != recorded.table:
+        return "the table was dropped, and another one was created under its name"
+    head = _head(table, branch)
+    if head is not None and _includes(jvm, table, head, recorded):
+        return None
+    if branch != MAIN and table.snapshot(branch) is None:
+        return f"branch {branch!r} was dropped"
+    if head is None or _begins_after(table, head, recorded):
+        return "the table was replaced, e.g. by `CREATE OR REPLACE TABLE`"
+    return f"branch {branch!r} was rolled back"
+
+
+def _uuid(table: Any) -> str:
+    # `Table.uuid` fails where a table of format v1 has none.
+    return str(table.operations().current().uuid())
+
+
+def _head(table: Any, branch: str) -> Any:
+    # Iceberg creates a branch that is missing where the main one stands.
+    return table.snapshot(branch) or table.currentSnapshot()
+
+
+def _includes(jvm: Any, table: Any, head: Any, recorded: MarkSnapshot) -> bool:
+    """Tell whether the recorded snapshot is in the history of another one, or expired from it."""
+    if int(head.snapshotId()) == recorded.snapshot:
+        return True
+    if table.snapshot(recorded.snapshot) is not None:
+        util = jvm.org.apache.iceberg.util.SnapshotUtil
+        return bool(util.isAncestorOf(table, head.snapshotId(), recorded.snapshot))
+    oldest = _oldest_ancestor(table, head)
+    # The history breaks off since older snapshots were expired, and all that is left of it is
+    # newer than the recorded one. Format v1 has no sequence numbers.
+    is_newer = int(oldest.sequenceNumber()) > recorded.sequence or not recorded.sequence
+    return oldest.parentId() is not None and is_newer
+
+
+def _begins_after(table: Any, head: Any, recorded: MarkSnapshot) -> bool:
+    oldest = _oldest_ancestor(table, head)
+    return oldest.parentId() is None and int(oldest.sequenceNumber()) > recorded.sequence
+
+
+def _oldest_ancestor(table: Any, head: Any) -> Any:
+    """Return the oldest snapshot that can be reached from a branch's newest one."""
+    while (parent := head.parentId()) is not None:
+        before = table.snapshot(parent)
+        if before is None:
+            return head
+        head = before
+    return head
