@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import io
 import struct
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import fastavro
+import fastavro.read as compiled_reader
 import numpy as np
 import pyarrow as pa
+from fastavro import _read_py as plain_reader
 from fastavro.schema import SchemaParseException
 
 from icestream.contracts.decoder import Decoder
 from icestream.contracts.records import Decoded
 from icestream.decode.avro_types import AvroFields
 from icestream.decode.blocks import NO_VALUE, BadValueError, empty_rows
+from icestream.decode.exact import cast_exactly
 from icestream.decode.inference import merge_fields, unknown_fields
 from icestream.decode.values import MisfitError, type_name
 from icestream.decode.widening import join_columns, wider_columns
-from icestream.errors import ConnectorError, IcestreamError
+from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +41,24 @@ SCHEMA_FAULTS = (
     IcestreamError, SchemaParseException, pa.ArrowException, ValueError, KeyError, IndexError,
     TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-_CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
+_CAST_FAULTS = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
+
+
+_EXACT = Context(prec=1_000_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_LARGEST_SCALE = 100_000
+
+
+def _read_decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:  # noqa: ARG001
+    scale = writer.get("scale", 0)
+    if abs(scale) > _LARGEST_SCALE:
+        raise ValueError(f"a scale of {scale}")
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
+
+
+# fastavro's own would round a number to the digits that its schema promises.
+for _module in (compiled_reader, plain_reader):
+    for _kind in ("bytes-decimal", "fixed-decimal"):
+        _module.LOGICAL_READERS[_kind] = _read_decimal
 
 
 class _Writer:
@@ -57,6 +78,10 @@ class _Writer:
         except SCHEMA_FAULTS as exc:
             raise BadValueError(f"its schema can't be used: {_short(exc)}") from exc
         self.columns, self.adapt = fields.columns, fields.adapt
+        # A value that is nested without end would end the process in the compiled reader.
+        self.read = (
+            plain_reader.schemaless_reader if fields.is_recursive else fastavro.schemaless_reader
+        )
 
 
 def schema_id_of(value: bytes) -> int:
@@ -71,15 +96,21 @@ def schema_id_of(value: bytes) -> int:
 
 
 def read_record(
-    value: bytes, offset: int, parsed: Any, adapt: Mapping[str, Callable[[Any], Any]]
+    value: bytes,
+    parsed: Any,
+    *,
+    offset: int = HEADER_SIZE,
+    adapt: Mapping[str, Callable[[Any], Any]] | None = None,
+    read: Callable[..., Any] = fastavro.schemaless_reader,
 ) -> dict[str, Any]:
     """Read one record.
 
     Args:
         value: its bytes, after `offset` others.
-        offset: where it begins.
         parsed: the schema that it was written with, as fastavro parses it.
+        offset: where it begins.
         adapt: by field, what turns fastavro's value into one that Arrow takes.
+        read: fastavro's compiled reader, or its plain one.
 
     Raises:
         BadValueError: the bytes are not of the schema.
@@ -87,9 +118,14 @@ def read_record(
     stream = io.BytesIO(value)
     stream.seek(offset)
     try:
-        record: Any = fastavro.schemaless_reader(stream, parsed, None)
-        for name, change in adapt.items():
+        # A value of a union of several named types comes with the name of its own.
+        record: Any = read(
+            stream, parsed, None, return_named_type=True, return_named_type_override=True
+        )
+        for name, change in (adapt or {}).items():
             record[name] = change(record[name])
+    except RecursionError:
+        raise BadValueError("not Avro of the schema: it is nested thousands deep") from None
     except _READ_FAULTS as exc:
         raise BadValueError(f"not Avro of the schema: {_short(exc)}") from None
     left = len(value) - stream.tell()
@@ -139,9 +175,8 @@ class AvroDecoder(Decoder):
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         """Decode each value with the schema it was written with."""
-        records: list[tuple[int, dict[str, Any]]] = []
+        found: dict[_Writer, list[tuple[int, dict[str, Any]]]] = {}
         bad: list[tuple[int, str]] = []
-        writers: set[_Writer] = set()
         for place, value in enumerate(values.to_pylist()):
             if value is None:
                 bad.append((place, NO_VALUE))
@@ -151,18 +186,27 @@ class AvroDecoder(Decoder):
             except BadValueError as exc:
                 bad.append((place, str(exc)))
             else:
-                writers.add(writer)
-                records.append((place, record))
-        rows, kept, misfits = _columns(records, columns)
-        bad = sorted(bad + misfits)
+                found.setdefault(writer, []).append((place, record))
+        pieces: list[pa.RecordBatch] = []
+        kept: list[int] = []
         new_fields: dict[str, pa.DataType] = {}
-        wider = _optional(records, columns) if misfits else {}
-        for writer in writers:
+        wider: dict[str, pa.Field] = {}
+        for writer, records in found.items():
+            rows, places, misfits = _fitted(records, writer.columns, columns)
+            pieces.append(rows)
+            kept += places
+            bad += misfits
+            if misfits:
+                wider = join_columns(wider, _optional(records, columns))
             types = _types(writer.columns)
             new_fields = merge_fields(new_fields, unknown_fields(columns, types))
             wider = join_columns(wider, wider_columns(columns, types))
+        whole = pa.concat_batches(pieces) if pieces else empty_rows(columns)
+        if len(pieces) > 1:
+            order = np.argsort(kept)
+            whole, kept = whole.take(pa.array(order)), sorted(kept)
         kept_rows = pa.array(kept, pa.int64()) if bad else None
-        return Decoded(rows, kept_rows, tuple(bad), new_fields, wider)
+        return Decoded(whole, kept_rows, tuple(sorted(bad)), new_fields, wider)
 
     def absent_fields(
         self, values: pa.Array, rows: pa.RecordBatch
@@ -177,7 +221,9 @@ class AvroDecoder(Decoder):
 
     def _read(self, value: bytes) -> tuple[_Writer, dict[str, Any]]:
         writer, offset = self._split(value)
-        return writer, read_record(value, offset, writer.parsed, writer.adapt)
+        return writer, read_record(
+            value, writer.parsed, offset=offset, adapt=writer.adapt, read=writer.read
+        )
 
     def _split(self, value: bytes) -> tuple[_Writer, int]:
         if self.registry is None:
@@ -206,30 +252,47 @@ def _short(exc: BaseException) -> str:
     return (str(exc) or type(exc).__name__).splitlines()[0][:80]
 
 
-def _columns(
-    records: list[tuple[int, dict[str, Any]]], columns: pa.Schema
+def _fitted(
+    records: list[tuple[int, dict[str, Any]]], own: pa.Schema, columns: pa.Schema
 ) -> tuple[pa.RecordBatch, list[int], list[tuple[int, str]]]:
-    """Return records as columns; those with a value that does not fit are named apart."""
+    """Return records of one schema as columns; those with a value that does not fit apart.
+
+    Args:
+        records: with their places.
+        own: their columns by their schema.
+        columns: the columns to give.
+    """
     try:
-        arrays = [
-            pa.array([record.get(field.name) for _, record in records], field.type)
-            for field in columns
-        ]
-        if all(f.nullable or not a.null_count for f, a in zip(columns, arrays, strict=True)):
-            rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
-            return rows, [place for place, _ in records], []
-    except _CAST_FAULTS:
-        pass
-    if len(records) == 1:
-        place, record = records[0]
-        return empty_rows(columns), [], [(place, _misfit(record, columns))]
+        arrays = [_array([record for _, record in records], own, field) for field in columns]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
+        return rows, [place for place, _ in records], []
+    except BadValueError as exc:
+        if len(records) == 1:
+            return empty_rows(columns), [], [(records[0][0], str(exc))]
     halves = (records[: len(records) // 2], records[len(records) // 2 :])
-    results = [_columns(half, columns) for half in halves]
+    results = [_fitted(half, own, columns) for half in halves]
     return (
         pa.concat_batches([rows for rows, _, _ in results]),
         [place for _, kept, _ in results for place in kept],
         [fault for _, _, bad in results for fault in bad],
     )
+
+
+def _array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field) -> pa.Array:
+    """Return the values of one column. Raises `BadValueError` if one does not fit."""
+    values = [record.get(field.name) for record in records]
+    place = own.get_field_index(field.name)
+    kind = pa.null() if place < 0 else own.field(place).type
+    try:
+        # By their own type first: Arrow would make 1 of the double 1.5 where an integer is wanted.
+        array = cast_exactly(pa.array(values, kind), field.type)
+    except _CAST_FAULTS:
+        value = values[0]
+        shown = value if isinstance(value, (int, float, str, Decimal)) else str(value)
+        raise BadValueError(MisfitError(shown, type_name(field.type)).reason(field.name)) from None
+    if array.null_count and not field.nullable:
+        raise BadValueError(f"column {field.name!r}: no value, and it is required")
+    return array
 
 
 def _optional(records: list[tuple[int, dict[str, Any]]], columns: pa.Schema) -> dict[str, pa.Field]:
@@ -239,16 +302,3 @@ def _optional(records: list[tuple[int, dict[str, Any]]], columns: pa.Schema) -> 
         for field in columns
         if not field.nullable and any(record.get(field.name) is None for _, record in records)
     }
-
-
-def _misfit(record: dict[str, Any], columns: pa.Schema) -> str:
-    for field in columns:
-        value = record.get(field.name)
-        if value is None and not field.nullable:
-            return f"column {field.name!r}: no value, and it is required"
-        try:
-            pa.array([value], field.type)
-        except _CAST_FAULTS:
-            shown = value if isinstance(value, (int, float, str)) else str(value)
-            return MisfitError(shown, type_name(field.type)).reason(field.name)
-    raise ConnectorError(f"a record fits its columns alone, not with others: {columns.names}")

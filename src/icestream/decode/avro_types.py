@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icestream.decode.values import json_text
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     Adapt = Callable[[Any], Any] | None
 
+_MOST_DIGITS = 38
 _PLAIN = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -41,10 +43,12 @@ class AvroFields:
     Attributes:
         columns: the fields as Arrow columns, in order.
         adapt: for some fields, what turns fastavro's value into one that Arrow takes.
+        is_recursive: whether a type holds itself, so that records may be nested without end.
     """
 
     def __init__(self, schema: Any, named: dict[str, Any] | None = None) -> None:
         self._named = dict(named or {})
+        self.is_recursive = False
         if not isinstance(schema, dict) or schema.get("type") != "record":
             raise PlanError(
                 "schema: the Avro schema is not a record",
@@ -89,6 +93,7 @@ class AvroFields:
                 raise PlanError(f"schema: the Avro type {schema!r} is not known")
             return self._resolve(self._named[schema], inside)
         if id(schema) in inside:  # a type that holds itself has no Arrow type
+            self.is_recursive = True
             return pa.string(), _as_json
         return self._complex(schema, (*inside, id(schema)))
 
@@ -109,7 +114,7 @@ class AvroFields:
         if logical == "uuid":
             return pa.string(), _as_text
         if logical == "decimal" and kind in ("bytes", "fixed"):
-            return pa.decimal128(schema["precision"], schema.get("scale", 0)), None
+            return _decimal(schema["precision"], schema.get("scale", 0))
         if kind == "fixed":
             return pa.binary(), None
         known = _LOGICAL.get((kind, str(logical))) if isinstance(kind, str) else None
@@ -118,6 +123,9 @@ class AvroFields:
     def _nested(self, schema: dict[str, Any], inside: tuple[int, ...]) -> tuple[pa.DataType, Adapt]:
         if schema["type"] == "array":
             kind, adapt = self._resolve(schema["items"], inside)
+            if _takes_no_bytes(kind):
+                # Four bytes could ask for a thousand million of them.
+                raise PlanError("schema: it has an array of null, which has no type")
             return pa.list_(kind), _each(adapt)
         if schema["type"] == "map":
             kind, adapt = self._resolve(schema["values"], inside)
@@ -135,11 +143,34 @@ def _as_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _takes_no_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_takes_no_bytes(member.type) for member in kind)
+    return bool(pa.types.is_null(kind))
+
+
+def _decimal(precision: int, scale: int) -> tuple[pa.DataType, Adapt]:
+    """Return the type of decimals: text for those with more digits than a table can hold."""
+    if 0 < precision <= _MOST_DIGITS and 0 <= scale <= precision:
+        return pa.decimal128(precision, scale), None
+    return pa.string(), lambda value: None if value is None else f"{value:f}"
+
+
 def _as_json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, default=_json_default, ensure_ascii=False)
+    return None if value is None else json_text(_plain(value))
 
 
-def _json_default(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; one of several named types under its name, as in Avro."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, tuple):
+        name, item = value
+        return {name: _plain(item)}
+    if value is None or isinstance(value, bool | int | float | str | Decimal):
+        return value
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

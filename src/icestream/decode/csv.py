@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,29 +13,60 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome
-from icestream.decode.values import MisfitError, type_name
+from icestream.decode.exact import cast_decimals, floats_fit, texts_fit_doubles
+from icestream.decode.inference import NULL, infer_type
+from icestream.decode.json import is_in_calendar
+from icestream.decode.moments import parse_time
+from icestream.decode.values import NUMBER, MisfitError, converter, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_LONGEST = 4300  # digits that Python's own `int` takes
+_LOGICAL = {
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False
+}  # fmt: skip
+# What a number looks like where the column was declared to be one: zeros in front are no matter.
+_LENIENT = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
+_PADDING = re.compile(r"([+-]?)0*(?=[0-9])")
 
 
 class CsvDecoder(BlockDecoder):
     """Decodes lines whose cells are the columns of `layout`, in that order.
 
     An empty cell is null, except in a text column, where it is empty text.
+
+    Args:
+        layout: the columns.
+        delimiter: what separates cells.
+        inferred: the types are a guess, so that a number must be written as JSON writes it. To a
+            column that was declared a number, `007`, `+7` and ` 7` are numbers as well.
     """
 
-    def __init__(self, layout: pa.Schema, delimiter: str = ",") -> None:
+    def __init__(self, layout: pa.Schema, delimiter: str = ",", *, inferred: bool = False) -> None:
         self.layout = layout
         self.delimiter = delimiter
+        self.inferred = inferred
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:  # noqa: ARG002 - it is given
         """Return the columns that were given: a line alone has no names."""
         return self.layout
 
     def plain(self, values: pa.Array) -> np.ndarray[Any, Any]:
-        """Tell which values are one line each, so that as many rows as values means one of each."""
+        """Tell which values are one line each, so that as many rows as values means one of each.
+
+        Arrow takes what follows a closing quote for a part of the cell, so a value with quotes
+        anywhere but around whole cells is left to Python.
+        """
         is_line = pc.invert(pc.match_substring_regex(values, r"^\s*$|[\r\n]"))
+        quoted = pc.fill_null(pc.match_substring(values, '"'), False)
+        if pc.any(quoted).as_py():
+            mark = re.escape(self.delimiter)
+            cell = rf'(?:[^"{mark}]*|"(?:[^"]|"")*")'
+            is_whole = pc.match_substring_regex(values, rf"^{cell}(?:{mark}{cell})*$")
+            is_line = pc.and_(is_line, pc.or_(pc.invert(quoted), is_whole))
         return np.asarray(is_line.fill_null(False).to_numpy(zero_copy_only=False))
 
     def read_block(
@@ -42,7 +75,8 @@ class CsvDecoder(BlockDecoder):
         """Read a block with Arrow."""
         whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
         text = pc.binary_join(whole, b"\n")[0].as_buffer()
-        wanted = {field.name: field.type for field in columns if field.name in self.layout.names}
+        wanted = [field for field in columns if field.name in self.layout.names]
+        names = [field.name for field in wanted]
         try:
             table = arrow_csv.read_csv(
                 pa.BufferReader(text),
@@ -51,27 +85,52 @@ class CsvDecoder(BlockDecoder):
                 ),
                 parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter),
                 convert_options=arrow_csv.ConvertOptions(
-                    column_types=wanted, include_columns=list(wanted), null_values=[""]
+                    column_types=dict.fromkeys(names, pa.string()), include_columns=names
                 ),
             )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
+            if table.num_rows != len(values):
+                return None
+            arrays = {
+                field.name: self._cast(table[field.name].combine_chunks(), field.type)
+                for field in wanted
+            }
+        except _CAST_FAULTS:
             return None
-        if table.num_rows != len(values):
-            return None
-        rows = _rows({name: table[name].combine_chunks() for name in wanted}, len(values), columns)
+        rows = _rows(arrays, len(values), columns)
         return None if rows is None else (rows, {})
+
+    def _cast(self, cells: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return cells as a type. Raises `pa.ArrowInvalid` where Python has to have a look."""
+        if _is_text(kind):
+            return cells.cast(kind)
+        cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return cells.cast(kind)
+        if pa.types.is_boolean(kind):
+            allowed = pc.is_in(cells, value_set=pa.array([*_LOGICAL, None], pa.string()))
+            return _where(cells, allowed).cast(kind)
+        if _is_number(kind):
+            return _numbers(cells, kind)
+        array = cells.cast(kind)
+        if not is_in_calendar(array):
+            raise pa.ArrowInvalid("a year that Python does not know")
+        return array
 
     def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
         """Read lines with Python's parser."""
-        pieces = []
+        good: list[list[Any]] = []
         for place, value in enumerate(values):
             try:
-                pieces.append(self._row(value, columns))
+                good.append(self._row(value, columns))
                 outcome.kept.append(place)
             except BadValueError as exc:  # noqa: PERF203 - each value has its own fault
                 outcome.bad.append((place, str(exc)))
-        if pieces:
-            outcome.rows = pa.concat_batches(pieces)
+        if good:
+            arrays = [
+                pa.array([row[place] for row in good], field.type)
+                for place, field in enumerate(columns)
+            ]
+            outcome.rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
 
     def absent_fields(
         self, values: pa.Array, rows: pa.RecordBatch
@@ -80,7 +139,21 @@ class CsvDecoder(BlockDecoder):
         absent = [name for name in rows.schema.names if name not in self.layout.names]
         return {name: np.ones(len(values), np.bool_) for name in absent}
 
-    def _row(self, value: bytes, columns: pa.Schema) -> pa.RecordBatch:
+    def _row(self, value: bytes, columns: pa.Schema) -> list[Any]:
+        cells = dict(zip(self.layout.names, self._cells(value), strict=True))
+        row = []
+        for field in columns:
+            cell = cells.get(field.name)
+            try:
+                found = None if cell is None else self._value(cell, field.type)
+            except MisfitError as exc:
+                raise BadValueError(exc.reason(field.name)) from None
+            if found is None and not field.nullable:
+                raise BadValueError(f"column {field.name!r}: no value, and it is required")
+            row.append(found)
+        return row
+
+    def _cells(self, value: bytes) -> list[str]:
         try:
             lines = list(csv.reader([value.decode()], delimiter=self.delimiter, strict=True))
         except UnicodeDecodeError as exc:
@@ -90,37 +163,83 @@ class CsvDecoder(BlockDecoder):
         cells = lines[0] if lines else []
         if len(cells) != len(self.layout):
             raise BadValueError(f"not CSV: {len(cells)} cells, not {len(self.layout)}")
-        arrays = {}
-        for name, cell in zip(self.layout.names, cells, strict=True):
-            place = columns.get_field_index(name)
-            if place >= 0:
-                arrays[name] = _cell(name, cell, columns.field(place).type)
-        row = _rows(arrays, 1, columns)
-        if row is None:
-            lacking = next(f.name for f in columns if not f.nullable and not _has(arrays, f.name))
-            raise BadValueError(f"column {lacking!r}: no value, and it is required")
-        return row
+        return cells
+
+    def _value(self, text: str, kind: pa.DataType) -> Any:
+        """Return the value of one cell. Raises `MisfitError`."""
+        if _is_text(kind):
+            return text
+        if not text:
+            return None
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return text.encode()
+        if pa.types.is_nested(kind):
+            raise MisfitError(text, type_name(kind))
+        cell = text if self.inferred else text.strip()
+        if pa.types.is_boolean(kind):
+            if cell not in _LOGICAL:
+                raise MisfitError(text, type_name(kind))
+            return _LOGICAL[cell]
+        if not _is_number(kind):
+            return converter(kind)(cell)
+        if not self.inferred and _LENIENT.fullmatch(cell) is not None:
+            cell = _PADDING.sub(r"\1", cell, count=1).removeprefix("+").rstrip(".")
+        number = _number(cell)
+        if number is None:
+            raise MisfitError(text, type_name(kind))
+        return converter(kind)(number)
 
 
-def _cell(name: str, text: str, kind: pa.DataType) -> pa.Array:
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not text and not is_text:
-        return pa.nulls(1, kind)
+def cell_type(text: str) -> pa.DataType:
+    """Return the type that holds a cell, and gives its text back; null for an empty one."""
+    if not text:
+        return NULL
+    if text in _LOGICAL:
+        return pa.bool_()
+    number = _number(text)
+    if number is not None:
+        return infer_type(number)
     try:
-        # The same reader as for blocks, so that both agree on what a cell means.
-        table = arrow_csv.read_csv(
-            pa.BufferReader(b'"' + text.replace('"', '""').encode() + b'"'),
-            read_options=arrow_csv.ReadOptions(use_threads=False, column_names=["cell"]),
-            parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
-            convert_options=arrow_csv.ConvertOptions(column_types={"cell": kind}, null_values=[""]),
-        )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise BadValueError(MisfitError(text, type_name(kind)).reason(name)) from None
-    return table["cell"].combine_chunks()
+        parse_time(text)
+    except ValueError:
+        return infer_type(text)
+    return pa.time64("us")
 
 
-def _has(arrays: dict[str, pa.Array], name: str) -> bool:
-    return name in arrays and not arrays[name].null_count
+def _number(text: str) -> int | Decimal | None:
+    """Return the number that a text writes as JSON does; None if it is none."""
+    if len(text) > _LONGEST or NUMBER.fullmatch(text) is None:
+        return None
+    return int(text) if text != "-0" and _WHOLE.fullmatch(text) else Decimal(text)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+def _numbers(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    _where(cells, pc.fill_null(pc.match_substring_regex(cells, f"^{NUMBER.pattern}$"), True))
+    if pa.types.is_decimal(kind):
+        return cast_decimals(cells, kind)
+    if not pa.types.is_floating(kind):
+        return cells.cast(kind)
+    doubles = cells.cast(pa.float64())
+    if not texts_fit_doubles(cells) or (pa.types.is_float32(kind) and not floats_fit(doubles)):
+        raise pa.ArrowInvalid("a value would change")
+    return doubles.cast(kind)
+
+
+def _where(cells: pa.Array, allowed: pa.Array) -> pa.Array:
+    """Return the cells, all of which are allowed."""
+    if not pc.all(allowed).as_py():
+        raise pa.ArrowInvalid("a cell for Python to look at")
+    return cells
 
 
 def _rows(arrays: dict[str, pa.Array], count: int, columns: pa.Schema) -> pa.RecordBatch | None:

@@ -1,23 +1,33 @@
-"""Types found in parsed JSON values, and what two of them become together."""
+"""Types found in parsed JSON values, and what two of them become together.
+
+An inferred type holds every value that it was inferred from: a number that no double holds becomes
+a decimal or text, and so do kinds of values that have no type in common.
+"""
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.decode.moments import TIMESTAMP, nanos_since_epoch
+from icestream.decode.exact import fits_double
+from icestream.decode.moments import TIMESTAMP, micros_since_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _BIGINT_LIMIT = 1 << 63
+_DECIMAL_LIMIT = 10**38
 _DEEPEST = 50
 
 NULL, TEXT, DAY = pa.null(), pa.string(), pa.date32()
 ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
-_MOMENTS = {DAY: 0, LOCAL: 1, ZONED: 2}
-_NUMBERS = {pa.int64(): 0, pa.float64(): 1}
+# While types are merged: a bigint that no double holds. `known_part` makes it a bigint.
+_LONG = pa.uint64()
+_DOUBLE, _LONGEST = pa.float64(), pa.decimal128(38, 0)
+_INTEGERS = (pa.int32(), pa.int64(), _LONG, _LONGEST)
+_DOUBLES = (pa.int32(), pa.float32(), pa.int64(), _DOUBLE)
 
 
 def infer_type(value: Any, depth: int = 0) -> pa.DataType:
@@ -29,8 +39,16 @@ def infer_type(value: Any, depth: int = 0) -> pa.DataType:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        return pa.int64() if -_BIGINT_LIMIT <= value < _BIGINT_LIMIT else pa.float64()
-    return NULL if value is None else pa.float64()
+        return _integer_type(value)
+    if isinstance(value, Decimal):
+        return _DOUBLE if fits_double(value) else TEXT
+    return NULL if value is None else _DOUBLE
+
+
+def _integer_type(value: int) -> pa.DataType:
+    if -_BIGINT_LIMIT <= value < _BIGINT_LIMIT:
+        return pa.int64() if fits_double(value) else _LONG
+    return _LONGEST if abs(value) < _DECIMAL_LIMIT else TEXT
 
 
 def _nested_type(value: dict[str, Any] | list[Any], depth: int) -> pa.DataType:
@@ -50,7 +68,7 @@ def _text_type(text: str) -> pa.DataType:
     if found is None:
         return TEXT
     try:
-        nanos_since_epoch(text)
+        micros_since_epoch(text)
     except ValueError:
         return TEXT
     if found[2] is None:
@@ -60,13 +78,15 @@ def _text_type(text: str) -> pa.DataType:
 
 def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Return the type that holds the values of both; text where nothing narrower does."""
-    if other in (one, NULL):
-        return one
-    if one == NULL:
-        return other
-    for widths in (_NUMBERS, _MOMENTS):
+    if NULL in (one, other) or one == other:
+        return one if other == NULL else other
+    for widths in (_INTEGERS, _DOUBLES):
         if one in widths and other in widths:
-            return max(one, other, key=widths.__getitem__)
+            wider = max(one, other, key=widths.index)
+            # A float holds few digits of an integer.
+            return _DOUBLE if wider == pa.float32() or other == pa.float32() else wider
+    if pa.types.is_decimal128(one) and pa.types.is_decimal128(other) and one.scale == other.scale:
+        return max(one, other, key=lambda kind: int(kind.precision))
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         return pa.struct(list(merge_fields(_members(one), _members(other)).items()))
     if pa.types.is_list(one) and pa.types.is_list(other):
@@ -102,6 +122,8 @@ def known_part(kind: pa.DataType) -> pa.DataType | None:
     """Return a type without its members of unknown type; None if nothing is left."""
     if kind == NULL:
         return None
+    if kind == _LONG:
+        return pa.int64()
     if pa.types.is_list(kind):
         inner = known_part(kind.value_type)
         return None if inner is None else pa.list_(inner)

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
+from icestream.decode.exact import (
+    decimals_are_safe,
+    doubles_are_exact,
+    doubles_in,
+    floats_fit,
+    leaves,
+)
 from icestream.decode.inference import infer_fields, unknown_fields
 from icestream.decode.json_text import ENDLESS, joined, parse_object, read_text
 from icestream.decode.values import MisfitError, converter
@@ -21,6 +29,8 @@ _OPEN, _CLOSE = ord("{"), ord("}")
 # many brackets is left to Python, which counts.
 _MOST_BRACKETS = 2000
 _MOST_SHAPES = 100
+# The years 1 to 9999, as microseconds: Arrow reads years on both sides of them, Python does not.
+_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class JsonDecoder(BlockDecoder):
@@ -74,15 +84,17 @@ class JsonDecoder(BlockDecoder):
         try:
             # Arrow's reader takes any bytes for text; the cast refuses what is not UTF-8.
             text = joined(values.cast(pa.string()))
+            if shape.has_decimals and not decimals_are_safe(text):
+                return None
             table = shape.read(text)
             if table.num_rows != len(values):
                 return None
-            rows = shape.fit(table)
+            rows = shape.fit(table, text)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         if rows is None:
             return None
-        return rows, self._new_fields(table, values, columns)
+        return rows, self._new_fields(table, text, values, columns)
 
     def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
         """Read values with Python's parser."""
@@ -137,18 +149,20 @@ class JsonDecoder(BlockDecoder):
         return self._shape
 
     def _new_fields(
-        self, table: pa.Table, values: pa.Array, columns: pa.Schema
+        self, table: pa.Table, text: pa.Buffer, values: pa.Array, columns: pa.Schema
     ) -> dict[str, pa.DataType]:
         """Return the fields that `columns` lacks, by the same rules as `infer`.
 
         Arrow reads them too, but by other rules (it drops the zone of a timestamp), so the first
-        block with such fields is looked at in Python; later ones like it are not.
+        block with such fields is looked at in Python; later ones like it are not, unless they have
+        numbers that Arrow does not hold.
         """
         found = unknown_fields(columns, {field.name: field.type for field in table.schema})
         if not found:
             return {}
         seen = str(found)
-        if seen not in self._inferred:
+        is_exact = doubles_are_exact(text, doubles_in([table.column(name) for name in found]))
+        if seen not in self._inferred or not is_exact:
             if len(self._inferred) >= _MOST_SHAPES:
                 self._inferred.clear()
             self._inferred[seen] = unknown_fields(columns, _infer(values.to_pylist()))
@@ -168,6 +182,8 @@ class _Shape:
                 [field.with_type(kind) for field, kind in zip(columns, readable, strict=True)]
             )
         self._decimals = {field.name for field in columns if "decimal" in str(field.type)}
+        self.has_decimals = bool(self._decimals)
+        self._floats = {field.name for field in columns if "float" in str(field.type)}
         self.settled = {field.name for field in columns if not pa.types.is_nested(field.type)}
         self._convert: list[tuple[pa.Field, Callable[[Any], Any]]] = [
             (field, converter(field.type)) for field in columns
@@ -187,21 +203,29 @@ class _Shape:
         self.readable = finer
         return table
 
-    def fit(self, table: pa.Table) -> pa.RecordBatch | None:
-        """Return a block as the columns asked for; None if a column lacks a required value."""
+    def fit(self, table: pa.Table, text: pa.Buffer) -> pa.RecordBatch | None:
+        """Return a block as the columns asked for.
+
+        None if a column lacks a required value, or a value may not be what the text says.
+        """
+        if not table.num_columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * table.num_rows, pa.struct([])))
+        read = [table.column(field.name) for field in self.columns]
+        if not doubles_are_exact(text, doubles_in(read)):
+            return None
         arrays = []
-        for field in self.columns:
-            column = table.column(field.name).combine_chunks()
+        for field, chunks in zip(self.columns, read, strict=True):
+            column = chunks.combine_chunks()
             if column.type != field.type:
-                column = column.cast(field.type, safe=False)
+                if field.name in self._floats and not all(map(floats_fit, doubles_in([chunks]))):
+                    return None
+                column = column.cast(field.type)
             if field.name in self._decimals:
                 # Arrow's reader counts a number's digits before it adds those of the scale.
                 column.validate(full=True)
-            if not field.nullable and column.null_count:
+            if (not field.nullable and column.null_count) or not is_in_calendar(column):
                 return None
             arrays.append(column)
-        if not arrays:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * table.num_rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.columns)
 
     def row(self, record: dict[str, Any]) -> list[Any]:
@@ -233,6 +257,8 @@ def _readable(kind: pa.DataType) -> pa.DataType | None:
     """Return a type that Arrow's JSON reader knows and that casts to `kind`; None for none."""
     if pa.types.is_date(kind) or pa.types.is_large_string(kind):
         return pa.string()
+    if pa.types.is_float32(kind):
+        return pa.float64()  # whose overflow Arrow notices
     if pa.types.is_struct(kind):
         members = [kind.field(index) for index in range(kind.num_fields)]
         inner = [_readable(member.type) for member in members]
@@ -250,6 +276,19 @@ def _readable(kind: pa.DataType) -> pa.DataType | None:
         or pa.types.is_fixed_size_binary(kind)
     )
     return None if is_unknown else kind
+
+
+def is_in_calendar(column: pa.Array) -> bool:
+    """Tell whether all dates and timestamps are of the years 1 to 9999."""
+    for leaf in leaves(column):
+        if not pa.types.is_date(leaf.type) and not pa.types.is_timestamp(leaf.type):
+            continue
+        if pa.types.is_timestamp(leaf.type) and leaf.type.unit == "ns":
+            continue  # holds the years 1677 to 2262 alone
+        first, last = pc.min_max(leaf.cast(pa.timestamp("us"))).values()
+        if first.is_valid and (first.value < _FIRST_MICROS or last.value > _LAST_MICROS):
+            return False
+    return True
 
 
 def _in_nanos(kind: pa.DataType) -> pa.DataType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -11,10 +12,26 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from icestream.decode.blocks import BadValueError
-from icestream.decode.values import show
+from icestream.decode.values import json_text, show
 
 ENDLESS = "not JSON: a number of thousands of digits, or as many brackets"
-_DECODER = json.JSONDecoder(parse_float=Decimal)
+# The escape of half a pair, which JSON can write and UTF-8 cannot.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MOST_DIGITS = 4300  # what Python's own `int` takes
+
+
+def _integer(text: str) -> int | Decimal:
+    # A double has a zero below zero, which an `int` has not.
+    return int(text) if text != "-0" else Decimal(text)
+
+
+def _fraction(text: str) -> Decimal:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(ENDLESS)
+    return Decimal(text)
+
+
+_DECODER = json.JSONDecoder(parse_float=_fraction, parse_int=_integer)
 
 
 def joined(texts: pa.Array) -> pa.Buffer:
@@ -56,8 +73,20 @@ def parse_object(value: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as exc:
         where = "" if value else ", the value is empty"
         raise BadValueError(f"not JSON: {exc.msg.lower()} at character {exc.pos}{where}") from None
-    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+    # Thousands of digits or of brackets, or an exponent that no decimal has.
+    except (ValueError, RecursionError, ArithmeticError):
         raise BadValueError(ENDLESS) from None
     if not isinstance(record, dict):
         raise BadValueError(f"not a JSON object: {show(record)}")
+    if _SURROGATE.search(value) is not None:
+        _refuse_half_pairs(record)
     return record
+
+
+def _refuse_half_pairs(record: dict[str, Any]) -> None:
+    try:
+        json_text(record).encode()
+    except UnicodeEncodeError:
+        raise BadValueError("not JSON: half of a surrogate pair, which no text can hold") from None
+    except RecursionError:
+        raise BadValueError(ENDLESS) from None

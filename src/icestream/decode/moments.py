@@ -6,10 +6,12 @@ import re
 from datetime import date, datetime, time, timedelta, timezone
 
 TIMESTAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d){0,2})(?:\.(\d{1,9}))?(Z|[+-]\d\d(?::?\d\d)?)?)?"
+    r"(\d{4}-\d\d-\d\d)(?:[T ]((?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.(\d{1,9}))?)?)?)"
+    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
+    re.ASCII,
 )
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_CLOCK = re.compile(r"(\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.(\d{1,9}))?)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -24,11 +26,24 @@ def nanos_since_epoch(text: str) -> int:
         raise ValueError(text)
     day, clock, fraction, zone = found.groups()
     try:
-        moment = datetime.fromisoformat(f"{day}T{clock or '00'}+00:00") - _offset(zone)
+        seconds = (clock or "00").partition(".")[0]
+        moment = datetime.fromisoformat(f"{day}T{seconds}+00:00") - _offset(zone)
     except OverflowError as exc:
         raise ValueError(text) from exc
     whole = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
     return whole + int((fraction or "").ljust(9, "0"))
+
+
+def micros_since_epoch(text: str) -> int:
+    """Return the microseconds from 1970 to a timestamp; one without a zone is taken for UTC.
+
+    Raises:
+        ValueError: the text is not a timestamp, or has a fraction of a microsecond.
+    """
+    micros, left = divmod(nanos_since_epoch(text), 1000)
+    if left:
+        raise ValueError(text)
+    return micros
 
 
 def parse_date(text: str) -> date:
@@ -43,11 +58,10 @@ def parse_time(text: str) -> time:
     found = _CLOCK.fullmatch(text)
     if found is None:
         raise ValueError(text)
-    return time.fromisoformat(found[1]).replace(microsecond=_micros(found[2]))
-
-
-def _micros(fraction: str | None) -> int:
-    return int((fraction or "").ljust(6, "0")[:6])
+    micros, left = divmod(int((found[2] or "").ljust(9, "0")), 1000)
+    if left:
+        raise ValueError(text)
+    return time.fromisoformat(text.partition(".")[0]).replace(microsecond=micros)
 
 
 def _offset(zone: str | None) -> timedelta:

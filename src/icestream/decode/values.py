@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 import re
-from decimal import Decimal, InvalidOperation, localcontext
+from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icestream.decode.exact import fits_double, fits_float
 from icestream.decode.moments import nanos_since_epoch, parse_date, parse_time
 
 if TYPE_CHECKING:
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
 
 _SHOWN = 60
+# A number as JSON writes it. `007`, `+7`, `1_000` and ` 7` are no numbers but texts.
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# A number in a text, for a column that was declared to be a decimal.
+_DIGITS = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_WIDE = Context(prec=60)
+_LOSSY = "its value would change"
 
 
 class MisfitError(ValueError):
@@ -50,10 +56,15 @@ def show(value: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return a parsed JSON value as text again; numbers keep their digits."""
+    """Return a parsed JSON value as text again; numbers keep their digits, members their order."""
     if isinstance(value, Decimal):
         return str(value)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=float)
+    if isinstance(value, dict):
+        members = (f"{json_text(name)}:{json_text(item)}" for name, item in value.items())
+        return "{" + ",".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join([json_text(item) for item in value]) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def type_name(kind: pa.DataType) -> str:
@@ -114,17 +125,16 @@ def _integer(kind: pa.DataType) -> Convert:
 
 
 def _floating(kind: pa.DataType) -> Convert:
-    name = type_name(kind)
+    name, is_single = type_name(kind), not pa.types.is_float64(kind)
 
     def convert(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
             raise MisfitError(value, name)
-        try:
-            number = float(value)
-        except OverflowError:
-            raise MisfitError(value, name) from None
-        if math.isinf(number) and not isinstance(value, float):
-            raise MisfitError(value, name)
+        if not isinstance(value, float) and not fits_double(value):
+            raise MisfitError(value, f"{name}: {_LOSSY}")
+        number = float(value)
+        if is_single and not fits_float(number):
+            raise MisfitError(value, f"{name}: {_LOSSY}")
         return number
 
     return convert
@@ -134,16 +144,16 @@ def _decimal(kind: pa.DataType) -> Convert:
     name, unit = type_name(kind), Decimal(1).scaleb(-kind.scale)
 
     def convert(value: Any) -> Decimal:
+        if isinstance(value, str) and _DIGITS.fullmatch(value) is None:
+            raise MisfitError(value, name)
+        if isinstance(value, bool) or not isinstance(value, (int, str, Decimal)):
+            raise MisfitError(value, name)
         try:
-            if isinstance(value, bool) or not isinstance(value, (int, str, Decimal)):
-                raise MisfitError(value, name)
-            with localcontext() as context:
-                context.prec = 60
-                number = Decimal(value).quantize(unit)
-                if number != Decimal(value) or len(number.as_tuple().digits) > kind.precision:
-                    raise MisfitError(value, name)
-        except InvalidOperation:
+            number = Decimal(value).quantize(unit, context=_WIDE)
+        except (InvalidOperation, ValueError):
             raise MisfitError(value, name) from None
+        if number != Decimal(value) or len(number.as_tuple().digits) > kind.precision:
+            raise MisfitError(value, name)
         return number
 
     return convert
@@ -192,11 +202,14 @@ def _binary(kind: pa.DataType) -> Convert:
 
 
 def _timestamp(kind: pa.DataType) -> Convert:
-    nanos = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9}[kind.unit]
+    digits = {"ns": 9, "us": 6, "ms": 3, "s": 0}[kind.unit]
+    nanos: int = 10 ** (9 - digits)
 
     def parse(text: str) -> int:
         # Arrow's converter takes whole numbers of the type's own unit for timestamps.
-        units = nanos_since_epoch(text) // nanos
+        units, left = divmod(nanos_since_epoch(text), nanos)
+        if left:
+            raise MisfitError(text, f"{type_name(kind)}: it has more than {digits} decimals")
         if not -(1 << 63) <= units < 1 << 63:  # nanoseconds go from 1677 to 2262
             raise ValueError(text)
         return units
@@ -220,6 +233,8 @@ def _from_text(kind: pa.DataType, parse: Callable[[str], Any]) -> Convert:
             raise MisfitError(value, name)
         try:
             return parse(value)
+        except MisfitError:
+            raise
         except ValueError:
             raise MisfitError(value, name) from None
 
@@ -259,7 +274,8 @@ def map_key(kind: pa.DataType) -> Convert:
     convert = converter(kind)
     if not pa.types.is_integer(kind):
         return convert
-    return lambda text: convert(int(text) if re.fullmatch(r"-?\d{1,19}", text) else text)
+    whole = re.compile(r"0|-?[1-9][0-9]{0,18}")
+    return lambda text: convert(int(text) if whole.fullmatch(text) else text)
 
 
 def _struct(kind: pa.DataType) -> Convert:

@@ -119,6 +119,8 @@ def _type_for(kind: pa.DataType, value: Any) -> pa.DataType | None:
 def _grown(kind: pa.DataType, value: Any) -> pa.DataType | None:
     if pa.types.is_int32(kind):
         return _type_for(pa.int64(), value)
+    if pa.types.is_float32(kind):
+        return _type_for(pa.float64(), value)
     if pa.types.is_decimal128(kind):
         digits = _digits_of(value, kind.scale)
         return pa.decimal128(digits, kind.scale) if 0 < digits <= _MOST_DIGITS else None

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import fastavro
 import pyarrow as pa
+import pytest
 
 from icestream.decode.avro import AvroDecoder
-from icestream.decode.registry import Registry, RegistryOptions
+from icestream.decode.registry import AvroSchema, Registry, RegistryOptions
 
 SCHEMA: dict[str, Any] = {
     "type": "record",
@@ -146,3 +147,132 @@ def test_value_without_a_schema_id_is_bad_with_a_registry() -> None:
     decoded = AvroDecoder(registry=registry).decode(binary(b"{}"), pa.schema([("id", pa.int64())]))
 
     assert decoded.bad == ((0, "not Avro of a registry: it does not begin with a schema's id"),)
+
+
+def decimals(precision: int, scale: int) -> dict[str, Any]:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    return {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
+
+
+def test_decimal_of_more_than_38_digits_is_text() -> None:
+    number = Decimal("-12345678901234567890123456789012345678901234567890.1234567890")
+    decoder = AvroDecoder(decimals(60, 10))
+
+    decoded = decoder.decode(binary(encode({"a": number}, decimals(60, 10))), decoder.infer([]))
+
+    assert decoder.infer([]) == pa.schema([("a", pa.string())])
+    assert decoded.rows.to_pylist() == [{"a": str(number)}]
+
+
+def test_decimal_of_more_digits_than_its_schema_promises_is_bad() -> None:
+    raw = encode({"a": Decimal("12345678901.23")}, decimals(13, 2))
+    decoder = AvroDecoder(decimals(5, 2))
+
+    decoded = decoder.decode(binary(raw), decoder.infer([]))
+
+    assert decoded.bad == ((0, "column 'a': 12345678901.23 is not a decimal(5,2)"),)
+
+
+def test_record_of_a_union_keeps_its_name() -> None:
+    branches = [
+        {"type": "record", "name": name, "fields": [{"name": "x", "type": "double"}]}
+        for name in ("A", "B")
+    ]
+    fields = [{"name": "a", "type": ["null", *branches]}]
+    schema = {"type": "record", "name": "r", "namespace": "shop", "fields": fields}
+    decoder = AvroDecoder(schema)
+
+    decoded = decoder.decode(
+        binary(encode({"a": ("shop.B", {"x": 0.1})}, schema), encode({"a": None}, schema)),
+        decoder.infer([]),
+    )
+
+    assert decoded.rows.to_pylist() == [{"a": '{"shop.B":{"x":0.1}}'}, {"a": None}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "column", "shown"),
+    [
+        ("double", 1.5, pa.int64(), "1.5 is not a bigint"),
+        ("double", 1e40, pa.float32(), "1e+40 is not a float"),
+        ("long", 9007199254740993, pa.float64(), "9007199254740993 is not a double"),
+        ("boolean", True, pa.float64(), "true is not a double"),
+        ("long", 5, pa.timestamp("us", "UTC"), "5 is not a timestamp"),
+        ("string", "ab", pa.list_(pa.string()), "'ab' is not an array"),
+        (
+            {"type": "long", "logicalType": "timestamp-millis"},
+            datetime(2024, 1, 2, 3, tzinfo=timezone.utc),
+            pa.date32(),
+            "'2024-01-02 03:00:00+00:00' is not a date",
+        ),
+    ],
+)
+def test_value_of_another_type_than_its_column_is_bad(
+    kind: Any, value: Any, column: pa.DataType, shown: str
+) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
+
+    decoded = AvroDecoder(schema).decode(
+        binary(encode({"a": value}, schema)), pa.schema([("a", column)])
+    )
+
+    assert decoded.bad == ((0, f"column 'a': {shown}"),)
+
+
+def test_value_nested_without_end_is_bad() -> None:
+    fields = [{"name": "next", "type": ["null", "r"]}]
+    schema = {"type": "record", "name": "r", "fields": fields}
+    decoder = AvroDecoder(schema)
+    short = encode({"next": {"next": None}}, schema)
+
+    decoded = decoder.decode(binary(b"\x02" * 100_000 + b"\x00", short), decoder.infer([]))
+
+    assert decoded.bad == ((0, "not Avro of the schema: it is nested thousands deep"),)
+    assert decoded.rows.to_pylist() == [{"next": {"next": None}}]
+
+
+class Answers(Registry):
+    """A registry whose every schema is the one given."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__(RegistryOptions(url="http://127.0.0.1:9"))
+        self.schema = schema
+
+    def by_id(self, schema_id: int) -> AvroSchema:
+        return AvroSchema(self.schema, {})
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (
+            {"type": "enum", "name": "e", "symbols": ["A"]},
+            "schema: the Avro schema is not a record",
+        ),
+        ("string", "schema: the Avro schema is not a record"),
+        (["null", "string"], "schema: the Avro schema is not a record"),
+        ({"type": "object", "properties": {}}, "schema: the Avro schema is not a record"),
+        ({"type": "record", "name": "r"}, "'fields'"),
+        (
+            {"type": "record", "name": "r", "fields": [{"name": "a", "type": "what"}]},
+            "schema: the Avro type 'what' is not known",
+        ),
+        (
+            {
+                "type": "record",
+                "name": "r",
+                "fields": [{"name": "a", "type": {"type": "array", "items": "null"}}],
+            },
+            "schema: it has an array of null, which has no type",
+        ),
+    ],
+)
+def test_record_that_names_a_schema_of_no_use_is_bad(schema: Any, reason: str) -> None:
+    decoder = AvroDecoder(registry=Answers(schema))
+    value = b"\x00\x00\x00\x00\x07x"
+
+    decoded = decoder.decode(binary(value, value), pa.schema([("id", pa.int64())]))
+
+    text = f"its schema can't be used: {reason}"
+    assert [why for _, why in decoded.bad] == [text, text]
+    assert decoder.infer([value]) == pa.schema([])

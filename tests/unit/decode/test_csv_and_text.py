@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from datetime import date
-from typing import TYPE_CHECKING
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -11,10 +11,12 @@ from icestream.decode.ddl import parse_ddl
 from icestream.decode.formats import make_decoder, read_schema
 from icestream.decode.text import BytesDecoder, StringDecoder
 from icestream.errors import PlanError
+from icestream.sources.files.csv import infer_columns
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+UTC = timezone.utc
 LAYOUT = parse_ddl("id bigint, name string, on date")
 
 
@@ -55,6 +57,77 @@ def test_bad_csv_lines_are_reported_and_spoil_no_neighbour() -> None:
         ),
         (8, "not CSV: byte 2 is not UTF-8"),
     )
+
+
+def one(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
+    """Decode one cell by the fast path and by the slow one, which must agree."""
+    layout = parse_ddl(f"k string, a {kind}")
+    decoder = CsvDecoder(layout, inferred=inferred)
+    fast = decoder.decode(binary(b"x," + cell), layout)
+    slow = decoder.decode(binary(b'x,"' + cell + b'"', b"\xff"), layout)
+    assert fast.bad == slow.bad[:-1]
+    assert fast.rows.to_pylist() == slow.rows.to_pylist()
+    return fast.bad[0][1] if fast.bad else fast.rows.column("a")[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "declared", "inferred"),
+    [
+        (b"123", "bigint", 123, 123),
+        (b"00123", "bigint", 123, "column 'a': '00123' is not a bigint"),
+        (b"+5", "bigint", 5, "column 'a': '+5' is not a bigint"),
+        (b" 7 ", "bigint", 7, "column 'a': ' 7 ' is not a bigint"),
+        (b"0x10", "bigint", *["column 'a': '0x10' is not a bigint"] * 2),
+        (b"1_000", "bigint", *["column 'a': '1_000' is not a bigint"] * 2),
+        (b"nan", "double", *["column 'a': 'nan' is not a double"] * 2),
+        (b"1e40", "float", *["column 'a': 1E+40 is not a float: its value would change"] * 2),
+        (
+            b"9007199254740993",
+            "double",
+            *["column 'a': 9007199254740993 is not a double: its value would change"] * 2,
+        ),
+        (
+            b"1e-999999999",
+            "decimal(10,2)",
+            *["column 'a': 1E-999999999 is not a decimal(10,2)"] * 2,
+        ),
+        (b"TRUE", "boolean", True, True),
+        (b"1", "boolean", *["column 'a': '1' is not a boolean"] * 2),
+        (b"2024-01-02T03:04:05", "timestamp", *[datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)] * 2),
+        (b"", "string", "", ""),
+        (b"", "bigint", None, None),
+    ],
+)
+def test_cell_of_a_declared_and_of_an_inferred_column(
+    cell: bytes, kind: str, declared: Any, inferred: Any
+) -> None:
+    assert one(cell, kind) == declared
+    assert one(cell, kind, inferred=True) == inferred
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1", "-20", ""], "bigint"),
+        (["1", "00123"], "string"),
+        (["1", "+5"], "string"),
+        (["1", "true"], "string"),
+        (["1", "18446744073709551615"], "decimal(38,0)"),
+        (["0.5", "9007199254740993"], "string"),
+        (["0.5", "nan"], "string"),
+        (["0.5", "1e3"], "double"),
+        (["true", "False"], "boolean"),
+        (["12:30:00"], "time"),
+        (["2024-01-02"], "date"),
+        (["2024-01-02T03:04:05.1234567"], "string"),
+        (["2024-01-02T03:04:05Z"], "timestamp"),
+        (["", ""], "string"),
+    ],
+)
+def test_inferred_type_gives_every_cell_back(cells: list[str], kind: str) -> None:
+    lines = [f"x,{cell}".encode() for cell in [*cells, ""]]
+
+    assert infer_columns(lines, ("k", "a"), ",") == parse_ddl(f"k string, a {kind}")
 
 
 def test_empty_cell_of_a_required_column_is_bad() -> None:

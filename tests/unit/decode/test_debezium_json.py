@@ -323,7 +323,7 @@ def test_half_of_a_surrogate_pair_makes_its_record_bad() -> None:
         (TWO, envelope("c", after={"id": 2, "note": "x\ud800"})),
     ]
     changes = decode(DebeziumJsonDecoder(), events)
-    assert changes.bad == [(1, "a text has half of a surrogate pair, which is no character")]
+    assert changes.bad == [(1, "not JSON: half of a surrogate pair, which no text can hold")]
     assert [row["note"] for block in changes.blocks for row in block.to_pylist()] == ["😀"]
 
 

@@ -48,13 +48,47 @@ def one(value: str, kind: str) -> Any:
         ("1", "double", 1.0),
         ("0.1", "double", 0.1),
         ("Infinity", "double", float("inf")),
-        ("1e400", "double", "column 'a': 1E+400 is not a double"),
+        ("1e400", "double", "column 'a': 1E+400 is not a double: its value would change"),
+        ("1e-400", "double", "column 'a': 1E-400 is not a double: its value would change"),
+        ("0e-400", "double", 0.0),
+        ("9007199254740992", "double", 9007199254740992.0),
+        (
+            "9007199254740993",
+            "double",
+            "column 'a': 9007199254740993 is not a double: its value would change",
+        ),
+        ("0.30000000000000004", "double", 0.30000000000000004),
+        ("0.10000000000000001", "double", 0.1),
+        (
+            "12345678901234.567",
+            "double",
+            "column 'a': 12345678901234.567 is not a double: its value would change",
+        ),
+        ("1e40", "float", "column 'a': 1E+40 is not a float: its value would change"),
+        ("1e-50", "float", "column 'a': 1E-50 is not a float: its value would change"),
+        ("16777217", "float", "column 'a': 16777217 is not a float: its value would change"),
+        ("0.5", "float", 0.5),
+        (
+            "[1.5, 9007199254740993]",
+            "array<double>",
+            "column 'a[]': 9007199254740993 is not a double: its value would change",
+        ),
+        (
+            '{"b": 1e40}',
+            "struct<b:float>",
+            "column 'a.b': 1E+40 is not a float: its value would change",
+        ),
         ('"x"', "double", "column 'a': 'x' is not a double"),
         ('"x"', "string", "x"),
         ("1.50", "string", "1.50"),
         ("true", "string", "true"),
         ('{"b":[1,2]}', "string", '{"b":[1,2]}'),
-        ('"\\ud800"', "string", "column 'a': \"'\\\\ud800'\" is not a string"),
+        (
+            '{"c":0.12345678901234567890,"b":[1.50,18446744073709551615]}',
+            "string",
+            '{"c":0.12345678901234567890,"b":[1.50,18446744073709551615]}',
+        ),
+        ('"\\ud800"', "string", "not JSON: half of a surrogate pair, which no text can hold"),
         ("true", "boolean", True),
         ("1", "boolean", "column 'a': 1 is not a boolean"),
         ("1.25", "decimal(10,2)", Decimal("1.25")),
@@ -70,7 +104,26 @@ def one(value: str, kind: str) -> Any:
         ('"2024-01-02T07:00:05-0500"', "timestamp", NOON),
         ('"2024-01-02T12:00:05.1Z"', "timestamp", NOON.replace(microsecond=100_000)),
         ('"2024-01-02T12:00:05.123456Z"', "timestamp", NOON.replace(microsecond=123_456)),
-        ('"2024-01-02T12:00:05.123456789Z"', "timestamp", NOON.replace(microsecond=123_456)),
+        ('"2024-01-02T12:00:05.123456000Z"', "timestamp", NOON.replace(microsecond=123_456)),
+        (
+            '"2024-01-02T12:00:05.123456789Z"',
+            "timestamp",
+            "column 'a': '2024-01-02T12:00:05.123456789Z' is not a timestamp: it has more than 6 "
+            "decimals",
+        ),
+        (
+            '"1969-12-31T23:59:59.9999999Z"',
+            "timestamp",
+            "column 'a': '1969-12-31T23:59:59.9999999Z' is not a timestamp: it has more than 6 "
+            "decimals",
+        ),
+        (
+            '"0000-01-01T00:00:00Z"',
+            "timestamp",
+            "column 'a': '0000-01-01T00:00:00Z' is not a timestamp",
+        ),
+        ('"1_0"', "decimal(10,2)", "column 'a': '1_0' is not a decimal(10,2)"),
+        ("1e-999999999", "decimal(10,2)", "column 'a': 1E-999999999 is not a decimal(10,2)"),
         ('"2024-01-02T14:00:05+02:00"', "timestamp_ntz", NOON.replace(tzinfo=None)),
         ('"2024-01-02"', "timestamp", datetime(2024, 1, 2, tzinfo=UTC)),
         ('"9999-12-31T00:00:00Z"', "timestamp", datetime(9999, 12, 31, tzinfo=UTC)),
@@ -243,10 +296,11 @@ def test_new_member_of_a_struct_is_reported_with_the_known_ones() -> None:
 
 def test_schema_is_inferred_from_the_whole_sample() -> None:
     sample = [
-        b'{"a": 1, "m": 1, "at": "2024-01-02T03:04:05"}',
+        b'{"a": 1, "m": 1, "at": "2024-01-02T03:04:05Z", "on": "2024-01-02"}',
         b"junk",
         None,
-        b'{"a": 2.5, "m": "x", "at": "2024-01-02T03:04:05Z", "b": true, "c": [null]}',
+        b'{"a": 2.5, "m": "x", "at": "2024-01-02T05:04:05+02:00", "on": "2024-01-02T03:04:05", '
+        b'"b": true, "c": [null]}',
     ]
 
     assert JsonDecoder().infer(sample) == pa.schema(
@@ -254,9 +308,43 @@ def test_schema_is_inferred_from_the_whole_sample() -> None:
             ("a", pa.float64()),
             ("m", pa.string()),
             ("at", pa.timestamp("us", "UTC")),
+            ("on", pa.string()),
             ("b", pa.bool_()),
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["1", "-9223372036854775808"], pa.int64()),
+        (["1", "18446744073709551615"], pa.decimal128(38, 0)),
+        (["1", "9" * 39], pa.string()),
+        (["1", "0.1"], pa.float64()),
+        (["9007199254740993", "9007199254740995"], pa.int64()),
+        (["9007199254740993", "0.5"], pa.string()),
+        (["18446744073709551615", "0.5"], pa.string()),
+        (["1.23456789012345678901"], pa.string()),
+        (["0.30000000000000004", "1e300"], pa.float64()),
+        (["1e400"], pa.string()),
+        (["-0"], pa.float64()),
+        (['"2024-01-02T03:04:05.123456789Z"'], pa.string()),
+        (['"2024-01-02T03:04:05.123456000Z"'], pa.timestamp("us", "UTC")),
+        (['"2024-01-02T03:04:05Z"', '"2024-01-02T03:04:05"'], pa.string()),
+    ],
+)
+def test_inferred_type_holds_every_value(texts: list[str], kind: pa.DataType) -> None:
+    sample = [b'{"a": %s, "s": {"b": [%s]}}' % (text.encode(), text.encode()) for text in texts]
+    inferred = JsonDecoder().infer(sample)
+
+    assert inferred == pa.schema([("a", kind), ("s", pa.struct([("b", pa.list_(kind))]))])
+    decoded = JsonDecoder().decode(pa.array(sample), pa.schema([("k", pa.int64())]))
+    assert decoded.new_fields == dict(zip(inferred.names, inferred.types, strict=True))
+    decoded = JsonDecoder().decode(pa.array(sample), inferred)
+    assert decoded.bad == ()
+    if kind == pa.string():
+        unquoted = [text.strip('"').replace("1e400", "1E+400") for text in texts]
+        assert decoded.rows.column("a").to_pylist() == unquoted
 
 
 def test_inferred_columns_decode_the_sample_they_came_from() -> None:

@@ -8,7 +8,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from icestream.decode.avro import HEADER_SIZE, SCHEMA_FAULTS, read_record, schema_id_of
+from icestream.decode.avro import SCHEMA_FAULTS, read_record, schema_id_of
 from icestream.decode.blocks import BadValueError
 from icestream.decode.debezium import names
 from icestream.decode.debezium.assembly import Key
@@ -131,7 +131,7 @@ class DebeziumAvroDecoder(DebeziumDecoder):
                 writer = self._writer(schema_id)
                 if writer.is_aside:
                     continue
-                record = read_record(value, HEADER_SIZE, writer.parsed, {})
+                record = read_record(value, writer.parsed)
             except BadValueError as exc:
                 bad.append((place, str(exc)))
                 continue
@@ -145,7 +145,7 @@ class DebeziumAvroDecoder(DebeziumDecoder):
         writer = self._writer(schema_id_of(key))
         if writer.type.kind != "struct":
             return None
-        return Key(read_record(key, HEADER_SIZE, writer.parsed, {}), writer.columns)
+        return Key(read_record(key, writer.parsed), writer.columns)
 
     def _writer(self, schema_id: int) -> _Writer:
         writer = self._writers.get(schema_id)

@@ -5,7 +5,6 @@ Texts stay texts, whatever they look like: a column that holds dates today may h
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +15,16 @@ from icestream.decode.blocks import BadValueError
 from icestream.decode.debezium import names
 from icestream.decode.debezium.flat import flat_lot, row_columns
 from icestream.decode.debezium.lot import Lot
+from icestream.decode.exact import doubles_are_exact, doubles_in
 from icestream.decode.inference import NULL, infer_type, known_part, merge
 from icestream.decode.json import JsonDecoder
-from icestream.decode.json_text import joined, parse_object, read_text
-from icestream.decode.values import converter
+from icestream.decode.json_text import ENDLESS, joined, parse_object, read_text
+from icestream.decode.values import MisfitError, converter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
 
     from icestream.decode.debezium.assembly import Keys
 
@@ -52,10 +54,12 @@ def _read_fast(places: np.ndarray[Any, Any], values: pa.Array, keys: Keys) -> li
         table.validate()  # Arrow 26 misreads lists of the first record that begin with a null
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadValueError):
         return None
-    if table.num_rows != len(values):
+    if table.num_rows != len(values) or not doubles_are_exact(text, doubles_in(table.columns)):
         return None
     if has_envelope:
         return _fast_envelopes(places, values, keys, table)
+    if {"op", "source"} <= set(table.schema.names):
+        return None  # some of them may be envelopes
     if names.is_aside(set(table.schema.names), set(keys.names(int(places[0])))):
         return []
     rows = table.to_struct_array().combine_chunks()
@@ -187,7 +191,6 @@ def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[li
     for place, value in zip(places, values, strict=True):
         try:
             record = parse_object(value)
-            _refuse_half_characters(value, record)
         except BadValueError as exc:
             bad.append((place, str(exc)))
             continue
@@ -195,22 +198,12 @@ def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[li
             envelopes.append((place, record))
         elif not names.is_aside(set(record), set(keys.names(place))):
             rows.append((place, record))
-    lots = [_slow_lot(each) for each in _by_table(envelopes)]
+    lots = [_slow_lot(each, bad) for each in _by_table(envelopes)]
     if rows:
         kind = _found_type([row for _, row in rows])
-        at = np.array([place for place, _ in rows], np.int64)
-        lots += _flat(at, _built([row for _, row in rows], kind))
+        at, (fitted,) = _fitted_rows(rows, [("", kind)], bad)
+        lots += _flat(at, fitted)
     return lots, bad
-
-
-def _refuse_half_characters(value: bytes, record: Any) -> None:
-    r"""Refuse a text with half of a surrogate pair (`\ud800`), which JSON can write alone."""
-    if rb"\u" not in value:
-        return
-    try:
-        json.dumps(record, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:
-        raise BadValueError("a text has half of a surrogate pair, which is no character") from None
 
 
 def _by_table(
@@ -223,18 +216,12 @@ def _by_table(
     return list(found.values())
 
 
-def _slow_lot(envelopes: list[tuple[int, dict[str, Any]]]) -> Lot:
-    before = [one.get("before") for _, one in envelopes]
-    after = [one.get("after") for _, one in envelopes]
-    kind = _found_type([*before, *after])
-    return Lot(
-        np.array([place for place, _ in envelopes], np.int64),
-        pa.array([one["op"] for _, one in envelopes], pa.string()),
-        _built(before, kind),
-        _built(after, kind),
-        _built([one["source"] for _, one in envelopes], names.SOURCE),
-        row_columns({part.name: part.type for part in kind}),
-    )
+def _slow_lot(envelopes: list[tuple[int, dict[str, Any]]], bad: Bad) -> Lot:
+    kind = _found_type([one.get(part) for _, one in envelopes for part in ("before", "after")])
+    parts = [("before", kind), ("after", kind), ("source", names.SOURCE), ("op", pa.string())]
+    at, (before, after, source, ops) = _fitted_rows(envelopes, parts, bad)
+    columns = row_columns({part.name: part.type for part in kind})
+    return Lot(at, ops, before, after, source, columns)
 
 
 def _found_type(rows: list[Any]) -> pa.DataType:
@@ -269,18 +256,48 @@ def _as_texts(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _built(rows: list[Any], kind: pa.DataType) -> pa.Array:
-    converters = {part.name: (part.type, converter(part.type)) for part in kind}
-    built: list[dict[str, Any] | None] = []
-    for row in rows:
-        if not isinstance(row, dict):
-            built.append(None)
-            continue
-        done: dict[str, Any] = {}
-        for name, (part, convert) in converters.items():
-            value = row.get(name)
-            if part == pa.float64() and isinstance(value, str):
-                value = float(value)
-            done[name] = convert(value)
-        built.append(done)
-    return pa.array(built, kind)
+def _fitted_rows(
+    records: list[tuple[int, dict[str, Any]]], parts: list[tuple[str, pa.DataType]], bad: Bad
+) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
+    """Return which records are good, and each of their parts as an array.
+
+    Args:
+        records: with their places.
+        parts: name and type of each part; without a name it is the whole record.
+        bad: takes up the records that have a value which is not of its type.
+    """
+    places: list[int] = []
+    built: list[list[Any]] = [[] for _ in parts]
+    for place, record in records:
+        try:
+            row = [
+                _fitted_value(record.get(name) if name else record, kind) for name, kind in parts
+            ]
+        except MisfitError as exc:  # noqa: PERF203 - each record has its own fault
+            bad.append((place, exc.reason("")))
+        except RecursionError:
+            bad.append((place, ENDLESS))
+        else:
+            places.append(place)
+            for array, value in zip(built, row, strict=True):
+                array.append(value)
+    arrays = [pa.array(each, kind) for each, (_, kind) in zip(built, parts, strict=True)]
+    return np.array(places, np.int64), arrays
+
+
+def _fitted_value(value: Any, kind: pa.DataType) -> Any:
+    """Return a row as its type wants it; what is no row is null."""
+    if not pa.types.is_struct(kind):
+        return converter(kind)(value)
+    if not isinstance(value, dict):
+        return None
+    row: dict[str, Any] = {}
+    for part in kind:
+        item = value.get(part.name)
+        if part.type == pa.float64() and isinstance(item, str) and item in _NOT_NUMBERS:
+            item = float(item)
+        try:
+            row[part.name] = converter(part.type)(item)
+        except MisfitError as exc:
+            raise MisfitError(exc.value, exc.kind, part.name + exc.path) from None
+    return row

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.decode.debezium.faults import OddValueError
-from icestream.decode.moments import nanos_since_epoch, parse_date
+from icestream.decode.moments import micros_since_epoch, parse_date
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,8 @@ def micros_of_day(array: pa.Array) -> pa.Array:
 
 def nanos_of_day(array: pa.Array) -> pa.Array:
     """Read nanoseconds since midnight as a time of day."""
-    return micros_of_day(pc.divide(array, 1000))
+    times = [None if value is None else _clock(value, 9) for value in array.to_pylist()]
+    return pa.array(times, pa.string())
 
 
 def millis(array: pa.Array) -> pa.Array:
@@ -59,8 +60,16 @@ def micros(array: pa.Array) -> pa.Array:
 
 
 def nanos(array: pa.Array) -> pa.Array:
-    """Read nanoseconds since 1970; no database has moments finer than microseconds."""
-    return array.cast(pa.timestamp("ns")).cast(_LOCAL, safe=False)
+    """Read nanoseconds since 1970; a fraction of a microsecond, which no table holds, is refused.
+
+    Raises:
+        OddValueError: one has such a fraction.
+    """
+    try:
+        return array.cast(pa.timestamp("ns")).cast(_LOCAL)
+    except pa.ArrowInvalid:
+        odd = next(value for value in array.to_pylist() if value is not None and value % 1000)
+        raise OddValueError(odd, "a timestamp of whole microseconds, in nanoseconds") from None
 
 
 def zoned(array: pa.Array) -> pa.Array:
@@ -86,10 +95,11 @@ def iso_moments(array: pa.Array) -> pa.Array:
     return _each(array, _moment, _LOCAL)
 
 
-def _clock(micros_told: int) -> str:
-    seconds, left = divmod(abs(micros_told), 1_000_000)
-    text = f"{'-' if micros_told < 0 else ''}{seconds // 3600:02}:{seconds // 60 % 60:02}"
-    fraction = f".{left:06}".rstrip("0") if left else ""
+def _clock(units: int, digits: int = 6) -> str:
+    """Return a time of day that was written in units of the given decimals of a second."""
+    seconds, left = divmod(abs(units), 10**digits)
+    text = f"{'-' if units < 0 else ''}{seconds // 3600:02}:{seconds // 60 % 60:02}"
+    fraction = f".{left:0{digits}}".rstrip("0") if left else ""
     return f"{text}:{seconds % 60:02}{fraction}"
 
 
@@ -113,7 +123,7 @@ def _moment(text: str) -> int | None:
     if _is_beyond(text):
         return None
     try:
-        return nanos_since_epoch(text) // 1000
+        return micros_since_epoch(text)
     except ValueError:
         raise OddValueError(text, "a timestamp") from None
 

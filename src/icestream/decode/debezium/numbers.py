@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _MOST_DIGITS = 38
 _BYTES = 16
+# PostgreSQL's numbers have at most 131,072 digits before the point and 16,383 behind it.
+_LARGEST_SCALE = 150_000
+_EXACT = Context(prec=2 * _LARGEST_SCALE, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def decimals(told: Mapping[str, str], *, is_text: bool) -> tuple[pa.DataType, Convert]:
@@ -72,13 +75,16 @@ def as_bytes(value: Any, scale: int) -> bytes:
     """Return the bytes of a number with a scale.
 
     Raises:
-        OddValueError: it has more digits behind the point.
+        OddValueError: it has more digits behind the point, or far too many before it.
     """
-    whole = Decimal(value).scaleb(scale)
-    if whole != whole.to_integral_value():
+    number = Decimal(value)
+    if not number.is_finite() or number.adjusted() > _LARGEST_SCALE:
         raise OddValueError(value, f"a decimal of scale {scale}")
-    number = int(whole)
-    return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+    whole = number.scaleb(scale, _EXACT)
+    if whole != whole.to_integral_value(context=_EXACT):
+        raise OddValueError(value, f"a decimal of scale {scale}")
+    digits = int(whole)
+    return digits.to_bytes(digits.bit_length() // 8 + 1, "big", signed=True)
 
 
 def _whole(array: pa.Array, *, is_text: bool) -> Iterable[int | None]:
@@ -94,9 +100,14 @@ def _texts(values: Iterable[int | None], scale: int) -> pa.Array:
     )
 
 
-def _plain(value: int, scale: int) -> str:
-    """Write a number as PostgreSQL does: all digits, no exponent."""
-    if scale <= 0:
-        return str(value * 10**-scale)
-    digits = str(abs(value)).rjust(scale + 1, "0")
-    return f"{'-' if value < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
+def _plain(value: int, scale: int | None) -> str:
+    """Write a number as PostgreSQL does: all digits, no exponent.
+
+    Raises:
+        OddValueError: no database has such a scale, or so many digits.
+    """
+    if scale is None or abs(scale) > _LARGEST_SCALE:
+        raise OddValueError(scale, "a scale")
+    if value.bit_length() > 3 * _LARGEST_SCALE:
+        raise OddValueError(f"{value.bit_length()} bits", "a decimal")
+    return f"{Decimal(value).scaleb(-scale, _EXACT):f}"

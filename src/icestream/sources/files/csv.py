@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.csv as arrow_csv
 
 from icestream.contracts.decoder import Decoder
 from icestream.contracts.records import Decoded
 from icestream.errors import BadRecordError
-from icestream.sources.files.columns import storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +26,7 @@ class HeaderDecoder(Decoder):
 
     Args:
         delimiter: what separates cells.
-        evolving: whether columns that only the header has are of interest.
+        evolving: whether columns that only the header has are of interest, and types are inferred.
         header: the names of the columns; None if they are not known.
     """
 
@@ -55,7 +53,8 @@ class HeaderDecoder(Decoder):
             empty = pa.RecordBatch.from_pylist([], schema=columns)
             return Decoded(empty, pa.array([], pa.int64()), bad)
         layout = pa.schema([(name, pa.string()) for name in self._header])
-        decoded = CsvDecoder(layout, self._delimiter).decode(values, columns)
+        decoder = CsvDecoder(layout, self._delimiter, inferred=self._evolving)
+        decoded = decoder.decode(values, columns)
         return replace(decoded, new_fields=self._new_fields(values, columns))
 
     def absent_fields(
@@ -96,23 +95,17 @@ def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
 
 
 def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str) -> pa.Schema:
-    """Return the columns that lines show; text where nothing better fits all of them."""
-    if not lines:
-        return pa.schema([(name, pa.string()) for name in names])
-    text = b"\n".join(lines)
-    table = arrow_csv.read_csv(
-        pa.BufferReader(text),
-        # One block: types are inferred from the first block alone.
-        read_options=arrow_csv.ReadOptions(
-            column_names=list(names), use_threads=False, block_size=len(text) + 1
-        ),
-        parse_options=arrow_csv.ParseOptions(
-            delimiter=delimiter, invalid_row_handler=lambda _: "skip"
-        ),
-        convert_options=arrow_csv.ConvertOptions(null_values=[""]),
-    )
-    return pa.schema([(field.name, _text_or(storable(field.type))) for field in table.schema])
+    """Return the columns that lines show; text where no other type gives every cell back."""
+    from icestream.decode.csv import cell_type
+    from icestream.decode.inference import NULL, known_part, merge
 
-
-def _text_or(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_binary(kind) else kind
+    found = [NULL] * len(names)
+    for line in lines:
+        try:
+            cells = next(csv.reader([line.decode()], delimiter=delimiter, strict=True), [])
+        except (UnicodeDecodeError, csv.Error):  # decode reports it
+            continue
+        if len(cells) == len(names):
+            found = [merge(kind, cell_type(cell)) for kind, cell in zip(found, cells, strict=True)]
+    kinds = [known_part(kind) or pa.string() for kind in found]
+    return pa.schema(list(zip(names, kinds, strict=True)))

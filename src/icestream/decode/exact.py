@@ -1,0 +1,297 @@
+"""Keeps values as they are: whether a number fits a double or a float, and casts that lose nothing.
+
+A decimal text keeps its value in a double if the double, written with as many digits as the text
+has, gives the text back: `0.1` and `0.10000000000000001` do. An integer, which may be an id, keeps
+its value only if the double is exactly that number: `9007199254740993` is not. A `float` rounds
+fractions, as its name says, but neither integers nor the order of magnitude.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+    Ints = npt.NDArray[np.int64]
+
+_EXACT_DOUBLES = 2.0**53
+# Every text of at most 15 digits keeps its value in a double of this size.
+_TINY = 1e-290
+_LONG = 16
+_LONGEST = 64
+_STRIDE = 4
+_ZERO, _DOT, _NINE = ord("0"), ord("."), ord("9")
+_NUMBER = r"^[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+_WHOLE = r"^-?[0-9]+$"
+# Digits and points as `0`, e as `e`, signs as `-`, letters as `a`, what stands between as `,`.
+_KINDS = bytes(
+    ord("0") if char in b"0123456789."
+    else ord("e") if char in b"eE"
+    else ord("-") if char in b"+-"
+    else ord("a") if char > 127 or bytes([char]).isalpha()
+    else ord(",")
+    for char in range(256)
+)  # fmt: skip
+_SMALL_POWER = re.compile(rb"0e-0{2,}(?=,)")
+_TINY_POWER = re.compile(rb"0e-0{3,}(?=,)")
+_TINY_DECIMAL = r"[eE]-[0-9]{2}|0{38}"
+
+
+def fits_double(number: Decimal | int) -> bool:
+    """Tell whether a number keeps its value as a double."""
+    if isinstance(number, int):
+        return abs(number) <= _EXACT_DOUBLES or (number.bit_length() < 1024 and _is_exact(number))
+    try:
+        double = float(number)
+    except OverflowError:  # a whole number of more than 308 digits
+        return False
+    if Decimal(repr(double)) == number:
+        return True
+    digits = len(number.as_tuple().digits)
+    return number.is_finite() and Decimal(f"{double:.{digits - 1}e}") == number
+
+
+def _is_exact(number: int) -> bool:
+    return int(float(number)) == number
+
+
+def fits_float(number: float) -> bool:
+    """Tell whether a double may become a float: fractions are rounded, whole numbers are not."""
+    try:
+        (rounded,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return False
+    if number != number or rounded == number:  # noqa: PLR0124 - not a number
+        return True
+    return rounded != 0 and not number.is_integer()
+
+
+def leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the arrays that hold the values of an array: itself, or those of its members."""
+    if pa.types.is_struct(array.type):
+        for index in range(array.type.num_fields):
+            yield from leaves(array.field(index))
+    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        yield from leaves(array.values)
+    elif pa.types.is_map(array.type):
+        yield from leaves(array.keys)
+        yield from leaves(array.items)
+    else:
+        yield array
+
+
+def doubles_in(columns: Iterable[pa.ChunkedArray]) -> list[pa.Array]:
+    """Return the doubles of columns, also those within structs and lists."""
+    chunks = (chunk for column in columns for chunk in column.chunks)
+    return [leaf for chunk in chunks for leaf in leaves(chunk) if pa.types.is_float64(leaf.type)]
+
+
+def floats_fit(doubles: pa.Array) -> bool:
+    """Tell whether each of some doubles may become a float."""
+    with np.errstate(over="ignore"):
+        values = _numpy(doubles)
+        rounded = values.astype(np.float32).astype(np.float64)
+    changed = (values != rounded) & (values == values)  # noqa: PLR0124 - not a number
+    lost = np.isinf(rounded) | (rounded == 0) | (values == np.trunc(values))
+    return not bool((changed & lost).any())
+
+
+def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
+    """Tell whether the numbers of a text keep their value in the doubles that Arrow read.
+
+    Costs little: only a number of 16 digits or more can lose some, or one next to zero. False also
+    for a block in which such a number stands elsewhere, as within a string: then the slow path
+    decides.
+
+    Args:
+        text: what was read.
+        arrays: the doubles, of all columns.
+    """
+    values = [_numpy(array) for array in arrays if len(array)]
+    if not values:
+        return True
+    data = np.frombuffer(text, np.uint8)
+    if any((np.abs(each) < _TINY).any() for each in values) and _has_power(text, _TINY_POWER):
+        return False
+    begins = _long_runs(data)
+    if not len(begins):
+        return True
+    if any((np.abs(each) >= _EXACT_DOUBLES).any() for each in values):
+        return False
+    return _fractions_are_exact(data, begins)
+
+
+def decimals_are_safe(text: pa.Buffer) -> bool:
+    """Tell whether Arrow may read decimals from a text.
+
+    A number next to zero, as `1e-999999999`, ends the process (pyarrow 26).
+    """
+    is_long = len(_long_runs(np.frombuffer(text, np.uint8))) > 0
+    if is_long and b"0" * 38 in text.to_pybytes():
+        return False
+    return not _has_power(text, _SMALL_POWER)
+
+
+def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as decimals; raises `pa.ArrowInvalid` where one does not fit, or may not."""
+    if pc.any(pc.match_substring_regex(texts, _TINY_DECIMAL)).as_py():
+        raise pa.ArrowInvalid("a number next to zero")
+    return texts.cast(kind)
+
+
+def _has_power(text: pa.Buffer, power: re.Pattern[bytes]) -> bool:
+    data = np.frombuffer(text, np.uint8)
+    signs = np.flatnonzero(data[2:-2] == ord("-")) + 2
+    # `| 32` makes a small letter of a capital.
+    signs = signs[(data[signs - 1] | 32) == ord("e")]
+    if not _is_digit(data[signs - 2]).any():
+        return False
+    return power.search(text.to_pybytes().translate(_KINDS) + b",") is not None
+
+
+def cast_exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array with another type of the same sort, each value the same as before.
+
+    Members of structs are found by name; those that the array lacks are null.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit, or the types are of different sorts.
+    """
+    if array.type == kind or pa.types.is_null(array.type):
+        return array if array.type == kind else pa.nulls(len(array), kind)
+    if pa.types.is_nested(array.type) and type(array.type) is type(kind):
+        return _cast_nested(array, kind)
+    if not any(is_one(array.type) and is_one(kind) for is_one in _SORTS):
+        raise pa.ArrowInvalid(f"{array.type} is not {kind}")
+    if pa.types.is_float32(kind):
+        array = array.cast(pa.float64())
+        if not floats_fit(array):
+            raise pa.ArrowInvalid(f"a value is not {kind}")
+    return array.cast(kind)
+
+
+def _cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(kind):
+        members = [
+            pa.nulls(len(array), member.type)
+            if (place := array.type.get_field_index(member.name)) < 0
+            else cast_exactly(array.field(place), member.type)
+            for member in kind
+        ]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        keys = cast_exactly(array.keys, kind.key_type)
+        items = cast_exactly(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=mask)
+    values = cast_exactly(array.values, kind.value_type)
+    return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=mask)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_digits(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+# Types that a value can go between; a cast of Arrow's then refuses what would be lost.
+_SORTS = (_is_number, _is_digits, _is_bytes, pa.types.is_timestamp)
+
+
+def _numpy(array: pa.Array) -> npt.NDArray[np.float64]:
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.float64)
+
+
+def _is_digit(data: Bytes) -> npt.NDArray[np.bool_]:
+    """Tell which bytes are digits, points or, for the sake of speed, slashes."""
+    return (data - np.uint8(_DOT)) <= _NINE - _DOT
+
+
+def _long_runs(data: Bytes) -> Ints:
+    """Return where runs of at least 16 digits and points begin.
+
+    A run of 16 covers four bytes that are four apart. So most of the text is never looked at.
+    """
+    if len(data) < _LONG:
+        return np.empty(0, np.int64)
+    sampled = _is_digit(data[::_STRIDE])
+    four = sampled[:-3] & sampled[1:-2] & sampled[2:-1] & sampled[3:]
+    found = np.flatnonzero(four) * _STRIDE
+    for step in (2, 6, 10, 1, 3, 5, 7, 9, 11):
+        found = found[_is_digit(data[found + step])]
+    begins = found
+    for _ in range(_STRIDE):
+        before = np.maximum(begins - 1, 0)
+        begins = np.where(_is_digit(data[before]), before, begins)
+    # The first sample of a run stands for those that follow in it.
+    begins = begins[found - begins < _STRIDE]
+    last = np.minimum(begins + _LONG - 1, len(data) - 1)
+    is_long = last - begins == _LONG - 1
+    for step in range(13, _LONG):
+        is_long &= _is_digit(data[np.minimum(begins + step, last)])
+    runs: Ints = begins[is_long]
+    return runs
+
+
+def _fractions_are_exact(data: Bytes, begins: Ints) -> bool:
+    is_part = np.zeros(256, np.bool_)
+    is_part[list(b"0123456789.eE+-")] = True
+    ends = begins + _LONG
+    growing = np.arange(len(begins))
+    for _ in range(_LONGEST):
+        growing = growing[ends[growing] < len(data)]
+        growing = growing[is_part[data[ends[growing]]]]
+        ends[growing] += 1
+    if len(growing):
+        return False
+    texts = _texts(data, begins, ends)
+    is_number = pc.match_substring_regex(texts, _NUMBER)
+    is_fraction = pc.and_not(is_number, pc.match_substring_regex(texts, _WHOLE))
+    return _all_fit(texts.filter(is_fraction))
+
+
+def texts_fit_doubles(texts: pa.Array) -> bool:
+    """Tell whether numbers, written as JSON writes them, keep their value as doubles."""
+    is_doubtful = pc.or_(
+        pc.greater_equal(pc.utf8_length(texts), _LONG), pc.match_substring_regex(texts, "[eE]")
+    )
+    return _all_fit(texts.filter(is_doubtful, null_selection_behavior="drop"))
+
+
+def _all_fit(texts: pa.Array) -> bool:
+    written = texts.cast(pa.float64()).cast(pa.string())
+    is_whole = pc.match_substring_regex(texts, _WHOLE)
+    if not all(fits_double(int(each)) for each in texts.filter(is_whole).to_pylist()):
+        return False
+    doubtful = texts.filter(pc.and_not(pc.not_equal(texts, written), is_whole)).to_pylist()
+    return all(fits_double(Decimal(each)) for each in doubtful)
+
+
+def _texts(data: Bytes, begins: Ints, ends: Ints) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(ends - begins)]).astype(np.int32)
+    places = np.repeat(begins - offsets[:-1], ends - begins) + np.arange(offsets[-1])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[places])]
+    return pa.Array.from_buffers(pa.string(), len(begins), buffers)

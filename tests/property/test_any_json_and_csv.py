@@ -1,0 +1,157 @@
+"""What goes in comes out: JSON and CSV, inferred or declared, on both decoding paths."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fixtures.any_values import (
+    any_examples,
+    is_same,
+    is_same_number,
+    json_texts,
+    parsed,
+    texts,
+)
+
+from icestream.decode.blocks import SlowOutcome
+from icestream.decode.csv import CsvDecoder
+from icestream.decode.ddl import parse_ddl
+from icestream.decode.json import JsonDecoder
+from icestream.sources.files.csv import infer_columns
+
+if TYPE_CHECKING:
+    from icestream.contracts.records import Decoded
+    from icestream.decode.blocks import BlockDecoder
+
+KINDS = (
+    *("bigint", "int", "float", "double", "boolean", "string", "date", "time"),
+    *("timestamp", "timestamp_ntz", "decimal(38,0)", "decimal(10,2)", "decimal(38,18)"),
+    *("array<double>", "array<bigint>", "array<timestamp>", "map<string,double>"),
+    "struct<a:double,b:string>",
+)
+
+
+def both_ways(decoder: BlockDecoder, values: list[bytes], columns: pa.Schema) -> Decoded:
+    """Decode values together, alone and by the slow path, which must all agree."""
+    together = decoder.decode(pa.array(values, pa.binary()), columns)
+    slow = SlowOutcome()
+    decoder.read_values(values, columns, slow)
+    assert list(together.bad) == slow.bad
+    assert shown(together.rows) == ([] if slow.rows is None else shown(slow.rows))
+    for place, value in enumerate(values):
+        alone = decoder.decode(pa.array([value], pa.binary()), columns)
+        assert [reason for _, reason in alone.bad] == [r for at, r in slow.bad if at == place]
+        assert all(row in shown(together.rows) for row in shown(alone.rows))
+    return together
+
+
+def shown(rows: pa.RecordBatch) -> list[str]:
+    return [repr(row) for row in rows.to_pylist()]
+
+
+@any_examples
+@given(st.lists(json_texts(), min_size=1, max_size=5))
+def test_inferred_json_column_holds_every_value_that_it_was_inferred_from(
+    sent: list[str],
+) -> None:
+    values = [b'{"k": 1, "a": %s}' % text.encode() for text in sent]
+    decoder = JsonDecoder()
+
+    decoded = both_ways(decoder, values, decoder.infer(values))
+
+    assert decoded.bad == ()
+    for text, row in zip(sent, decoded.rows.to_pylist(), strict=True):
+        assert is_same({"a": parsed(text), "k": 1}, row)
+
+
+@any_examples
+@given(st.lists(json_texts(), min_size=1, max_size=5), st.sampled_from(KINDS))
+def test_declared_json_column_gets_the_value_or_the_record_is_bad(
+    sent: list[str], kind: str
+) -> None:
+    values = [b'{"a": %s}' % text.encode() for text in sent]
+    columns = parse_ddl(f"a {kind}")
+
+    decoded = both_ways(JsonDecoder(), values, columns)
+
+    bad = {place for place, _ in decoded.bad}
+    good = [text for place, text in enumerate(sent) if place not in bad]
+    for text, row in zip(good, decoded.rows.to_pylist(), strict=True):
+        assert_declared(parsed(text), row["a"], kind)
+
+
+def assert_declared(told: Any, found: Any, kind: str) -> None:
+    if kind == "float" and isinstance(found, float) and not math.isnan(found):
+        assert found == pytest.approx(float(told), rel=1e-7, abs=1e-45)
+    elif kind.startswith(("map", "struct")) and isinstance(found, (dict, list)):
+        for name, item in dict(found).items():
+            assert is_same(told.get(name), item)
+    elif kind.startswith("decimal") and isinstance(told, str):
+        assert Decimal(told) == found
+    else:
+        assert is_same(told, found)
+
+
+def line(*cells: str) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n").encode()
+
+
+@any_examples
+@given(st.lists(texts, min_size=1, max_size=6))
+def test_inferred_csv_column_gives_every_cell_back(sent: list[str]) -> None:
+    values = [line("1", cell) for cell in sent]
+    columns = infer_columns(values, ("k", "a"), ",")
+    layout = pa.schema([("k", pa.string()), ("a", pa.string())])
+
+    decoded = both_ways(CsvDecoder(layout, inferred=True), values, columns)
+
+    assert decoded.bad == ()
+    for cell, found in zip(sent, decoded.rows.column("a").to_pylist(), strict=True):
+        assert_cell(cell, found)
+
+
+def assert_cell(cell: str, found: Any) -> None:
+    if isinstance(found, str):
+        assert found == cell
+    elif isinstance(found, bool):
+        assert cell.lower() == json.dumps(found)
+    elif found is None:
+        assert not cell
+    elif not isinstance(found, (int, float)) and not hasattr(found, "as_tuple"):
+        assert is_same(cell, found)
+    else:
+        assert is_same_number(parsed(cell), found)
+
+
+@any_examples
+@given(
+    st.lists(texts, min_size=1, max_size=5),
+    st.sampled_from([kind for kind in KINDS if "<" not in kind]),
+    st.booleans(),
+)
+def test_both_paths_agree_on_declared_csv_columns(
+    sent: list[str], kind: str, inferred: bool
+) -> None:
+    columns = parse_ddl(f"k bigint, a {kind}")
+    values = [line("1", cell) for cell in sent]
+
+    decoded = both_ways(CsvDecoder(columns, inferred=inferred), values, columns)
+
+    bad = {place for place, _ in decoded.bad}
+    good = [cell for place, cell in enumerate(sent) if place not in bad]
+    for cell, found in zip(good, decoded.rows.column("a").to_pylist(), strict=True):
+        if kind == "float" and found is not None:
+            assert found == pytest.approx(float(cell), rel=1e-7, abs=1e-45)
+        elif inferred:
+            assert_cell(cell, found)
