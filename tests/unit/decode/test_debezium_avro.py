@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pytest
 from tests.unit.decode.debezium_events import decode, told
 
 from icestream.decode.blocks import BadValueError
@@ -183,3 +184,46 @@ def test_decoder_that_was_used_can_be_pickled() -> None:
     decode(decoder, [event("c", 1)])
     copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301
     assert copy.placeholder == "(same)"
+
+
+def shop(before: Any = None, source: Any = None, op: Any = "string") -> dict[str, Any]:
+    """Return the schema of an envelope, with some parts as no connector has them."""
+    whole = json.loads(json.dumps(SCHEMAS[VALUE]))
+    for name, kind in (("before", before), ("source", source), ("op", op)):
+        [field] = [field for field in whole["fields"] if field["name"] == name]
+        field["type"] = kind or field["type"]
+    return whole  # type: ignore[no-any-return]
+
+
+class Odd(Schemas):
+    """A registry whose schema 77 is the one given."""
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__()
+        self.schema = schema
+
+    def by_id(self, schema_id: int) -> AvroSchema:
+        return AvroSchema(self.schema, {}) if schema_id == 77 else super().by_id(schema_id)
+
+
+@pytest.mark.parametrize(
+    ("schema", "part"),
+    [
+        (shop(op="int"), {"op": 1}),
+        (shop(source="string"), {"source": "x"}),
+        (
+            shop(source={"type": "record", "name": "S", "fields": [{"name": "db", "type": "int"}]}),
+            {"source": {"db": 5}},
+        ),
+    ],
+)
+def test_event_that_no_connector_writes_spoils_no_neighbour(schema: Any, part: Any) -> None:
+    row = {"id": 1, "price": None, "day": None, "blob": None, "days": None}
+    source = {"db": "shop", "schema": "public", "table": "orders"}
+    record = {"before": None, "after": row, "source": source, "op": "c", **part}
+    odd = (key(1), avro(77, record, schema))
+
+    changes = decode(DebeziumAvroDecoder(Odd(schema)), [event("c", 8), odd, event("c", 9)])
+
+    assert [place for place, _ in changes.bad] == [1]
+    assert [row["id"] for _, _, rows in told(changes) for row in rows] == [8, 9]

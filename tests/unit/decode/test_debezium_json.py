@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
@@ -331,3 +332,48 @@ def test_list_that_begins_with_a_null_keeps_its_items() -> None:
     for value in ({"id": 1, "x": [None, "a"]}, envelope("c", after={"id": 1, "x": [None, "a"]})):
         [(_, _, [row])] = decoded((ONE, value))
         assert row["x"] == [None, "a"]
+
+
+GOOD = (b'{"id": 9}', envelope("c", None, {"id": 9}))
+STRUCT = {"type": "struct", "fields": [{"type": "int32", "field": "id"}]}
+
+
+def headed(schema: Any, payload: Any) -> bytes:
+    return json.dumps({"schema": schema, "payload": payload}).encode()
+
+
+def decimal_with(parameters: Any) -> dict[str, Any]:
+    name = "org.apache.kafka.connect.data.Decimal"
+    kind = {"type": "bytes", "name": name, "parameters": parameters, "field": "a"}
+    return {"type": "struct", "fields": [kind]}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b'{"id": 1}', envelope("c", None, {"id": 1, "__op": "x"})),
+        (b'{"id": 1}', envelope("u", None, {"id": 1, "__unsent": "x"})),
+        (b'{"id": 1}', headed({"type": "struct", "name": "x.Envelope", "fields": []}, {})),
+        (b'{"id": 1}', headed({"type": "struct", "fields": 5}, {})),
+        (b'{"id": 1}', headed({"type": "struct", "fields": [5]}, {})),
+        (b'{"id": 1}', headed(decimal_with({"scale": "x"}), {"a": "AQ=="})),
+        (b'{"id": 1}', headed(decimal_with([1]), {"a": "AQ=="})),
+        (b'{"id": 1}', headed(decimal_with({"scale": "-2147483648"}), {"a": "AQ=="})),
+        (headed({"type": "struct", "fields": 5}, {"id": 1}), None),
+        (headed(STRUCT, {"id": "x"}), None),
+        (b'{"id": 1}', b'{"id": 1, "__deleted": {"a": 1}}'),
+        (b'{"id": 1}', b'{"id": 1, "__op": [1]}'),
+        (b'{"id": 1}', b'{"__op": "u"}'),
+        (b'{"id": 1}', b'{"id": 1, "a": "\\ud800"}'),
+        (b'{"id": 1}', b'{"op": "c", "source": {"table": "\\ud800"}, "after": {"id": 1}}'),
+        (b'{"id": 1}', envelope("c", None, {"id": 1, "v": {"scale": 2147483647, "value": "AQ=="}})),
+        (b'{"id": 1}', envelope("c", None, {"id": 1, "v": {"scale": None, "value": "AQ=="}})),
+        (b'{"\\ud800": 1}', None),
+    ],
+)
+def test_event_that_no_connector_writes_spoils_no_neighbour(key: Any, value: Any) -> None:
+    changes = decode(DebeziumJsonDecoder(), [GOOD, (key, value), GOOD])
+
+    assert [place for place, _ in changes.bad] in ([1], [])
+    rows = [row for _, _, rows in told(changes) for row in rows if row.get("id") == 9]
+    assert [row["__op"] for row in rows] == ["c", "c"]

@@ -6,6 +6,8 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from icestream.contracts.changes import ChangeDecoder, DecodedChanges
 from icestream.decode.debezium import names
 from icestream.decode.debezium.assembly import Assembly, Key, Keys
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
     from icestream.decode.debezium.lot import Lot, Part, Unrepresentable
 
     Bad = list[tuple[int, str]]
+
+HOSTILE = (
+    pa.ArrowException, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError,
+    RecursionError,
+)  # fmt: skip
+_LONGEST_REASON = 500  # a reason may name all fields of a record
 
 
 class DebeziumDecoder(ChangeDecoder):
@@ -73,8 +81,33 @@ class DebeziumDecoder(ChangeDecoder):
         values = records.values.to_pylist()
         if not values:
             return DecodedChanges(())
-        keys = Keys(records.extra[RECORD_KEY].to_pylist(), self.read_key)
-        topic = str(records.extra[RECORD_TOPIC][0])
+        keys = records.extra[RECORD_KEY].to_pylist()
+        return self._decode_parts(values, keys, str(records.extra[RECORD_TOPIC][0]))
+
+    def _decode_parts(
+        self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
+    ) -> DecodedChanges:
+        """Decode records together; where one of them is at fault in an unforeseen way, in halves.
+
+        Events and their schemas are whatever the sender writes, and Arrow, fastavro and Python
+        raise many things for values that no connector writes.
+        """
+        try:
+            return self._decode(values, raw_keys, topic)
+        except HOSTILE as exc:
+            if len(values) == 1:
+                text = f"not an event of Debezium: {type(exc).__name__}: {exc}"
+                return DecodedChanges((), [(0, text[:_LONGEST_REASON])])
+        half = len(values) // 2
+        first = self._decode_parts(values[:half], raw_keys[:half], topic)
+        second = self._decode_parts(values[half:], raw_keys[half:], topic)
+        bad = [*first.bad, *((half + place, reason) for place, reason in second.bad)]
+        return DecodedChanges([*first.blocks, *second.blocks], bad)
+
+    def _decode(
+        self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
+    ) -> DecodedChanges:
+        keys = Keys(raw_keys, self.read_key)
         placeholder, named = Placeholder(self.placeholder), names.of_topic(topic)
         lots, bad = self.read_lots(values, keys)
         parts: dict[names.Table, list[Part]] = {}
@@ -92,7 +125,8 @@ class DebeziumDecoder(ChangeDecoder):
         assembly = Assembly(keys, self._known, bad=[*bad, *faults])
         for table in dict.fromkeys([*parts, *removed]):
             assembly.add(table, parts.get(table, ()), removed.get(table, []))
-        return DecodedChanges(assembly.blocks, sorted(assembly.bad))
+        bad = [(place, reason[:_LONGEST_REASON]) for place, reason in assembly.bad]
+        return DecodedChanges(assembly.blocks, sorted(bad))
 
     def _removed(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.decode.debezium.faults import OddValueError
 from icestream.decode.debezium.lot import DELETE, Lot
 from icestream.decode.debezium.types import Column, shown
 
@@ -27,6 +28,9 @@ def flat_lot(places: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[Colum
         places: which records they are.
         rows: a struct of `columns` as they are written.
         columns: of a record: those of the table, `__op` and `__deleted` if they were asked for.
+
+    Raises:
+        OddValueError: no column is of the table.
     """
     held = dict(zip([column.name for column in columns], rows.flatten(), strict=True))
     ops = pa.array(["u"] * len(rows), pa.string())
@@ -36,6 +40,8 @@ def flat_lot(places: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[Colum
         is_gone = pc.equal(held[_DELETED].cast(pa.string()), "true")
         ops = pc.if_else(pc.fill_null(is_gone, False), DELETE, ops)
     kept = tuple(column for column in columns if column.name not in HIDDEN_FIELDS)
+    if not kept:
+        raise OddValueError({}, "a row: it has no columns")
     own = pa.StructArray.from_arrays(
         [held[column.name] for column in kept],
         fields=[pa.field(column.name, column.written) for column in kept],

@@ -93,7 +93,13 @@ class Part:
 def parts_of(
     lot: Lot, topic: names.Table, placeholder: Placeholder, unrepresentable: Unrepresentable
 ) -> tuple[dict[names.Table, Part], Bad]:
-    """Return the changes of each table, and the records that are none."""
+    """Return the changes of each table, and the records that are none.
+
+    Raises:
+        OddValueError: the records have no columns, or one with a name of ours.
+    """
+    if not lot.columns and not _flags(pc.equal(lot.ops, EMPTY)).all():
+        raise OddValueError({}, "a row: it has no columns")
     nameless = np.zeros(0, bool) if lot.source is None else ~names.are_named(lot.source)
     without_table = [(int(lot.places[at]), NO_TABLE) for at in np.flatnonzero(nameless)]
     lot, removed, bad = _sorted_out(lot.where(~nameless) if without_table else lot)
@@ -162,6 +168,9 @@ def _rows(
     missing: dict[str, Flags] = {}
     nulled: dict[str, int] = {}
     arrays, fields = [], []
+    reserved = next((column.name for column in lot.columns if column.name in (OP, UNSENT)), None)
+    if reserved is not None:
+        raise OddValueError(reserved, "a name that a column may have")
     for column, written in zip(lot.columns, chosen.flatten(), strict=True):
         values = written
         flags = placeholder.find(written)
