@@ -159,8 +159,9 @@ class Assembly:
         self, table: Table, places: Ints, rows: pa.RecordBatch, nulled: Mapping[str, int]
     ) -> None:
         """Add a block for each run of rows that have the same key fields."""
+        names = set(rows.schema.names)
         for begin, stop, fields in self._key_runs(table, places, rows):
-            key = tuple(name for name in fields if name in rows.schema.names)
+            key = tuple(name for name in fields if name in names)
             part = rows.slice(begin, stop - begin)
             if key:
                 self.known[table] = key
@@ -260,8 +261,9 @@ def _key_rows(values: list[Mapping[str, Any]], columns: tuple[Column, ...]) -> p
 
 
 def _filled(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    names = set(rows.schema.names)
     arrays = [
-        rows.column(one.name) if one.name in rows.schema.names else pa.nulls(len(rows), one.type)
+        rows.column(one.name) if one.name in names else pa.nulls(len(rows), one.type)
         for one in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
