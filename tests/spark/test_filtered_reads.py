@@ -79,3 +79,13 @@ def test_delete_by_a_number_leaves_nan(lake: Lake, monkeypatch: pytest.MonkeyPat
 
     [row] = lake.rows("t")
     assert math.isnan(row["d"])
+
+
+def test_any_partition_is_read(lake: Lake) -> None:
+    days = pa.array([3_000_000, -1_000_000, 0], pa.date32())
+    rows = pa.table({"day": days, "name": ["a" * 3_000, "b", None], "n": [1, 2, 3]})
+    append(lake, lake.sink("t", partitioning=["days(day)", "name"]), rows)
+
+    found = lake.sql("SELECT n FROM lake.db.t WHERE day <> date '1970-01-01' ORDER BY n")
+    assert [row.n for row in found] == [1, 2]
+    assert sorted(lake.sql("SELECT n FROM lake.db.t WHERE length(name) = 3000")) == [(1,)]

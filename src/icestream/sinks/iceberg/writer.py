@@ -20,7 +20,7 @@ from pyiceberg.types import UUIDType
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.column_metrics import FLOATS, column_metrics
 from icestream.sinks.iceberg.conform import conform, file_columns
-from icestream.sinks.iceberg.partition_value import partition_json, path_to
+from icestream.sinks.iceberg.partition_value import partition_json, partition_values, path_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +34,8 @@ ROW_GROUP_BYTES = 64 << 20
 # With many partitions open at once the buffers, not the files, are what fills memory.
 BUFFERED_BYTES = 256 << 20
 OPEN_FILES = 64
+# File systems take names of up to 255 bytes, and object stores keys of up to 1,024.
+MOST_NAME_BYTES, MOST_PATH_BYTES = 200, 500
 
 Key = tuple[Any, ...]
 
@@ -200,7 +202,8 @@ class _Writing:
         # One thread: several would mix up the order of a partition's rows.
         grouped = rows.group_by(keys.column_names, use_threads=False)
         for group in grouped.aggregate([("row", "list")]).to_batches():
-            values = [column.to_pylist() for column in group.columns[: len(keys.column_names)]]
+            columns = group.columns[: len(keys.column_names)]
+            values = [partition_values(column) for column in columns]
             for index, members in enumerate(group.column("row_list")):
                 yield tuple(column[index] for column in values), batch.take(members.values)
 
@@ -246,7 +249,7 @@ class _Writing:
                 for item, value in zip(self.spec.fields, key, strict=True)
             ]
             partition = PartitionKey(values, self.spec, self.schema)
-        path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", partition)
+        path = self._new_path(partition)
         stream = self._io.new_output(path).create()
         self.made.append(path)
         parquet = pq.ParquetWriter(
@@ -262,6 +265,19 @@ class _Writing:
         nan_counts = dict.fromkeys(self._float_columns, 0)
         self.open_files[key] = _OpenFile(path, stream, parquet, described, nan_counts)
         return self.open_files[key]
+
+    def _new_path(self, partition: PartitionKey | None) -> str:
+        """Return a path with the partition in it, if that is a valid one: readers don't need it."""
+        name = f"{uuid.uuid4()}.parquet"
+        try:
+            shown = "" if partition is None else partition.to_path()
+        except (OverflowError, TypeError, ValueError):
+            partition = None  # a time that PyIceberg cannot show
+        else:
+            lengths = map(len, shown.split("/"))
+            if max(lengths) > MOST_NAME_BYTES or len(shown) > MOST_PATH_BYTES:
+                partition = None
+        return self._locations.new_data_location(name, partition)
 
     def _close(self, key: Key) -> None:
         file = self.open_files[key]

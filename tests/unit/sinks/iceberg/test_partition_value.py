@@ -95,6 +95,33 @@ def test_partition_values_follow_the_specification(place: TableFolder, term: str
     assert len(files) == len(set(EXPECTED[term]))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "term", "partition"),
+    [
+        (pa.date32(), 3_000_000, "days(v)", "+10183-09-21"),
+        (pa.date32(), 3_000_000, "v", "+10183-09-21"),
+        (pa.date32(), -1_000_000, "v", "-0768-02-04"),
+        (pa.timestamp("us"), 2**60, "days(v)", "+38504-08-17"),
+        (pa.timestamp("us"), 2**60, "v", "+38504-08-17T21:30:06.846976"),
+        (pa.timestamp("us", tz="UTC"), 0, "v", "1970-01-01T00:00:00+00:00"),
+        (pa.timestamp("ns"), 1, "v", "1970-01-01T00:00:00.000000001"),
+        (pa.time64("us"), 1, "v", "00:00:00.000001"),
+        (pa.string(), "x" * 3_000, "v", "x" * 3_000),
+        (pa.string(), "\ud7ff" * 100, "v", "\ud7ff" * 100),
+        (pa.binary(), b"\xff" * 3_000, "v", "ff" * 3_000),
+    ],
+)
+def test_any_value_can_be_a_partition(
+    place: TableFolder, kind: pa.DataType, value: Any, term: str, partition: str
+) -> None:
+    columns = pa.schema([("v", kind)])
+    rows = pa.record_batch([pa.array([value], kind)], schema=columns)
+    [file] = place.writer(columns, term).write([rows])
+
+    assert file.what["partition"] == {"1000": partition}
+    assert len(place.files()) == 1
+
+
 def test_field_is_found_through_structs_by_its_id() -> None:
     inner = StructType(NestedField(5, "x", LongType()), NestedField(6, "y", StringType()))
     struct = StructType(
