@@ -133,8 +133,8 @@ class Sink(ABC, Generic[OptionsT]):
         Args:
             spark: the session.
             pipeline: name of the pipeline that writes.
-            cache: a folder, of the same path on every machine, for what can be made again; a
-                temporary one if absent.
+            cache: a folder of the driver's machine for what can be made again; a temporary one
+                if absent. Tasks cannot reach it: on a cluster they run elsewhere.
         """
 
     @abstractmethod

@@ -73,8 +73,8 @@ class IcebergSink(Sink[IcebergOptions]):
     def identity(self) -> str:
         return self.target.identity
 
-    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
-        self.target.open(spark, pipeline, cache)
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:  # noqa: ARG002 - one table needs no memory beside it
+        self.target.open(spark, pipeline)
         self.mode.opened()
 
     def last_mark(self) -> BatchMark | None:

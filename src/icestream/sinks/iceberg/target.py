@@ -16,7 +16,6 @@ from icestream.sinks.iceberg.properties import CREATED_BY, write_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     import pyarrow as pa
     from pyiceberg.schema import Schema
@@ -63,7 +62,6 @@ class Target:
         self.seen: str | None = None
         self.mark_snapshot: MarkSnapshot | None = None
         self._session: SparkSession | None = None
-        self._cache: Path | None = None
         self.pipeline = ""
         self._java: JavaCatalog | None = None
         self._handle: JavaTable | None = None
@@ -95,15 +93,6 @@ class Target:
         return self._session
 
     @property
-    def cache(self) -> Path:
-        """A folder for what can be made again: lost, it costs time and nothing else."""
-        if self._cache is None:
-            from icestream.sinks.iceberg.sweeping import temporary_folder
-
-            self._cache = temporary_folder(self)
-        return self._cache
-
-    @property
     def fitting(self) -> Fitting:
         assert self._fitting is not None  # noqa: S101 - `open` comes first
         return self._fitting
@@ -113,14 +102,13 @@ class Target:
         assert self._handle is not None  # noqa: S101 - `open` or `prepare` comes first
         return self._handle
 
-    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
+    def open(self, spark: SparkSession, pipeline: str) -> None:
         """Connect, and read the table if there is one."""
         from icestream.sinks.iceberg.fitting import Fitting
         from icestream.sinks.iceberg.java import JavaCatalog
 
         self.pipeline = pipeline
         self._session = spark
-        self._cache = cache or self._cache
         # Makes the catalog's own store where it is missing, and puts its faults into our words.
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.errors import ConnectorError
+from icestream.errors import ConnectorError, TransientError
 from icestream.sinks.iceberg.java_files import LiveFile
 from icestream.sinks.iceberg.modes.upsert import key_index
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
@@ -219,10 +220,39 @@ def test_indexes_of_files_that_left_the_table_are_removed(tmp_path: Path) -> Non
     file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
     index = settings(tmp_path, 1)
     find(file, keys([1]), index)
-    for number in range(SPARE_INDEXES + 1):
-        (tmp_path / "keys" / f"{number}.keys").touch()
+    others = [tmp_path / "keys" / f"{number}.keys" for number in range(SPARE_INDEXES + 1)]
+    for other in others:
+        other.touch()
+        os.utime(other, (0, 0))
+    os.utime(index.file_of(file.path), (0, 0))
+    others[0].touch()  # another pipeline uses it
     forget_others(index, [file])
-    assert list((tmp_path / "keys").iterdir()) == [index.file_of(file.path)]
+    assert set((tmp_path / "keys").iterdir()) == {index.file_of(file.path), others[0]}
+
+
+def test_index_that_another_task_removes_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
+    original, made = key_index._make, []
+
+    def make(file: LiveFile, index: IndexSettings, path: Path) -> None:
+        original(file, index, path)
+        made.append(path)
+        if len(made) < times:
+            path.unlink()
+
+    monkeypatch.setattr(key_index, "_make", make)
+    times = 3
+    with pytest.raises(TransientError) as caught:
+        find(file, keys([1]), settings(tmp_path, 1))
+    assert str(caught.value) == (
+        f"the index of keys {made[0]} vanished 3 times before it could be read\n"
+        "  Something else removes files there, or the disk is full."
+    )
+    made.clear()
+    times = 2
+    assert find(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
 
 
 def test_file_of_another_format_is_named(tmp_path: Path) -> None:

@@ -8,21 +8,24 @@ key, so that making it takes the memory of one row group and a look-up takes a b
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from icestream.errors import ConnectorError
+from icestream.errors import ConnectorError, TransientError
 from icestream.sinks.iceberg.conform import as_type
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints, numbers
 from icestream.sinks.iceberg.modes.upsert.parquet_fields import names_by_id, open_data_file
+from icestream.sinks.iceberg.modes.upsert.worker_cache import mark_used, worker_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
     import pyarrow.parquet as pq
@@ -34,8 +37,11 @@ if TYPE_CHECKING:
 
 VERSION = 2
 ROW_ID = 2147483540  # Iceberg's own field id
-# Removed once there are this many too many.
+# Removed once there are this many too many, and nobody has used them for a while.
 SPARE_INDEXES = 64
+UNUSED_SECS = 3600
+# Another task may remove an index as soon as it is made, if the disk is small.
+ATTEMPTS = 3
 NO_SEQUENCE = np.iinfo(np.int64).min
 ROWS_READ_AT_ONCE = 65_536
 
@@ -47,7 +53,7 @@ class IndexSettings:
     Attributes:
         key_ids: field ids of the key's columns.
         sequence_id: field id of the sequence, kept in the index too; None for none.
-        folder: the folder of indexes, on the machine that a task runs on.
+        folder: the table's folder of indexes, below that of the machine that a task runs on.
         io_properties: how PyIceberg reaches the store, secrets included.
         types: the types of the table's columns by field id. A file may store a column as another
             one: other writers use milliseconds or INT96, and columns become wider.
@@ -61,8 +67,17 @@ class IndexSettings:
 
     def file_of(self, data_file: str) -> Path:
         """Return where the index of a data file is kept."""
+        return self.place / self.name_of(data_file)
+
+    def name_of(self, data_file: str) -> str:
+        """Return the name of the index of a data file."""
         said = f"{VERSION}|{self.key_ids}|{self.sequence_id}|{data_file}"
-        return Path(self.folder) / f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.keys"
+        return f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.keys"
+
+    @property
+    def place(self) -> Path:
+        """The folder of indexes on this machine: another one in each process that asks."""
+        return worker_cache() / "keys" / self.folder
 
 
 @dataclass(frozen=True)
@@ -83,15 +98,22 @@ class Found:
 
 
 def forget_others(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
-    """Remove the indexes on this machine of data files that left the table."""
-    folder = Path(settings.folder)
+    """Remove the indexes on this machine of data files that left the table.
+
+    The driver does so for its own machine; on others, tasks remove what is no longer used.
+    """
+    folder = settings.place
     kept = list(folder.glob("*.keys")) if folder.exists() else []
     if len(kept) <= len(files) + SPARE_INDEXES:
         return
-    wanted = {settings.file_of(file.path) for file in files}
+    wanted = {settings.name_of(file.path) for file in files}
+    # Another pipeline may use them, for another branch or key of the table.
+    unused_since = time.time() - UNUSED_SECS
     for path in kept:
-        if path not in wanted:
-            path.unlink(missing_ok=True)
+        if path.name not in wanted:
+            with suppress(OSError):  # somebody else was quicker
+                if path.stat().st_mtime < unused_since:
+                    path.unlink()
 
 
 def find(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> Found:
@@ -163,9 +185,8 @@ def _stepped(
 
 def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt.NDArray[Any]]]:
     path = settings.file_of(file.path)
-    if not _is_whole(path):
-        _make(file, settings, path)
-    with pa.memory_map(str(path)) as mapped:
+    with _opened(file, settings, path) as mapped:
+        mark_used(path)
         reader = pa.ipc.open_file(mapped)
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -175,14 +196,20 @@ def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt
             }
 
 
-def _is_whole(path: Path) -> bool:
-    """Tell whether there is an index; one that a power cut left empty is none."""
-    try:
-        with pa.memory_map(str(path)) as mapped:
+def _opened(file: LiveFile, settings: IndexSettings, path: Path) -> pa.MemoryMappedFile:
+    """Return the index of a data file, made if there is none; one that a power cut cut is none."""
+    for _ in range(ATTEMPTS):
+        try:
+            mapped = pa.memory_map(str(path))
             pa.ipc.open_file(mapped)
-    except (OSError, pa.ArrowInvalid):
-        return False
-    return True
+        except (OSError, pa.ArrowInvalid):  # noqa: PERF203 - each attempt by itself
+            _make(file, settings, path)
+        else:
+            return mapped
+    raise TransientError(
+        f"the index of keys {path} vanished {ATTEMPTS} times before it could be read",
+        todo="Something else removes files there, or the disk is full.",
+    )
 
 
 def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:

@@ -14,6 +14,7 @@ from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings, find, 
 from icestream.sinks.iceberg.modes.upsert.number_files import read_numbers, write_numbers
 from icestream.sinks.iceberg.modes.upsert.table_rows import TableRows
 from icestream.sinks.iceberg.modes.upsert.vectors import DeleteWriter, read_dead
+from icestream.sinks.iceberg.modes.upsert.worker_cache import tidy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,6 +127,7 @@ class MatchTask:
         if self.lacking is not None:
             columns = Schema.model_validate_json(self.lacking)
             rows = TableRows(self._io, columns, f"{self.folder}/{uuid.uuid4()}.arrow")
+        tidy(self.index.place.parent)
         keys, row_ids, late, sequence = [], [], [], []
         for file in files:
             found = find(file, self.batch, self.index)

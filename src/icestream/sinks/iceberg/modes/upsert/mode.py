@@ -243,7 +243,7 @@ class Upsert(Mode):
         return IndexSettings(
             key_ids=tuple(schema.find_field(name).field_id for name in self.options.key_fields),
             sequence_id=None if sequence is None else schema.find_field(sequence).field_id,
-            folder=str(self.target.cache / "keys"),
+            folder=self.target.handle.uuid(),
             io_properties=self.target.io_properties(),
             types=types_by_id(schema),
         )

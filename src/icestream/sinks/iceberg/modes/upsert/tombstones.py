@@ -130,7 +130,7 @@ class Tombstones:
         """Open the table if there is one, or make it; tells whether there is one."""
         target = self._target
         if not target.is_open or not target.exists:
-            target.open(self._main.session, self._main.pipeline, self._main.cache)
+            target.open(self._main.session, self._main.pipeline)
         if create or target.exists:
             target.prepare(self._columns())
         if target.exists:
@@ -167,7 +167,7 @@ class Tombstones:
         return IndexSettings(
             key_ids=tuple(schema.find_field(name).field_id for name in self._names.values()),
             sequence_id=schema.find_field(SEQUENCE).field_id,
-            folder=str(self._main.cache / "tombstones"),
+            folder=self._target.handle.uuid(),
             io_properties=self._target.io_properties(),
             types=types_by_id(schema),
         )
