@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -68,6 +69,39 @@ def test_steps_apply_in_order_and_shape_the_table(lake: Lake, source: ScriptedSo
         "decimal(11, 2)",
     ]
     assert [e.rows for e in lake.events if isinstance(e, BatchWritten)] == [5, 1]
+
+
+def test_columns_are_renamed_all_at_once(lake: Lake, source: ScriptedSource) -> None:
+    renamed = steps(
+        ("rename", {"id": "price", "price": "note", "note": "ID"}), ("filter", "price = 3")
+    )
+    lake.run(replace(lake.plan(source), transforms=renamed))
+
+    assert lake.rows() == [{"price": 3, "note": "3.25", "ID": None}]
+
+
+def test_column_does_not_take_the_name_of_another(lake: Lake, source: ScriptedSource) -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(replace(lake.plan(source), transforms=steps(("rename", {"id": "Price"}))))
+
+    assert str(caught.value) == (
+        "transform 'rename': column 'id' can't become 'Price': the rows have such a column "
+        "already\n  Rename that column too, or drop it before."
+    )
+
+
+def test_time_of_day_does_not_go_through_spark_sql(lake: Lake) -> None:
+    source = ScriptedSource(schema=pa.schema([("id", pa.int64()), ("at", pa.time64("us"))]))
+    source.append_rows([{"id": 1, "at": time(12, 30)}])
+    with pytest.raises(SchemaMismatchError) as caught:
+        lake.run(replace(lake.plan(source), transforms=steps(("filter", "id > 0"))))
+
+    assert str(caught.value) == (
+        "pipeline 'events': column 'at' is a time64[us], for which Spark SQL has no type\n"
+        "  Transforms, `expect`, `sort_order` and expressions in `route_by` take the rows through "
+        "Spark SQL. Leave them out, leave the column out with the source's `schema`, or declare it "
+        "as a string there."
+    )
 
 
 def test_batch_that_a_filter_empties_makes_no_snapshot(lake: Lake, source: ScriptedSource) -> None:

@@ -28,7 +28,10 @@ def passes(error: BaseException, *, has_worked: bool = False) -> bool:
         return has_worked or isinstance(error, TransientError)
     if isinstance(error, IcestreamError):
         return isinstance(error, CommitUnknownError)
-    return True
+    from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
+
+    # Spark refused the plan or a type: it would again.
+    return not isinstance(error, AnalysisException | PySparkTypeError | PySparkValueError)
 
 
 def is_of_others(error: BaseException) -> bool:

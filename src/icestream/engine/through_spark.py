@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from icestream.contracts.reports import REPORT_COLUMN, gather
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine import tasks
@@ -16,6 +18,7 @@ from icestream.errors import BadRecordError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from icestream.contracts.transform import Transform
     from icestream.engine.accumulated import StageReports
@@ -66,13 +69,13 @@ class ThroughSpark:
 
     def _rows(self, stages: StageReports) -> DataFrame:
         """Return the rows to write, in the order of the sink, which is made ready for them."""
-        from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+        from pyspark.sql.pandas.types import to_arrow_schema
 
         reading = replace(self.reading, numbered=self._wants_numbers())
         count = len(reading.splits)
         task = tasks.ReadOnly(reading, stages.add(count))
         numbers = self.spark.range(0, count, 1, max(count, 1))
-        rows = numbers.mapInArrow(task, from_arrow_schema(reading.promised()))
+        rows = numbers.mapInArrow(task, spark_schema(reading.promised(), self.plan.name))
         rows = self._transformed(rows, stages)
         expectations = self.plan.sink.expectations()
         if expectations:
@@ -221,8 +224,6 @@ def _reads(rows: DataFrame) -> bool:
 
 
 def _visible(columns: Any) -> Any:
-    import pyarrow as pa
-
     return pa.schema([column for column in columns if column.name not in HIDDEN])
 
 
@@ -243,3 +244,26 @@ def _row_errors() -> tuple[type[Exception], ...]:
         NumberFormatException,
         SparkRuntimeException,
     )
+
+
+def spark_schema(columns: pa.Schema, pipeline: str) -> StructType:
+    """Return columns as Spark SQL has them.
+
+    Raises:
+        SchemaMismatchError: Spark SQL has no type for one of them, such as a time of day.
+    """
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    for column in columns:
+        try:
+            from_arrow_schema(pa.schema([column]))
+        except PySparkTypeError as exc:  # noqa: PERF203 - each column by itself
+            raise SchemaMismatchError(
+                f"column {column.name!r} is a {column.type}, for which Spark SQL has no type",
+                where=f"pipeline {pipeline!r}",
+                todo="Transforms, `expect`, `sort_order` and expressions in `route_by` take the "
+                "rows through Spark SQL. Leave them out, leave the column out with the source's "
+                "`schema`, or declare it as a string there.",
+            ) from exc
+    return from_arrow_schema(columns)

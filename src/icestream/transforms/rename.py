@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from icestream.contracts.changes import UNSENT
+from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import Transform
+from icestream.errors import SchemaMismatchError
 from icestream.transforms.columns import require_columns
 
 if TYPE_CHECKING:
@@ -20,7 +22,20 @@ class RenameOptions(ShorthandOptions):
 
     shorthand: ClassVar[str] = "columns"
 
-    columns: dict[str, str] = Field(min_length=1, description="Old name to new name.")
+    columns: dict[str, str] = Field(
+        min_length=1,
+        description="Old name to new name. All are renamed at once, so two may swap names.",
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _check_twins(cls, columns: dict[str, str]) -> dict[str, str]:
+        for names, what in ((columns, "renamed twice"), (columns.values(), "given twice")):
+            folded = [name.lower() for name in names]
+            twice = next((name for name in names if folded.count(name.lower()) > 1), None)
+            if twice is not None:
+                raise ValueError(f"the name {twice!r} is {what}; Spark SQL ignores case")
+        return columns
 
     @classmethod
     def _is_spelt_out(cls, value: Any) -> bool:
@@ -38,15 +53,26 @@ class RenameTransform(Transform[RenameOptions]):
     passes_unsent = True
 
     def removes(self, name: str) -> bool:
-        return name in self.options.columns
+        return name in self.options.columns and name not in self.options.columns.values()
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        require_columns(rows, self.options.columns, "rename")
-        renamed = rows.withColumnsRenamed(self.options.columns)
-        if UNSENT not in rows.columns:
-            return renamed
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
+        require_columns(rows, self.options.columns, "rename")
+        # `withColumnsRenamed` goes name by name, and can't let two columns swap names.
+        new = {old.lower(): name for old, name in self.options.columns.items()}
+        kept = {name.lower() for name in rows.columns if name.lower() not in new}
+        for old, name in self.options.columns.items():
+            if name.lower() in kept:
+                raise SchemaMismatchError(
+                    f"column {old!r} can't become {name!r}: the rows have such a column already",
+                    where="transform 'rename'",
+                    todo="Rename that column too, or drop it before.",
+                )
+        columns = [(name, new.get(name.lower(), name)) for name in rows.columns]
+        renamed = rows.select(*(F.col(quote_for_spark(old)).alias(name) for old, name in columns))
+        if UNSENT not in rows.columns:
+            return renamed
         names = F.create_map(
             *(F.lit(text) for pair in self.options.columns.items() for text in pair)
         )

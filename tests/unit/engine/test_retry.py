@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import AnalysisException, PySparkTypeError
 
 from icestream import errors
 from icestream.engine.retry import is_of_others, passes, pause_secs
@@ -35,6 +36,8 @@ def test_fault_that_may_pass_restarts_the_pipeline(error: BaseException) -> None
         errors.SupersededError("taken over"),
         errors.ConnectorError("answered with an error"),
         errors.PlanError("parts do not fit"),
+        AnalysisException("no such column"),
+        PySparkTypeError("no such type"),
     ],
 )
 def test_fault_that_a_restart_does_not_mend_stops_the_pipeline(error: BaseException) -> None:

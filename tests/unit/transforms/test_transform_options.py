@@ -49,6 +49,8 @@ def test_bare_value_and_spelt_out_options_are_the_same(kind: str, short: Any, lo
         ("drop", []),
         ("rename", {}),
         ("rename", ["a"]),
+        ("rename", {"a": "x", "b": "X"}),
+        ("rename", {"a": "x", "A": "y"}),
         ("cast", {"a": 5}),
     ],
 )
