@@ -150,7 +150,7 @@ def _address(uri: str) -> str:
         port = parts.port or PORTS["thrift"]
     except ValueError:
         raise ValueError("names a port that is not a number") from None
-    if not parts.hostname or parts.username or parts.path.strip("/"):
+    if not parts.hostname or "@" in parts.netloc or parts.path.strip("/"):
         raise ValueError("is no address of a metastore; write thrift://HOST:9083")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"thrift://{host}:{port}"

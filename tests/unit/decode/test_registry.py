@@ -18,6 +18,7 @@ from icestream.decode import registry as registry_module
 from icestream.decode.avro import AvroDecoder
 from icestream.decode.registry import Registry, RegistryOptions
 from icestream.errors import ConnectorError, PlanError, RefusedError, TransientError
+from icestream.sources.kafka.options import KafkaOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,4 +227,12 @@ def test_address_with_a_password_is_refused_and_not_shown() -> None:
         RegistryOptions(url=f"http://bob:{SECRET}@127.0.0.1:1")
 
     assert "holds a user or a password, and addresses are shown; take them out" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_broker_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValidationError) as caught:
+        KafkaOptions(brokers=(f"bob:{SECRET}@127.0.0.1:9092",), topics=("t",))
+
+    assert "`brokers` holds a user or a password, and addresses are shown" in str(caught.value)
     assert SECRET not in str(caught.value)

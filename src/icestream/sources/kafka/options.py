@@ -131,6 +131,11 @@ class KafkaOptions(Options):
 
     @model_validator(mode="after")
     def _fits_together(self) -> KafkaOptions:
+        if any("@" in broker for broker in self.brokers):
+            raise ValueError(
+                "`brokers` holds a user or a password, and addresses are shown; give them as "
+                "`sasl.username` and `sasl.password` under `options`"
+            )
         if bool(self.topics) == (self.topic_pattern is not None):
             raise ValueError("needs either `topics` or `topic_pattern`")
         if self.topic_pattern is not None:
