@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, rows, snapshot
 
-from icestream.contracts.changes import noting_nulled
+from icestream.contracts.changes import TOMBSTONE, noting_nulled
 from icestream.errors import SchemaMismatchError
 from icestream.testing.scripted_changes import ScriptedChanges, changes
 
@@ -341,3 +341,26 @@ def test_table_that_is_made_anew_has_its_columns_by_their_names(lake: Lake) -> N
     lake.run(mirror(lake, source))
 
     assert rows(lake) == [{"id": 7, "a": "A", "b": 2}]
+
+
+def tombstones(table: str, *ids: int) -> pa.RecordBatch:
+    """Return a block of tombstones, which have nothing but a key."""
+    gone = [{"id": each, "op": TOMBSTONE} for each in ids]
+    return changes(table, {"id": pa.int64()}, gone, is_whole=False, is_tombstones=True)
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_tombstone_is_no_row_and_makes_no_table(lake: Lake, mode: str) -> None:
+    options = {} if mode == "upsert" else {"commit_mode": "append"}
+    source = ScriptedChanges(
+        [of_orders(order(1, "a"), order(2, "b"), order(2, op="d"), is_whole=False)],
+        [tombstones("shop.orders", 2), tombstones("shop.stray", 2)],
+        [tombstones("shop.stray", 3)],
+        [of_orders(order(3, "c"), is_whole=False)],
+    )
+
+    lake.run(mirror(lake, source, **options))
+
+    found = sorted(row["id"] for row in rows(lake))
+    assert found == ([1, 3] if mode == "upsert" else [1, 2, 2, 3])
+    assert lake.catalog.client().list_tables("shop") == [("shop", "orders")]

@@ -36,8 +36,12 @@ EMPTY = "t"
 # With `missing_fields: keep`, rows of plain streams have it too.
 UNSENT = "__unsent"
 
+# A record without a value: it takes its key away if that is still there, and is never a row of its
+# own, since the delete has mostly come before it.
+TOMBSTONE = "tombstone"
+
 # What the field of `op_field` says of a row that takes its key away, in any case.
-DELETES = ("d", "delete", "deleted")
+DELETES = ("d", "delete", "deleted", TOMBSTONE)
 
 # Metadata of an Arrow field: what names the column in the source for ever, whatever it is called.
 COLUMN_ID = b"icestream.id"
@@ -58,6 +62,7 @@ class Shape:
         is_whole: the columns are all that there are, so that one that is missing was dropped. Only
             for a source that gives the changes of a table in one order.
         version: of two shapes of a table, the one with the greater version is the newer one.
+        is_tombstones: all rows are tombstones, which say nothing to a table that is not there.
     """
 
     table: tuple[str, ...]
@@ -66,6 +71,7 @@ class Shape:
     is_first: bool = False
     is_whole: bool = True
     version: int = 0
+    is_tombstones: bool = False
 
     def on(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns with this shape written on them."""

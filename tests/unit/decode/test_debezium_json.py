@@ -77,7 +77,7 @@ def test_truncate_has_no_values_and_the_key_that_its_table_was_known_by() -> Non
 
 def test_tombstone_alone_deletes_by_its_key() -> None:
     assert decoded(({"a": 1, "b": "x"}, None)) == [
-        ("public.orders", ("a", "b"), [{"a": 1, "b": "x", "__op": "d"}])
+        ("public.orders", ("a", "b"), [{"a": 1, "b": "x", "__op": "tombstone"}])
     ]
     assert decoded(
         (ONE, envelope("u", after={"id": 1, "note": "a"})),
@@ -89,7 +89,7 @@ def test_tombstone_alone_deletes_by_its_key() -> None:
             ("id",),
             [
                 {"id": 1, "note": "a", "__op": "u"},
-                {"id": 1, "__op": "d"},
+                {"id": 1, "__op": "tombstone"},
                 {"id": 2, "note": "b", "__op": "c"},
             ],
         )
@@ -219,7 +219,11 @@ def test_blocks_are_cut_where_the_schema_changes_and_not_at_every_record() -> No
     ]
     assert decoded(*events) == [
         ("public.orders", ("id",), [{"id": 1, "__op": "c"}, {"id": 2, "__op": "c"}]),
-        ("public.orders", ("id",), [{"id": 1, "note": "a", "__op": "u"}, {"id": 2, "__op": "d"}]),
+        (
+            "public.orders",
+            ("id",),
+            [{"id": 1, "note": "a", "__op": "u"}, {"id": 2, "__op": "tombstone"}],
+        ),
     ]
 
 

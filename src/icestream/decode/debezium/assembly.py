@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, Shape, noting_nulled
+from icestream.contracts.changes import EMPTY, OP, TOMBSTONE, Shape, noting_nulled
 from icestream.decode.blocks import BadValueError
 from icestream.decode.debezium.lot import DELETE
 
@@ -73,12 +73,14 @@ class Assembly:
     Attributes:
         keys: of all records.
         known: key fields of tables that were met before.
+        tombstones: records without a value.
         blocks: what is built.
         bad: records that are at fault.
     """
 
     keys: Keys
     known: dict[Table, tuple[str, ...]]
+    tombstones: frozenset[int] = frozenset()
     blocks: list[pa.RecordBatch] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
 
@@ -139,17 +141,23 @@ class Assembly:
             else:
                 found.update({} if key is None else {place: key.values})
         try:
-            rows = _key_rows([*found.values()], columns) if found else None
+            rows = self._key_rows(found, columns)
         except _CAST_FAULTS:
             found = {
                 place: each for place, each in found.items() if self._fits(place, each, columns)
             }
-            rows = _key_rows([*found.values()], columns) if found else None
+            rows = self._key_rows(found, columns)
         return None if rows is None else (np.array([*found], np.int64), rows)
+
+    def _key_rows(
+        self, found: Mapping[int, Mapping[str, Any]], columns: tuple[Column, ...]
+    ) -> pa.RecordBatch | None:
+        ops = [TOMBSTONE if place in self.tombstones else DELETE for place in found]
+        return _key_rows([*found.values()], columns, ops) if found else None
 
     def _fits(self, place: int, key: Mapping[str, Any], columns: tuple[Column, ...]) -> bool:
         try:
-            _key_rows([key], columns)
+            self._key_rows({place: key}, columns)
         except _CAST_FAULTS as exc:
             self.bad.append((place, f"no value, and its key does not name a row: {exc}"))
             return False
@@ -174,7 +182,10 @@ class Assembly:
                 # Records of a topic's partitions have no common order, so that a column that is
                 # missing here may be one that is new elsewhere.
                 version = -1 if part.num_columns == 1 else 0
-                columns = Shape(table, key, is_whole=False, version=version).on(part.schema)
+                is_tombstones = bool(_flags(part, TOMBSTONE).all())
+                columns = Shape(
+                    table, key, is_whole=False, version=version, is_tombstones=is_tombstones
+                ).on(part.schema)
                 block = part.replace_schema_metadata(columns.metadata)
                 self.blocks.append(noting_nulled(block, nulled))
                 nulled = {}
@@ -242,7 +253,9 @@ def _runs(parts: Sequence[Part]) -> Iterator[tuple[Part, int, int]]:
         taken[number] += count
 
 
-def _key_rows(values: list[Mapping[str, Any]], columns: tuple[Column, ...]) -> pa.RecordBatch:
+def _key_rows(
+    values: list[Mapping[str, Any]], columns: tuple[Column, ...], ops: list[str]
+) -> pa.RecordBatch:
     """Return deletes of rows by their key, with the columns of the key alone."""
     named = set().union(*values)
     arrays, fields = [], []
@@ -255,7 +268,7 @@ def _key_rows(values: list[Mapping[str, Any]], columns: tuple[Column, ...]) -> p
             fields.append(pa.field(column.name, column.kind))
     if not arrays:
         raise ValueError(f"it has no field of the table ({', '.join(sorted(named)) or 'none'})")
-    arrays.append(pa.array([DELETE] * len(values), pa.string()))
+    arrays.append(pa.array(ops, pa.string()))
     fields.append(pa.field(OP, pa.string()))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 

@@ -48,10 +48,9 @@ class DebeziumDecoder(ChangeDecoder):
         self.placeholder = placeholder
         self.unrepresentable = unrepresentable
         self._known: dict[names.Table, tuple[str, ...]] = {}
-        self._topics: dict[str, names.Table] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}, "_topics": {}}
+        return {**self.__dict__, "_known": {}}
 
     @abstractmethod
     def read_lots(self, values: Sequence[bytes | None], keys: Keys) -> tuple[list[Lot], Bad]:
@@ -121,48 +120,38 @@ class DebeziumDecoder(ChangeDecoder):
             bad += faults
             for table, part in found.items():
                 parts.setdefault(table, []).append(part)
-        removed, faults = self._removed(values, keys, topic, parts)
-        assembly = Assembly(keys, self._known, bad=[*bad, *faults])
-        for table in dict.fromkeys([*parts, *removed]):
-            assembly.add(table, parts.get(table, ()), removed.get(table, []))
+        if not parts:
+            parts[named] = []
+        alone = _tombstones(values, keys, parts) if named in parts else []
+        assembly = Assembly(keys, self._known, frozenset(alone), bad=bad)
+        for table, changes in parts.items():
+            assembly.add(table, changes, alone if table == named else [])
         bad = [(place, reason[:_LONGEST_REASON]) for place, reason in assembly.bad]
         return DecodedChanges(assembly.blocks, sorted(bad))
 
-    def _removed(
-        self,
-        values: Sequence[bytes | None],
-        keys: Keys,
-        topic: str,
-        parts: dict[names.Table, list[Part]],
-    ) -> tuple[dict[names.Table, list[int]], Bad]:
-        """Return the records without a value that delete a row, by table.
 
-        One that follows the delete of the same key, as Debezium writes it for the sake of
-        compacted topics, says nothing new. One without a key is of a table without a key.
-        """
-        if len(parts) == 1:
-            self._topics[topic] = next(iter(parts))
-        alone = [
-            place
-            for place, value in enumerate(values)
-            if value is None and keys.raw[place] is not None
-        ]
-        if not alone:
-            return {}, []
-        deleted = _deleted(parts)
-        alone = [
-            place
-            for place in alone
-            if place - 1 not in deleted or keys.raw[place] != keys.raw[place - 1]
-        ]
-        if len(parts) > 1:
-            reason = "no value, and its topic is of several tables: which row goes is not told"
-            return {}, [(place, reason) for place in alone]
-        table = self._topics.get(topic, names.of_topic(topic))
-        return ({table: alone} if alone else {}), []
+def _tombstones(
+    values: Sequence[bytes | None], keys: Keys, parts: Mapping[names.Table, Sequence[Part]]
+) -> list[int]:
+    """Return the records without a value that may delete a row.
+
+    Debezium writes one after each delete, for the sake of compacted topics. It says nothing new
+    where the delete of the same key is before it. Elsewhere it may be the only trace of the delete:
+    a batch began between the two, the topic was compacted, or deletes are written no other way.
+    Which table it is of is only known in a topic that is named after its table.
+    """
+    alone = [
+        place for place, value in enumerate(values) if value is None and keys.raw[place] is not None
+    ]
+    deleted = _deleted(parts) if alone else set()
+    return [
+        place
+        for place in alone
+        if place - 1 not in deleted or keys.raw[place] != keys.raw[place - 1]
+    ]
 
 
-def _deleted(parts: dict[names.Table, list[Part]]) -> set[int]:
+def _deleted(parts: Mapping[names.Table, Sequence[Part]]) -> set[int]:
     deleted: set[int] = set()
     for part in (part for each in parts.values() for part in each):
         deleted.update(part.removed.tolist())

@@ -58,6 +58,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         self._expected: dict[tuple[str, ...], MirrorTable] = {}
         # The newest shape of each table, so that most batches bring no surprise.
         self._newest: dict[tuple[str, ...], pa.Schema] = {}
+        self._absent: frozenset[tuple[str, ...]] = frozenset()
         self._handed_over: set[str] = set()
         self._reloading: set[tuple[str, ...]] = set()
 
@@ -81,6 +82,12 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         by_table = {source: [columns] for source, columns in self._newest.items()}
         for columns in shapes:
             by_table.setdefault(shape_of(columns).table, []).append(columns)
+        self._absent = frozenset(
+            source for source, found in by_table.items() if self._is_absent(found)
+        )
+        by_table = {
+            source: found for source, found in by_table.items() if source not in self._absent
+        }
         named = {source: self._named(source, found) for source, found in by_table.items()}
         sinks: dict[tuple[str, ...], Any] = {
             source: self.tables.sink(table) for source, table in named.items()
@@ -93,9 +100,15 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         self.tables.refuse_twins(named.values())
         self._expected = sinks
         for source, table in sinks.items():
-            self._newest[source] = replace(table.cover.shape, is_first=False).on(
-                table.cover.columns
-            )
+            shape = replace(table.cover.shape, is_first=False, is_tombstones=False)
+            self._newest[source] = shape.on(table.cover.columns)
+
+    def _is_absent(self, shapes: list[pa.Schema]) -> bool:
+        """Tell whether only tombstones came of a table, and it is not there."""
+        if not all(shape_of(columns).is_tombstones for columns in shapes):
+            return False
+        table = identifier_of(self.options, shape_of(shapes[0]), self.catalog)
+        return not self.tables.java.exists(table[:-1], table[-1])
 
     def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""
@@ -151,7 +164,8 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
     def writer(self) -> TaskWriter:
         from icestream.sinks.iceberg.mirror.writer import MirrorWriter
 
-        return MirrorWriter({source: table.writers() for source, table in self._expected.items()})
+        writers = {source: table.writers() for source, table in self._expected.items()}
+        return MirrorWriter(writers, self._absent)
 
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
         done = self.commit_tables(files, mark, lambda: None)

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, NewShapesError, nulled_in, shape_of
+from icestream.contracts.changes import (
+    EMPTY,
+    OP,
+    TOMBSTONE,
+    NewShapesError,
+    nulled_in,
+    shape_of,
+)
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.mirror.columns import as_changes, as_text
 
@@ -74,10 +81,16 @@ class MirrorWriter(TaskWriter):
 
     Args:
         tables: by the names that the source has for them.
+        absent: names of tables that are not there, and need not be for a tombstone.
     """
 
-    def __init__(self, tables: Mapping[tuple[str, ...], TableWriters]) -> None:
+    def __init__(
+        self,
+        tables: Mapping[tuple[str, ...], TableWriters],
+        absent: frozenset[tuple[str, ...]] = frozenset(),
+    ) -> None:
         self._tables = dict(tables)
+        self._absent = absent
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         """Write every block.
@@ -85,7 +98,12 @@ class MirrorWriter(TaskWriter):
         Raises:
             NewShapesError: some had columns that their table is not ready for.
         """
-        return _Writing(self._tables).write(batches)
+        needed = (block for block in batches if not self._is_void(block.schema))
+        return _Writing(self._tables).write(needed)
+
+    def _is_void(self, columns: pa.Schema) -> bool:
+        shape = shape_of(columns)
+        return shape.is_tombstones and shape.table in self._absent
 
 
 class _Writing:
@@ -166,7 +184,7 @@ class _Writing:
             if waiting.blocks:
                 entry, blocks = self._tables[table], waiting.blocks
                 if entry.appends:
-                    blocks = [entry.cover.as_rows(block) for block in blocks]
+                    blocks = [entry.cover.as_rows(_without_tombstones(one)) for one in blocks]
                 waiting.files += entry.changes.write(blocks)
                 waiting.blocks = []
         self._bytes = 0
@@ -181,6 +199,11 @@ class _Writing:
         for place, file in enumerate(waiting.files):
             told = {"nulled": dict(waiting.nulled)} if place == 0 else {}
             yield WrittenFile(file.rows, file.bytes, {"table": name, "of": file, **told})
+
+
+def _without_tombstones(block: pa.RecordBatch) -> pa.RecordBatch:
+    is_tombstone = pc.fill_null(pc.equal(block.column(OP), TOMBSTONE), False)
+    return block.filter(pc.invert(is_tombstone)) if is_tombstone.true_count else block
 
 
 def _of(block: pa.RecordBatch) -> tuple[tuple[str, ...], bool]:
