@@ -30,6 +30,13 @@ def test_no_test_module_is_longer_than_600_lines() -> None:
     assert longer_than(600, TESTS) == []
 
 
+def test_no_two_test_modules_have_the_same_name() -> None:
+    # pytest imports them by their names alone, and refuses the second one.
+    names = [path.name for path in TESTS if path.name.startswith("test_")]
+
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 def test_no_name_is_a_dumping_ground() -> None:
     parts = {
         part: path.relative_to(ROOT)
