@@ -48,8 +48,7 @@ def begin(
     checkpoint = read_checkpoint(state.checkpoint)
     mark = plan.sink.last_mark()
     table = plan.sink.identity()
-    remembered = (state.status() or {}).get("committed")
-    committed = None if remembered is None else Committed(**remembered)
+    committed = _remembered_commit(state, table)
     beginning = reconcile(
         pipeline=plan.name,
         table=table,
@@ -86,6 +85,15 @@ def begin(
         sink.accept_lost_rows()
     state.publish(ahead or current)
     return current, ahead
+
+
+def _remembered_commit(state: PipelineState, table: str) -> Committed | None:
+    status = state.status() or {}
+    remembered = status.get("committed")
+    if isinstance(remembered, dict):
+        return Committed(**remembered)
+    # Earlier versions remembered whether rows were committed, and not which batch was the last.
+    return Committed(status.get("table", table), "", -1) if remembered is True else None
 
 
 def _sinks(plan: PipelinePlan) -> list[Sink[Any]]:

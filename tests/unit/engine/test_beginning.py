@@ -171,3 +171,15 @@ def test_lost_rows_are_refused_until_a_person_accepts_them(state: PipelineState)
             assert caught.value.what == "it was rolled back"
         assert begin(plan, state, "resume", ()) == ({"row": 50}, None)
         assert begin(plan, state, "ask", ()) == ({"row": 50}, None)
+
+
+def test_status_file_of_an_earlier_version_says_only_that_rows_were_committed(
+    state: PipelineState,
+) -> None:
+    checkpointed(state)
+    state.report({"table": "lake.db.t", "committed": False})
+    assert begin(plan_over(None), state, "ask", ()) == ({"row": 50}, None)
+    state.report({"table": "lake.db.t", "committed": True})
+    assert begin(plan_over(MARK), state, "ask", ()) == ({"row": 50}, None)
+    with pytest.raises(CheckpointLostError, match="the table has no mark of it"):
+        begin(plan_over(None), state, "ask", ())
