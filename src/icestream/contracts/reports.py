@@ -115,7 +115,7 @@ def one_each(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> list[A
     surplus = [n for n, found in arrived.items() if len(found) > 1 or n not in expected]
     if surplus:
         raise LostReportsError(
-            f"{len(surplus)} tasks reported twice, or were never started: {_listed(surplus)}",
+            f"unexpected or duplicate reports from {len(surplus)} tasks: {_listed(surplus)}",
             todo=_TODO,
         )
     return [arrived[number][0] for number in tasks]

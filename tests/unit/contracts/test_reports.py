@@ -70,11 +70,11 @@ def test_reports_come_in_the_order_of_the_tasks() -> None:
         (lambda rows: rows[:2], "the reports of 1 of 3 tasks did not reach the driver: 2"),
         (
             lambda rows: [*rows, rows[1]],
-            "1 tasks reported twice, or were never started: 1",
+            "unexpected or duplicate reports from 1 tasks: 1",
         ),
         (
             lambda rows: [*rows, (as_report(7, "?").column(0)[0].as_py(),)],
-            "1 tasks reported twice, or were never started: 7",
+            "unexpected or duplicate reports from 1 tasks: 7",
         ),
     ],
 )
