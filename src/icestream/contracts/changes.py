@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from icestream.contracts.records import Records
     from icestream.contracts.sink import WrittenFile
 
-# What a change does, as text: one of `DELETES` takes the row's key away, `EMPTY` takes every row
-# of the table away and has no values of its own, anything else brings the row.
+# What a change does, as text: one of `DELETES` takes the row's key away, `TOMBSTONE` too, `EMPTY`
+# takes every row of the table away and has no values of its own, anything else brings the row.
 OP = "__op"
 EMPTY = "t"
 
@@ -36,12 +36,13 @@ EMPTY = "t"
 # With `missing_fields: keep`, rows of plain streams have it too.
 UNSENT = "__unsent"
 
-# A record without a value: it takes its key away if that is still there, and is never a row of its
-# own, since the delete has mostly come before it.
-TOMBSTONE = "tombstone"
-
 # What the field of `op_field` says of a row that takes its key away, in any case.
-DELETES = ("d", "delete", "deleted", TOMBSTONE)
+DELETES = ("d", "delete", "deleted")
+
+# The `OP` of a record without a value: it deletes the row of its key if that is still there, and is
+# never a row of its own, since the delete has mostly come before it. Only in blocks of a change
+# source, and not one of `DELETES`: in a field of `op_field`, it means nothing.
+TOMBSTONE = "__tombstone"
 
 # Metadata of an Arrow field: what names the column in the source for ever, whatever it is called.
 COLUMN_ID = b"icestream.id"

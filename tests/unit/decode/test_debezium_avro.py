@@ -124,7 +124,7 @@ def test_changes_come_with_the_types_of_their_schema() -> None:
             [
                 {"id": 1, "price": Decimal("1.50"), "blob": b"\0", "days": [1, None], "__op": "c"},
                 {"id": 2, "__op": "d"},
-                {"id": 3, "__op": "tombstone"},
+                {"id": 3, "__op": "__tombstone"},
             ],
         )
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.decode.debezium_events import decode, encoded, envelope, member, told, with_schema
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import TOMBSTONE, UNSENT
 from icestream.decode.debezium.json import DebeziumJsonDecoder
 
 ONE, TWO = {"id": 1}, {"id": 2}
@@ -77,7 +77,7 @@ def test_truncate_has_no_values_and_the_key_that_its_table_was_known_by() -> Non
 
 def test_tombstone_alone_deletes_by_its_key() -> None:
     assert decoded(({"a": 1, "b": "x"}, None)) == [
-        ("public.orders", ("a", "b"), [{"a": 1, "b": "x", "__op": "tombstone"}])
+        ("public.orders", ("a", "b"), [{"a": 1, "b": "x", "__op": TOMBSTONE}])
     ]
     assert decoded(
         (ONE, envelope("u", after={"id": 1, "note": "a"})),
@@ -89,7 +89,7 @@ def test_tombstone_alone_deletes_by_its_key() -> None:
             ("id",),
             [
                 {"id": 1, "note": "a", "__op": "u"},
-                {"id": 1, "__op": "tombstone"},
+                {"id": 1, "__op": TOMBSTONE},
                 {"id": 2, "note": "b", "__op": "c"},
             ],
         )
@@ -181,6 +181,16 @@ def test_bad_records_do_not_spoil_their_neighbours() -> None:
     ]
 
 
+def test_sender_cannot_forge_a_tombstone() -> None:
+    flat = {"id": 1, "__op": TOMBSTONE}
+    changes = decode(DebeziumJsonDecoder(), [(ONE, envelope(TOMBSTONE, after=ONE)), (ONE, flat)])
+    assert told(changes) == []
+    assert changes.bad == [
+        (0, "op '__tombstone' is not known"),
+        (1, "op '__tombstone' is not known"),
+    ]
+
+
 def test_what_tells_of_the_connector_is_passed_over() -> None:
     begin = {"status": "BEGIN", "id": "7:1", "event_count": None, "data_collections": None}
     ddl = {"source": {"db": "d"}, "databaseName": "d", "ddl": "DROP TABLE t", "tableChanges": []}
@@ -222,7 +232,7 @@ def test_blocks_are_cut_where_the_schema_changes_and_not_at_every_record() -> No
         (
             "public.orders",
             ("id",),
-            [{"id": 1, "note": "a", "__op": "u"}, {"id": 2, "__op": "tombstone"}],
+            [{"id": 1, "note": "a", "__op": "u"}, {"id": 2, "__op": TOMBSTONE}],
         ),
     ]
 

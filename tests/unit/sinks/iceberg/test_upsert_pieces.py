@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.io import load_file_io
 from tests.fixtures.table_folder import TableFolder, rows_of
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import TOMBSTONE, UNSENT
 from icestream.plan.memory import ROWS_PER_GIB
 from icestream.sinks.iceberg.evolve import to_iceberg
 from icestream.sinks.iceberg.java_files import LiveFile
@@ -168,6 +168,13 @@ def test_keys_of_staged_rows_are_in_a_file_and_not_in_the_report(tmp_path: Path)
     assert not chunk.deletes.any()
     assert chunk.path == file.what["file-path"]
     assert len(paths_of([file])) == 2
+
+
+def test_only_documented_words_of_the_op_field_delete_a_row() -> None:
+    ops = ["d", "Delete", "deleted", "tombstone", TOMBSTONE, "t", "u", None]
+    rows = [{"id": "a", "op": op} for op in ops]
+    batch = pa.RecordBatch.from_pylist(rows, schema=STREAM)
+    assert staging.deletes_in(batch, "op").tolist() == [True] * 3 + [False] * 5
 
 
 def test_columns_that_were_left_out_together_share_their_flags(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from icestream.contracts.changes import (
+    DELETES,
     EMPTY,
     OP,
     TOMBSTONE,
@@ -185,6 +186,8 @@ class _Writing:
                 entry, blocks = self._tables[table], waiting.blocks
                 if entry.appends:
                     blocks = [entry.cover.as_rows(_without_tombstones(one)) for one in blocks]
+                else:
+                    blocks = [_with_tombstones_as_deletes(one) for one in blocks]
                 waiting.files += entry.changes.write(blocks)
                 waiting.blocks = []
         self._bytes = 0
@@ -202,8 +205,21 @@ class _Writing:
 
 
 def _without_tombstones(block: pa.RecordBatch) -> pa.RecordBatch:
-    is_tombstone = pc.fill_null(pc.equal(block.column(OP), TOMBSTONE), False)
+    is_tombstone = _are_tombstones(block)
     return block.filter(pc.invert(is_tombstone)) if is_tombstone.true_count else block
+
+
+def _with_tombstones_as_deletes(block: pa.RecordBatch) -> pa.RecordBatch:
+    is_tombstone = _are_tombstones(block)
+    if not is_tombstone.true_count:
+        return block
+    index = block.schema.get_field_index(OP)
+    ops = pc.if_else(is_tombstone, DELETES[0], block.column(index))
+    return block.set_column(index, block.schema.field(index), ops)
+
+
+def _are_tombstones(block: pa.RecordBatch) -> pa.Array:
+    return pc.fill_null(pc.equal(block.column(OP), TOMBSTONE), False)
 
 
 def _of(block: pa.RecordBatch) -> tuple[tuple[str, ...], bool]:
