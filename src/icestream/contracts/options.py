@@ -10,17 +10,18 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
     StringConstraints,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
+from pydantic_core import CoreSchema, core_schema
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.fields import FieldInfo
     from pydantic.json_schema import JsonSchemaValue
-    from pydantic_core import CoreSchema
 
 
 PLACE: JsonDict = {"path": True, "remote": True}
@@ -32,8 +33,21 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-NULL_IS_A_NAME = BeforeValidator(lambda value: "null" if value is None else value)
-"""For options with a choice called `null`: YAML reads the bare word as no value."""
+class _NullIsAName:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        choices = handler(source)
+        return core_schema.no_info_before_validator_function(
+            lambda value: "null" if value is None else value,
+            choices,
+            json_schema_input_schema=core_schema.nullable_schema(choices),
+        )
+
+
+NULL_IS_A_NAME = _NullIsAName()
+"""For options with a choice called `null`: YAML reads the bare word as no value, and so do editors
+that check a file by its JSON Schema."""
 
 PropertyText: TypeAlias = Annotated[
     str,

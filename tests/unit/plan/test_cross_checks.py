@@ -5,6 +5,7 @@ import pytest
 from icestream.config import parse
 from icestream.errors import ConfigError
 from icestream.plan import build
+from icestream.sinks.iceberg.options import IcebergOptions
 
 HEAD = """\
 sinks:
@@ -52,6 +53,7 @@ def test_missing_fields_are_for_upserts() -> None:
         "  Use `commit_mode: upsert`, or take it out."
     )
     accepts("commit_mode: upsert", "key_fields: [id]", "missing_fields: null")
+    assert IcebergOptions(namespace="a", missing_fields=None).missing_fields == "null"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
-from icestream.contracts.options import Namespace, Options, PropertyText
+from icestream.contracts.options import NULL_IS_A_NAME, Namespace, Options, PropertyText
 from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
 from icestream.sinks.iceberg.publish_options import PublishOptions
 from icestream.storage.blocks import StorageBlocks
@@ -140,7 +140,7 @@ class IcebergOptions(StorageBlocks):
         "takes the row of its key away, anything else writes it. Not a column of the table. "
         "Change sources bring their own.",
     )
-    missing_fields: Literal["null", "keep"] | None = Field(
+    missing_fields: Annotated[Literal["null", "keep"], NULL_IS_A_NAME] = Field(
         "null",
         description="What an upsert does to the columns that a record has no field for: `null` "
         "sets them to null, `keep` keeps the values that the table holds for the key. A field "
