@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.fixtures.sink_batches import PIPELINE, mark, written
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from icestream.sinks.iceberg.sink import IcebergSink
 
-STEPS = ("ours", "ours", "theirs", "theirs", "roll back", "expire", "replace")
+STEPS = ("ours", "ours", "theirs", "theirs", "roll back", "expire", "replace", "tag")
 
 
 class History:
@@ -71,6 +71,10 @@ class History:
             # leave the same metadata as plain expiry.
             self.hidden = self.lost and self.line[-1] == "theirs" and len(self.line) > 1
             self.expired = len(self.line) - 1
+        elif step == "tag" and self.line:
+            java = self._java()
+            name, head = f"tag-{uuid.uuid4().hex}", java.currentSnapshot().snapshotId()
+            java.manageSnapshots().createTag(name, head).commit()
         elif step == "replace":
             catalog: Any = self.other.target._java
             identifier = catalog._identifier(("db",), self.table)
@@ -90,6 +94,7 @@ class History:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@example(steps=["tag", "theirs", "theirs", "expire"])
 @given(steps=st.lists(st.sampled_from(STEPS), min_size=3, max_size=10))
 def test_pipeline_continues_if_and_only_if_its_rows_are_there(lake: Lake, steps: list[str]) -> None:
     history = History(lake)

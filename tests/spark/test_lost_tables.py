@@ -109,6 +109,10 @@ def break_table(lake: Lake, how: str) -> None:
         case "rollback, insert":
             roll_back(lake)
             lake.sql("INSERT INTO lake.db.events VALUES (100, 'x', 'x')")
+        case "tag, rollback, insert, expire":
+            lake.sql("ALTER TABLE lake.db.events CREATE TAG kept")
+            break_table(lake, "rollback, insert")
+            expire(lake)
         case "unmark":
             lake.sql("ALTER TABLE lake.db.events UNSET TBLPROPERTIES ('icestream.mark.events')")
 
@@ -134,6 +138,7 @@ ROLLED_BACK = "branch 'main' was rolled back" + GONE
         ("append", "replace", REPLACED),
         ("append", "rollback, expire", ROLLED_BACK),
         ("append", "rollback, insert", ROLLED_BACK),
+        ("append", "tag, rollback, insert, expire", ROLLED_BACK),
         ("upsert", "replace as select", REPLACED),
         ("fan-out", "drop", DROPPED_OF_MANY),
         ("fan-out", "unmark", UNMARKED_OF_MANY),

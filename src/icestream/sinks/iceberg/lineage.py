@@ -110,14 +110,19 @@ def _includes(jvm: Any, table: Any, head: Any, recorded: MarkSnapshot) -> bool:
     """Tell whether the recorded snapshot is in the history of another one, or expired from it."""
     if int(head.snapshotId()) == recorded.snapshot:
         return True
-    if table.snapshot(recorded.snapshot) is not None:
-        util = jvm.org.apache.iceberg.util.SnapshotUtil
-        return bool(util.isAncestorOf(table, head.snapshotId(), recorded.snapshot))
+    found = table.snapshot(recorded.snapshot)
+    util = jvm.org.apache.iceberg.util.SnapshotUtil
+    if found is not None and util.isAncestorOf(table, head.snapshotId(), recorded.snapshot):
+        return True
     oldest = _oldest_ancestor(table, head)
+    if oldest.parentId() is None:
+        return False
+    if found is not None and _oldest_ancestor(table, found).parentId() == oldest.parentId():
+        return False  # both histories come from one expired snapshot, so they are two branches
     # The history breaks off since older snapshots were expired, and all that is left of it is
-    # newer than the recorded one. Format v1 has no sequence numbers.
-    is_newer = int(oldest.sequenceNumber()) > recorded.sequence or not recorded.sequence
-    return oldest.parentId() is not None and is_newer
+    # newer than the recorded one, which only a tag may have kept. Format v1 has no sequence
+    # numbers.
+    return int(oldest.sequenceNumber()) > recorded.sequence or not recorded.sequence
 
 
 def _begins_after(table: Any, head: Any, recorded: MarkSnapshot) -> bool:
