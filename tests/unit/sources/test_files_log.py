@@ -26,9 +26,21 @@ REMEDY = (
     "are in the table."
 )
 
+CHANGED_AFTER_REMEDY = (
+    "\n  If it is another file, rename it: it is read as a whole under a name that was not used "
+    "before.\n  If rows were added to a file that was read, put it back as it was and deliver the "
+    "new rows in a file of their own.\n  A name may be used again only after a running pipeline "
+    "has listed the folder without it."
+)
+
 
 class QuickFiles(FilesSource):
     settle_secs = 0.0
+    listing_pause = 0.0
+
+
+class PatientFiles(FilesSource):
+    settle_secs = 0.05
     listing_pause = 0.0
 
 
@@ -67,6 +79,13 @@ def put(folder: Path, name: str, text: str = "", *, days_old: int = 0) -> Path:
 
 def values(source: FilesSource, start: Position, end: Position) -> list[str]:
     return [row[0].decode() for row in rows_of(source, start, end)]  # type: ignore[index]
+
+
+def await_newest(source: FilesSource, here: Position) -> Position:
+    deadline = time.monotonic() + 120
+    while (later := source.newest(here)) == here:
+        assert time.monotonic() < deadline
+    return later
 
 
 def read_all(source: FilesSource) -> Position:
@@ -164,10 +183,6 @@ def test_clock_that_jumps_leaves_no_file_out(
 
 
 def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
-    class PatientFiles(FilesSource):
-        settle_secs = 0.05
-        listing_pause = 0.0
-
     put(tmp_path, "a")
     source = PatientFiles(FilesOptions(path=str(tmp_path)))
     start = source.first()
@@ -176,10 +191,7 @@ def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
     assert values(source, start, here) == ["a"], "the first call waits for what is there"
     put(tmp_path, "b")
     assert source.newest(here) == here
-    deadline = time.monotonic() + 120
-    while (later := source.newest(here)) == here:
-        assert time.monotonic() < deadline
-    assert values(source, here, later) == ["b"]
+    assert values(source, here, await_newest(source, here)) == ["b"]
 
 
 def test_file_is_found_again_after_a_folder_was_not_mounted_for_a_while(tmp_path: Path) -> None:
@@ -194,13 +206,31 @@ def test_file_is_found_again_after_a_folder_was_not_mounted_for_a_while(tmp_path
     assert quick(tmp_path).newest(here) == here
 
 
-def test_name_is_read_again_once_the_old_file_was_seen_to_be_gone(tmp_path: Path) -> None:
-    source = quick(tmp_path)
-    put(tmp_path, "a").unlink()
+@pytest.mark.parametrize("kind", [QuickFiles, PatientFiles])
+def test_name_is_read_again_once_the_old_file_was_seen_to_be_gone(
+    tmp_path: Path, kind: type[FilesSource]
+) -> None:
+    source = kind(FilesOptions(path=str(tmp_path)))
     put(tmp_path, "a", "old")
     here = read_all(source)
     (tmp_path / "a").unlink()
     assert source.newest(here) == here
+    put(tmp_path, "a", "new content")
+
+    assert values(source, here, await_newest(source, here)) == ["new content"]
+
+
+def test_file_that_vanishes_while_it_is_listed_counts_as_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = quick(tmp_path)
+    put(tmp_path, "a", "old")
+    here = read_all(source)
+    (tmp_path / "a").unlink()
+    assert source.newest(here) == here
+    with monkeypatch.context() as patched:
+        patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: ["a"])
+        assert source.newest(here) == here
     put(tmp_path, "a", "new content")
 
     assert values(source, here, source.newest(here)) == ["new content"]
@@ -379,7 +409,9 @@ def test_file_that_changes_after_it_was_read_stops_the_pipeline(
 
     with pytest.raises(SourceChangedError) as caught:
         source.newest(here)
-    assert str(caught.value) == f"file '{tmp_path}/a' changed after it was read{REMEDY}"
+    assert (
+        str(caught.value) == f"file '{tmp_path}/a' changed after it was read{CHANGED_AFTER_REMEDY}"
+    )
 
 
 def test_file_that_vanishes_between_planning_and_reading_is_named(tmp_path: Path) -> None:

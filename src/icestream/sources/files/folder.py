@@ -11,10 +11,12 @@ import numpy as np
 
 from icestream.errors import UnavailableError
 from icestream.sources.files.listing import FileEntry, list_paths, look_at, name_hashes
-from icestream.sources.files.offset import changed_file
+from icestream.sources.files.offset import CHANGED_AFTER_REMEDY, changed_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from icestream.sources.files.log import FileLog
 
@@ -101,8 +103,13 @@ class Folder:
             if self._is_replaced(log, folder, paths[index], int(names[index]), returned[index]):
                 is_known[index] = False
         self._checked_at = began if checks else self._checked_at
-        self._gone = log.seen.others(names)
-        self._take([paths[index] for index in np.flatnonzero(~is_known)], folder, log, began)
+        taken = self._take(
+            [paths[index] for index in np.flatnonzero(~is_known)], folder, log, began
+        )
+        # A new file under an old name is replaced only once it is appended; until then, e.g. while
+        # it settles, the next listing has to know that the old file was gone.
+        replaced = np.setdiff1d(names[returned & ~is_known], taken)
+        self._gone = np.append(log.seen.others(names), replaced)
         self.listed = names
         self._listed_at = time.monotonic()
         self._took = self._listed_at - began
@@ -116,14 +123,22 @@ class Folder:
         was read: reading it again would double the others, leaving it out would lose them.
         """
         entry = look_at(folder, path)
-        if entry is None or log.seen.content_of(name) == entry.content_hash:
+        if entry is not None and log.seen.content_of(name) == entry.content_hash:
             return False
-        if has_returned:
-            return True
-        raise changed_file(str(Path(self._path, path)), "changed after it was read")
+        if has_returned or entry is None:
+            return has_returned
+        raise changed_file(
+            str(Path(self._path, path)), "changed after it was read", CHANGED_AFTER_REMEDY
+        )
 
-    def _take(self, paths: list[str], folder: str, log: FileLog, began: float) -> None:
-        """Append those of the new files that are finished; look again later at the others."""
+    def _take(
+        self, paths: list[str], folder: str, log: FileLog, began: float
+    ) -> NDArray[np.uint64]:
+        """Append those of the new files that are finished; look again later at the others.
+
+        Returns:
+            The hashes of the names that were appended.
+        """
         waiting: dict[str, tuple[FileEntry, float]] = {}
         finished = []
         for path in paths:
@@ -144,6 +159,7 @@ class Folder:
             if rows is not None:
                 counted.append(entry._replace(rows=rows))
         log.append(counted)
+        return np.array([entry.name_hash for entry in counted], np.uint64)
 
 
 def local_path(path: str) -> str:

@@ -18,6 +18,12 @@ CHANGED_FILE_REMEDY = (
     "elsewhere,\nmove them in under a new name, and remove them only when their rows are in the "
     "table."
 )
+CHANGED_AFTER_REMEDY = (
+    "If it is another file, rename it: it is read as a whole under a name that was not used "
+    "before.\nIf rows were added to a file that was read, put it back as it was and deliver the "
+    "new rows in a file of their own.\nA name may be used again only after a running pipeline has "
+    "listed the folder without it."
+)
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,9 @@ class FilesOffset:
         return None
 
 
-def changed_file(name: str, fault: str) -> SourceChangedError:
+def changed_file(name: str, fault: str, remedy: str = CHANGED_FILE_REMEDY) -> SourceChangedError:
     """Return the error for one file that is not what it was."""
-    return SourceChangedError(f"file {name!r} {fault}", todo=CHANGED_FILE_REMEDY)
+    return SourceChangedError(f"file {name!r} {fault}", todo=remedy)
 
 
 def _by_arrival(entry: FileEntry) -> tuple[int, str]:
