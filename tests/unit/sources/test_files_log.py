@@ -349,24 +349,95 @@ def test_committed_files_are_folded_and_stay_known(
     assert values(restarted, here, restarted.newest(here)) == ["new"]
 
 
-def test_only_files_that_are_gone_are_forgotten_and_only_past_a_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 1)
-    monkeypatch.setattr("icestream.sources.files.log.REMEMBERED_FILES", 4)
-    source = quick(tmp_path)
-    stays = put(tmp_path, "stays")
-    here = source.newest(source.first())
-    for number in range(20):
-        path = put(tmp_path, f"{number}")
+def read_and_remove(source: FilesSource, folder: Path, here: Position, count: int) -> Position:
+    for number in range(count):
+        path = put(folder, f"{number}")
         here = source.newest(here)
         source.committed(here, 1)
         path.unlink()
+    return here
 
-    [seen] = (tmp_path / ".state/files" / here["log"]).glob("*.seen")
-    assert seen.stat().st_size <= 16 * 6
-    assert stays.exists()
+
+def known_names(folder: Path, here: Position) -> int:
+    [seen] = (folder / ".state/files" / here["log"]).glob("*.seen")
+    return seen.stat().st_size // 16
+
+
+@pytest.fixture
+def few_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 1)
+    monkeypatch.setattr("icestream.sources.files.log.REMEMBERED_FILES", 4)
+
+
+@pytest.mark.usefixtures("few_remembered")
+def test_only_files_that_are_gone_are_forgotten_and_only_past_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
+    source = quick(tmp_path)
+    put(tmp_path, "stays")
+    here = read_and_remove(source, tmp_path, source.newest(source.first()), 20)
+
+    assert known_names(tmp_path, here) <= 6
     assert quick(tmp_path).newest(here) == here
+
+
+@pytest.mark.usefixtures("few_remembered")
+def test_file_that_a_listing_misses_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = quick(tmp_path)
+    put(tmp_path, "missed")
+    here = read_and_remove(source, tmp_path, source.newest(source.first()), 10)
+    with monkeypatch.context() as patched:
+        patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: ["new"])
+        put(tmp_path, "new")
+        here = source.newest(here)
+        source.committed(here, 1)
+
+    assert known_names(tmp_path, here) == 12
+    assert source.newest(here) == here
+
+
+@pytest.mark.usefixtures("few_remembered")
+def test_file_that_returns_within_the_hour_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = quick(tmp_path)
+    path = put(tmp_path, "a")
+    here = read_and_remove(source, tmp_path, source.newest(source.first()), 10)
+    with monkeypatch.context() as patched:
+        patched.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
+        path.rename(tmp_path / ".a")
+        put(tmp_path, "b")
+        here = source.newest(here)  # the hour begins
+    (tmp_path / ".a").rename(path)
+    assert source.newest(here) == here
+    path.rename(tmp_path / ".a")
+    monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
+    assert source.newest(here) == here  # the hour ends, and `a` is gone once more
+    (tmp_path / ".a").rename(path)
+
+    assert source.newest(here) == here
+
+
+@pytest.mark.usefixtures("few_remembered")
+def test_empty_listing_makes_nothing_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
+    source = quick(tmp_path)
+    here = source.first()
+    for number in range(10):
+        put(tmp_path, f"{number}")
+        here = source.newest(here)
+        source.committed(here, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: [])
+        for _ in range(3):
+            source.newest(here)
+
+    assert source.newest(here) == here
 
 
 def test_starting_over_reads_every_file_again_and_removes_the_old_log(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 SLOW_LISTING_SECS = 0.05
 # Looking at every file that was read, for a change, takes longer than listing their names.
 CHECK_SECS = 60.0
+# A listing may miss files, so a file counts as removed for good only if none showed it this long.
+ABSENT_SECS = 3600.0
 
 
 class Folder:
@@ -52,7 +55,6 @@ class Folder:
         listing_pause: float,
         count_rows: Callable[[FileEntry], int | None],
     ) -> None:
-        self.listed = np.empty(0, np.uint64)
         self._path = path
         self._glob = glob
         self._settle_secs = settle_secs
@@ -60,6 +62,8 @@ class Folder:
         self._count_rows = count_rows
         self._waiting: dict[str, tuple[FileEntry, float]] = {}
         self._gone = np.empty(0, np.uint64)
+        self._absent = np.empty(0, np.uint64)
+        self._absent_since = -math.inf
         self._listed_at = 0.0
         self._took = 0.0
         self._checked_at: float | None = None
@@ -110,9 +114,29 @@ class Folder:
         # it settles, the next listing has to know that the old file was gone.
         replaced = np.setdiff1d(names[returned & ~is_known], taken)
         self._gone = np.append(log.seen.others(names), replaced)
-        self.listed = names
+        self._forget(log, names, names[returned], began)
         self._listed_at = time.monotonic()
         self._took = self._listed_at - began
+
+    def _forget(
+        self,
+        log: FileLog,
+        names: NDArray[np.uint64],
+        returned: NDArray[np.uint64],
+        began: float,
+    ) -> None:
+        """Let the log forget the files that no listing has shown for an hour.
+
+        A folder that looks empty is more likely not mounted: then the hour begins again.
+        """
+        if len(returned):
+            self._absent = np.setdiff1d(self._absent, returned)
+        if len(names) and began - self._absent_since < ABSENT_SECS:
+            return
+        if len(names):
+            log.forget(self._absent)
+        self._absent = log.seen.others(names)
+        self._absent_since = began
 
     def _is_replaced(
         self, log: FileLog, folder: str, path: str, name: int, has_returned: bool

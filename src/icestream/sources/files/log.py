@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 SEGMENT_FILES = 10_000
 # Folding rewrites the set of hashes, so it waits for a few segments.
 FOLD_SEGMENTS = 100
-# Files that are gone from the folder are forgotten once there are this many, and no sooner: a
-# folder that is not mounted for a while must not make its files new.
+# Files that are gone from the folder are forgotten once this many names are known, and no sooner:
+# a folder that is not mounted for a while must not make its files new.
 REMEMBERED_FILES = 1_000_000
 CACHED_SEGMENTS = 4
 CHECKSUM_MODULUS = 1 << 64
@@ -58,7 +58,7 @@ class _Segment:
 class FileLog:
     """A log that is open for reading and appending.
 
-    One process, and one thread of it, appends at a time. Others may read and fold meanwhile.
+    One process, and one thread of it, appends and forgets. Others may read and fold meanwhile.
 
     Args:
         folder: where its segments are; created by the first `append`.
@@ -126,26 +126,38 @@ class FileLog:
         segment = self._segment_of(number)
         return (segment.checksum + _sum(self.files(segment.first, number))) % CHECKSUM_MODULUS
 
-    def fold(self, committed: int, listed: NDArray[np.uint64]) -> None:
+    def forget(self, gone: NDArray[np.uint64]) -> None:
+        """Forget files that are gone from the folder, if more are known than are to be kept.
+
+        Args:
+            gone: hashes of their names. Those that are still in a segment stay known.
+        """
+        if len(self.seen) <= REMEMBERED_FILES or 2 * len(gone) < len(self.seen):
+            return
+        with self._guard:
+            kept = self.files(self._segments[0].first, self.count)
+            names = np.array([entry.name_hash for entry in kept], np.uint64)
+            self.seen.forget(np.setdiff1d(gone, names))
+
+    def fold(self, committed: int) -> None:
         """Fold segments that no replay needs into the set of hashes.
 
         Args:
             committed: files before this number are in the table.
-            listed: hashes of the names that the last listing showed.
         """
         # The newest segment stays: it carries the count and the checksum on.
         done = [s for s in self._segments[:-1] if s.first + s.count <= committed]
         if len(done) < FOLD_SEGMENTS and sum(s.count for s in done) < SEGMENT_FILES:
             return
         behind = done[-1].first + done[-1].count
-        if len(listed) and len(self.seen) > max(REMEMBERED_FILES, 2 * len(listed)):
-            pending = [entry.name_hash for entry in self.files(behind, self.count)]
-            self.seen.forget_others(np.append(listed, np.array(pending, np.uint64)))
         old = sorted(self.folder.glob("*.seen"))
-        self._create(self.folder / f"{behind:012}.seen", self.seen.to_bytes())
+        with self._guard:
+            seen = self.seen.to_bytes()
+        self._create(self.folder / f"{behind:012}.seen", seen)
+        with self._guard:
+            self._segments = self._segments[len(done) :]
         for path in [*(segment.path for segment in done), *old]:
             path.unlink(missing_ok=True)
-        self._segments = self._segments[len(done) :]
 
     def _load(self) -> None:
         folded = 0
@@ -164,11 +176,12 @@ class FileLog:
 
     def _take(self, path: Path, entries: list[FileEntry]) -> None:
         rows = sum(entry.rows for entry in entries)
-        self._segments.append(_Segment(path, self.count, len(entries), self.checksum, rows))
-        self._cache(self.count, entries)
-        self.count += len(entries)
-        self.checksum = (self.checksum + _sum(entries)) % CHECKSUM_MODULUS
-        self.seen.add(entries)
+        with self._guard:  # `fold` may run in another thread
+            self._segments.append(_Segment(path, self.count, len(entries), self.checksum, rows))
+            self._cache(self.count, entries)
+            self.count += len(entries)
+            self.checksum = (self.checksum + _sum(entries)) % CHECKSUM_MODULUS
+            self.seen.add(entries)
 
     def _cache(self, first: int, entries: list[FileEntry]) -> None:
         with self._guard:
@@ -267,9 +280,9 @@ class SeenFiles:
             return None
         return int(self._contents[index])
 
-    def forget_others(self, names: NDArray[np.uint64]) -> None:
-        """Forget every name but these."""
-        kept = np.isin(self._names, names)
+    def forget(self, names: NDArray[np.uint64]) -> None:
+        """Forget these names."""
+        kept = ~np.isin(self._names, names)
         self._set(self._names[kept], self._contents[kept])
 
     def to_bytes(self) -> bytes:

@@ -175,7 +175,7 @@ class FilesSource(Source[FilesOptions]):
         if not offset.files:
             return
         log = self._log_of(position)
-        log.fold(offset.files, self._folder.listed)
+        log.fold(offset.files)
         for other in log.folder.parent.iterdir():
             if other != log.folder:
                 shutil.rmtree(other, ignore_errors=True)
