@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.fan_outs import planned, row, scripted
 from tests.spark.test_expectations import steps
 
 from icestream.contracts import reports
 from icestream.engine.accumulated import ReportParam
-from icestream.errors import LostReportsError
+from icestream.errors import BadRecordError, LostReportsError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
 from icestream.plan.plan import Restart
 from icestream.testing.scripted import ScriptedSource
@@ -104,6 +105,22 @@ def test_lost_accumulator_update_fails_the_batch(
     plan = replace(lake.plan(source_of(1, 2)), transforms=steps(("filter", "id > 1")))
     with pytest.raises(LostReportsError, match="did not reach the driver: 0"):
         lake.run(plan)
+
+
+def test_error_of_a_writer_is_reported_although_reading_never_ended(
+    lake: Lake, request: pytest.FixtureRequest
+) -> None:
+    # More than the sockets between Spark and its workers buffer.
+    rows = [row(n, "a", "x" * 100_000) for n in range(1_000)]
+    rows[0]["kind"] = "../b"
+    plan = replace(planned(lake, scripted(*rows)), transforms=steps(("filter", "id >= 0")))
+    at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = lake.spark.conf.get(at_once)
+    lake.spark.conf.set(at_once, 10)
+    request.addfinalizer(lambda: lake.spark.conf.set(at_once, before))
+    with pytest.raises(BadRecordError, match=r"'\.\./b' is not a valid table name"):
+        lake.run(plan)
+    assert list(lake.folder.rglob("staged-*")) == []
 
 
 def test_filter_that_no_row_can_pass_needs_no_reading(lake: Lake) -> None:

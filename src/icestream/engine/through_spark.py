@@ -60,9 +60,12 @@ class ThroughSpark:
             if check is not None and faults is not None:
                 faults = replace(faults, check=check.check, keeps_number=check.keeps_number)
             written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
+            arrived = stages.arrived
+            # A task that fails takes no more rows, and those before it then never finish.
+            is_failed = any(report.error for report in [*written, *arrived])
             # Spark leaves the reading out where no row can pass, as with `filter: false`.
-            is_left_out = not stages.arrived and not _reads(rows)
-            noted = [] if is_left_out else stages.all()
+            is_left_out = not arrived and not _reads(rows)
+            noted = arrived if is_failed or is_left_out else stages.all()
         for report in written:
             report.rows = 0
         return [*noted, *written]
