@@ -17,8 +17,12 @@ from icestream.errors import (
     IcestreamError,
     RefusedError,
     SourceChangedError,
+    TransientError,
     UnreachableError,
 )
+from icestream.sources.postgres_cdc.lineage import Anchor, lineage_of, verify
+from icestream.sources.postgres_cdc.lsn import as_lsn
+from icestream.sources.postgres_cdc.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
 
     from icestream.sources.postgres_cdc import PostgresCdcSource
+    from icestream.sources.postgres_cdc.server import Session
 
 
 @pytest.fixture(autouse=True)
@@ -346,3 +351,58 @@ def test_another_server_at_the_same_address(shop: Shop) -> None:
         "another server\n  Check `host` and `port`. If the server was replaced, load the tables "
         "again with `icestream run --start-over`."
     )
+
+
+def switched(session: Session) -> Anchor:
+    """An offset on another timeline of the same server."""
+    found = lineage_of(session)
+    return Anchor(found.system, found.timeline + 1, lsn=found.flushed)
+
+
+def test_timeline_history_that_the_user_may_not_read_is_no_restore(shop: Shop) -> None:
+    role = fresh_role(shop)
+    with Server(shop.source(**role).options).connect() as session:
+        anchor = switched(session)
+        text = message(AttentionError, lambda: verify(session, anchor))
+    said = "may not open replication connections: must be superuser or replication role to start"
+    assert text == (
+        f"{shop.where}: the server is on timeline 1, and timeline 2 was read up to "
+        f"{as_lsn(anchor.lsn)}: the timeline history, which shows whether anything was lost, can't "
+        f"be read: user '{role['user']}' {said} walsender\n"
+        "  It is read over a replication connection. Give the user the REPLICATION privilege "
+        f"(`ALTER ROLE {role['user']} REPLICATION`), and let `host` and `port` name the server "
+        "itself if they name a connection pooler."
+    )
+
+
+def test_timeline_history_that_cannot_be_read_right_now_is_a_passing_fault(shop: Shop) -> None:
+    command = f"ALTER DATABASE {shop.database} ALLOW_CONNECTIONS"
+    with (
+        Server(shop.source().options).connect() as session,
+        psycopg.connect(shop.server.dsn, autocommit=True) as admin,
+    ):
+        anchor = switched(session)
+        admin.execute(f"{command} false")
+        text = message(TransientError, lambda: verify(session, anchor))
+        admin.execute(f"{command} true")
+    assert "is not currently accepting connections" in text
+
+
+def test_user_who_may_not_see_checkpoints_follows_all_the_same(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_AT_SLOT_SECS", 0.0)
+    role = fresh_role(shop, "REPLICATION")
+    shop.run(
+        "REVOKE EXECUTE ON FUNCTION pg_control_checkpoint() FROM PUBLIC",
+        "CREATE PUBLICATION shop_changes FOR TABLE orders",
+    )
+    mirror = Mirror(shop.source(**role, publication="shop_changes")).follow()
+    shop.run("INSERT INTO orders VALUES (1)")
+    mirror.follow()
+    assert [row["id"] for row in mirror.rows("public.orders")] == [1]
+    assert [line for line in caplog.messages if "checkpoint" in line] == [
+        f"{shop.where}: pg_control_checkpoint() can't be called (permission denied for function "
+        "pg_control_checkpoint): a restore from a backup of the data files may not be recognised; "
+        "GRANT EXECUTE ON FUNCTION pg_control_checkpoint() to the user"
+    ]

@@ -73,6 +73,7 @@ class Driver:
         self._slot_at = float("-inf")
         self._advanced = 0
         self.saved = slot.SavedPlace()
+        self._sees_checkpoints = True
         self._left_out: set[str] = set()
 
     @property
@@ -211,8 +212,7 @@ class Driver:
         if time.monotonic() - self._slot_at < LOOK_AT_SLOT_SECS:
             return
         found = slot.usable(self.session)
-        redo, log_end = self.session.row(slot.CHECKPOINT_QUERY)
-        self.saved.see(found.confirmed, log_end, redo)
+        self._note_checkpoint(found.confirmed)
         self.lag.slot_stands(found.confirmed)
         ours = max(current, self._advanced)
         if found.confirmed > ours:
@@ -220,6 +220,25 @@ class Driver:
         if found.confirmed < self._advanced:
             self.advance(self._advanced)
         self._slot_at = time.monotonic()
+
+    def _note_checkpoint(self, confirmed: int) -> None:
+        """Note which position of the slot a checkpoint saved, if the user may ask for it."""
+        if not self._sees_checkpoints:
+            return
+        try:
+            rows = self.session.rows(slot.CHECKPOINT_QUERY, passing=slot.NOT_ALLOWED)
+        except slot.NOT_ALLOWED as exc:
+            self._sees_checkpoints = False
+            _log.warning(
+                "%s: pg_control_checkpoint() can't be called (%s): a restore from a backup of the "
+                "data files may not be recognised; GRANT EXECUTE ON FUNCTION "
+                "pg_control_checkpoint() to the user",
+                self.server.where,
+                exc.diag.message_primary,
+            )
+            return
+        redo, log_end = rows[0]
+        self.saved.see(confirmed, log_end, redo)
 
     def advance(self, lsn: int) -> None:
         """Let the server remove log before a place: soon, if a task reads the slot right now."""

@@ -81,6 +81,21 @@ FAULTS = (
     ),
     Fault(
         (),
+        r"start (walsender|WAL sender)",
+        RefusedError,
+        "user {user!r} may not open replication connections: {said}",
+        "Run `ALTER ROLE {user} REPLICATION` as an administrator; a managed service has a role "
+        "for it (e.g. `GRANT rds_replication TO {user}`).",
+    ),
+    Fault(
+        (),
+        r"unsupported startup parameter: replication|replication .*not supported",
+        RefusedError,
+        "replication connections are not supported at {host}:{port}: {said}",
+        "Let `host` and `port` name the server itself, not a connection pooler.",
+    ),
+    Fault(
+        (),
         r"could not translate host name|[Nn]ame or service not known|Name has no usable address",
         UnreachableError,
         "no machine is known by the name {host!r}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from icestream.errors import IcestreamError, SourceChangedError
+from icestream.errors import AttentionError, IcestreamError, SourceChangedError, TransientError
 from icestream.sources.postgres_cdc.lsn import as_lsn, from_lsn
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def verify(session: Session, anchor: Anchor) -> None:
     Raises:
         SourceChangedError: it is another server, was restored from a backup, or was promoted
             without some of the changes that were read already.
+        AttentionError: it was promoted, and its timeline history can't be read.
+        TransientError: the history could not be read this time.
     """
     found = session.lineage = lineage_of(session)
     where = session.server.where
@@ -125,21 +127,29 @@ def verify(session: Session, anchor: Anchor) -> None:
 def _refuse_unproven_switch(server: Server, anchor: Anchor, timeline: int) -> None:
     """Refuse a timeline unless it branched off where everything that was read is part of it."""
     read = max(anchor.lsn, anchor.snapshot_lsn)
+    switch = f"the server is on timeline {timeline}, and timeline {anchor.timeline} was read up to"
     try:
         branched = dict(_branches(server, timeline)).get(anchor.timeline)
+    except TransientError:
+        raise
     except IcestreamError as exc:
-        why = f"its history can't be read ({exc.what})"
-    else:
-        if branched is not None and branched >= read:
-            return
-        why = (
-            f"it does not descend from timeline {anchor.timeline}"
-            if branched is None
-            else f"it left timeline {anchor.timeline} at {as_lsn(branched)}"
-        )
+        raise AttentionError(
+            f"{switch} {as_lsn(read)}: the timeline history, which shows whether anything was "
+            f"lost, can't be read: {exc.what}",
+            where=server.where,
+            todo="It is read over a replication connection. Give the user the REPLICATION "
+            f"privilege (`ALTER ROLE {server.options.user} REPLICATION`), and let `host` and "
+            "`port` name the server itself if they name a connection pooler.",
+        ) from exc
+    if branched is not None and branched >= read:
+        return
+    why = (
+        f"it does not descend from timeline {anchor.timeline}"
+        if branched is None
+        else f"it left timeline {anchor.timeline} at {as_lsn(branched)}"
+    )
     raise SourceChangedError(
-        f"the server is on timeline {timeline}, and timeline {anchor.timeline} was read up to "
-        f"{as_lsn(read)}: {why}",
+        f"{switch} {as_lsn(read)}: {why}",
         where=server.where,
         todo="The server was restored from a backup, or is a standby that was promoted before it "
         f"had received everything. {LOAD_AGAIN}",
@@ -153,7 +163,8 @@ def _branches(server: Server, timeline: int) -> Iterator[tuple[int, int]]:
         answer = connection.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
         content = answer.get_value(0, 1) if answer.ntuples else None
         if content is None:
-            raise psycopg.OperationalError(answer.error_message.strip() or "no answer")
+            said = answer.error_message.decode("utf-8", "replace").strip()
+            raise psycopg.OperationalError(said or "no answer")
     for line in content.decode("utf-8", "replace").splitlines():
         words = line.split()
         if words and words[0].isdigit():

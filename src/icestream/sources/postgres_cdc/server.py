@@ -114,7 +114,9 @@ class Server:
             )
 
     @contextmanager
-    def told(self, passing: type[psycopg.Error] | tuple[()] = ()) -> Iterator[None]:
+    def told(
+        self, passing: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = ()
+    ) -> Iterator[None]:
         """Turn faults of psycopg into errors of ours, but for those that are to pass."""
         try:
             yield
@@ -143,7 +145,7 @@ class Session:
         self,
         query: str | Composed,
         values: Sequence[Any] = (),
-        passing: type[psycopg.Error] | tuple[()] = (),
+        passing: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
     ) -> list[tuple[Any, ...]]:
         """Run a query and return its rows, or none for a command."""
         # A percent sign stands for a value in a text, and for itself in what was composed.
@@ -157,7 +159,10 @@ class Session:
         return self.rows(query, values)[0]
 
     def copied(
-        self, query: Composed, block_bytes: int, passing: type[psycopg.Error] | tuple[()] = ()
+        self,
+        query: Composed,
+        block_bytes: int,
+        passing: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
     ) -> Iterator[list[bytes]]:
         """Yield the rows that a `COPY ... TO STDOUT` sends, as many at a time as make a block."""
         with self.server.told(passing):

@@ -32,6 +32,8 @@ CHECKPOINT_QUERY = """
 SELECT (redo_lsn - '0/0')::int8, (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8
 FROM pg_catalog.pg_control_checkpoint()
 """
+# Some managed services let nobody call it.
+NOT_ALLOWED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported)
 HOLDER_QUERY = """
 SELECT s.active_pid, coalesce(a.application_name, ''), coalesce(a.usename::text, '')
 FROM pg_catalog.pg_replication_slots AS s
