@@ -264,7 +264,9 @@ def test_value_that_iceberg_cannot_hold(shop: Shop, column: str, *, is_change: b
     with pytest.raises(AttentionError) as caught:
         mirror.follow()
     assert (caught.value.exit_code, caught.value.where) == (5, "table public.odd, row id = 2")
-    assert f"column {name!r} is '{value}', which type" in str(caught.value)
+    assert f" is '{value}', which its Iceberg type can't hold\n" in str(caught.value)
+    advice = "does not help: its log still has" if is_change else "Correct the value in the"
+    assert advice in caught.value.todo
     mirror.source.close()
 
     mirror.source = shop.source(unrepresentable="null")

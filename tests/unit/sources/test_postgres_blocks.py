@@ -7,7 +7,7 @@ import pytest
 
 from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
 from icestream.errors import AttentionError
-from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block
+from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block, typed
 from icestream.sources.postgres_cdc.relation import (
     ROW_KEY,
     Column,
@@ -52,6 +52,12 @@ VALUES = Relation(
     ("id",),
 )
 
+AS_TEXT = (
+    "Or set `unrepresentable: text` to store all columns of such types as strings. It does not "
+    "change columns that exist: drop the Iceberg tables that have them, and load them again with "
+    "`icestream run --start-over`."
+)
+
 
 @pytest.mark.parametrize(
     ("price", "days", "message"),
@@ -59,20 +65,20 @@ VALUES = Relation(
         (
             "NaN",
             "{2024-01-01}",
-            "table public.prices, row id = 2: column 'price' is 'NaN', which type "
-            "decimal128(10, 2) can't hold",
+            "table public.prices, row id = 2: column 'price' of type numeric(10,2) is 'NaN', which "
+            "its Iceberg type can't hold",
         ),
         (
             "1.50",
             "{2024-01-01,infinity}",
-            "table public.prices, row id = 2: column 'days' is '{2024-01-01,infinity}', which type "
-            "list<item: date32[day]> can't hold",
+            "table public.prices, row id = 2: column 'days' of type date[] is "
+            "'{2024-01-01,infinity}', which its Iceberg type can't hold",
         ),
         (
             "1.50",
             "{{2024-01-01},{2024-01-02}}",
-            "table public.prices, row id = 2: column 'days' is '{{2024-01-01},{2024-01-02}}', "
-            "which type list<item: date32[day]> can't hold",
+            "table public.prices, row id = 2: column 'days' of type date[] is "
+            "'{{2024-01-01},{2024-01-02}}', which its Iceberg type can't hold",
         ),
     ],
 )
@@ -85,9 +91,14 @@ def test_value_that_no_type_holds_is_named(price: str, days: str, message: str) 
     with pytest.raises(AttentionError) as caught:
         snapshot_block(VALUES, TypeCatalog(unrepresentable="fail"), texts)
     assert str(caught.value) == (
-        f"{message}\n  Correct the value in the database, or set `unrepresentable` of the source: "
-        "`null` stores a null, `text` stores all columns of such types as strings, in tables that "
-        "are loaded anew."
+        f"{message}\n  Correct the value in the database, or set `unrepresentable: null` to store "
+        f"a null.\n  {AS_TEXT}"
+    )
+    with pytest.raises(AttentionError) as caught:
+        typed(VALUES, TypeCatalog(unrepresentable="fail"), texts, is_change=True)
+    assert str(caught.value) == (
+        f"{message}\n  Set `unrepresentable: null` to store a null. Correcting the value in the "
+        f"database does not help: its log still has this change.\n  {AS_TEXT}"
     )
     block, nulled = snapshot_block(VALUES, TypeCatalog(unrepresentable="null"), texts)
     assert sum(nulled.values()) == 2
@@ -102,13 +113,22 @@ def test_value_that_no_type_holds_is_named(price: str, days: str, message: str) 
 def test_key_never_becomes_null() -> None:
     columns = (Column("day", 1082, is_key=True, number=1),)
     days = Relation(16400, "public", "days", "d", columns, ("day",))
+    texts, types = [strings("infinity")], TypeCatalog(unrepresentable="null")
+    what = (
+        "table public.days, row day = infinity: column 'day' of type date is 'infinity', which its "
+        "Iceberg type can't hold"
+    )
     with pytest.raises(AttentionError) as caught:
-        snapshot_block(days, TypeCatalog(unrepresentable="null"), [strings("infinity")])
+        snapshot_block(days, types, texts)
     assert str(caught.value) == (
-        "table public.days, row day = infinity: column 'day' is 'infinity', which type "
-        "date32[day] can't hold\n  Correct the value in the database, or set `unrepresentable` of "
-        "the source: `text` stores all columns of such types as strings, in tables that are loaded "
-        "anew."
+        f"{what}\n  Correct the value in the database; a key can't become null.\n  {AS_TEXT}"
+    )
+    with pytest.raises(AttentionError) as caught:
+        typed(days, types, texts, is_change=True)
+    assert str(caught.value) == (
+        f"{what}\n  Correct the value in the database, and load the tables again with `icestream "
+        "run --start-over`: the log still has this change, and a key can't become null.\n  "
+        f"{AS_TEXT}"
     )
 
 

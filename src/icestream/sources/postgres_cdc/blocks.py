@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 
 # Characters of a value that a message shows.
 SHOWN = 100
+# What to do about a value that can't be held, by whether it is part of a change and of the key.
+_REMEDIES = {
+    (False, False): "Correct the value in the database, or set `unrepresentable: null` to store a "
+    "null.",
+    (False, True): "Correct the value in the database; a key can't become null.",
+    (True, False): "Set `unrepresentable: null` to store a null. Correcting the value in the "
+    "database does not help: its log still has this change.",
+    (True, True): "Correct the value in the database, and load the tables again with `icestream "
+    "run --start-over`: the log still has this change, and a key can't become null.",
+}
+_AS_TEXT = (
+    "Or set `unrepresentable: text` to store all columns of such types as strings. It does not "
+    "change columns that exist: drop the Iceberg tables that have them, and load them again with "
+    "`icestream run --start-over`."
+)
 
 
 def snapshot_block(
@@ -44,9 +59,15 @@ def snapshot_block(
 
 
 def typed(
-    relation: Relation, types: TypeCatalog, texts: Sequence[pa.Array]
+    relation: Relation, types: TypeCatalog, texts: Sequence[pa.Array], *, is_change: bool = False
 ) -> tuple[list[pa.Array], dict[str, int]]:
     """Return the columns of a table with their types, and what became null in which of them.
+
+    Args:
+        relation: the table.
+        types: which knows the types of all its columns.
+        texts: strings as PostgreSQL prints them, one array a column of the relation.
+        is_change: whether they come from the log, not from the table.
 
     Raises:
         AttentionError: a value can't be held by its type, and may not become null.
@@ -59,14 +80,19 @@ def typed(
         values, count = types.from_text(strings, column.type_oid, column.typmod)
         columns.append(values)
         if count and (types.unrepresentable == "fail" or column.name in relation.key):
-            raise _unrepresentable(relation, types, column, texts)
+            raise _unrepresentable(relation, types, column, texts, is_change=is_change)
         if count:
             nulled[column.name] = count
     return columns, nulled
 
 
 def _unrepresentable(
-    relation: Relation, types: TypeCatalog, column: Column, texts: Sequence[pa.Array]
+    relation: Relation,
+    types: TypeCatalog,
+    column: Column,
+    texts: Sequence[pa.Array],
+    *,
+    is_change: bool,
 ) -> AttentionError:
     """Return the error that names the first value of a column that its type can't hold."""
     names = [each.name for each in relation.columns]
@@ -82,14 +108,12 @@ def _unrepresentable(
     key = ", ".join(f"{name} = {texts[names.index(name)][begin]}" for name in relation.key)
     value = str(strings[begin])
     shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
-    is_key = column.name in relation.key
+    type_name = types.name_of(column.type_oid, column.typmod)
     return AttentionError(
-        f"column {column.name!r} is {shown!r}, which type "
-        f"{types.arrow_type(column.type_oid, column.typmod)} can't hold",
+        f"column {column.name!r} of type {type_name} is {shown!r}, which its Iceberg type can't "
+        "hold",
         where=f"table {'.'.join(relation.table)}{', row ' if key else ''}{key}",
-        todo="Correct the value in the database, or set `unrepresentable` of the source: "
-        + ("" if is_key else "`null` stores a null, ")
-        + "`text` stores all columns of such types as strings, in tables that are loaded anew.",
+        todo=f"{_REMEDIES[is_change, column.name in relation.key]}\n{_AS_TEXT}",
     )
 
 

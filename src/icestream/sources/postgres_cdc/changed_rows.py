@@ -51,7 +51,7 @@ def changes_block(
     """
     rows = _ChangedRows(relation, data, starts)
     rows.fetch_unsent(values_now)
-    columns, nulled = typed(relation, types, rows.texts())
+    columns, nulled = typed(relation, types, rows.texts(), is_change=True)
     if relation.has_row_key:
         columns.append(rows.row_keys())
     columns += [_OPS.take(pa.array(rows.ops())), rows.names_unsent()]

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+from psycopg import postgres
 
 from icestream.sources.postgres_cdc import arrays, text_values
 
@@ -147,6 +148,18 @@ class TypeCatalog:
             return pa.list_(self.arrow_type(element, typmod))
         return _scalar(oid, typmod).arrow
 
+    def name_of(self, oid: int, typmod: int = -1) -> str:
+        """Return the name that PostgreSQL has for a type, e.g. `numeric(10,2)` or `date[]`."""
+        told, element = self._told.get(oid), self._element(oid)
+        if element is not None:
+            return f"{self.name_of(element, typmod)}[]"
+        if oid == NUMERIC and typmod >= 0:
+            return "numeric({},{})".format(*_precision_and_scale(typmod))
+        if told is not None:
+            return told.name
+        known = postgres.types.get(oid)
+        return str(oid) if known is None else known.regtype
+
     def from_text(self, texts: pa.Array, oid: int, typmod: int = -1) -> tuple[pa.Array, int]:
         """Turn strings into values of the column's Arrow type.
 
@@ -195,9 +208,12 @@ def _scalar(oid: int, typmod: int) -> _Kind:
         return _SCALARS.get(oid, _TEXT)
     if typmod < 0:
         return _TEXT
-    precision = ((typmod - 4) >> 16) & 0xFFFF
-    scale = (((typmod - 4) & 0x7FF) ^ 1024) - 1024
+    precision, scale = _precision_and_scale(typmod)
     if precision > MAX_PRECISION or not 0 <= scale <= precision:
         return _TEXT
     kind = pa.decimal128(precision, scale)
     return _Kind(kind, text_values.numbers(kind))
+
+
+def _precision_and_scale(typmod: int) -> tuple[int, int]:
+    return ((typmod - 4) >> 16) & 0xFFFF, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
