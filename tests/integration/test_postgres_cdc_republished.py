@@ -42,7 +42,7 @@ def followed(shop: Shop, **options: Any) -> Mirror:
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("is_added_back", [True, False])
 def test_table_taken_out_of_our_publication_is_loaded_again(
-    shop: Shop, *, is_running: bool, is_added_back: bool
+    shop: Shop, caplog: pytest.LogCaptureFixture, *, is_running: bool, is_added_back: bool
 ) -> None:
     mirror = followed(shop)
     name = f'"{shop.database}"'
@@ -56,6 +56,10 @@ def test_table_taken_out_of_our_publication_is_loaded_again(
     mirror.follow()
     assert_same(shop, mirror, "orders", "people")
     assert mirror.tables["public.people"] is before, "tables that stayed are not loaded again"
+    assert [line for line in caplog.messages if "loaded again" in line] == [
+        "public.orders is loaded again: it was taken out of its publication and put back, or the "
+        "publication was altered"
+    ]
     shop.run("INSERT INTO orders VALUES (1000, 'after')")
     mirror.follow()
     assert_same(shop, mirror, "orders", "people")

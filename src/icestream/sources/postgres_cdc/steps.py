@@ -54,17 +54,20 @@ def gone(place: Place, goal: Place) -> set[str]:
     return set(place.tables) - set(goal.tables)
 
 
-def is_stale(note: Note, table: Table) -> bool:
-    """Tell whether a table must be read anew, since the log alone does not tell what it holds.
+def stale_reason(note: Note, table: Table) -> str | None:
+    """Return why a table must be loaded again; None if its changes in the log are enough."""
+    if note.table != table.identity:
+        return "it has another key, or is another table of that name"
+    if note.columns < table.newest_default:
+        return "a column was added with a default"
+    if note.publication and note.publication != table.publication:
+        return "it was taken out of its publication and put back, or the publication was altered"
+    return None
 
-    That is another table of its name, another key, a column that was added with a default, or a
-    publication that it was not in for a while.
-    """
-    return (
-        note.table != table.identity
-        or note.columns < table.newest_default
-        or (bool(note.publication) and note.publication != table.publication)
-    )
+
+def is_stale(note: Note, table: Table) -> bool:
+    """Tell whether a table must be loaded again."""
+    return stale_reason(note, table) is not None
 
 
 def following(note: Note, table: Table) -> Note:
@@ -112,9 +115,8 @@ def put_in_line(
             pending.append(label)
     for label in lacking(place, goal, tables):
         kept.pop(label, None)
+        _warn_of_reload(place, tables[label], reads_whole=reads_whole)
         if not reads_whole:
-            if label in place.tables:
-                _log.warning("changes of %s %s", label, MISSING)
             kept[label] = note_of(tables[label])
         elif label not in pending:
             pending.append(label)
@@ -131,6 +133,17 @@ def put_in_line(
         part=part,
         refresh=goal.refresh,
     )
+
+
+def _warn_of_reload(place: Place, table: Table, *, reads_whole: bool) -> None:
+    """Say why a table that was followed already is loaded again, or that it is not."""
+    note = place.tables.get(table.label) or place.unsure.get(table.label)
+    if note is None:
+        return  # a new table, or one that the user asked to load again
+    if reads_whole:
+        _log.warning("%s is loaded again: %s", table.label, stale_reason(note, table))
+    else:
+        _log.warning("changes of %s %s", table.label, MISSING)
 
 
 @dataclass
