@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
+from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
 from icestream.sources.postgres_cdc.lag import Lag
 from icestream.sources.postgres_cdc.lineage import Anchor
 from icestream.sources.postgres_cdc.position import Note, Part, Place
@@ -202,3 +204,19 @@ def test_lag_is_bytes_and_the_age_of_the_oldest_of_them() -> None:
     assert lag.measure() == {"slot_lag_bytes": 300.0, "slot_lag_seconds": 6.0}
     lag.slot_stands(150)
     assert lag.measure() == {"slot_lag_bytes": 250.0, "slot_lag_seconds": 1.0}
+
+
+def test_tables_that_the_options_no_longer_name_are_not_among_the_loaded() -> None:
+    notes = {label: Note("1:1") for label in ("public.orders", "public.log", "public.rates")}
+    place = Place("1", 7, tables={"public.orders": notes["public.orders"]}, unsure=notes)
+    place = replace(place, part=Part("public.items", ("1",), Note("2:1")))
+
+    def loaded(*tables: str) -> object:
+        source = PostgresCdcSource(
+            PostgresCdcOptions(host="h", database="d", user="u", tables=tables, slot_name="s")
+        )
+        return source.loaded_tables(place.to_json())
+
+    names = {"orders", "log", "rates", "items"}
+    assert loaded() == {("public", name) for name in names}
+    assert loaded("public.orders", "public.r*") == {("public", "orders"), ("public", "rates")}

@@ -291,12 +291,13 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
                 session.rows("COMMIT")
 
     def loaded_tables(self, position: Position) -> frozenset[tuple[str, ...]] | None:
-        """Return the tables that were read whole, or in part."""
+        """Return the tables that were read whole, or in part, and that the options still name."""
         if not self._reads_whole:
             return None  # of a table that never changed nothing was read
         place = Place.from_json(position)
         part = () if place.part is None else (place.part.table,)
-        return frozenset(names_of(label) for label in (*place.tables, *place.unsure, *part))
+        loaded = map(names_of, (*place.tables, *place.unsure, *part))
+        return frozenset(names for names in loaded if self.options.mode_of(*names) is not None)
 
     def reload(self, tables: Collection[tuple[str, ...]]) -> None:
         """Put tables in line once more."""
