@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from icestream.errors import IcestreamError
@@ -121,10 +121,12 @@ class DecodedChanges:
     Attributes:
         blocks: the changes in their order, each block of one table.
         bad: index and reason of each record that could not be decoded.
+        ignored: how many tombstones of a topic are left out, since nothing tells their table.
     """
 
     blocks: Sequence[pa.RecordBatch]
     bad: Sequence[tuple[int, str]] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
 
 
 class ChangeDecoder(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from icestream.engine.outcome import Outcome, bad_record, discard, letters_of
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from icestream.contracts.many_tables import MirroredTables
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from icestream.contracts.source import Split
     from icestream.plan.plan import PipelinePlan
 
+_log = logging.getLogger(__name__)
+
+# Pipelines and topics for which it was logged that tombstones are left out.
+_WARNED: set[tuple[str, str]] = set()
 # Tables that change while a batch is read make it be read again; past this they never rest.
 ROUNDS = 20
 
@@ -57,6 +64,7 @@ def write_changes(
             outcome.add(report)
         failed = outcome.error or bad_record(plan, outcome, mark)
         if failed is None and not outcome.new_shapes:
+            _warn_of_ignored(plan.name, outcome.ignored)
             return outcome
         discard(plan, outcome)
         if failed is not None:
@@ -69,3 +77,17 @@ def write_changes(
         todo="Let the source tell the types of its columns; with Debezium, switch the schemas of "
         "its converter on.",
     )
+
+
+def _warn_of_ignored(pipeline: str, tombstones: Mapping[str, int]) -> None:
+    """Log once for each topic that tombstones are left out."""
+    for topic, count in tombstones.items():
+        if (pipeline, topic) not in _WARNED:
+            _WARNED.add((pipeline, topic))
+            _log.warning(
+                "pipeline %s: %d tombstones of topic %r are left out, since nothing tells their "
+                "table: deletes that arrive only as tombstones are not applied there",
+                pipeline,
+                count,
+                topic,
+            )

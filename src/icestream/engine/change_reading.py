@@ -49,6 +49,7 @@ class ChangeReading(Reading):
         assert self.change_decoder is not None  # noqa: S101 - a source of records has a decoder
         decoded = self.change_decoder.decode_changes(given)
         note_bad(given, decoded.bad, report, bad)
+        report.ignored.update(decoded.ignored)
         if report.bad and self.stop_at_bad:
             raise Stop
         return decoded.blocks

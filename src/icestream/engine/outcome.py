@@ -37,6 +37,7 @@ class Outcome:
     unmet_rows: int = 0
     unmet_examples: dict[str, str] = field(default_factory=dict)
     told: dict[int, str] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
     new_shapes: list[pa.Schema] = field(default_factory=list)
     error: IcestreamError | None = None
     reading: tasks.Reading | None = None
@@ -59,6 +60,7 @@ class Outcome:
         self.unmet_rows += report.unmet_rows
         self.unmet_examples = {**report.unmet_examples, **self.unmet_examples}
         self.told.update(report.told)
+        self.ignored.update(report.ignored)
 
 
 def letters_of(plan: PipelinePlan, mark: BatchMark) -> DeadLetters | None:

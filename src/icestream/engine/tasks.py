@@ -6,6 +6,7 @@ error of ours travels inside it and keeps its class, which an exception through 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ class Report:
         unmet_rows: rows that do not meet some expectation.
         unmet_examples: such a row as JSON, for each expectation that ends the batch.
         told: number and reason of each bad row, where that was asked for.
+        ignored: tombstones that are left out, by topic.
     """
 
     split: int
@@ -62,6 +64,7 @@ class Report:
     unmet_rows: int = 0
     unmet_examples: dict[str, str] = field(default_factory=dict)
     told: dict[int, str] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
     error: IcestreamError | None = None
 
 

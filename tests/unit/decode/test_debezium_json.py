@@ -96,6 +96,35 @@ def test_tombstone_alone_deletes_by_its_key() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("topic", "table"),
+    [("orders", "orders"), ("all.orders", "orders"), ("shop.public.my_orders", "my orders")],
+)
+def test_tombstone_in_a_topic_of_one_table_of_its_name_is_applied(topic: str, table: str) -> None:
+    decoder = DebeziumJsonDecoder()
+    events = [(ONE, envelope("c", after=ONE, table=table)), (TWO, None)]
+    expected = [{"id": 1, "__op": "c"}, {"id": 2, "__op": TOMBSTONE}]
+    found = decode(decoder, events, topic)
+    assert told(found) == [(f"public.{table}", ("id",), expected)]
+    later = decode(decoder, [(ONE, None)], topic)
+    assert told(later) == [(f"public.{table}", ("id",), [{"id": 1, "__op": TOMBSTONE}])]
+    assert (found.ignored, later.ignored) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("topic", "tables"),
+    [("shop.public.orders", ["orders", "people"]), ("rerouted", ["orders"])],
+)
+def test_tombstone_whose_table_nothing_tells_is_counted(topic: str, tables: list[str]) -> None:
+    decoder = DebeziumJsonDecoder()
+    events = [(ONE, envelope("c", after=ONE, table=table)) for table in tables]
+    deleted = [(ONE, envelope("d", before=ONE, table=tables[0])), (ONE, None)]
+    found = decode(decoder, [*events, (TWO, None), *deleted], topic)
+    assert not any(TOMBSTONE in str(rows) for _, _, rows in told(found))
+    assert found.ignored == {topic: 1}, "that after its delete says nothing new"
+    assert decode(decoder, [(ONE, None), (TWO, None)], topic).ignored == {topic: 2}
+
+
 def test_tombstone_takes_the_types_of_the_key_schema() -> None:
     schema = {"type": "struct", "fields": [member("id", "int32", "io.debezium.time.Date")]}
     changes = decode(DebeziumJsonDecoder(), [({"schema": schema, "payload": {"id": 19782}}, None)])

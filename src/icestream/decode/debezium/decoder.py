@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +49,10 @@ class DebeziumDecoder(ChangeDecoder):
         self.placeholder = placeholder
         self.unrepresentable = unrepresentable
         self._known: dict[names.Table, tuple[str, ...]] = {}
+        self._tables: dict[str, set[names.Table]] = {}  # by topic
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_known": {}, "_tables": {}}
 
     @abstractmethod
     def read_lots(self, values: Sequence[bytes | None], keys: Keys) -> tuple[list[Lot], Bad]:
@@ -101,7 +103,8 @@ class DebeziumDecoder(ChangeDecoder):
         first = self._decode_parts(values[:half], raw_keys[:half], topic)
         second = self._decode_parts(values[half:], raw_keys[half:], topic)
         bad = [*first.bad, *((half + place, reason) for place, reason in second.bad)]
-        return DecodedChanges([*first.blocks, *second.blocks], bad)
+        ignored = Counter(first.ignored) + Counter(second.ignored)
+        return DecodedChanges([*first.blocks, *second.blocks], bad, ignored)
 
     def _decode(
         self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
@@ -120,14 +123,19 @@ class DebeziumDecoder(ChangeDecoder):
             bad += faults
             for table, part in found.items():
                 parts.setdefault(table, []).append(part)
-        if not parts:
-            parts[named] = []
-        alone = _tombstones(values, keys, parts) if named in parts else []
+        tables = self._tables.setdefault(topic, set())
+        tables.update(parts)
+        alone, owner = _tombstones(values, keys, parts), names.of_tombstones(topic, tables)
+        ignored = {topic: len(alone)} if alone and owner is None else {}
+        if owner is None:
+            alone = []
+        else:
+            parts.setdefault(owner, [])
         assembly = Assembly(keys, self._known, frozenset(alone), bad=bad)
         for table, changes in parts.items():
-            assembly.add(table, changes, alone if table == named else [])
+            assembly.add(table, changes, alone if table == owner else [])
         bad = [(place, reason[:_LONGEST_REASON]) for place, reason in assembly.bad]
-        return DecodedChanges(assembly.blocks, sorted(bad))
+        return DecodedChanges(assembly.blocks, sorted(bad), ignored)
 
 
 def _tombstones(
@@ -138,7 +146,7 @@ def _tombstones(
     Debezium writes one after each delete, for the sake of compacted topics. It says nothing new
     where the delete of the same key is before it. Elsewhere it may be the only trace of the delete:
     a batch began between the two, the topic was compacted, or deletes are written no other way.
-    Which table it is of is only known in a topic that is named after its table.
+    Which table it is of is told by `names.of_tombstones`.
     """
     alone = [
         place for place, value in enumerate(values) if value is None and keys.raw[place] is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy.typing as npt
 
     Table = tuple[str, ...]
@@ -24,6 +27,26 @@ _MESSAGE = {"op", "source", "message"}
 def of_topic(topic: str) -> Table:
     """Return the table that a topic is named after: `prefix.schema.table`."""
     return tuple(topic.split(".")[-2:])
+
+
+def of_tombstones(topic: str, tables: Collection[Table]) -> Table | None:
+    """Return the table that tombstones of a topic are of; None if nothing tells.
+
+    Changes name their table and tombstones don't, so the topic must be of one table alone, and
+    named after it.
+
+    Args:
+        topic: its name.
+        tables: those whose changes came by the topic.
+    """
+    if not tables:
+        return of_topic(topic)
+    if len(tables) > 1:
+        return None
+    (only,) = tables
+    # Debezium replaces what a topic can't have in its name.
+    name = re.sub(r"[^\w.-]", "_", only[-1], flags=re.ASCII)
+    return only if f".{topic}".endswith(f".{name}") else None
 
 
 def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
