@@ -67,6 +67,15 @@ def _rebuild(
     return error
 
 
+def first_line(exc: BaseException) -> str:
+    """Return the first line of an error's message that is not blank, else the error's class.
+
+    An error of a Python worker begins with an empty line.
+    """
+    lines = (line.strip() for line in str(exc).splitlines())
+    return next(filter(None, lines), type(exc).__name__)
+
+
 class ConfigError(IcestreamError):
     """The configuration file is wrong; `problems` holds every fault found in it."""
 

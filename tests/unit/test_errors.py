@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from icestream import errors
-from icestream.errors import ConfigError, IcestreamError, PlanError
+from icestream.errors import ConfigError, IcestreamError, PlanError, first_line
 
 
 def every_kind() -> list[type[IcestreamError]]:
@@ -53,3 +53,9 @@ def test_config_error_keeps_its_problems_through_pickling() -> None:
 @pytest.mark.parametrize("kind", every_kind())
 def test_error_tree_in_the_docstring_names_every_class(kind: type[IcestreamError]) -> None:
     assert kind.__name__ in (errors.__doc__ or "")
+
+
+def test_first_line_of_an_error_is_never_blank() -> None:
+    worker = ValueError("\n  An exception was thrown from the Python worker:\nTraceback ...")
+    assert first_line(worker) == "An exception was thrown from the Python worker:"
+    assert first_line(ValueError(" \n")) == first_line(ValueError()) == "ValueError"

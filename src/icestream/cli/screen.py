@@ -119,7 +119,7 @@ def error_document(error: BaseException) -> dict[str, Any]:
 
 def unexpected(error: BaseException) -> str:
     """Return an error that nobody foresaw in one line."""
-    lines = str(error).splitlines() or [""]
+    lines = str(error).strip().splitlines() or [""]
     # An error of the JVM says what was called in the first line, and what happened in the second.
     told = lines[1][2:] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
     return f"unexpected {type(error).__name__}: {told}".rstrip(": ")

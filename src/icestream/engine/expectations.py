@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.contracts.changes import UNSENT
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.row_faults import UNMET
-from icestream.errors import SchemaMismatchError, UnmetExpectationError
+from icestream.errors import SchemaMismatchError, UnmetExpectationError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def with_unmet(rows: DataFrame, expectations: Sequence[Expectation], where: str)
         for one in expectations:
             _look_at(rows, one, where)
         raise SchemaMismatchError(
-            f"the expectations do not fit the rows: {first_line(exc)}", where=where
+            f"the expectations do not fit the rows: {analysis_fault(exc)}", where=where
         ) from exc
 
 
@@ -93,16 +93,15 @@ def _look_at(rows: DataFrame, expectation: Expectation, where: str) -> None:
         visible.select("*", F.expr(expectation.expr))
     except AnalysisException as exc:
         raise SchemaMismatchError(
-            f"expectation {expectation.name!r} does not fit the rows: {first_line(exc)}",
+            f"expectation {expectation.name!r} does not fit the rows: {analysis_fault(exc)}",
             where=where,
             todo=f"Their columns, after the transforms: {', '.join(visible.columns)}.",
         ) from exc
 
 
-def first_line(exc: Exception) -> str:
+def analysis_fault(exc: Exception) -> str:
     """Return what Spark says is wrong, without the place in its own plan."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    return lines[0].split("; line ")[0] if lines else type(exc).__name__
+    return first_line(exc).split("; line ")[0]
 
 
 def unmet_expectation(

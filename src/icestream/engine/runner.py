@@ -20,7 +20,7 @@ from icestream.engine.progress import Progress
 from icestream.engine.retry import is_of_others, passes, pause_secs
 from icestream.engine.state import PipelineState
 from icestream.engine.stream_start import StreamStart
-from icestream.errors import CommitError, IcestreamError, SupersededError
+from icestream.errors import CommitError, IcestreamError, SupersededError, first_line
 from icestream.metrics.events import CommitFailed, LagMeasured, PipelineRestarted
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class PipelineRunner:
                 if is_over or not passes(exc, has_worked=self._has_worked):
                     raise exc from exc.__cause__
                 pause = pause_secs(self._attempt, self.plan.restart.backoff_secs)
-                reason = next(iter(str(exc).splitlines()), type(exc).__name__)
+                reason = first_line(exc)
                 count = f"{self._attempt} of {self.plan.restart.max} in {pause:.1f} s"
                 logger.warning("pipeline %s: restart %s: %s", self.plan.name, count, reason)
                 self._emit(PipelineRestarted(self.plan.name, self._attempt, reason))

@@ -11,10 +11,10 @@ from icestream.contracts.reports import REPORT_COLUMN, gather
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine import tasks
 from icestream.engine.arrow_map import map_in_arrow
-from icestream.engine.expectations import first_line, with_unmet
+from icestream.engine.expectations import analysis_fault, with_unmet
 from icestream.engine.many_tables import checked
 from icestream.engine.row_faults import HIDDEN, RowFaults
-from icestream.errors import BadRecordError, SchemaMismatchError
+from icestream.errors import BadRecordError, SchemaMismatchError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +104,7 @@ class ThroughSpark:
             except AnalysisException as exc:
                 shown = [column for column in rows.columns if column not in HIDDEN]
                 raise SchemaMismatchError(
-                    f"`{expr}` does not fit the rows: {first_line(exc)}",
+                    f"`{expr}` does not fit the rows: {analysis_fault(exc)}",
                     where=f"pipeline {self.plan.name!r}, sink {self.plan.sink_name!r}",
                     todo=f"Their columns, after the transforms: {', '.join(shown)}.",
                 ) from exc
@@ -149,7 +149,7 @@ class ThroughSpark:
                 rows = after
         except AnalysisException as exc:
             raise SchemaMismatchError(
-                f"a transform does not fit the rows: {first_line(exc)}",
+                f"a transform does not fit the rows: {analysis_fault(exc)}",
                 where=f"pipeline {self.plan.name!r}",
                 todo=f"The source's columns: {', '.join(self.reading.columns.names)}.",
             ) from exc
@@ -174,7 +174,7 @@ class ThroughSpark:
         try:
             return gather(map_in_arrow(rows, task, REPORT_COLUMN))
         except _row_errors() as exc:
-            told = next(iter(str(exc).splitlines()), exc)
+            told = first_line(exc)
             what = "a transform"
             if self.plan.sink.expectations():
                 what = "a transform or an expectation" if self.plan.transforms else "an expectation"

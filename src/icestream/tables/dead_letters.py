@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.identifiers import quote_for_spark
-from icestream.errors import CommitError
+from icestream.errors import CommitError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,7 +188,7 @@ class LetterBox:
                 f"ON held.pipeline = '{self._pipeline}' AND {same} WHEN MATCHED THEN DELETE"
             )
         except (Py4JError, PySparkException) as exc:
-            told = next(iter(str(exc).splitlines()), type(exc).__name__)
+            told = first_line(exc)
             raise CommitError(
                 f"the records are in their table now, but their letters are still here: {told}",
                 where=f"table {self.name}",

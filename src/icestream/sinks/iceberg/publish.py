@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.reports import collect_exactly
-from icestream.errors import CommitConflictError, CommitUnknownError, PublishError
+from icestream.errors import CommitConflictError, CommitUnknownError, PublishError, first_line
 
 if TYPE_CHECKING:
     from icestream.contracts.mark import BatchMark
@@ -58,7 +58,7 @@ def _run(target: Target, check: PublishCheck, snapshot: int, to: str, where: str
         )
         ((found,),) = collect_exactly(counted, 1)
     except PySparkException as exc:
-        first = next(iter(str(exc).splitlines()), type(exc).__name__)
+        first = first_line(exc)
         raise PublishError(
             f"check {check.name!r} can't be run on branch {branch!r}: {first}",
             where=where,
