@@ -193,11 +193,11 @@ def _private_file(text: str) -> Iterator[str]:
     On Linux the file has no name in any folder: it lives in memory, and ends with this process
     even if that is killed. Elsewhere it is a temporary file.
     """
-    if hasattr(os, "memfd_create"):
+    try:
         file = os.fdopen(os.memfd_create("icestream.conf"), "w", encoding="utf-8")
         # Java inherits none of our descriptors, but reaches them by way of our process id.
         path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
-    else:
+    except (AttributeError, OSError):  # not Linux, or a sandbox forbids the call
         handle, path = tempfile.mkstemp(prefix="icestream-", suffix=".conf")  # with mode 0600
         file = os.fdopen(handle, "w", encoding="utf-8")
     try:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,21 @@ def test_no_secret_stays_behind_when_the_start_is_killed(tmp_path: Path) -> None
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert ended.stdout == "spark.sql.catalog.lake.token=hunter2\na=b\\\\c\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_are_in_a_private_file_where_there_are_no_files_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(name: str) -> int:
+        raise PermissionError(1, "Operation not permitted", name)
+
+    monkeypatch.setattr(os, "memfd_create", forbidden, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with launched_with({"a": "b"}, []):
+        (file,) = tmp_path.iterdir()
+        assert os.environ["PYSPARK_SUBMIT_ARGS"].split()[1] == str(file)
+        assert (file.read_text(), file.stat().st_mode & 0o777) == ("a=b\n", 0o600)
     assert list(tmp_path.iterdir()) == []
 
 
