@@ -134,6 +134,20 @@ def test_package_that_is_nowhere_is_named(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "package com.example:nothing:1.0: it could not be downloaded\n"
         "  Check the coordinates and the network. Behind a mirror or a proxy, describe it in "
-        "~/.ivy2/ivysettings.xml."
+        "~/.ivy2/ivysettings.xml, or in a file that `spark.jars.ivySettings` of `spark.conf` names."
     )
     assert not (tmp_path / "packages.lock.json").exists()
+
+
+def test_package_comes_from_where_the_settings_of_spark_say(
+    repository: Repository, tmp_path: Path
+) -> None:
+    other = Repository(tmp_path / "other")
+    other.put("org.other", "needed", "2.1", "of the other")
+    file = tmp_path / "mine.xml"
+    file.write_text(SETTINGS.format(root=other.folder.as_uri()))
+    shutil.rmtree(repository.folder)
+    settings = jars.ivy_settings({"spark.jars.ivySettings": str(file)})
+
+    _, needed = jars.resolve_packages([PACKAGE], tmp_path / "state", settings)
+    assert needed.read_text() == "of the other"

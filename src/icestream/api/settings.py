@@ -58,8 +58,9 @@ def plan_of(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan)
     """Return a plan for pipelines that were put together in Python."""
     from icestream.config import parse
     from icestream.plan.plan import Plan
-    from icestream.plan.spark_settings import jars_for, settings_for
+    from icestream.plan.spark_settings import jars_for, refuse_unsupported, settings_for
 
+    refuse_unsupported(settings.conf, lambda _: "Settings.conf")
     nothing = parse("", settings.state.absolute().parent / "python")
     catalogs = {catalog.name: catalog}
     spark = settings_for(nothing, catalogs)

@@ -26,7 +26,7 @@ from icestream.engine.java import require_java
 from icestream.errors import DependencyError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +61,33 @@ def unlocked(coordinates: Sequence[str]) -> list[str]:
     return [each for each in coordinates if each not in _lock()]
 
 
-def resolve(coordinates: Sequence[str]) -> list[Path]:
+def ivy_settings(conf: Mapping[str, str]) -> Path:
+    """Return the file that tells Ivy where to download from; it may be missing.
+
+    Raises:
+        DependencyError: Spark's settings name one, and it is missing.
+    """
+    given = conf.get("spark.jars.ivySettings")
+    if given is None:
+        return Path.home() / ".ivy2" / "ivysettings.xml"
+    path = Path(given.removeprefix("file://")).expanduser()
+    if not path.is_file():
+        raise DependencyError(
+            f"there is no file {given!r}",
+            where="spark.jars.ivySettings",
+            todo="Give the path of an Ivy settings file on this machine.",
+        )
+    return path
+
+
+def resolve(coordinates: Sequence[str], settings: Path | None = None) -> list[Path]:
     """Return the local jar of each coordinate that the lock knows, downloading what is missing.
 
     Every jar is checked at every call: 50 MB take a tenth of a second.
+
+    Args:
+        coordinates: Maven coordinates.
+        settings: what `ivy_settings` returned.
 
     Raises:
         DependencyError: a jar is not the one in the lock, or there is no Java to download with.
@@ -74,19 +97,22 @@ def resolve(coordinates: Sequence[str]) -> list[Path]:
     wanted = {each: folder / file_name(each) for each in coordinates if each in _lock()}
     missing = [each for each, path in wanted.items() if not path.exists()]
     if missing:
-        _download(missing, folder)
+        _download(missing, folder, settings or ivy_settings({}))
     for each, path in wanted.items():
         if each not in missing:
             _verify(path, each)
     return list(wanted.values())
 
 
-def resolve_packages(packages: Sequence[str], state: Path) -> list[Path]:
+def resolve_packages(
+    packages: Sequence[str], state: Path, settings: Path | None = None
+) -> list[Path]:
     """Return the jars of packages that the user adds, and of everything they depend on.
 
     Args:
         packages: Maven coordinates.
         state: the folder that holds the lock.
+        settings: what `ivy_settings` returned.
 
     Raises:
         DependencyError: a coordinate is malformed, or a jar is not the one that was recorded.
@@ -105,7 +131,7 @@ def resolve_packages(packages: Sequence[str], state: Path) -> list[Path]:
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()
     folder = cache_place("packages") / digest[:SHOWN_DIGITS]
     if not folder.exists():
-        _download_packages(wanted, folder)
+        _download_packages(wanted, folder, settings or ivy_settings({}))
     found = {path.name: _sha512(path) for path in sorted(folder.glob("*.jar"))}
     _compare_with_lock(wanted, found, folder, state / PACKAGES_LOCK)
     return [folder / name for name in found]
@@ -141,12 +167,12 @@ def _shown_digest(digest: str | None) -> str:
     return "no file" if digest is None else f"SHA-512 {digest[:SHOWN_DIGITS]!r}"
 
 
-def _download_packages(packages: Sequence[str], folder: Path) -> None:
+def _download_packages(packages: Sequence[str], folder: Path, settings: Path) -> None:
     _log.info("downloading %s and their dependencies", ", ".join(packages))
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="download-", dir=folder.parent) as scratch:
         names = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
-        said = _run_ivy(_ivy_module(packages, transitive=True), names, Path(scratch))
+        said = _run_ivy(_ivy_module(packages, transitive=True), names, Path(scratch), settings)
         arrived = Path(scratch) / "jars"
         for each in packages:
             if not (arrived / "{}_{}-{}.jar".format(*each.split(":"))).exists():
@@ -155,7 +181,8 @@ def _download_packages(packages: Sequence[str], folder: Path) -> None:
                     "it could not be downloaded",
                     where=f"package {each}",
                     todo="Check the coordinates and the network. Behind a mirror or a proxy, "
-                    "describe it in ~/.ivy2/ivysettings.xml.",
+                    "describe it in ~/.ivy2/ivysettings.xml, or in a file that "
+                    "`spark.jars.ivySettings` of `spark.conf` names.",
                 )
         # A folder that has its final name is whole; another process may have been quicker.
         with suppress(OSError):
@@ -211,11 +238,12 @@ def _verify(path: Path, coordinate: str) -> None:
         )
 
 
-def _download(coordinates: Sequence[str], folder: Path) -> None:
+def _download(coordinates: Sequence[str], folder: Path, settings: Path) -> None:
     """Download into a folder of its own first: a jar of the final name is whole and verified."""
     _log.info("downloading %s", ", ".join(coordinates))
     with tempfile.TemporaryDirectory(prefix="download-", dir=folder) as scratch:
-        said = _run_ivy(_ivy_module(coordinates), "[artifact]-[revision].[ext]", Path(scratch))
+        names = "[artifact]-[revision].[ext]"
+        said = _run_ivy(_ivy_module(coordinates), names, Path(scratch), settings)
         for each in coordinates:
             arrived = Path(scratch) / "jars" / file_name(each)
             if not arrived.exists():
@@ -238,11 +266,10 @@ def _download(coordinates: Sequence[str], folder: Path) -> None:
             arrived.replace(folder / arrived.name)
 
 
-def _run_ivy(module: str, names: str, scratch: Path) -> str:
+def _run_ivy(module: str, names: str, scratch: Path, settings: Path) -> str:
     """Let the Ivy inside pyspark, which Spark itself downloads with, get some jars."""
     description = scratch / "ivy.xml"
     description.write_text(module, encoding="utf-8")
-    settings = Path.home() / ".ivy2" / "ivysettings.xml"
     command = [
         *(str(require_java().command), "-jar", str(_ivy_jar())),
         *(("-settings", str(settings)) if settings.exists() else ()),

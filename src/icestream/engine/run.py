@@ -116,7 +116,11 @@ def open_plan_session(plan: Plan) -> SparkSession:
     log = plan.state / "spark.log"
     light = not any(each.uses_spark_sql() or each.sink.audits() for each in plan.pipelines)
     wanted = with_archived(plan.jars) if on_class_path(plan.master, conf) else plan.jars
-    found = [*jars.resolve(wanted), *jars.resolve_packages(packages, plan.state)]
+    settings = jars.ivy_settings(conf)
+    found = [
+        *jars.resolve(wanted, settings),
+        *jars.resolve_packages(packages, plan.state, settings),
+    ]
     return open_session(plan.master, conf, found, log, secrets=plan.secret_keys, light=light)
 
 

@@ -11,9 +11,10 @@ from pydantic import BaseModel, SecretStr
 from icestream.contracts.jars import iceberg_runtime_for
 from icestream.contracts.options import yaml_key
 from icestream.contracts.secrets import HIDDEN, is_secret
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icestream.config import Config
     from icestream.config.yaml_tree import Path
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 SHORTEST_PART = 6
+# Settings of the resolver inside Spark, which we don't use: it checks no checksums.
+UNSUPPORTED = {
+    "spark.jars.repositories": "Describe the repositories in an Ivy settings file, and name that "
+    "file in `spark.jars.ivySettings`.",
+    "spark.jars.excludes": "Name the jars that you need in `spark.jars`, in place of packages.",
+}
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
@@ -33,8 +40,13 @@ class SparkSettings:
 
 
 def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkSettings:
-    """Return the user's settings joined with those of every catalog."""
+    """Return the user's settings joined with those of every catalog.
+
+    Raises:
+        PlanError: a setting is not supported.
+    """
     user = config.block.spark.conf
+    refuse_unsupported(user, lambda key: config.tree.where(("spark", "conf", key)))
     settings = SparkSettings({**user, "spark.sql.extensions": _extensions(user)})
     references = dict(_secrets(config))
     for name, catalog in catalogs.items():
@@ -53,6 +65,17 @@ def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkS
         elif is_secret(key, value):
             settings.shown[key] = HIDDEN
     return settings
+
+
+def refuse_unsupported(conf: Mapping[str, str], where: Callable[[str], str]) -> None:
+    """Refuse settings of Spark that would have no effect.
+
+    Raises:
+        PlanError: one of them is given.
+    """
+    for key, instead in UNSUPPORTED.items():
+        if key in conf:
+            raise PlanError(f"{key!r} is not supported", where=where(key), todo=instead)
 
 
 def _holds(value: str, secret: str) -> bool:

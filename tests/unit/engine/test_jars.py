@@ -121,3 +121,15 @@ def test_package_without_a_version_is_refused(tmp_path: Path) -> None:
         "spark.packages: 'com.example:thing' is not `group:artifact:version`\n"
         "  Write the Maven coordinates with a fixed version."
     )
+
+
+def test_ivy_settings_that_are_missing_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.xml"
+    with pytest.raises(DependencyError) as caught:
+        jars.ivy_settings({"spark.jars.ivySettings": str(path)})
+    assert str(caught.value) == (
+        f"spark.jars.ivySettings: there is no file '{path}'\n"
+        "  Give the path of an Ivy settings file on this machine."
+    )
+    path.touch()
+    assert jars.ivy_settings({"spark.jars.ivySettings": path.as_uri()}) == path

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from icestream.api import settings as api_settings
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan import Batching, Plan, Restart, build, describe, refuse_planned
 from icestream.plan.memory import most_rows
+from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.transforms.filter import FilterTransform
 from icestream.transforms.select import SelectTransform
 
@@ -367,3 +369,32 @@ def test_token_of_the_metrics_endpoint_reaches_the_plan_and_is_not_shown(tmp_pat
     assert plan.metrics_token.get_secret_value() == "hush"
     assert "hush" not in repr(plan)
     assert "hush" not in str(describe(plan, ask=False))
+
+
+@pytest.mark.parametrize(
+    ("key", "todo"),
+    [
+        (
+            "spark.jars.repositories",
+            "Describe the repositories in an Ivy settings file, and name that file in "
+            "`spark.jars.ivySettings`.",
+        ),
+        (
+            "spark.jars.excludes",
+            "Name the jars that you need in `spark.jars`, in place of packages.",
+        ),
+    ],
+)
+def test_setting_of_the_resolver_of_spark_is_refused(tmp_path: Path, key: str, todo: str) -> None:
+    config = parse(f"{FILE}spark:\n  conf:\n    {key}: x\n", tmp_path / "orders.yaml")
+    with pytest.raises(PlanError) as caught:
+        build(config)
+    line = FILE.count("\n") + 3
+    assert str(caught.value) == (
+        f"{tmp_path}/orders.yaml:{line}:{len(key) + 7} spark.conf.{key}: {key!r} is not supported\n"
+        f"  {todo}"
+    )
+    settings = api_settings.Settings(state=tmp_path / "state", conf={key: "x"})
+    catalog = api_settings.catalog_of(IcebergOptions(namespace="a", table="b"), settings)
+    with pytest.raises(PlanError, match=r"^Settings\.conf: 'spark\.jars\."):
+        api_settings.plan_of(settings, catalog)
