@@ -114,6 +114,7 @@ class _Filling:
     def __init__(self, task: WriteTask, batch: Newest) -> None:
         self._task = task
         self._batch = batch
+        self._held: dict[str, tuple[Ints, Ints]] = {}  # sorted keys of a file, and their rows
         self._read: dict[tuple[str, str], list[tuple[int, pa.Array]]] = {}
 
     def filled(self, rows: pa.Table, keys: Ints) -> pa.Table:
@@ -133,10 +134,13 @@ class _Filling:
 
     def _places(self, path: str, keys: Ints) -> Ints:
         """Return for each key which of the table's rows in a file is its own; -1 for none."""
-        held = np.concatenate([part.to_numpy() for _, part in self._values(path, KEY)])
-        order = np.argsort(held)
-        at = order[np.minimum(np.searchsorted(held, keys, sorter=order), len(held) - 1)]
-        return np.where(held[at] == keys, at, -1)
+        if path not in self._held:
+            held = np.concatenate([part.to_numpy() for _, part in self._values(path, KEY)])
+            order = np.argsort(held)
+            self._held[path] = held[order], order
+        held, order = self._held[path]
+        at = np.minimum(np.searchsorted(held, keys), len(held) - 1)
+        return np.where(held[at] == keys, order[at], -1)
 
     def _from_batch(self, column: pa.Array, name: str, donors: Ints) -> pa.Array:
         """Take values from earlier changes of the batch, which may be of another chunk."""
