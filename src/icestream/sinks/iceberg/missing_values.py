@@ -9,6 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
     from pyiceberg.schema import Schema
 
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -43,28 +47,29 @@ class MissingValues:
         if not lacking:
             return None
         reasons = pa.nulls(batch.num_rows, pa.string())
-        for name, role, may_be_deleted in lacking:
+        excused = self._excused(batch, {name: may_be for name, _, may_be in lacking})
+        for name, role, _ in lacking:
             is_bad = batch.column(name).is_null()
-            excused = self._excused(batch, name, may_be_deleted=may_be_deleted)
-            if excused is not None:
-                is_bad = pc.and_not(is_bad, excused)
+            if name in excused:
+                is_bad = pc.and_not(is_bad, pa.array(excused[name]))
             reason = f"column {name!r} is {role}, and the row has no value for it"
             reasons = pc.if_else(pc.and_(is_bad, reasons.is_null()), reason, reasons)
         return reasons if reasons.null_count < batch.num_rows else None
 
     def _excused(
-        self, batch: pa.RecordBatch, name: str, *, may_be_deleted: bool
-    ) -> pa.Array | None:
-        """Return which rows may lack a column; None if none may."""
-        if not (may_be_deleted or self.ignores_deletes):
-            return None
+        self, batch: pa.RecordBatch, lacking: Mapping[str, bool]
+    ) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return by column which rows may lack it, given whether rows that are deleted may."""
+        excusable = [name for name, may_be in lacking.items() if may_be or self.ignores_deletes]
+        if not excusable:
+            return {}
         from icestream.sinks.iceberg.modes.upsert.staging import deletes_in, unsent_in
 
-        excused = deletes_in(batch, self.op)
-        if may_be_deleted:
-            unsent = unsent_in(batch)
-            excused = excused | unsent[name] if name in unsent else excused
-        return pa.array(excused)
+        deletes, unsent = deletes_in(batch, self.op), unsent_in(batch)
+        return {
+            name: deletes | unsent[name] if lacking[name] and name in unsent else deletes
+            for name in excusable
+        }
 
 
 def missing_values(schema: Schema | None, options: IcebergOptions) -> MissingValues | None:

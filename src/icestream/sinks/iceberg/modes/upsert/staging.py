@@ -232,13 +232,15 @@ def unsent_in(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
         return {}
     lists = batch.column(index)
     parents = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
-    names = pc.list_flatten(lists)
-    found: dict[str, npt.NDArray[np.bool_]] = {}
-    for name in names.unique().to_pylist():
-        flags = np.zeros(batch.num_rows, np.bool_)
-        flags[parents[pc.equal(names, name).to_numpy(zero_copy_only=False)]] = True
-        found[name] = flags
-    return found
+    names = pc.list_flatten(lists).dictionary_encode()
+    flags = np.zeros((len(names.dictionary), batch.num_rows), np.bool_)
+    flags[names.indices.to_numpy(), parents] = True
+    # Columns that are left out together share an array, which is then handled once.
+    unique: dict[bytes, npt.NDArray[np.bool_]] = {}
+    return {
+        name: unique.setdefault(each.tobytes(), each)
+        for name, each in zip(names.dictionary.to_pylist(), flags, strict=True)
+    }
 
 
 def optional(schema: Schema) -> Schema:
