@@ -1,10 +1,20 @@
-"""Files of a store, for Arrow to read by position."""
+"""Files of a store: for Arrow to read by position, and many of them at once."""
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Requests to a store that wait for their answers together.
+AT_ONCE = 8
 
 
 def readable(stream: Any) -> pa.NativeFile:
@@ -14,3 +24,15 @@ def readable(stream: Any) -> pa.NativeFile:
     which Google's store takes for a wrong range.
     """
     return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
+
+
+def for_each(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
+    """Call `work` for each item in a few threads, for stores that answer slowly.
+
+    Returns:
+        The results in the order of the items. If one fails, the others are done all the same.
+    """
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(AT_ONCE, len(items)), "icestream-store") as pool:
+        return list(pool.map(work, items))

@@ -321,12 +321,17 @@ class Target:
         """Remove files that no snapshot will ever hold."""
         from pyiceberg.io import load_file_io
 
-        io = None
-        for path in paths:
-            if io is None:
-                io = load_file_io(self.io_properties(), self.state.location)
+        from icestream.sinks.iceberg.arrow_files import for_each
+
+        if not (found := list(paths)):
+            return
+        io = load_file_io(self.io_properties(), self.state.location)
+
+        def delete(path: str) -> None:
             with suppress(FileNotFoundError):
                 io.delete(path)
+
+        for_each(found, delete)
 
     def table_missing(self) -> ConnectorError:
         return ConnectorError(

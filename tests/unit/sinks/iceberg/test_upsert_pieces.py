@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io import load_file_io
@@ -15,6 +17,7 @@ from tests.fixtures.table_folder import TableFolder, rows_of
 
 from icestream.contracts.changes import TOMBSTONE, UNSENT
 from icestream.plan.memory import ROWS_PER_GIB
+from icestream.sinks.iceberg.arrow_files import for_each
 from icestream.sinks.iceberg.evolve import to_iceberg
 from icestream.sinks.iceberg.java_files import LiveFile
 from icestream.sinks.iceberg.modes.mode import paths_of
@@ -27,8 +30,9 @@ from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask
 from icestream.sinks.iceberg.modes.upsert.staging import (
     KeySettings,
     StagingWriter,
-    read_chunk,
+    read_chunks,
     staged_pieces,
+    unsent_in,
 )
 from icestream.sinks.iceberg.sort import parse_sort_term
 
@@ -73,7 +77,7 @@ def stage(folder: Path, rows: list[dict[str, Any]], rows_a_batch: int = 30) -> l
 
 def written(folder: Path, files: list[WrittenFile], most: int, *, in_order: bool) -> list[Any]:
     """Write what the newest changes make of the rows, with one old row of the table."""
-    chunks = [read_chunk(file.what, {}) for file in files]
+    chunks = read_chunks(files, {})
     batch = newest(chunks)
     counts = np.flatnonzero(~batch.deletes)
     place = batch.place.row[counts]
@@ -152,12 +156,18 @@ def test_staged_rows_are_read_in_pieces_that_stay_below_the_bound(tmp_path: Path
     assert [rows.schema.names for _, rows in some] == [["at", "id"]]
 
 
-def test_keys_of_staged_rows_are_in_a_file_and_not_in_the_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_many", [False, True])
+def test_keys_of_staged_rows_are_in_a_file_if_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_many: bool
+) -> None:
+    if is_many:
+        monkeypatch.setattr(staging, "REPORT_BYTES", 5_000 * 24)
     rows = [change(f"key {n}", n, "text") for n in range(5_000)]
     (file,) = stage(tmp_path / "staged", rows)
 
-    assert len(pickle.dumps(file)) < 1_000
-    chunk = read_chunk(file.what, {})
+    assert (len(pickle.dumps(file)) < 1_000) == is_many
+    assert len(list((tmp_path / "staged").iterdir())) == len(paths_of([file])) == 1 + is_many
+    (chunk,) = read_chunks([file], {})
     whole = fingerprints([pa.array([row["id"] for row in rows])])
     assert (chunk.keys.low == whole.low).all()
     assert chunk.keys.high is not None
@@ -167,7 +177,44 @@ def test_keys_of_staged_rows_are_in_a_file_and_not_in_the_report(tmp_path: Path)
     assert chunk.sequence.tolist() == list(range(5_000))
     assert not chunk.deletes.any()
     assert chunk.path == file.what["file-path"]
-    assert len(paths_of([file])) == 2
+
+
+def test_items_are_worked_on_at_once_and_one_that_fails_stops_no_other() -> None:
+    both, done = threading.Barrier(2), []
+
+    def work(item: int) -> int:
+        both.wait(timeout=30)  # passes only if two are worked on at once
+        if item == 1:
+            raise OSError("the store is away")
+        done.append(item)
+        return -item
+
+    assert for_each([2, 3], work) == [-2, -3]
+    with pytest.raises(OSError, match="the store is away"):
+        for_each([1, 4, 5, 6], work)
+    assert sorted(done) == [2, 3, 4, 5, 6]
+
+
+def test_keys_of_a_task_of_the_upsert_benchmark_need_no_file(tmp_path: Path) -> None:
+    rows = [change(f"key {n}", n, "text") for n in range(25_000)]
+    (file,) = stage(tmp_path / "staged", rows, rows_a_batch=25_000)
+    assert paths_of([file]) == [file.what["file-path"]]
+
+
+def test_columns_that_rows_were_sent_without_are_found_in_one_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lists = [["b", "a"], None, [], ["c", "b"]]
+    batch = pa.RecordBatch.from_pydict({UNSENT: pa.array(lists, pa.list_(pa.string()))})
+    # One comparison for each column would read every name as often as there are columns.
+    monkeypatch.delattr(pc, "equal")
+    found = {name: np.flatnonzero(flags).tolist() for name, flags in unsent_in(batch).items()}
+    assert found == {"a": [0], "b": [0, 3], "c": [3]}
+    assert unsent_in(batch.slice(1, 2)) == {}
+    assert {name: list(flags) for name, flags in unsent_in(batch.slice(1)).items()} == {
+        "b": [False, False, True],
+        "c": [False, False, True],
+    }
 
 
 def test_only_documented_words_of_the_op_field_delete_a_row() -> None:
@@ -189,7 +236,8 @@ def test_columns_that_were_left_out_together_share_their_flags(tmp_path: Path) -
     )
     rows = [change("a", 1, "t"), {**change("b", 2, None), **both}]
     (file,) = writer.write(pa.Table.from_pylist(rows, schema=STREAM).to_batches())
-    chunk = read_chunk(file.what, {})
+    (chunk,) = read_chunks([file], {})
+    assert chunk.unsent["at"] is chunk.unsent["text"]
     assert {name: flags.tolist() for name, flags in chunk.unsent.items()} == {
         "at": [False, True],
         "text": [False, True],
@@ -220,7 +268,7 @@ def test_index_of_keys_is_the_same_however_few_rows_are_read_at_once(
 
 def chunk_of(folder: Path, keys: list[str]) -> staging.Chunk:
     (file,) = stage(folder / "of keys", [change(key, 0, None) for key in keys])
-    return read_chunk(file.what, {})
+    return read_chunks([file], {})[0]
 
 
 def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) -> None:
@@ -229,7 +277,7 @@ def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) 
     (file,) = stage(tmp_path / "staged", rows, rows_a_batch=count)
     tracemalloc.start()
     try:
-        newest([read_chunk(file.what, {})]).keys()
+        newest(read_chunks([file], {})).keys()
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -269,7 +317,7 @@ def test_rows_of_the_table_are_taken_a_few_at_a_time(
         tmp_path / "staged",
         [change(f"k{n}", 100, None, **{UNSENT: ["text"]}) for n in range(0, 20, 3)],
     )
-    batch = newest([read_chunk(staged.what, {})])
+    batch = newest(read_chunks([staged], {}))
     task = MatchTask(
         batch=batch.keys(),
         index=IndexSettings((1,), 2, str(tmp_path / "keys"), {}),

@@ -11,7 +11,11 @@ import numpy as np
 from pyiceberg.schema import Schema
 
 from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings, find, joined
-from icestream.sinks.iceberg.modes.upsert.number_files import read_numbers, write_numbers
+from icestream.sinks.iceberg.modes.upsert.number_files import (
+    numbers_of,
+    read_numbers,
+    write_numbers,
+)
 from icestream.sinks.iceberg.modes.upsert.table_rows import TableRows
 from icestream.sinks.iceberg.modes.upsert.vectors import DeleteWriter, read_dead
 from icestream.sinks.iceberg.modes.upsert.worker_cache import tidy
@@ -73,7 +77,7 @@ class Matched:
         }
         if self.sequence is not None:
             arrays["sequence"] = np.concatenate([self.sequence, none])
-        write_numbers(io, path, arrays)
+        write_numbers(io, path, numbers_of(arrays))
         empty = np.zeros(0, np.int64)
         return replace(
             self, keys=empty, row_ids=empty, late=empty, sequence=None, numbers_path=path

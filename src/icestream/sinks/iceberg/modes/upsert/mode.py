@@ -131,10 +131,10 @@ class Upsert(Mode):
             replaces: whether all that the table held goes first.
         """
         from icestream.sinks.iceberg.modes.upsert.newest import newest
-        from icestream.sinks.iceberg.modes.upsert.staging import read_chunk
+        from icestream.sinks.iceberg.modes.upsert.staging import read_chunks
 
         try:
-            chunks = [read_chunk(file.what, self.target.io_properties()) for file in files]
+            chunks = read_chunks(files, self.target.io_properties())
             commit = self._commit(newest(chunks), chunks, mark, replaces=replaces)
         except CommitUnknownError:
             raise  # whoever asked may look, and commit the same rows once more

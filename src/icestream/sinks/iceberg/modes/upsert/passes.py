@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyiceberg.schema import Schema
 
+from icestream.sinks.iceberg.arrow_files import for_each
 from icestream.sinks.iceberg.jobs import run_pieces
 from icestream.sinks.iceberg.modes.upsert.key_ranges import files_that_may_hold
 from icestream.sinks.iceberg.modes.upsert.matching import MatchTask, pieces_of
@@ -60,7 +61,7 @@ def look_up(
     slots = target.session.sparkContext.defaultParallelism
     found = run_pieces(target.session, pieces_of(near, slots), task)
     io = load_file_io(target.io_properties(), state.location)
-    matched = [part.loaded(io) for part in found]
+    matched = for_each(found, lambda part: part.loaded(io))
     target.remove(part.numbers_path for part in found if part.numbers_path is not None)
     return matched
 

@@ -1,4 +1,4 @@
-"""The first pass of an upsert: rows staged in Arrow files, with the keys in a file beside each.
+"""The first pass of an upsert: rows staged in Arrow files, and their keys reported to the driver.
 
 What a row becomes depends on the whole batch and on the table: an older change of its key may come
 from another task, the table's row may be newer, or have values that this one lacks. So tasks first
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,11 +21,18 @@ from icestream.arrow import PIECE_BYTES, cut, pieces
 from icestream.contracts.changes import DELETES, UNSENT
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
-from icestream.sinks.iceberg.arrow_files import readable
+from icestream.sinks.iceberg.arrow_files import for_each, readable
 from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.modes.upsert.fingerprints import Fingerprints, fingerprints, numbers
 from icestream.sinks.iceberg.modes.upsert.newest import joined_flags
-from icestream.sinks.iceberg.modes.upsert.number_files import read_numbers, write_numbers
+from icestream.sinks.iceberg.modes.upsert.number_files import (
+    REPORT_BYTES,
+    numbers_of,
+    packed,
+    read_numbers,
+    unpacked,
+    write_numbers,
+)
 from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
     DELETED,
     DELETED_AT,
@@ -37,6 +44,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     from pyiceberg.io import FileIO
+
+    from icestream.sinks.iceberg.modes.upsert.number_files import Numbers
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,6 @@ class StagingWriter(TaskWriter):
         columns = file_columns(schema)
         noted = _Noted(self._keys)
         path = f"{self._folder}/{uuid.uuid4()}.arrow"
-        keys_path = f"{path}.keys"
         io = load_file_io(dict(self._io_properties), path)
         output = None
         try:
@@ -117,14 +125,14 @@ class StagingWriter(TaskWriter):
                 return []
             output.close()
             stream.close()
-            noted.write(io, keys_path)
+            keys = noted.stored(io, f"{path}.keys")
         except BaseException:
             if output is not None:
                 stream.close()
                 io.delete(path)
             raise
         size = len(io.new_input(path))
-        return [WrittenFile(noted.rows, size, {"file-path": path, "keys-path": keys_path})]
+        return [WrittenFile(noted.rows, size, {"file-path": path, **keys})]
 
     def _changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -191,7 +199,8 @@ class _Noted:
         self._lengths.append(fitting.num_rows)
         self.rows += fitting.num_rows
 
-    def write(self, io: FileIO, path: str) -> None:
+    def stored(self, io: FileIO, path: str) -> dict[str, Any]:
+        """Return the keys for a report, or where they are: many go to a file."""
         arrays = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
         # Columns that were always left out together share their array, here and in the file.
         names: dict[str, str] = {}
@@ -199,7 +208,11 @@ class _Noted:
         for column, flags in joined_flags(self._unsent, self._lengths).items():
             names[column] = stored.setdefault(id(flags), f"unsent-{len(stored)}")
             arrays[names[column]] = flags
-        write_numbers(io, path, arrays, names)
+        numbers = numbers_of(arrays, names)
+        if numbers.nbytes <= REPORT_BYTES:
+            return {"keys": packed(numbers), "keys-path": None}
+        write_numbers(io, path, numbers)
+        return {"keys-path": path}
 
     def _required(self, batch: pa.RecordBatch, name: str, role: str) -> pa.Array:
         column = batch.column(batch.schema.get_field_index(name))
@@ -249,12 +262,21 @@ def optional(schema: Schema) -> Schema:
     return Schema(*fields, schema_id=schema.schema_id)
 
 
-def read_chunk(what: Mapping[str, Any], io_properties: Mapping[str, Any]) -> Chunk:
-    """Return the keys of the rows that a task has staged."""
+def read_chunks(files: Sequence[WrittenFile], io_properties: Mapping[str, Any]) -> list[Chunk]:
+    """Return the keys of the rows that tasks have staged."""
     from pyiceberg.io import load_file_io
 
-    io = load_file_io(dict(io_properties), what["keys-path"])
-    arrays, names = read_numbers(io, what["keys-path"])
+    paths = [path for file in files if (path := file.what["keys-path"]) is not None]
+    stored = {}
+    if paths:
+        io = load_file_io(dict(io_properties), paths[0])
+        stored = dict(zip(paths, for_each(paths, partial(read_numbers, io)), strict=True))
+    return [_chunk(file.what, stored) for file in files]
+
+
+def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> Chunk:
+    path = what["keys-path"]
+    arrays, names = unpacked(what["keys"]) if path is None else stored[path]
     return Chunk(
         path=what["file-path"],
         keys=Fingerprints(arrays["low"], arrays.get("high")),
