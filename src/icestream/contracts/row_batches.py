@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Callable
+from contextlib import suppress
 
+import pyarrow as pa
+
+from icestream.decode.exact import cast_exactly
 from icestream.errors import SchemaMismatchError
 
+Cast = Callable[[pa.Array, pa.DataType], pa.Array]
+_LONGEST_VALUE = 100
 _ORIGIN = b"icestream.origin"
 
 
@@ -15,21 +20,47 @@ def with_origin(batch: pa.RecordBatch, origin: str) -> pa.RecordBatch:
     return batch.replace_schema_metadata({_ORIGIN: origin.encode(errors="surrogateescape")})
 
 
-def fit_columns(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with exactly these columns; one that it lacks is null.
+def cast_losslessly(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array as another type, with every value kept.
 
-    Values are cast where none is lost, except for times, which are kept to the microsecond.
+    Numbers and times follow the rules of `cast_exactly`, which rounds fractions in a float. Between
+    other types, a cast is lossless if casting back gives the same values.
 
     Raises:
-        SchemaMismatchError: a column does not fit.
+        pa.ArrowInvalid: a value is lost.
+        pa.ArrowNotImplementedError: there is no such cast.
+    """
+    if array.offset and pa.types.is_nested(array.type):
+        array = pa.concat_arrays([array])  # Arrow cannot rebuild slices of lists that have nulls
+    try:
+        return cast_exactly(array, kind)
+    except pa.ArrowInvalid:
+        result = array.cast(kind)
+        if not result.cast(array.type).equals(array):
+            raise
+        return result
+
+
+def fit_columns(
+    batch: pa.RecordBatch, columns: pa.Schema, cast: Cast = cast_losslessly
+) -> pa.RecordBatch:
+    """Return a batch with exactly these columns; one that it lacks is null.
+
+    Raises:
+        SchemaMismatchError: a column does not fit, or two have the same name.
     """
     arrays = []
     for field in columns:
         index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
+        if index >= 0:
+            arrays.append(_fit(batch, index, field, cast))
+        elif field.name in batch.schema.names:
+            raise SchemaMismatchError(
+                f"{_origin(batch)}: two columns are called {field.name!r}",
+                todo="Give every column a name of its own.",
+            )
         else:
-            arrays.append(_cast(batch, index, field))
+            arrays.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=columns.with_metadata(batch.schema.metadata))
 
 
@@ -40,19 +71,36 @@ def refused_column(batch: pa.RecordBatch, reason: str) -> SchemaMismatchError:
     )
 
 
-def _cast(batch: pa.RecordBatch, index: int, field: pa.Field) -> pa.Array:
+def _fit(batch: pa.RecordBatch, index: int, field: pa.Field, cast: Cast) -> pa.Array:
     column = batch.column(index)
     if column.type == field.type:
         return column
     try:
-        options = pc.CastOptions(target_type=field.type, allow_time_truncate=True)
-        return column.cast(options=options)
+        return cast(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+        value = _first_misfit(column, field.type, cast)
         raise SchemaMismatchError(
             f"{_origin(batch)}: column {field.name!r} is {column.type} and does not fit "
-            f"{field.type}: {exc}",
-            todo="Give the column's type under `schema`.",
+            f"{field.type}: the value is {value}",
+            todo="Declare a type under `schema` that holds every value, or correct the file. The "
+            "transform `cast` converts values.",
         ) from exc
+
+
+def _first_misfit(column: pa.Array, kind: pa.DataType, cast: Cast) -> str:
+    """Return the first value that cannot be cast, as text."""
+    while len(column) > 1:
+        half = column.slice(0, len(column) // 2)
+        try:
+            cast(half, kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            column = half
+        else:
+            column = column.slice(len(half))
+    if pa.types.is_nested(column.type):
+        with suppress(ValueError):  # Python has no nanoseconds
+            return repr(column[0].as_py())[:_LONGEST_VALUE]
+    return " ".join(column.to_string().split())[2:-2][:_LONGEST_VALUE]
 
 
 def _origin(batch: pa.RecordBatch) -> str:

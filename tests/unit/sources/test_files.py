@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -375,8 +377,119 @@ def test_parquet_column_that_does_not_fit_the_schema_is_told(tmp_path: Path) -> 
 
     assert str(caught.value) == (
         f"file '{tmp_path}/a.parquet': column 'id' is string and does not fit int64: "
-        "Failed to parse string: 'x' as a scalar of type int64\n"
-        "  Give the column's type under `schema`."
+        'the value is "x"\n'
+        "  Declare a type under `schema` that holds every value, or correct the file. "
+        "The transform `cast` converts values."
+    )
+
+
+NANOS = pa.timestamp("ns", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("values", "declared", "reason"),
+    [
+        (pa.array([0.5, 1e40]), "float", "double and does not fit float: the value is 1e+40"),
+        (pa.array([16777217.0]), "float", "double and does not fit float: the value is 16777217"),
+        (
+            pa.array([{"n": 0.5}, {"n": 1e40}]),
+            "struct<n: float>",
+            "struct<n: double> and does not fit struct<n: float>: the value is {'n': 1e+40}",
+        ),
+        (
+            pa.array([0, -1_001], NANOS),
+            "timestamp",
+            "timestamp[ns, tz=UTC] and does not fit timestamp[us, tz=UTC]: "
+            "the value is 1969-12-31 23:59:59.999998999Z",
+        ),
+        (
+            pa.array([0, 3_600_000_000], pa.timestamp("us")),
+            "date",
+            "timestamp[us] and does not fit date32[day]: the value is 1970-01-01 01:00:00.000000",
+        ),
+        (pa.array(["7", "007"]), "bigint", 'string and does not fit int64: the value is "007"'),
+        (pa.array([1.5]), "bigint", "double and does not fit int64: the value is 1.5"),
+    ],
+)
+def test_parquet_value_that_its_declared_type_would_change_is_named(
+    tmp_path: Path, values: pa.Array, declared: str, reason: str
+) -> None:
+    pq.write_table(pa.table({"c": values}), tmp_path / "a.parquet")
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        everything(quick(tmp_path, format="parquet", schema=f"c {declared}"))
+
+    assert caught.value.what == f"file '{tmp_path}/a.parquet': column 'c' is {reason}"
+
+
+@pytest.mark.parametrize(
+    ("values", "declared", "expected"),
+    [
+        (
+            pa.array([0.5, 0.1, math.inf, None]),
+            "float",
+            [0.5, float(np.float32(0.1)), math.inf, None],
+        ),
+        (pa.array([1, 2], pa.int8()), "bigint", [1, 2]),
+        (pa.array([1, 2]), "string", ["1", "2"]),
+        (pa.array(["a", "b"]).dictionary_encode(), "string", ["a", "b"]),
+        (
+            pa.array([[0.1], None], pa.large_list(pa.float64())),
+            "array<float>",
+            [[float(np.float32(0.1))], None],
+        ),
+        (
+            pa.array([1_000], pa.timestamp("ns")),
+            "timestamp_ntz",
+            [datetime(1970, 1, 1, microsecond=1)],  # noqa: DTZ001
+        ),
+        (pa.nulls(1), "bigint", [None]),
+    ],
+)
+def test_parquet_values_are_cast_to_declared_types_that_hold_them(
+    tmp_path: Path, values: pa.Array, declared: str, expected: list[Any]
+) -> None:
+    other = pa.array([1] * len(values), NANOS)
+    pq.write_table(pa.table({"c": values, "not_declared": other}), tmp_path / "a.parquet")
+
+    rows = everything(quick(tmp_path, format="parquet", schema=f"c {declared}"))
+
+    assert [row["c"] for row in rows] == expected
+
+
+def test_avro_value_that_its_declared_type_would_change_is_named(tmp_path: Path) -> None:
+    fields = [{"name": "c", "type": "double"}]
+    with (tmp_path / "a.avro").open("wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "R", "fields": fields}, [{"c": 1e40}])
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        everything(quick(tmp_path, format="avro", schema="c float"))
+
+    assert caught.value.what == (
+        f"file '{tmp_path}/a.avro': column 'c' is double and does not fit float: the value is 1e+40"
+    )
+
+
+def test_undeclared_times_before_1970_are_truncated_like_others(tmp_path: Path) -> None:
+    times = pa.array([-1, 1_999], pa.timestamp("ns"))
+    pq.write_table(pa.table({"at": times}), tmp_path / "a.parquet")
+
+    assert [row["at"].isoformat() for row in everything(quick(tmp_path, format="parquet"))] == [
+        "1969-12-31T23:59:59.999999",
+        "1970-01-01T00:00:00.000001",
+    ]
+
+
+def test_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["c", "c"])
+    pq.write_table(table, tmp_path / "a.parquet")
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        everything(quick(tmp_path, format="parquet", schema="c bigint"))
+
+    assert str(caught.value) == (
+        f"file '{tmp_path}/a.parquet': two columns are called 'c'\n"
+        "  Give every column a name of its own."
     )
 
 

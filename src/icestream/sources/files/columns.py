@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from icestream.contracts.row_batches import fit_columns, with_origin
@@ -52,6 +53,28 @@ def storable_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def fit_file(batch: pa.RecordBatch, schema: pa.Schema | None, name: str) -> pa.RecordBatch:
-    """Return rows of a file with the columns of `schema`, or else with the file's own."""
+    """Return rows of a file with the columns of `schema`, or else with the file's own.
+
+    Only in the latter case are times truncated to microseconds.
+
+    Raises:
+        SchemaMismatchError: a column does not fit.
+    """
     given = with_origin(batch, f"file {name!r}")
-    return fit_columns(given, storable_columns(batch.schema) if schema is None else schema)
+    if schema is None:
+        return fit_columns(given, storable_columns(given.schema), _cast_and_truncate)
+    declared = set(schema.names)
+    given = given.select([i for i, each in enumerate(given.schema.names) if each in declared])
+    return fit_columns(fit_columns(given, storable_columns(given.schema), _cast), schema)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast to the type of `storable`, which holds every value but fractions of microseconds."""
+    return array.cast(kind)
+
+
+def _cast_and_truncate(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kinds.is_timestamp(array.type):
+        # Arrow truncates toward zero: before 1970 that is the next microsecond.
+        array = pc.floor_temporal(array, unit="microsecond")
+    return array.cast(options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
