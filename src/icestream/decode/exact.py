@@ -1,15 +1,18 @@
 """Keeps values as they are: whether a number fits a double or a float, and casts that lose nothing.
 
-A decimal text keeps its value in a double if the double, written with as many digits as the text
-has, gives the text back: `0.1` and `0.10000000000000001` do. An integer, which may be an id, keeps
-its value only if the double is exactly that number: `9007199254740993` is not. A `float` rounds
-fractions, as its name says, but neither integers nor the order of magnitude.
+Inference is strict. A decimal text keeps its value in a double if the double, written with as many
+digits as the text has, gives the text back: `0.1` and `0.10000000000000001` do. An integer, which
+may be an id, keeps its value only if the double is exactly that number: `9007199254740993` is not.
+
+A column that was declared `double` or `float` rounds a number with a point or an exponent to the
+nearest value, but never to infinity or zero. An integer must be exact there too, or be the shortest
+way to write the value: JavaScript writes 2^60 as `1152921504606847000`.
 """
 
 from __future__ import annotations
 
+import math
 import re
-import struct
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -34,18 +37,12 @@ _STRIDE = 4
 _ZERO, _DOT, _NINE = ord("0"), ord("."), ord("9")
 _NUMBER = r"^[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WHOLE = r"^-?[0-9]+$"
-# Digits and points as `0`, e as `e`, signs as `-`, letters as `a`, what stands between as `,`.
-_KINDS = bytes(
-    ord("0") if char in b"0123456789."
-    else ord("e") if char in b"eE"
-    else ord("-") if char in b"+-"
-    else ord("a") if char > 127 or bytes([char]).isalpha()
-    else ord(",")
-    for char in range(256)
-)  # fmt: skip
-_SMALL_POWER = re.compile(rb"0e-0{2,}(?=,)")
-_TINY_POWER = re.compile(rb"0e-0{3,}(?=,)")
-_TINY_DECIMAL = r"[eE]-[0-9]{2}|0{38}"
+# An exponent where a JSON number ends, of two digits but not `05`, or of three.
+_SMALL_POWER = re.compile(rb"(?!0[0-9][^0-9])[0-9]+(?![^,}\]\s])")
+_TINY_POWER = re.compile(rb"[0-9]+(?![^,}\]\s])")
+_TINY_DECIMAL = r"[eE]-(?:[1-9][0-9]|0[0-9]{2})|0{38}"
+# With this many zeros behind the point, an exponent of two digits makes a number zero.
+_MANY_ZEROS = b"0" * 200
 
 
 def fits_double(number: Decimal | int) -> bool:
@@ -66,15 +63,28 @@ def _is_exact(number: int) -> bool:
     return int(float(number)) == number
 
 
-def fits_float(number: float) -> bool:
-    """Tell whether a double may become a float: fractions are rounded, whole numbers are not."""
+def rounds_to_double(number: Decimal | int) -> bool:
+    """Tell whether a column that was declared `double` takes a number.
+
+    Args:
+        number: an `int` if it was written in digits alone.
+    """
     try:
-        (rounded,) = struct.unpack("f", struct.pack("f", number))
+        double = float(number)
     except OverflowError:
         return False
-    if number != number or rounded == number:  # noqa: PLR0124 - not a number
-        return True
-    return rounded != 0 and not number.is_integer()
+    if isinstance(number, Decimal):
+        return math.isfinite(double) and (double != 0 or number == 0)
+    return int(double) == number or Decimal(repr(double)) == number
+
+
+def rounds_to_float(number: Decimal | float) -> bool:
+    """Tell whether a column that was declared `float` takes a number that rounds to a double."""
+    if isinstance(number, Decimal):
+        with np.errstate(over="ignore", under="ignore"):
+            single = np.float32(float(number))
+        return bool(np.isfinite(single)) and (single != 0 or number == 0)
+    return floats_fit(pa.array([float(number)]))
 
 
 def leaves(array: pa.Array) -> Iterator[pa.Array]:
@@ -98,13 +108,43 @@ def doubles_in(columns: Iterable[pa.ChunkedArray]) -> list[pa.Array]:
 
 
 def floats_fit(doubles: pa.Array) -> bool:
-    """Tell whether each of some doubles may become a float."""
-    with np.errstate(over="ignore"):
+    """Tell whether each of some doubles may become a float.
+
+    Fractions are rounded. A whole number must be exact, or the shortest way to write the float.
+    """
+    with np.errstate(over="ignore", under="ignore"):
         values = _numpy(doubles)
-        rounded = values.astype(np.float32).astype(np.float64)
-    changed = (values != rounded) & (values == values)  # noqa: PLR0124 - not a number
-    lost = np.isinf(rounded) | (rounded == 0) | (values == np.trunc(values))
-    return not bool((changed & lost).any())
+        singles = values.astype(np.float32)
+    is_changed = (values != singles) & (values == values)  # noqa: PLR0124 - not a number
+    if not is_changed.any():
+        return True
+    values, singles = values[is_changed], singles[is_changed]
+    if (np.isinf(singles) | (singles == 0)).any():
+        return False
+    is_whole = values == np.trunc(values)
+    shortest = singles[is_whole].astype(str).astype(np.float64)
+    return bool((shortest == values[is_whole]).all())
+
+
+def doubles_round(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
+    """Tell whether columns that were declared `double` take the numbers that Arrow read.
+
+    Costs little: only zero, and an integer of 16 digits or more, can be another number than what
+    was written. False also if there is doubt: then the slow path decides.
+
+    Args:
+        text: what was read.
+        arrays: the doubles, of all columns.
+    """
+    values = [_numpy(array) for array in arrays if len(array)]
+    if any((each == 0).any() for each in values) and (
+        _has_power(text, 3, _TINY_POWER) or _MANY_ZEROS in memoryview(text).tobytes()
+    ):
+        return False
+    data = np.frombuffer(text, np.uint8)
+    if not any((np.abs(each) >= _EXACT_DOUBLES).any() for each in values):
+        return True
+    return _integers_fit(data, _long_runs(data), values, rounds_to_double)
 
 
 def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
@@ -122,14 +162,13 @@ def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
     if not values:
         return True
     data = np.frombuffer(text, np.uint8)
-    if any((np.abs(each) < _TINY).any() for each in values) and _has_power(text, _TINY_POWER):
+    is_tiny = any((np.abs(each) < _TINY).any() for each in values)
+    if is_tiny and _has_power(text, 3, _TINY_POWER):
         return False
     begins = _long_runs(data)
     if not len(begins):
         return True
-    if any((np.abs(each) >= _EXACT_DOUBLES).any() for each in values):
-        return False
-    return _fractions_are_exact(data, begins)
+    return _integers_fit(data, begins, values, fits_double) and _fractions_are_exact(data, begins)
 
 
 def decimals_are_safe(text: pa.Buffer) -> bool:
@@ -140,7 +179,7 @@ def decimals_are_safe(text: pa.Buffer) -> bool:
     is_long = len(_long_runs(np.frombuffer(text, np.uint8))) > 0
     if is_long and b"0" * 38 in text.to_pybytes():
         return False
-    return not _has_power(text, _SMALL_POWER)
+    return not _has_power(text, 2, _SMALL_POWER)
 
 
 def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -150,14 +189,22 @@ def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return texts.cast(kind)
 
 
-def _has_power(text: pa.Buffer, power: re.Pattern[bytes]) -> bool:
+def _has_power(text: pa.Buffer, digits: int, power: re.Pattern[bytes]) -> bool:
+    """Tell whether a text has a number with a negative exponent of this many digits or more.
+
+    Args:
+        text: JSON.
+        digits: how many digits.
+        power: what the exponent looks like, and what follows it; in a UUID that is another dash.
+    """
     data = np.frombuffer(text, np.uint8)
-    signs = np.flatnonzero(data[2:-2] == ord("-")) + 2
+    found = np.flatnonzero(data[2 : len(data) - digits] == ord("-")) + 2
     # `| 32` makes a small letter of a capital.
-    signs = signs[(data[signs - 1] | 32) == ord("e")]
-    if not _is_digit(data[signs - 2]).any():
-        return False
-    return power.search(text.to_pybytes().translate(_KINDS) + b",") is not None
+    found = found[(data[found - 1] | 32) == ord("e")]
+    for step in (-2, *range(1, digits + 1)):
+        found = found[_is_digit(data[found + step])]
+    view = memoryview(text)
+    return any(power.match(view, place + 1) is not None for place in found.tolist())
 
 
 def cast_exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -256,21 +303,60 @@ def _long_runs(data: Bytes) -> Ints:
     return runs
 
 
-def _fractions_are_exact(data: Bytes, begins: Ints) -> bool:
+def _run_ends(data: Bytes, begins: Ints, parts: bytes) -> Ints | None:
+    """Return where runs of these bytes end; None if one is very long."""
     is_part = np.zeros(256, np.bool_)
-    is_part[list(b"0123456789.eE+-")] = True
+    is_part[list(parts)] = True
     ends = begins + _LONG
     growing = np.arange(len(begins))
     for _ in range(_LONGEST):
         growing = growing[ends[growing] < len(data)]
         growing = growing[is_part[data[ends[growing]]]]
+        if not len(growing):
+            return ends
         ends[growing] += 1
-    if len(growing):
+    return None
+
+
+def _fractions_are_exact(data: Bytes, begins: Ints) -> bool:
+    ends = _run_ends(data, begins, b"0123456789")
+    if ends is None:
+        return False
+    # Most long numbers are integers.
+    begins = begins[np.isin(data[np.minimum(ends, len(data) - 1)], list(b".eE"))]
+    ends = _run_ends(data, begins, b"0123456789.eE+-")
+    if ends is None:
         return False
     texts = _texts(data, begins, ends)
-    is_number = pc.match_substring_regex(texts, _NUMBER)
-    is_fraction = pc.and_not(is_number, pc.match_substring_regex(texts, _WHOLE))
-    return _all_fit(texts.filter(is_fraction))
+    return _all_fit(texts.filter(pc.match_substring_regex(texts, _NUMBER)))
+
+
+def _integers_fit(
+    data: Bytes,
+    begins: Ints,
+    values: list[npt.NDArray[np.float64]],
+    fits: Callable[[int], bool],
+) -> bool:
+    """Tell whether the integers of a text that became these doubles fit them.
+
+    Args:
+        data: the text.
+        begins: where its long numbers begin.
+        values: the doubles.
+        fits: whether an integer fits its double.
+    """
+    large = np.concatenate([each[np.abs(each) >= _EXACT_DOUBLES] for each in values])
+    if not len(large):
+        return True
+    ends = _run_ends(data, begins, b"0123456789.eE")
+    if ends is None or np.isinf(large).any():
+        return False
+    texts = _texts(data, begins, ends)
+    texts = texts.filter(pc.match_substring_regex(texts, _WHOLE))
+    # Other columns hold other integers, such as ids.
+    is_ours = np.isin(_numpy(texts.cast(pa.float64())), np.unique(np.abs(large)))
+    ours = texts.filter(pa.array(is_ours)).unique().to_pylist()
+    return all(fits(int(each)) for each in ours)
 
 
 def texts_fit_doubles(texts: pa.Array) -> bool:

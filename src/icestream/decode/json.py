@@ -13,6 +13,7 @@ from icestream.decode.exact import (
     decimals_are_safe,
     doubles_are_exact,
     doubles_in,
+    doubles_round,
     floats_fit,
     leaves,
 )
@@ -211,7 +212,7 @@ class _Shape:
         if not table.num_columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * table.num_rows, pa.struct([])))
         read = [table.column(field.name) for field in self.columns]
-        if not doubles_are_exact(text, doubles_in(read)):
+        if not doubles_round(text, doubles_in(read)):
             return None
         arrays = []
         for field, chunks in zip(self.columns, read, strict=True):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.decode.exact import fits_double, fits_float
+from icestream.decode.exact import rounds_to_double, rounds_to_float
 from icestream.decode.moments import nanos_since_epoch, parse_date, parse_time
 
 if TYPE_CHECKING:
@@ -130,12 +130,11 @@ def _floating(kind: pa.DataType) -> Convert:
     def convert(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
             raise MisfitError(value, name)
-        if not isinstance(value, float) and not fits_double(value):
+        if not isinstance(value, float) and not rounds_to_double(value):
             raise MisfitError(value, f"{name}: {_LOSSY}")
-        number = float(value)
-        if is_single and not fits_float(number):
+        if is_single and not rounds_to_float(value):
             raise MisfitError(value, f"{name}: {_LOSSY}")
-        return number
+        return float(value)
 
     return convert
 

@@ -59,11 +59,6 @@ def one(value: str, kind: str) -> Any:
         ),
         ("0.30000000000000004", "double", 0.30000000000000004),
         ("0.10000000000000001", "double", 0.1),
-        (
-            "12345678901234.567",
-            "double",
-            "column 'a': 12345678901234.567 is not a double: its value would change",
-        ),
         ("1e40", "float", "column 'a': 1E+40 is not a float: its value would change"),
         ("1e-50", "float", "column 'a': 1E-50 is not a float: its value would change"),
         ("16777217", "float", "column 'a': 16777217 is not a float: its value would change"),

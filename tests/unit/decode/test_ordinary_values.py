@@ -1,0 +1,126 @@
+"""Ordinary values that a declared column must accept, and both paths alike."""
+
+from __future__ import annotations
+
+import struct
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.decode.blocks import SlowOutcome
+from icestream.decode.csv import CsvDecoder
+from icestream.decode.ddl import parse_ddl
+from icestream.decode.json import JsonDecoder
+
+if TYPE_CHECKING:
+    from icestream.decode.blocks import BlockDecoder
+
+
+def single(number: float) -> float:
+    """Return the `float` next to a number, as a double."""
+    (rounded,) = struct.unpack("f", struct.pack("f", number))
+    return float(rounded)
+
+
+# Numbers as JSON and CSV write them.
+NUMBERS: list[tuple[str, str, Any]] = [
+    ("0", "bigint", 0),
+    ("-0", "bigint", 0),
+    ("1.0", "bigint", 1),
+    ("1e3", "bigint", 1000),
+    ("9223372036854775807", "bigint", 9223372036854775807),
+    ("12.50", "decimal(10,2)", Decimal("12.50")),
+    ("12.500", "decimal(10,2)", Decimal("12.50")),
+    ("2.5e-05", "decimal(20,10)", Decimal("0.0000250000")),
+    ("0", "double", 0.0),
+    ("0.1", "double", 0.1),
+    ("12.50", "double", 12.5),
+    ("1e3", "double", 1000.0),
+    ("2.5e-05", "double", 2.5e-05),
+    ("0e-400", "double", 0.0),
+    ("4.9e-324", "double", 5e-324),
+    ("2.2250738585072011e-308", "double", 2.225073858507201e-308),
+    ("3.141592653589793238", "double", 3.141592653589793),
+    ("0.1000000000000000055511151231257827", "double", 0.1),
+    ("12345678901234.567", "double", 12345678901234.567),
+    ("99999999999999999999.99", "double", 1e20),
+    ("1152921504606846976", "double", 2.0**60),
+    ("1152921504606847000", "double", 2.0**60),
+    ("1e22", "double", 1e22),
+    ("1e23", "double", 1e23),
+    ("100000000000000000000000", "double", 1e23),
+    ("8.409999999999999E21", "double", 8.409999999999999e21),
+    ("1.7976931348623157e308", "double", 1.7976931348623157e308),
+    ("0.1", "float", single(0.1)),
+    ("3.141592653589793238", "float", single(3.141592653589793)),
+    ("16777216", "float", 16777216.0),
+    ("16777217.0", "float", 16777216.0),
+    ("123456790", "float", single(123456790)),
+    ("1.2345679E8", "float", single(123456790)),
+    ("1152921504606847000", "float", 2.0**60),
+    ("1e23", "float", single(1e23)),
+    ("3.4028235e38", "float", single(3.4028234663852886e38)),
+]
+REFUSED = [
+    ("9007199254740993", "double", "9007199254740993"),
+    ("-9007199254740993", "double", "-9007199254740993"),
+    ("1152921504606847001", "double", "1152921504606847001"),
+    ("1e400", "double", "1E+400"),
+    ("1e-400", "double", "1E-400"),
+    (f"0.{'0' * 330}1", "double", "1E-331"),
+    ("16777217", "float", "16777217"),
+    ("1e39", "float", "1E+39"),
+    ("1e-60", "float", "1E-60"),
+]
+
+
+def decoded(decoder: BlockDecoder, value: bytes, kind: str) -> Any:
+    """Return the value of column `a`, or why the record is bad, on which both paths agree."""
+    columns = parse_ddl(f"a {kind}, b string")
+    both = decoder.decode(pa.array([value], pa.binary()), columns)
+    slow = SlowOutcome()
+    decoder.read_values([value], columns, slow)
+    assert list(both.bad) == slow.bad
+    if both.bad:
+        return both.bad[0][1]
+    assert slow.rows is not None
+    [found] = both.rows.column("a").to_pylist()
+    assert slow.rows.column("a").to_pylist() == [found]
+    return found
+
+
+@pytest.mark.parametrize(("text", "kind", "expected"), NUMBERS)
+def test_json_number_is_accepted(text: str, kind: str, expected: Any) -> None:
+    value = b'{"a": %s, "b": "x"}' % text.encode()
+    assert repr(decoded(JsonDecoder(), value, kind)) == repr(expected)
+
+
+@pytest.mark.parametrize(("text", "kind", "expected"), NUMBERS)
+def test_csv_number_is_accepted(text: str, kind: str, expected: Any) -> None:
+    decoder = CsvDecoder(parse_ddl(f"a {kind}, b string"))
+    assert repr(decoded(decoder, f"{text},x".encode(), kind)) == repr(expected)
+
+
+@pytest.mark.parametrize(("text", "kind", "shown"), REFUSED)
+def test_number_that_would_become_another_is_refused(text: str, kind: str, shown: str) -> None:
+    reason = f"column 'a': {shown} is not a {kind}: its value would change"
+    value = b'{"a": %s, "b": "x"}' % text.encode()
+    assert decoded(JsonDecoder(), value, kind) == reason
+    layout = parse_ddl(f"a {kind}, b string")
+    assert decoded(CsvDecoder(layout), f"{text},x".encode(), kind) == reason
+
+
+@pytest.mark.parametrize(
+    "other",
+    ['"1e-500, "', '"8f1e-1234-5678"', "1152921504606847001", "5e-07", '"' + "0" * 250 + '"'],
+)
+def test_what_other_columns_hold_refuses_no_double(other: str) -> None:
+    columns = parse_ddl("a double, c double, b string")
+    value = b'{"a": 0.0, "c": 1e17, "b": %s}' % other.encode()
+
+    found = JsonDecoder().decode(pa.array([value], pa.binary()), columns)
+
+    assert found.bad == ()
+    assert found.rows.column("c").to_pylist() == [1e17]
