@@ -137,7 +137,7 @@ def put_in_line(
 
 def _warn_of_reload(place: Place, table: Table, *, reads_whole: bool) -> None:
     """Say why a table that was followed already is loaded again, or that it is not."""
-    note = place.tables.get(table.label) or place.unsure.get(table.label)
+    note = place.unsure.get(table.label) or place.tables.get(table.label)
     if note is None:
         return  # a new table, or one that the user asked to load again
     if reads_whole:
