@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from icestream.errors import BadRecordError
 from icestream.sources.files import FilesOptions, FilesSource
+from icestream.sources.files.avro import cut_blocks
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from icestream.contracts.position import Position
@@ -147,3 +151,55 @@ def test_compressed_file_is_a_batch_of_its_own(
     start = source.first()
 
     assert [len(step) for step in steps(source, start, source.newest(start), 10)] == [100, 100]
+
+
+class CountingFile(io.BytesIO):
+    """A file that knows how many bytes were read."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        found = super().read(size)
+        self.count += len(found)
+        return found
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_cutting_an_avro_file_reads_no_rows_and_no_earlier_blocks(codec: str) -> None:
+    file = CountingFile()
+    fastavro.writer(file, AVRO, [{"id": n} for n in range(50_000)], codec, sync_interval=1_000)
+    blocks = [(b.offset + b.size, b.num_records) for b in fastavro.block_reader(_rewound(file))]
+    file.count = 0
+
+    cuts = [(0, 0)]
+    while (found := cut_blocks(file, cuts[-1][0], 1, 1 << 20, "a")) is not None:
+        cuts.append(found)
+
+    assert cuts[1:] == blocks[:-1]
+    assert len(cuts) > 20
+    # The header once, and of each block its two numbers and the marker, twice.
+    assert file.count < 1_000 + 100 * len(cuts)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data, end: data[: end - 3], lambda data, end: data[: end - 1] + b"x" + data[end:]],
+)
+def test_broken_avro_block_is_named(damage: Callable[[bytes, int], bytes]) -> None:
+    file = io.BytesIO()
+    fastavro.writer(file, AVRO, [{"id": n} for n in range(3_000)], sync_interval=1_000)
+    first, second, *_ = fastavro.block_reader(_rewound(file))
+    broken = io.BytesIO(damage(file.getvalue(), second.offset + second.size))
+
+    with pytest.raises(BadRecordError) as caught:
+        cut_blocks(broken, first.offset, 10_000, 1 << 20, "a.avro")
+
+    assert caught.value.what == (
+        f"file 'a.avro' cannot be read as avro: the block at byte {second.offset} "
+        "does not end with the sync marker"
+    )
+
+
+def _rewound(file: io.BytesIO) -> io.BytesIO:
+    file.seek(0)
+    return file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from io import SEEK_CUR
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from icestream.sources.files.opened import FilePart
 
 ROWS_A_BLOCK = 20_000
+_SYNC_BYTES = 16
 # What fastavro raises for a broken file: it checks little itself.
 _FAULTS = (
     EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error,
@@ -41,13 +43,51 @@ def cut_blocks(
     None if it reaches the end of the file.
     """
     end = rows = 0
-    for offset, size, count in _block_extents(file, name):
-        if offset < start:
-            continue
-        if end and (rows + count > max_rows or offset + size - start > max_bytes):
-            return end, rows
-        end, rows = offset + size, rows + count
+    try:
+        for offset, size, count in _skipped_blocks(file, start):
+            if end and (rows + count > max_rows or offset + size - start > max_bytes):
+                return end, rows
+            end, rows = offset + size, rows + count
+    except _FAULTS as exc:
+        raise unreadable(name, "avro", exc) from exc
     return None
+
+
+def _skipped_blocks(file: IO[bytes], start: int) -> Iterator[tuple[int, int, int]]:
+    """Yield where each block from `start` on begins, its bytes and its rows, without its content.
+
+    A block is its number of rows, its length, its content and the sync marker of the file, which
+    also ends the header.
+    """
+    if not start:
+        file.seek(0)
+        _fastavro().block_reader(file)  # reads the header
+        start = file.tell()
+    file.seek(start - _SYNC_BYTES)
+    sync = file.read(_SYNC_BYTES)
+    while (rows := _read_long(file)) is not None:
+        length = _read_long(file)
+        if rows < 0 or length is None or length < 0:
+            raise ValueError(f"the block at byte {start} has no valid length")
+        file.seek(length, SEEK_CUR)
+        if file.read(_SYNC_BYTES) != sync:
+            raise ValueError(f"the block at byte {start} does not end with the sync marker")
+        end = file.tell()
+        yield start, end - start, rows
+        start = end
+
+
+def _read_long(file: IO[bytes]) -> int | None:
+    """Read a number as Avro writes it, 7 bits a byte; None at the end of the file."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            return None
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return (value >> 1) ^ -(value & 1)
+    raise ValueError("a number has more than 10 bytes")
 
 
 def first_block_row_bytes(file: IO[bytes]) -> float | None:
