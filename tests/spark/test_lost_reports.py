@@ -116,6 +116,7 @@ def test_error_of_a_writer_is_reported_although_reading_never_ended(
     plan = replace(planned(lake, scripted(*rows)), transforms=steps(("filter", "id >= 0")))
     at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = lake.spark.conf.get(at_once)
+    assert before is not None
     lake.spark.conf.set(at_once, 10)
     request.addfinalizer(lambda: lake.spark.conf.set(at_once, before))
     with pytest.raises(BadRecordError, match=r"'\.\./b' is not a valid table name"):

@@ -359,7 +359,7 @@ def read_and_remove(source: FilesSource, folder: Path, here: Position, count: in
 
 
 def known_names(folder: Path, here: Position) -> int:
-    [seen] = (folder / ".state/files" / here["log"]).glob("*.seen")
+    [seen] = (folder / ".state/files" / str(here["log"])).glob("*.seen")
     return seen.stat().st_size // 16
 
 
