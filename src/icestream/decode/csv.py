@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
-from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome
-from icestream.decode.exact import cast_decimals, floats_fit, texts_fit_doubles
+from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
+from icestream.decode.exact import cast_decimals, floats_fit, rounds_to_double, texts_fit_doubles
 from icestream.decode.inference import NULL, infer_type
 from icestream.decode.json import is_in_calendar
 from icestream.decode.moments import parse_time
@@ -28,9 +28,15 @@ _LONGEST = 4300  # digits that Python's own `int` takes
 _LOGICAL = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False
 }  # fmt: skip
-# What a number looks like where the column was declared to be one: zeros in front are no matter.
-_LENIENT = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
-_PADDING = re.compile(r"([+-]?)0*(?=[0-9])")
+# What a column that was declared to be of a type takes besides.
+_DECLARED_LOGICAL = {**_LOGICAL, "1": True, "0": False}
+_LENIENT = re.compile(
+    r"([+-]?)(?:0*([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))((?:[eE][+-]?[0-9]+)?)", re.ASCII
+)
+_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+_ANY_ZERO = r"^[+-]?[0.]+(?:[eE].*)?$"
+_ANY_WHOLE = r"^[+-]?[0-9]+$"
+_EXACT_DOUBLES = 2.0**53
 
 
 class CsvDecoder(BlockDecoder):
@@ -42,7 +48,7 @@ class CsvDecoder(BlockDecoder):
         layout: the columns.
         delimiter: what separates cells.
         inferred: the types are a guess, so that a number must be written as JSON writes it. To a
-            column that was declared a number, `007`, `+7` and ` 7` are numbers as well.
+            column that was declared a number, `007`, `+7`, `.7` and ` 7` are numbers as well.
     """
 
     def __init__(self, layout: pa.Schema, delimiter: str = ",", *, inferred: bool = False) -> None:
@@ -60,6 +66,8 @@ class CsvDecoder(BlockDecoder):
         Arrow takes what follows a closing quote for a part of the cell, so a value with quotes
         anywhere but around whole cells is left to Python.
         """
+        if _are_simple(values):
+            return np.ones(len(values), np.bool_)
         is_line = pc.invert(pc.match_substring_regex(values, r"^\s*$|[\r\n]"))
         quoted = pc.fill_null(pc.match_substring(values, '"'), False)
         if pc.any(quoted).as_py():
@@ -103,18 +111,16 @@ class CsvDecoder(BlockDecoder):
         """Return cells as a type. Raises `pa.ArrowInvalid` where Python has to have a look."""
         if _is_text(kind):
             return cells.cast(kind)
-        cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+        if pc.min(pc.binary_length(cells)).as_py() == 0:
+            cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return cells.cast(kind)
-        if pa.types.is_boolean(kind):
-            allowed = pc.is_in(cells, value_set=pa.array([*_LOGICAL, None], pa.string()))
-            return _where(cells, allowed).cast(kind)
-        if _is_number(kind):
-            return _numbers(cells, kind)
-        array = cells.cast(kind)
-        if not is_in_calendar(array):
-            raise pa.ArrowInvalid("a year that Python does not know")
-        return array
+        if self.inferred:
+            return _strict_cast(cells, kind)
+        try:
+            return _declared_cast(cells, kind)
+        except _CAST_FAULTS:
+            return _declared_cast(_normalised(cells, kind), kind)
 
     def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
         """Read lines with Python's parser."""
@@ -177,17 +183,35 @@ class CsvDecoder(BlockDecoder):
             raise MisfitError(text, type_name(kind))
         cell = text if self.inferred else text.strip()
         if pa.types.is_boolean(kind):
-            if cell not in _LOGICAL:
-                raise MisfitError(text, type_name(kind))
-            return _LOGICAL[cell]
-        if not _is_number(kind):
-            return converter(kind)(cell)
-        if not self.inferred and _LENIENT.fullmatch(cell) is not None:
-            cell = _PADDING.sub(r"\1", cell, count=1).removeprefix("+").rstrip(".")
-        number = _number(cell)
-        if number is None:
+            found = (_LOGICAL if self.inferred else _DECLARED_LOGICAL).get(cell)
+        elif _is_number(kind):
+            found = self._numeric(cell, kind)
+        else:
+            found = converter(kind)(cell)
+        if found is None:
             raise MisfitError(text, type_name(kind))
-        return converter(kind)(number)
+        return found
+
+    def _numeric(self, cell: str, kind: pa.DataType) -> Any:
+        """Return the number in a cell; None if there is none."""
+        if self.inferred:
+            number = _number(cell)
+        elif pa.types.is_floating(kind) and _NOT_FINITE.fullmatch(cell) is not None:
+            return float(cell)
+        else:
+            number = _number(_json_number(cell))
+        return None if number is None else converter(kind)(number)
+
+
+def _json_number(cell: str) -> str:
+    """Return a number as JSON writes it; what is none, as it is."""
+    found = _LENIENT.fullmatch(cell)
+    if found is None:
+        return cell
+    sign, whole, fraction, only_fraction, power = found.groups()
+    digits = fraction or only_fraction
+    point = f".{digits}" if digits else ""
+    return f"{sign.removeprefix('+')}{whole or '0'}{point}{power}"
 
 
 def cell_type(text: str) -> pa.DataType:
@@ -213,6 +237,16 @@ def _number(text: str) -> int | Decimal | None:
     return int(text) if text != "-0" and _WHOLE.fullmatch(text) else Decimal(text)
 
 
+def _are_simple(values: pa.Array) -> bool:
+    """Tell whether no value is null, begins with a blank, or has a quote or a line's end."""
+    ends, data = ends_of(values)
+    if values.null_count or not len(values) or (np.diff(ends) == 0).any():
+        return False
+    text = data[ends[0] : ends[-1]].tobytes()
+    has_marks = b'"' in text or b"\n" in text or b"\r" in text
+    return not has_marks and not bool((data[ends[:-1]] <= ord(" ")).any())
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
@@ -223,16 +257,80 @@ def _is_number(kind: pa.DataType) -> bool:
     )
 
 
-def _numbers(cells: pa.Array, kind: pa.DataType) -> pa.Array:
-    _where(cells, pc.fill_null(pc.match_substring_regex(cells, f"^{NUMBER.pattern}$"), True))
+def _strict_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return cells of an inferred column, in which a number is written as JSON writes it."""
+    if pa.types.is_integer(kind):
+        array = cells.cast(kind)
+        _where(cells, pc.equal(array.cast(pa.string()), cells))
+        return array
+    if _is_number(kind):
+        _where(cells, pc.match_substring_regex(cells, f"^{NUMBER.pattern}$"))
+    if not pa.types.is_floating(kind):
+        return _plain_cast(cells, kind, _LOGICAL)
+    doubles = cells.cast(pa.float64())
+    if not texts_fit_doubles(cells):
+        raise pa.ArrowInvalid("a value would change")
+    return _as_floating(doubles, kind)
+
+
+def _declared_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return cells of a declared column.
+
+    Arrow itself reads zeros in front, a missing zero and `nan`; nothing else is accepted.
+    """
+    if pa.types.is_integer(kind):
+        # Arrow reads `0x10`, too.
+        data = np.frombuffer(cells.buffers()[2] or b"", np.uint8)
+        if ((data | 32) == ord("x")).any():
+            raise pa.ArrowInvalid("a cell for Python to look at")
+        return cells.cast(kind)
+    if not pa.types.is_floating(kind):
+        return _plain_cast(cells, kind, _DECLARED_LOGICAL)
+    doubles = cells.cast(pa.float64())
+    values = np.asarray(doubles.to_numpy(zero_copy_only=False), np.float64)
+    if (is_odd := ~np.isfinite(values)).any():
+        odd = cells.filter(pa.array(is_odd))
+        _where(odd, pc.match_substring_regex(odd, f"^{_NOT_FINITE.pattern}$", ignore_case=True))
+    if (is_zero := values == 0).any():
+        zeros = cells.filter(pa.array(is_zero))
+        _where(zeros, pc.match_substring_regex(zeros, _ANY_ZERO))
+    if (is_large := np.abs(values) >= _EXACT_DOUBLES).any():
+        large = cells.filter(pa.array(is_large & ~is_odd))
+        whole = large.filter(pc.match_substring_regex(large, _ANY_WHOLE)).to_pylist()
+        if not all(len(each) < _LONGEST and rounds_to_double(int(each)) for each in whole):
+            raise pa.ArrowInvalid("a value would change")
+    return _as_floating(doubles, kind)
+
+
+def _plain_cast(cells: pa.Array, kind: pa.DataType, logical: dict[str, bool]) -> pa.Array:
+    if pa.types.is_boolean(kind):
+        allowed = pc.is_in(cells, value_set=pa.array([*logical, None], pa.string()))
+        return _where(cells, allowed).cast(kind)
     if pa.types.is_decimal(kind):
         return cast_decimals(cells, kind)
-    if not pa.types.is_floating(kind):
-        return cells.cast(kind)
-    doubles = cells.cast(pa.float64())
-    if not texts_fit_doubles(cells) or (pa.types.is_float32(kind) and not floats_fit(doubles)):
+    array = cells.cast(kind)
+    if not is_in_calendar(array):
+        raise pa.ArrowInvalid("a year that Python does not know")
+    return array
+
+
+def _as_floating(doubles: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_float32(kind) and not floats_fit(doubles):
         raise pa.ArrowInvalid("a value would change")
     return doubles.cast(kind)
+
+
+def _normalised(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return cells without blanks around them, and numbers without a plus sign.
+
+    Timestamps get a zone if none of them has one, since one without is taken for UTC.
+    """
+    cells = pc.ascii_trim_whitespace(cells)
+    if _is_number(kind):
+        return pc.replace_substring_regex(cells, r"^\+([0-9.])", r"\1")
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return cells.cast(pa.timestamp(kind.unit)).cast(kind)
+    return cells
 
 
 def _where(cells: pa.Array, allowed: pa.Array) -> pa.Array:

@@ -79,7 +79,7 @@ def one(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
         (b" 7 ", "bigint", 7, "column 'a': ' 7 ' is not a bigint"),
         (b"0x10", "bigint", *["column 'a': '0x10' is not a bigint"] * 2),
         (b"1_000", "bigint", *["column 'a': '1_000' is not a bigint"] * 2),
-        (b"nan", "double", *["column 'a': 'nan' is not a double"] * 2),
+        (b"inf", "double", float("inf"), "column 'a': 'inf' is not a double"),
         (b"1e40", "float", *["column 'a': 1E+40 is not a float: its value would change"] * 2),
         (
             b"9007199254740993",
@@ -92,7 +92,7 @@ def one(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
             *["column 'a': 1E-999999999 is not a decimal(10,2)"] * 2,
         ),
         (b"TRUE", "boolean", True, True),
-        (b"1", "boolean", *["column 'a': '1' is not a boolean"] * 2),
+        (b"1", "boolean", True, "column 'a': '1' is not a boolean"),
         (b"2024-01-02T03:04:05", "timestamp", *[datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)] * 2),
         (b"", "string", "", ""),
         (b"", "bigint", None, None),

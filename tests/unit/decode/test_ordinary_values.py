@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,44 @@ NUMBERS: list[tuple[str, str, Any]] = [
     ("1e23", "float", single(1e23)),
     ("3.4028235e38", "float", single(3.4028234663852886e38)),
 ]
+# What a declared column of CSV takes besides, since nothing else can be meant.
+CELLS: list[tuple[str, str, Any]] = [
+    ("00001234", "bigint", 1234),
+    ("+5", "int", 5),
+    (" 5 ", "int", 5),
+    ("-007", "int", -7),
+    (".5", "double", 0.5),
+    ("-.5", "double", -0.5),
+    ("+.5", "float", 0.5),
+    ("5.", "double", 5.0),
+    ("5.e3", "double", 5000.0),
+    ("00.10", "decimal(10,2)", Decimal("0.10")),
+    (".5", "decimal(10,2)", Decimal("0.50")),
+    ("+5", "decimal(10,2)", Decimal("5.00")),
+    ("nan", "double", float("nan")),
+    ("NaN", "float", float("nan")),
+    ("inf", "double", float("inf")),
+    ("-Infinity", "float", float("-inf")),
+    ("INF", "double", float("inf")),
+    ("1", "boolean", True),
+    ("0", "boolean", False),
+    (" TRUE", "boolean", True),
+    (" 2024-01-02", "date", date(2024, 1, 2)),
+    ("2024-01-02 03:04:05", "timestamp", datetime(2024, 1, 2, 3, 4, 5, tzinfo=timezone.utc)),
+    ("2024-01-02 03:04", "timestamp_ntz", datetime(2024, 1, 2, 3, 4)),  # noqa: DTZ001 - without a zone
+    ("10:00", "time", time(10, 0)),
+]
+ODD_CELLS = [
+    ("0x10", "bigint", "a bigint"),
+    ("nan", "bigint", "a bigint"),
+    ("nan", "decimal(10,2)", "a decimal(10,2)"),
+    ("nan(1)", "double", "a double"),
+    ("1_000", "double", "a double"),
+    ("+-5", "int", "an int"),
+    (".", "double", "a double"),
+    (" ", "double", "a double"),
+    ("yes", "boolean", "a boolean"),
+]
 REFUSED = [
     ("9007199254740993", "double", "9007199254740993"),
     ("-9007199254740993", "double", "-9007199254740993"),
@@ -87,7 +126,7 @@ def decoded(decoder: BlockDecoder, value: bytes, kind: str) -> Any:
         return both.bad[0][1]
     assert slow.rows is not None
     [found] = both.rows.column("a").to_pylist()
-    assert slow.rows.column("a").to_pylist() == [found]
+    assert repr(slow.rows.column("a").to_pylist()) == repr([found])
     return found
 
 
@@ -101,6 +140,30 @@ def test_json_number_is_accepted(text: str, kind: str, expected: Any) -> None:
 def test_csv_number_is_accepted(text: str, kind: str, expected: Any) -> None:
     decoder = CsvDecoder(parse_ddl(f"a {kind}, b string"))
     assert repr(decoded(decoder, f"{text},x".encode(), kind)) == repr(expected)
+
+
+@pytest.mark.parametrize(("text", "kind", "expected"), CELLS)
+def test_csv_cell_is_accepted(text: str, kind: str, expected: Any) -> None:
+    decoder = CsvDecoder(parse_ddl(f"a {kind}, b string"))
+    found = decoded(decoder, f"{text},x".encode(), kind)
+    assert found == expected or repr(found) == repr(expected) == "nan"
+
+
+@pytest.mark.parametrize(("text", "kind", "meant"), ODD_CELLS)
+def test_csv_cell_that_is_no_value_is_refused(text: str, kind: str, meant: str) -> None:
+    decoder = CsvDecoder(parse_ddl(f"a {kind}, b string"))
+    reason = f"column 'a': {text!r} is not {meant}"
+    assert decoded(decoder, f"{text},x".encode(), kind) == reason
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [(b"%d, 00%d", "int"), (b"%d,+%d.5", "double"), (b"%d, 2024-01-02 00:00:00.%03d", "timestamp")],
+)
+def test_common_spellings_stay_on_the_fast_path(line: bytes, kind: str) -> None:
+    columns = parse_ddl(f"a int, b {kind}")
+    values = pa.array([line % (at, at) for at in range(1000)], pa.binary())
+    assert CsvDecoder(columns).read_block(values, columns) is not None
 
 
 @pytest.mark.parametrize(("text", "kind", "shown"), REFUSED)
