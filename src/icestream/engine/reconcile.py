@@ -147,8 +147,10 @@ def refuse_lost_rows(pipeline: str, lost: Sequence[LostRows]) -> CheckpointLostE
     ways = [f"table {one.table}: {one.problem}" for one in others[:_NAMED]]
     if len(others) > _NAMED:
         ways.append(f"and {len(others) - _NAMED} more tables")
-    if first.remedy:
-        ways.append(first.remedy)
+    remedied = [one for one in (first, *others) if one.remedy]
+    if len(remedied) > 1:
+        ways.append(f"{len(remedied)} tables can be repaired; shown for {remedied[0].table}:")
+    ways += [one.remedy for one in remedied[:1]]
     command = f"icestream run --pipeline {pipeline}"
     if all(one.source_table is not None for one in lost):
         what = "the table" if len(lost) == 1 else f"these {len(lost)} tables"

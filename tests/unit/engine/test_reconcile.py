@@ -171,7 +171,19 @@ def test_every_table_that_lost_rows_is_named_with_the_ways_to_continue() -> None
         "  To read the source from its beginning again: icestream run --pipeline orders "
         "--start-over",
     ]
-    assert "--reload" not in str(refuse_lost_rows("orders", [LostRows("t", "x", "Restore it.")]))
+
+
+def test_remedy_of_one_table_says_how_many_others_have_one() -> None:
+    restored = LostRows("a", "x", "Restore it.")
+    assert str(refuse_lost_rows("orders", [restored])).splitlines()[1:3] == [
+        "  Restore it.",
+        "  To continue without the rows: icestream run --pipeline orders --resume",
+    ]
+    lost = [LostRows("gone", "x"), restored, LostRows("b", "x", "Restore b.")]
+    assert str(refuse_lost_rows("orders", lost)).splitlines()[3:5] == [
+        "  2 tables can be repaired; shown for a:",
+        "  Restore it.",
+    ]
 
 
 def test_mark_that_a_person_chose_to_begin_over_is_not_asked_about_again() -> None:
