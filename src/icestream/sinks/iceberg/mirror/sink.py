@@ -107,15 +107,12 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         """Tell whether only tombstones came of a table, and it is not there."""
         if not all(shape_of(columns).is_tombstones for columns in shapes):
             return False
-        table = identifier_of(self.options, shape_of(shapes[0]), self.catalog)
+        table = self._identifier(shape_of(shapes[0]))
         return not self.tables.java.exists(table[:-1], table[-1])
 
     def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""
-        try:
-            table = identifier_of(self.options, shape_of(shapes[0]), self.catalog)
-        except SchemaMismatchError as exc:
-            raise exc.at(f"sink {self.name!r}") from None
+        table = self._identifier(shape_of(shapes[0]))
         owner = self._sources.setdefault(table, source)
         if owner != source:
             raise SchemaMismatchError(
@@ -126,6 +123,12 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
                 "only one of them. The catalog may ignore case: rename one of them at the source.",
             )
         return table
+
+    def _identifier(self, shape: Shape) -> Identifier:
+        try:
+            return identifier_of(self.options, shape, self.catalog)
+        except SchemaMismatchError as exc:
+            raise exc.at(f"sink {self.name!r}") from None
 
     def _open(self, table: MirrorTable) -> None:
         try:
@@ -149,9 +152,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         if loaded is None:
             return super().lost_rows()
         old = self.tables.moved_from()
-        sources = {
-            identifier_of(self.options, Shape(source), self.catalog): source for source in loaded
-        }
+        sources = {self._identifier(Shape(source)): source for source in loaded}
         found = self.tables.lost_rows(sources)
         if old is not None and found:
             moved = self._moved(old)
