@@ -299,6 +299,21 @@ def test_what_other_tools_do_to_a_table_does_not_stop_the_pipeline(lake: Lake) -
     assert stream.ids() == [1, 2, 3, 100]
 
 
+def test_other_writer_behind_a_catalog_that_shows_one_snapshot_is_no_replacement(
+    lake: Lake,
+) -> None:
+    """The REST server of Nessie shows the newest snapshot, without its parent."""
+    stream = Stream(lake, "append")
+    stream.write(0)
+    lake.sql(
+        "CREATE OR REPLACE TABLE lake.db.events USING iceberg "
+        "TBLPROPERTIES ('nessie.catalog.content-id' = 'c') AS SELECT * FROM lake.db.events"
+    )
+    expire(lake)
+    stream.write(1)
+    assert stream.ids() == [0, 1]
+
+
 def test_snapshot_that_is_recorded_is_the_one_that_was_committed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

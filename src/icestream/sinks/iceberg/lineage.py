@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PREFIX = "icestream.mark-snapshot."
+# Table property set by the REST server of Nessie, which shows the newest snapshot alone.
+NESSIE = "nessie.catalog.content-id"
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ def find_contradiction(
     if _uuid(table) != recorded.table:
         return "the table was dropped, and another one was created under its name"
     head = _head(table, branch)
-    if head is not None and _includes(jvm, table, head, recorded):
+    if head is not None and (
+        _includes(jvm, table, head, recorded) or _hides_history(table, head, recorded)
+    ):
         return None
     if branch != MAIN and table.snapshot(branch) is None:
         return f"branch {branch!r} was dropped"
@@ -123,6 +127,12 @@ def _includes(jvm: Any, table: Any, head: Any, recorded: MarkSnapshot) -> bool:
     # newer than the recorded one, which only a tag may have kept. Format v1 has no sequence
     # numbers.
     return int(oldest.sequenceNumber()) > recorded.sequence or not recorded.sequence
+
+
+def _hides_history(table: Any, head: Any, recorded: MarkSnapshot) -> bool:
+    """Tell whether the catalog shows a newer snapshot and nothing of what came before it."""
+    is_newer = int(head.sequenceNumber()) > recorded.sequence
+    return is_newer and head.parentId() is None and NESSIE in table.properties()
 
 
 def _begins_after(table: Any, head: Any, recorded: MarkSnapshot) -> bool:
