@@ -130,7 +130,7 @@ def _settle(
     try:
         found = table.read_property(key)
     except java_errors() as lost:
-        refuse_dropped(lost, where)
+        refuse_dropped(lost, table.exists, where)
         raise CommitUnknownError(
             f"no answer to the commit, and the table can't be asked: {java_message(lost)}",
             where=where,

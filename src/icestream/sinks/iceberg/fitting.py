@@ -112,7 +112,7 @@ class Fitting:
         try:
             versions = read_versions(self._target.handle)
         except java_errors() as exc:
-            refuse_dropped(exc)
+            refuse_dropped(exc, self._target.handle.exists)
             raise
         if versions == (state.schema.schema_id, state.spec.spec_id):
             return

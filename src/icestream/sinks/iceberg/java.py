@@ -8,13 +8,14 @@ the rows, nor ask for it inside the commit. Everything that needs Py4J is in thi
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import CheckpointLostError
 from icestream.sinks.iceberg.java_table import JavaTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
-DROPPED = ("NoSuchTableException", "NotFoundException")
+# What a catalog raises for a table that was dropped, be it with its files or its namespace.
+MISSING = {
+    "org.apache.iceberg.exceptions.NoSuchNamespaceException",
+    "org.apache.iceberg.exceptions.NoSuchTableException",
+    "org.apache.iceberg.exceptions.NotFoundException",
+}
 RUN_AGAIN = "Nothing was written. Run the pipeline again: it lists the ways to continue."
 VALIDATION_FAILED = "org.apache.iceberg.exceptions.ValidationException"
 
@@ -65,7 +71,8 @@ class JavaCatalog:
         return bool(self._catalog.tableExists(self._identifier(namespace, table)))
 
     def load(self, namespace: Sequence[str], table: str) -> JavaTable:
-        return JavaTable(self._jvm, self._catalog.loadTable(self._identifier(namespace, table)))
+        loaded = self._catalog.loadTable(self._identifier(namespace, table))
+        return JavaTable(self._jvm, loaded, partial(self.exists, namespace, table))
 
     def create_namespace(self, namespace: Sequence[str]) -> None:
         """Create a namespace and those it lies in, where missing."""
@@ -104,7 +111,7 @@ class JavaCatalog:
             .withProperties(java_properties)
         )
         try:
-            return JavaTable(self._jvm, builder.create())
+            return JavaTable(self._jvm, builder.create(), partial(self.exists, namespace, table))
         except java_errors():
             # Another pipeline may have made it since we asked.
             if not self.exists(namespace, table):
@@ -154,14 +161,20 @@ def java_message(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def refuse_dropped(error: Exception, where: str = "") -> None:
+def refuse_dropped(error: Exception, exists: Callable[[], bool], where: str = "") -> None:
     """Name the fault if a table can't be read because it was dropped; others are the catalog's.
+
+    Args:
+        error: what Java raised.
+        exists: asks the catalog for the table. A store that fails for a moment also raises that a
+            file is not there.
+        where: the place, for the message.
 
     Raises:
         CheckpointLostError: the table was dropped.
     """
     is_other = "UUID does not match" in java_message(error)
-    if not is_other and not java_class(error).endswith(DROPPED):
+    if not is_other and (java_class(error) not in MISSING or not _is_missing(exists)):
         return
     what = "and another one was created under its name " if is_other else ""
     raise CheckpointLostError(
@@ -169,6 +182,13 @@ def refuse_dropped(error: Exception, where: str = "") -> None:
         where=where,
         todo=RUN_AGAIN,
     ) from error
+
+
+def _is_missing(exists: Callable[[], bool]) -> bool:
+    try:
+        return not exists()
+    except java_errors():
+        return False
 
 
 def _java_exception(error: Exception) -> Any:

@@ -58,7 +58,7 @@ class LiveFiles:
         try:
             java.refresh()
         except java_errors() as exc:
-            refuse_dropped(exc)
+            refuse_dropped(exc, self.table.exists)
             raise
         newest = java.snapshot(self._branch) or java.currentSnapshot()
         if newest is None:

@@ -14,7 +14,7 @@ from icestream.sinks.iceberg.lineage import find_contradiction, snapshot_to_reco
 from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from icestream.sinks.iceberg.lineage import MarkSnapshot
 
@@ -127,15 +127,26 @@ class TableState:
 
 
 class JavaTable:
-    """A table handle of Iceberg's Java API."""
+    """A table handle of Iceberg's Java API.
 
-    def __init__(self, jvm: Any, table: Any) -> None:
+    Args:
+        jvm: Spark's.
+        table: the Java table.
+        exists: asks the catalog whether it has a table of that name.
+    """
+
+    def __init__(self, jvm: Any, table: Any, exists: Callable[[], bool]) -> None:
         self.jvm = jvm
         self.java = table
+        self.exists = exists
+        self._uuid: str | None = None
 
     def uuid(self) -> str:
         """Return what identifies the table, whatever its name."""
-        return str(self.java.uuid())
+        # A handle never changes to another table: Iceberg refuses to refresh it then.
+        if self._uuid is None:
+            self._uuid = str(self.java.uuid())
+        return self._uuid
 
     def read_state(self) -> TableState:
         """Return the table as the catalog has it now."""
