@@ -17,6 +17,7 @@ IcestreamError                 exit 1
     │   └── UnmetExpectationError       a row does not meet an expectation that says `fail`
     ├── CheckpointLostError             the table holds marks that no checkpoint explains
     ├── CorruptStateError               a file of ours cannot be read
+    ├── ForeignTableError               data names a table that somebody else created
     ├── PublishError                    rows on a branch may not be published
     ├── RefusedError                    credentials or permissions were refused
     ├── SchemaMismatchError             rows and table do not fit, and may not be changed
@@ -157,6 +158,10 @@ class UnmetExpectationError(BadRecordError):
 
 class CheckpointLostError(AttentionError):
     """The table holds marks of this pipeline that its checkpoint does not explain."""
+
+
+class ForeignTableError(AttentionError):
+    """Data names a table that somebody else created: no fault of the rows, so none is dropped."""
 
 
 class CorruptStateError(AttentionError):

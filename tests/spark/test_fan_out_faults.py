@@ -209,8 +209,9 @@ def test_renamed_pipeline_is_to_get_its_name_back(lake: Lake) -> None:
     assert str(caught.value) == (
         f"pipeline 'renamed', table {lake.name}.db.*: the tables hold rows of the same source by "
         "pipeline 'events', which the file no longer has, up to batch 0\n"
-        "  Call the pipeline 'events' again: which table holds which batch is told by that name.\n"
-        "  To read the source from its beginning again, next to what the tables hold: "
+        "  Call the pipeline 'events' again: its marks in the tables have that name.\n"
+        "  To read the source from its beginning again, next to what the tables hold: list the "
+        "tables in `allowed_tables` of the sink, since another pipeline created them, then run "
         "icestream run --pipeline renamed --start-over"
     )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.fixtures.fan_outs import ids, planned, row, scripted, tables
-from tests.fixtures.scripted_orders import mirror, of_orders, order, rows, snapshot
+from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, rows, snapshot
 
-from icestream.errors import BadRecordError
+from icestream.errors import AttentionError, BadRecordError, ForeignTableError
 from icestream.metrics.events import RecordsFailed
-from icestream.testing.scripted_changes import ScriptedChanges
+from icestream.testing.scripted_changes import ScriptedChanges, changes
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
@@ -41,9 +42,11 @@ def test_row_reaches_no_other_namespace(payroll: Lake) -> None:
     assert is_untouched(payroll, "hr")
 
 
-def test_row_reaches_no_table_that_somebody_else_created(payroll: Lake) -> None:
-    with pytest.raises(BadRecordError) as caught:
-        payroll.run(planned(payroll, scripted(row(1, "a"), row(2, "payroll"))))
+@pytest.mark.parametrize("on_error", ["fail", "drop"])
+def test_row_reaches_no_table_that_somebody_else_created(payroll: Lake, on_error: str) -> None:
+    source = scripted(row(1, "a"), row(2, "payroll"))
+    with pytest.raises(ForeignTableError) as caught:
+        payroll.run(planned(payroll, source, on_error=on_error))
 
     name = f"{payroll.name}.db.payroll"
     assert str(caught.value) == (
@@ -55,25 +58,76 @@ def test_row_reaches_no_table_that_somebody_else_created(payroll: Lake) -> None:
     assert is_untouched(payroll, "db")
 
 
-@pytest.mark.parametrize("on_error", ["drop", "dead_letter"])
-def test_rows_that_name_foreign_tables_follow_on_error(payroll: Lake, on_error: str) -> None:
+def test_rows_that_name_foreign_tables_become_dead_letters(payroll: Lake) -> None:
     source = scripted(row(1, "a"), row(2, "hr.payroll"), row(3, "payroll"), row(4, "a"))
-    payroll.run(planned(payroll, source, on_error=on_error))
+    payroll.run(planned(payroll, source, on_error="dead_letter"))
     source.append_rows([row(5, "payroll"), row(6, "a")])
-    payroll.run(planned(payroll, source, on_error=on_error))
+    payroll.run(planned(payroll, source, on_error="dead_letter"))
 
     assert ids(payroll, "a") == [1, 4, 6]
     assert is_untouched(payroll, "hr")
     assert is_untouched(payroll, "db")
     failed = [event for event in payroll.events if isinstance(event, RecordsFailed)]
     assert sum(event.count for event in failed) == 3
-    assert sum(event.dead_letters for event in failed) == (0 if on_error == "drop" else 3)
-    if on_error == "dead_letter":
-        assert {letter["reason"] for letter in payroll.rows("dead")} == {
-            f"route_by: 'hr.payroll' {OUTSIDE}",
-            f"table {payroll.name}.db.payroll: the table exists, and this pipeline did not create "
-            "it",
-        }
+    assert sum(event.dead_letters for event in failed) == 3
+    assert {letter["reason"] for letter in payroll.rows("dead")} == {
+        f"route_by: 'hr.payroll' {OUTSIDE}",
+        f"table {payroll.name}.db.payroll: the table exists, and this pipeline did not create it",
+    }
+
+
+def test_name_that_is_not_allowed_is_the_fault_of_its_row(payroll: Lake) -> None:
+    source = scripted(row(1, "a"), row(2, "hr.payroll"))
+    payroll.run(planned(payroll, source, on_error="drop"))
+    assert ids(payroll, "a") == [1]
+    assert is_untouched(payroll, "hr")
+
+
+def forget_as_earlier_versions(lake: Lake) -> None:
+    """Leave of the state what versions before `allowed_tables` kept."""
+    (path,) = lake.state.rglob("fan-out.json")
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps({name: kept[name] for name in ("tables", "generation", "again")}))
+    (path,) = lake.state.rglob("status.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "committed": False}))
+
+
+def test_tables_that_an_earlier_version_let_rows_name_must_be_listed(lake: Lake) -> None:
+    source = scripted(row(1, "a"), row(2, "hr.x"), row(3, "hr.y"))
+    lake.run(planned(lake, source, allowed_tables=("hr.*",)))
+    forget_as_earlier_versions(lake)
+    source.append_rows([row(4, "hr.x")])
+    with pytest.raises(AttentionError) as caught:
+        lake.run(planned(lake, source, on_error="drop"))
+
+    assert str(caught.value) == (
+        f"sink 'lake', {lake.catalog.identity()}: the pipeline has written to tables outside of "
+        "namespace 'db', which rows may no longer name unless the file lists them\n"
+        "  Add to the sink: `allowed_tables: [hr.x, hr.y]`."
+    )
+    lake.run(planned(lake, source, on_error="drop", allowed_tables=("hr.x", "hr.y")))
+    found = lake.sql("SELECT id FROM lake.hr.x")
+    assert sorted(one["id"] for one in found) == [2, 4]
+
+
+def test_mirrored_table_that_an_earlier_version_loaded_empty_is_its_own(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = "shop.orders"
+    monkeypatch.setattr(
+        ScriptedChanges, "loaded_tables", lambda *_: frozenset({tuple(table.split("."))})
+    )
+    first = changes(table, ORDERS, [], ids=(1, 2), is_snapshot=True, is_first=True)
+    source = ScriptedChanges([first])
+    lake.run(mirror(lake, source, commit_mode="append"))
+    own = ("created-by", "mark.events", "mark-snapshot.events")
+    listed = ", ".join(f"'icestream.{name}'" for name in own)
+    lake.sql(f"ALTER TABLE {lake.name}.{table} UNSET TBLPROPERTIES ({listed})")
+    forget_as_earlier_versions(lake)
+    source.script.append([changes(table, ORDERS, [order(1, "new")], ids=(1, 2))])
+    lake.run(mirror(lake, source, commit_mode="append"))
+
+    assert [one["id"] for one in rows(lake)] == [1]
 
 
 def test_listed_tables_are_reached(payroll: Lake) -> None:
@@ -92,7 +146,7 @@ def test_tables_of_another_pipeline_are_foreign_and_its_own_are_not(lake: Lake) 
     source = scripted(row(1, "a"))
     lake.run(planned(lake, source))
     lake.run(planned(lake, source), beginning="start-over")
-    with pytest.raises(BadRecordError, match="this pipeline did not create it"):
+    with pytest.raises(ForeignTableError, match="this pipeline did not create it"):
         lake.run(planned(lake, source, name="other"), beginning="start-over")
 
     assert ids(lake, "a") == [1, 1]
@@ -102,7 +156,7 @@ def test_mirror_replaces_no_table_that_somebody_else_created(lake: Lake) -> None
     lake.sql(f"CREATE NAMESPACE {lake.name}.shop")
     lake.sql(f"CREATE TABLE {lake.name}.shop.orders AS SELECT 7L AS id, 'theirs' AS note")
     source = ScriptedChanges([snapshot(order(1, "ours"))], [of_orders(order(2, "ours"))])
-    with pytest.raises(BadRecordError) as caught:
+    with pytest.raises(ForeignTableError) as caught:
         lake.run(mirror(lake, source))
 
     assert str(caught.value) == (

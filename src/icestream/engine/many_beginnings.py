@@ -50,8 +50,8 @@ def refuse_renamed(choice: Choice, pipeline: str, table: str, old: BatchMark) ->
         f"the tables hold rows of the same source by pipeline {old.pipeline!r}, which the file no "
         f"longer has, up to batch {old.epoch}",
         where=f"pipeline {pipeline!r}, table {table}",
-        todo=f"Call the pipeline {old.pipeline!r} again: which table holds which batch is told by "
-        "that name.\n"
-        "To read the source from its beginning again, next to what the tables hold: "
+        todo=f"Call the pipeline {old.pipeline!r} again: its marks in the tables have that name.\n"
+        "To read the source from its beginning again, next to what the tables hold: list the "
+        "tables in `allowed_tables` of the sink, since another pipeline created them, then run "
         f"icestream run --pipeline {pipeline} --start-over",
     )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MB = 1 << 20
 # Property of a table: the pipeline that created it.
 CREATED_BY = "icestream.created-by"
+# Property of a mirrored table, by pipeline: which of its columns is which of the source.
+SOURCE_COLUMNS = "icestream.source-columns."
 # End of the name of the table that remembers the deleted keys of another one.
 TOMBSTONES = "__tombstones"
 # Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader knows.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.mark import is_of_replay, overtaken, pipeline_of
 from icestream.contracts.sink import LostRows
-from icestream.errors import BadRecordError, ConnectorError, IcestreamError
+from icestream.errors import ConnectorError, ForeignTableError, IcestreamError
 from icestream.sinks.iceberg import ledger, lineage
 from icestream.sinks.iceberg.options import MAIN
-from icestream.sinks.iceberg.properties import CREATED_BY, write_settings
+from icestream.sinks.iceberg.properties import CREATED_BY, SOURCE_COLUMNS, write_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -217,18 +217,24 @@ class Target:
         """Refuse a table that somebody else created, if data alone named it.
 
         Raises:
-            BadRecordError: it was, and this pipeline never wrote to it.
+            ForeignTableError: it was, and this pipeline never wrote to it.
         """
         if not self.only_own or self._state is None or self.seen is not None:
             return
         properties, own = self._state.properties, pipeline_of(self.pipeline)
-        if properties.get(CREATED_BY) == own or ledger.property_key(own) in properties:
+        has_written = ledger.property_key(own) in properties or self.is_mirror
+        if properties.get(CREATED_BY) == own or has_written:
             return
-        raise BadRecordError(
+        raise ForeignTableError(
             "the table exists, and this pipeline did not create it",
             todo="If the pipeline may write to it, list it in the sink: `allowed_tables: "
             f"[{'.'.join((*self.namespace, self.table))}]`.",
         )
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether this pipeline prepared the table as a mirror, be it without any row so far."""
+        return self._state is not None and SOURCE_COLUMNS + self.pipeline in self._state.properties
 
     def writer(self, file_schema: Schema | None = None, *, in_order: bool = True) -> IcebergWriter:
         """Return a writer of data files for the table as it is now.

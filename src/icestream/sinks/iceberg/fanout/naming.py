@@ -55,6 +55,13 @@ class TableNaming:
             for pattern in patterns
         )
 
+    def allows(self, identifier: Identifier) -> bool:
+        """Tell whether the file allows rows to name a table."""
+        if self.namespace is None:
+            return True
+        own = self.abilities.stored_name(self.namespace)
+        return identifier[:-1] == own or self.lists(identifier)
+
     def identifier(self, namespace: Sequence[str], table: str) -> Identifier:
         """Return the identifier that a namespace and a table's name stand for.
 
@@ -74,9 +81,9 @@ class TableNaming:
             raise ValueError("is reserved for the deleted keys of another table")
         if identifier[-1] == STAGING:
             raise ValueError("is reserved for the folder in which rows are staged")
-        own = None if self.namespace is None else self.abilities.stored_name(self.namespace)
-        if own is not None and identifier[:-1] != own and not self.lists(identifier):
+        if not self.allows(identifier):
+            own = ".".join(self.abilities.stored_name(self.namespace or ()))
             raise ValueError(
-                f"is outside of namespace {'.'.join(own)!r}, and `allowed_tables` does not list it"
+                f"is outside of namespace {own!r}, and `allowed_tables` does not list it"
             )
         return identifier

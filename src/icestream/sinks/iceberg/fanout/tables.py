@@ -12,8 +12,9 @@ from icestream.contracts.identifiers import folder_name
 from icestream.contracts.mark import is_of_replay
 from icestream.contracts.sink import LostRows
 from icestream.errors import (
-    BadRecordError,
+    AttentionError,
     CheckpointLostError,
+    ForeignTableError,
     SchemaMismatchError,
     TransientError,
 )
@@ -98,7 +99,11 @@ class Tables:
         return self.memory
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path) -> None:
-        """Connect, and read the tables that are remembered or, failing that, found by marks."""
+        """Connect, and read the tables that are remembered or, failing that, found by marks.
+
+        Raises:
+            AttentionError: an earlier version let rows name tables that the file does not allow.
+        """
         from icestream.sinks.iceberg.java import JavaCatalog
 
         self._spark, self._pipeline, self._cache = spark, pipeline, cache
@@ -112,8 +117,31 @@ class Tables:
             known = sorted({stored(table) for table in self.memory.kept.tables})
             self._sinks = dict(zip(known, self.each(self._opened, known), strict=True))
             self._strangers = []
+            self._refuse_disallowed()
         else:
             self._find()
+
+    def _refuse_disallowed(self) -> None:
+        """Refuse tables that rows could name in earlier versions, which remembered no place.
+
+        Without this, `on_error` would apply to all rows to come of these tables.
+        """
+        if self.kept.kept.place:
+            return
+        naming = TableNaming.of(self._options, self._catalog)
+        outside = sorted(
+            ".".join(table)
+            for table, sink in self._sinks.items()
+            if _has_mark(sink) and not naming.allows(table)
+        )
+        if outside:
+            raise AttentionError(
+                f"the pipeline has written to tables outside of namespace "
+                f"{'.'.join(self._options.namespace)!r}, which rows may no longer name unless the "
+                "file lists them",
+                where=self._where,
+                todo=f"Add to the sink: `allowed_tables: [{', '.join(outside)}]`.",
+            )
 
     def _find(self) -> None:
         """Look through the namespace for tables with a mark of the pipeline."""
@@ -158,7 +186,7 @@ class Tables:
         """Open a table that was not known at the start.
 
         Raises:
-            BadRecordError: somebody else created it, and the file does not list it.
+            ForeignTableError: somebody else created it, and the file does not list it.
         """
         sink = self._sinks[table]
         if not sink.target.is_open:
@@ -166,7 +194,7 @@ class Tables:
             self._opened_late.add(table)
         try:
             sink.target.refuse_foreign()
-        except BadRecordError:
+        except ForeignTableError:
             # Not one of ours: it has no part in where we resume, nor in what we publish.
             del self._sinks[table]
             raise
@@ -235,7 +263,7 @@ class Tables:
         kept = self.kept.kept
         expected = sorted(kept.written if tables is None else set(tables) - kept.given_up)
         self.each(self._open_known, expected)
-        found = {table: self._lost_rows(self._sinks[table]) for table in expected}
+        found = {table: self._lost_rows(table) for table in expected}
         lost = {table: one for table, one in found.items() if one is not None}
         self._lost = frozenset(lost)
         return lost
@@ -244,10 +272,13 @@ class Tables:
         if not self.sink(table).target.is_open:
             self._open(self._sinks[table], table)
 
-    def _lost_rows(self, sink: IcebergSink) -> LostRows | None:
+    def _lost_rows(self, table: Identifier) -> LostRows | None:
+        sink = self._sinks[table]
         if not sink.target.exists:
             return LostRows(sink.identity(), DROPPED)
         if sink.last_mark() is None:
+            if sink.target.is_mirror and table not in self.kept.kept.written:
+                return None  # loaded empty by an earlier version, which left no mark then
             return LostRows(sink.identity(), UNMARKED)
         return sink.target.lost_rows()
 

@@ -15,6 +15,7 @@ from icestream.sinks.iceberg.modes.mode import EVERY_ROW, paths_of
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.modes.upsert.mode import Upsert
 from icestream.sinks.iceberg.options import MAIN
+from icestream.sinks.iceberg.properties import SOURCE_COLUMNS
 from icestream.sinks.iceberg.sink import IcebergSink
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from icestream.schemas.changes import SchemaChange
     from icestream.sinks.iceberg.mirror.columns import Cover
     from icestream.sinks.iceberg.options import IcebergOptions
-
-PREFIX = "icestream.source-columns."
 
 
 class MirrorTable(IcebergSink):
@@ -123,7 +122,7 @@ class MirrorTable(IcebergSink):
 
     @property
     def _ids_key(self) -> str:
-        return PREFIX + self.target.pipeline
+        return SOURCE_COLUMNS + self.target.pipeline
 
     def _renames(self, columns: pa.Schema) -> dict[str, str]:
         """Return the columns that the source calls by another name than the table does."""
