@@ -3,6 +3,8 @@
 All pipelines of a process share one driver, and a backlog may come to all of them at once: each
 gets its share. An upsert holds some 150 bytes in the driver for each row of a batch (the numbers of
 its keys, and the arrays that sort them), which is well within the 1 KiB that a row is reckoned at.
+With `missing_fields: keep` there are some 16 bytes more for each column that a record lacks, unless
+the same records lack it as another column: a row is reckoned at 4 KiB then, enough for 200 columns.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ DEFAULT_DRIVER = 2 << 30
 ROWS_PER_GIB = 1_000_000
 # All together, and of one among many: smaller batches would cost more in commits than they save.
 FEWEST, FEWEST_OF_MANY, MOST = 500_000, 50_000, 5_000_000
+# How much more memory a row takes with `missing_fields: keep`.
+KEEP_FACTOR = 4
 
 
 def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1) -> Batching:
@@ -33,6 +37,8 @@ def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1)
         pipelines: how many pipelines share that memory.
     """
     most = most_rows(spark_conf, pipelines)
+    if getattr(options, "missing_fields", None) == "keep":
+        most //= KEEP_FACTOR
     return Batching(
         batch_size=options.batch_size,
         flush_interval_secs=options.flush_interval_secs,

@@ -10,7 +10,7 @@ from icestream.api import settings as api_settings
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan import Batching, Plan, Restart, build, describe, refuse_planned
-from icestream.plan.memory import most_rows
+from icestream.plan.memory import batching_of, most_rows
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.transforms.filter import FilterTransform
 from icestream.transforms.select import SelectTransform
@@ -191,6 +191,18 @@ def test_every_pipeline_that_is_run_counts(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
     plan = plan_of(FILE, tmp_path)
     assert [each.batching.max_batch_rows for each in plan.pipelines] == [1_000_000, 1_000_000]
+
+
+def test_batches_that_keep_missing_fields_have_a_quarter_of_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    options = IcebergOptions(namespace="a", missing_fields="keep")
+    sizes = [
+        batching_of(each, {"spark.driver.memory": "2g"}).max_batch_rows
+        for each in (options, IcebergOptions(namespace="a"))
+    ]
+    assert sizes == [500_000, 2_000_000]
 
 
 def test_jars_are_those_that_the_file_needs(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pyiceberg.io import load_file_io
 from tests.fixtures.table_folder import TableFolder, rows_of
 
 from icestream.contracts.changes import TOMBSTONE, UNSENT
-from icestream.plan.memory import ROWS_PER_GIB
+from icestream.plan.memory import KEEP_FACTOR, ROWS_PER_GIB
 from icestream.sinks.iceberg.arrow_files import for_each
 from icestream.sinks.iceberg.evolve import to_iceberg
 from icestream.sinks.iceberg.java_files import LiveFile
@@ -25,8 +25,8 @@ from icestream.sinks.iceberg.modes.upsert import key_index, matching, staging, t
 from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
 from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
 from icestream.sinks.iceberg.modes.upsert.matching import Matched, MatchTask
-from icestream.sinks.iceberg.modes.upsert.newest import newest
-from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask
+from icestream.sinks.iceberg.modes.upsert.newest import NOWHERE, OLDEST, newest
+from icestream.sinks.iceberg.modes.upsert.rows import Donors, Rows, WriteTask
 from icestream.sinks.iceberg.modes.upsert.staging import (
     KeySettings,
     StagingWriter,
@@ -85,13 +85,13 @@ def written(folder: Path, files: list[WrittenFile], most: int, *, in_order: bool
     task = WriteTask(
         chunks=tuple(chunk.path for chunk in chunks),
         writer=TableFolder(folder / "table").writer(COLUMNS),
-        batch=batch,
         table_rows=old_row(folder, batch),
         order=(parse_sort_term("text desc"),) if in_order else (),
         io_properties={},
         most_bytes=most,
     )
-    return task(Rows(0, counts[order], place[order], None))
+    keys = counts[order]
+    return task(Rows(0, keys, place[order], None, Donors.of(batch, keys)))
 
 
 def old_row(folder: Path, batch: Newest) -> tuple[TableRowsFile, ...]:
@@ -282,6 +282,36 @@ def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) 
     finally:
         tracemalloc.stop()
     assert most / count < (1 << 30) / ROWS_PER_GIB / 4
+
+
+def test_one_row_can_lack_a_value_that_is_nowhere(tmp_path: Path) -> None:
+    (file,) = stage(tmp_path / "staged", [change("a", 1, None, **{UNSENT: ["text"]})])
+    batch = newest(read_chunks([file], {})).since(np.array([9]), np.array([OLDEST]))
+    assert Donors.of(batch, np.array([0])).by_column["text"].tolist() == [NOWHERE]
+
+
+def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
+    count, columns = 20_000, 50
+    chance = np.random.default_rng(count)
+    chunk = staging.Chunk(
+        path="",
+        keys=fingerprints([pa.array(np.arange(count))]),
+        deletes=np.zeros(count, np.bool_),
+        sequence=np.arange(count),
+        unsent={f"c{n}": chance.random(count) < 0.5 for n in range(columns)},
+    )
+    tracemalloc.start()
+    try:
+        batch = newest([chunk]).since(None, np.full(count, OLDEST))
+        halves = np.array_split(np.arange(len(batch)), 2)
+        pieces = [Donors.of(batch, keys) for keys in halves]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most / count < 150 + 16 * columns < (1 << 30) / ROWS_PER_GIB * KEEP_FACTOR
+    # A task gets the numbers of its own keys alone.
+    sizes = [len(pickle.dumps(piece)) for piece in pieces]
+    assert max(sizes) < len(halves[0]) * (4 * columns + 2 * 8) + 10_000
 
 
 def test_many_matched_keys_travel_in_a_file(

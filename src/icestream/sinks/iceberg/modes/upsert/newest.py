@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.modes.upsert.staging import Chunk
 
     Ints = npt.NDArray[np.int64]
+    # Numbers of rows in a batch, of which there is one for each row and column: half as large.
+    Indexes = npt.NDArray[np.int32]
     Flags = npt.NDArray[np.bool_]
 
 # Where the value of a column that the newest change lacks comes from, if not from a row of the
@@ -32,8 +34,8 @@ OLDEST = int(np.iinfo(np.int64).min)
 class Place(NamedTuple):
     """Where rows were put aside: the number of the chunk, and of the row in it."""
 
-    chunk: Ints
-    row: Ints
+    chunk: Indexes
+    row: Indexes
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ class Newest:
             columns that some row was sent without.
         lacking: by column, the keys whose newest change was sent without it.
         all_places: where every change of the batch is.
-        donor_sequence: by column, for each key, how new the change is that `donors` follows from;
-            `OLDEST` for none. Empty if the stream does not tell how new changes are.
+        deciding: by column, for each key, the change that `donors` follows from, as an index into
+            `ages`. Empty if the stream does not tell how new changes are.
+        ages: how new every change of the batch is, in the order of `all_places`.
     """
 
     low: Numbers
@@ -80,10 +83,11 @@ class Newest:
     deletes: Flags
     sequence: Ints | None
     place: Place
-    donors: Mapping[str, Ints]
+    donors: Mapping[str, Indexes]
     lacking: Mapping[str, Flags]
     all_places: Place
-    donor_sequence: Mapping[str, Ints] = field(default_factory=dict)
+    deciding: Mapping[str, Indexes] = field(default_factory=dict)
+    ages: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.low)
@@ -104,13 +108,18 @@ class Newest:
             deleted: for each key, how new its last delete is, `OLDEST` for none.
             in_table: for each key, how new the table's row is, `OLDEST` for none.
         """
-        donors = {}
-        for name, sequence in self.donor_sequence.items():
+        ages = self.ages
+        if ages is None:
+            return self
+
+        def known(name: str) -> Indexes:
             found = self.donors[name]
+            sequence = np.where(found == FROM_TABLE, OLDEST, ages[self.deciding[name]])
             if deleted is not None:
-                found = np.where(deleted > sequence, NOWHERE, found)
-            donors[name] = np.where(in_table > sequence, FROM_TABLE, found)
-        return replace(self, donors={**self.donors, **donors})
+                found = np.where(deleted > sequence, np.int32(NOWHERE), found)
+            return np.where(in_table > sequence, np.int32(FROM_TABLE), found)
+
+        return replace(self, donors=shared(self.donors, known))
 
 
 def newest(chunks: Sequence[Chunk]) -> Newest:
@@ -124,8 +133,8 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
         else np.concatenate([c.sequence for c in chunks if c.sequence is not None])
     )
     place = Place(
-        np.concatenate([np.full(len(c.deletes), n, np.int64) for n, c in enumerate(chunks)]),
-        np.concatenate([np.arange(len(c.deletes), dtype=np.int64) for c in chunks]),
+        np.concatenate([np.full(len(c.deletes), n, np.int32) for n, c in enumerate(chunks)]),
+        np.concatenate([np.arange(len(c.deletes), dtype=np.int32) for c in chunks]),
     )
     # Sorts are stable, so that equals stay in the order they came in.
     order = _order(low, high, sequence)
@@ -138,18 +147,9 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
     last = order[ends]
     unsent = _unsent(chunks)
     # Columns that were always left out together, as by soft deletes, share their arrays.
-    deciding = shared(unsent, lambda flags: _deciding(~flags[order], deletes[order], ends))
     ordered = deletes[order]
-    donors = {
-        name: _donors(deciding[name], ~flags[order], ordered) for name, flags in unsent.items()
-    }
-    donor_sequence = {}
-    if sequence is not None:
-        ages = sequence[order]
-        donor_sequence = {
-            name: np.where(donors[name] == FROM_TABLE, OLDEST, ages[deciding[name]])
-            for name in unsent
-        }
+    deciding = shared(unsent, lambda name: _deciding(~unsent[name][order], ordered, ends))
+    donors = shared(unsent, lambda name: _donors(deciding[name], ~unsent[name][order], ordered))
     return Newest(
         low=low[ends],
         high=None if high is None else high[ends],
@@ -157,9 +157,10 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
         sequence=None if sequence is None else sequence[last],
         place=Place(place.chunk[last], place.row[last]),
         donors=donors,
-        lacking=shared(unsent, lambda flags: flags[last]),
+        lacking=shared(unsent, lambda name: unsent[name][last]),
         all_places=Place(place.chunk[order], place.row[order]),
-        donor_sequence=donor_sequence,
+        deciding={} if sequence is None else deciding,
+        ages=None if sequence is None or not unsent else sequence[order],
     )
 
 
@@ -174,13 +175,13 @@ def _order(low: Numbers, high: Numbers | None, sequence: Ints | None) -> Ints:
 
 
 def shared(
-    arrays: Mapping[str, Flags], work: Callable[[Flags], npt.NDArray[Any]]
+    arrays: Mapping[str, npt.NDArray[Any]], work: Callable[[str], npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Do something with each array, and once with one that goes by several names."""
+    """Call `work` with the name of each array, but once for an array that has several names."""
     done: dict[int, npt.NDArray[Any]] = {}
-    for array in arrays.values():
+    for name, array in arrays.items():
         if id(array) not in done:
-            done[id(array)] = work(array)
+            done[id(array)] = work(name)
     return {name: done[id(array)] for name, array in arrays.items()}
 
 
@@ -202,7 +203,7 @@ def _unsent(chunks: Sequence[Chunk]) -> dict[str, Flags]:
     return joined_flags([c.unsent for c in chunks], [len(c.deletes) for c in chunks])
 
 
-def _deciding(sent: Flags, deletes: Flags, ends: Flags) -> Ints:
+def _deciding(sent: Flags, deletes: Flags, ends: Flags) -> Indexes:
     """Return, for each key, the last of its changes that brought a value or deleted the row.
 
     Changes come sorted by key and age; `ends` flags the newest of each key. The first change of
@@ -211,15 +212,15 @@ def _deciding(sent: Flags, deletes: Flags, ends: Flags) -> Ints:
     count = len(sent)
     starts = np.ones(count, np.bool_)
     starts[1:] = ends[:-1]
-    own = np.arange(count, dtype=np.int64)
+    own = np.arange(count, dtype=np.int32)
     # Every change stands for itself, for the end of what came before, or passes on what was.
     # Numbered so that the greatest so far is the newest that counts.
-    marks = np.where(sent | deletes | starts, own, -1)
-    chosen: Ints = np.maximum.accumulate(marks)[ends]
+    marks = np.where(sent | deletes | starts, own, np.int32(-1))
+    chosen: Indexes = np.maximum.accumulate(marks)[ends]
     return chosen
 
 
-def _donors(chosen: Ints, sent: Flags, deletes: Flags) -> Ints:
+def _donors(chosen: Indexes, sent: Flags, deletes: Flags) -> Indexes:
     """Return where the value of each key comes from: a delete leaves nothing to take it from."""
-    found = np.where(sent[chosen], chosen, FROM_TABLE)
-    return np.where(deletes[chosen], NOWHERE, found)
+    found = np.where(sent[chosen], chosen, np.int32(FROM_TABLE))
+    return np.where(deletes[chosen], np.int32(NOWHERE), found)

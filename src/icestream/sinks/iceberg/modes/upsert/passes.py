@@ -12,7 +12,7 @@ from icestream.sinks.iceberg.jobs import run_pieces
 from icestream.sinks.iceberg.modes.upsert.key_ranges import files_that_may_hold
 from icestream.sinks.iceberg.modes.upsert.matching import MatchTask, pieces_of
 from icestream.sinks.iceberg.modes.upsert.newest import OLDEST
-from icestream.sinks.iceberg.modes.upsert.rows import Rows, WriteTask, with_row_ids
+from icestream.sinks.iceberg.modes.upsert.rows import Donors, Rows, WriteTask, with_row_ids
 from icestream.sinks.iceberg.sort import parse_sort
 
 if TYPE_CHECKING:
@@ -110,7 +110,6 @@ def write_rows(
     task = WriteTask(
         chunks=tuple(chunk.path for chunk in chunks),
         writer=target.writer(with_row_ids(target.state.schema) if keeps_ids else None),
-        batch=batch if batch.donors else None,
         table_rows=tuple(part.rows for part in matched if part.rows is not None),
         order=tuple(parse_sort(target.options)),
         io_properties=target.io_properties(),
@@ -132,5 +131,6 @@ def _pieces(batch: Newest, chunks: int, counts: Ints, row_ids: Ints | None) -> l
         keys = keys[np.argsort(batch.place.row[keys], kind="stable")]
         if len(keys):
             ids = None if row_ids is None else row_ids[keys]
-            pieces.append(Rows(number, keys, batch.place.row[keys], ids))
+            donors = Donors.of(batch, keys) if batch.donors else None
+            pieces.append(Rows(number, keys, batch.place.row[keys], ids, donors))
     return pieces

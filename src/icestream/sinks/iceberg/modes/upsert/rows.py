@@ -11,7 +11,7 @@ import pyarrow as pa
 from icestream.arrow import PIECE_BYTES
 from icestream.sinks.iceberg.arrow_sort import in_order
 from icestream.sinks.iceberg.modes.upsert.key_index import ROW_ID
-from icestream.sinks.iceberg.modes.upsert.newest import FROM_TABLE, Newest
+from icestream.sinks.iceberg.modes.upsert.newest import FROM_TABLE, NOWHERE, Place, shared
 from icestream.sinks.iceberg.modes.upsert.staging import staged_pieces
 from icestream.sinks.iceberg.modes.upsert.table_rows import KEY
 
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
     from icestream.contracts.sink import WrittenFile
+    from icestream.sinks.iceberg.modes.upsert.newest import Newest
     from icestream.sinks.iceberg.modes.upsert.table_rows import TableRowsFile
     from icestream.sinks.iceberg.sort import SortTerm
     from icestream.sinks.iceberg.writer import IcebergWriter
 
     Ints = npt.NDArray[np.int64]
+    Indexes = npt.NDArray[np.int32]
 
 ROW_ID_NAME = "_row_id"
 ROWS_A_BATCH = 65_536
@@ -42,6 +44,42 @@ def with_row_ids(schema: Schema) -> Schema:
 
 
 @dataclass(frozen=True)
+class Donors:
+    """Where the values come from that some rows of a chunk were sent without.
+
+    Attributes:
+        by_column: for each row, an index into `places`, `FROM_TABLE`, or `NOWHERE` for a value that
+            stays as it is. Only columns that some row was sent without.
+        places: where the changes of the batch are that give values.
+    """
+
+    by_column: Mapping[str, Indexes]
+    places: Place
+
+    @classmethod
+    def of(cls, batch: Newest, keys: Ints) -> Donors:
+        """Return what a task needs to know for some of the batch's keys."""
+
+        def chosen(name: str) -> Indexes:
+            lacking = batch.lacking[name][keys]
+            return np.where(lacking, batch.donors[name][keys], np.int32(NOWHERE))
+
+        found = shared(batch.donors, chosen)
+        used = np.zeros(len(batch.all_places.row), np.bool_)
+        for each in found.values():
+            used[each[each >= 0]] = True
+        at = np.flatnonzero(used)
+        numbers = np.cumsum(used, dtype=np.int32) - np.int32(1)  # of each change among those used
+
+        def renumbered(name: str) -> Indexes:
+            each = found[name]
+            return np.where(each >= 0, numbers[np.maximum(each, 0)], each)
+
+        by_column = shared(found, renumbered)
+        return cls(by_column, Place(batch.all_places.chunk[at], batch.all_places.row[at]))
+
+
+@dataclass(frozen=True)
 class Rows:
     """The rows of one chunk that are written.
 
@@ -50,12 +88,14 @@ class Rows:
         keys: which keys of the batch they are.
         rows: which rows of the chunk, in the order they came.
         row_ids: the id of the row that each takes the place of, -1 for none; None before v3.
+        donors: where values come from that some were sent without; None if none was.
     """
 
     chunk: int
     keys: Ints
-    rows: Ints
+    rows: Indexes
     row_ids: Ints | None
+    donors: Donors | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +105,6 @@ class WriteTask:
     Attributes:
         chunks: where each chunk is.
         writer: of data files.
-        batch: the newest change of each key, for columns that some were sent without.
         table_rows: files with values of the table's own rows, and the key that each is for.
         order: the sort order of the rows of a file.
         io_properties: how PyIceberg reaches the store, secrets included.
@@ -74,7 +113,6 @@ class WriteTask:
 
     chunks: tuple[str, ...]
     writer: IcebergWriter
-    batch: Newest | None
     table_rows: tuple[TableRowsFile, ...]
     order: tuple[SortTerm, ...]
     io_properties: Mapping[str, str]
@@ -91,7 +129,7 @@ class WriteTask:
     def _tables(self, piece: Rows) -> Iterator[pa.Table]:
         """Yield the rows to write, in the order they came, in pieces of bounded size."""
         path = self.chunks[piece.chunk]
-        filling = None if self.batch is None else _Filling(self, self.batch)
+        filling = None if piece.donors is None else _Filling(self, piece.donors)
         # Values that are filled in may be much larger than the rows that lack them.
         largest = max((file.row_bytes for file in self.table_rows), default=0)
         step = max(self.most_bytes // largest, 1) if largest else len(piece.rows)
@@ -101,7 +139,7 @@ class WriteTask:
                 part = slice(begin, min(begin + step, stop))
                 rows = staged.take(pa.array(piece.rows[part] - first))
                 if filling is not None:
-                    rows = filling.filled(rows, piece.keys[part])
+                    rows = filling.filled(rows, piece.keys[part], part)
                 if piece.row_ids is not None:
                     ids = piece.row_ids[part]
                     rows = rows.append_column(ROW_ID_NAME, pa.array(ids, mask=ids < 0))
@@ -111,24 +149,23 @@ class WriteTask:
 class _Filling:
     """Fills in what rows were sent without, from earlier changes of the batch and the table."""
 
-    def __init__(self, task: WriteTask, batch: Newest) -> None:
+    def __init__(self, task: WriteTask, donors: Donors) -> None:
         self._task = task
-        self._batch = batch
+        self._donors = donors
         self._held: dict[str, tuple[Ints, Ints]] = {}  # sorted keys of a file, and their rows
         self._read: dict[tuple[str, str], list[tuple[int, pa.Array]]] = {}
 
-    def filled(self, rows: pa.Table, keys: Ints) -> pa.Table:
+    def filled(self, rows: pa.Table, keys: Ints, part: slice) -> pa.Table:
         held = [(file.path, self._places(file.path, keys)) for file in self._task.table_rows]
-        for name in self._batch.donors:
-            lacking = self._batch.lacking[name][keys]
-            if not lacking.any():
+        for name, donors_of_all in self._donors.by_column.items():
+            donors = donors_of_all[part]
+            if (donors == NOWHERE).all():
                 continue
-            donors = self._batch.donors[name][keys]
             column = rows.column(name).combine_chunks()
             for path, at in held:
-                asked = np.where(lacking & (donors == FROM_TABLE), at, -1)
+                asked = np.where(donors == FROM_TABLE, at, -1)
                 column = self._taken(column, path, name, asked)
-            column = self._from_batch(column, name, np.where(lacking, donors, -1))
+            column = self._from_batch(column, name, donors)
             rows = rows.set_column(rows.schema.get_field_index(name), rows.field(name), column)
         return rows
 
@@ -142,9 +179,9 @@ class _Filling:
         at = np.minimum(np.searchsorted(held, keys), len(held) - 1)
         return np.where(held[at] == keys, order[at], -1)
 
-    def _from_batch(self, column: pa.Array, name: str, donors: Ints) -> pa.Array:
+    def _from_batch(self, column: pa.Array, name: str, donors: Indexes) -> pa.Array:
         """Take values from earlier changes of the batch, which may be of another chunk."""
-        places = self._batch.all_places
+        places = self._donors.places
         for number in np.unique(places.chunk[donors[donors >= 0]]):
             mine = donors >= 0
             mine[mine] = places.chunk[donors[mine]] == number
