@@ -31,6 +31,7 @@ NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DIGITS = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WIDE = Context(prec=60)
 _LOSSY = "its value would change"
+_FINER = "Declare the column as `string` and cast it in a `select`"
 
 
 class MisfitError(ValueError):
@@ -208,7 +209,9 @@ def _timestamp(kind: pa.DataType) -> Convert:
         # Arrow's converter takes whole numbers of the type's own unit for timestamps.
         units, left = divmod(nanos_since_epoch(text), nanos)
         if left:
-            raise MisfitError(text, f"{type_name(kind)}: it has more than {digits} decimals")
+            raise MisfitError(
+                text, f"{type_name(kind)}: it has more than {digits} decimals. {_FINER}"
+            )
         if not -(1 << 63) <= units < 1 << 63:  # nanoseconds go from 1677 to 2262
             raise ValueError(text)
         return units

@@ -172,6 +172,13 @@ DAY_LIST = array({"type": "int32", "name": "io.debezium.time.Date", "version": 1
 BEYOND = [
     (of("int64", "io.debezium.time.MicroTimestamp"), 9223372036825200000, "timestamp[us]"),
     (of("string", "io.debezium.time.ZonedTimestamp"), "-infinity", "timestamp[us, tz=UTC]"),
+    (
+        of("string", "io.debezium.time.ZonedTimestamp"),
+        "2024-02-29T10:34:56.1234567Z",
+        "timestamp[us, tz=UTC]",
+    ),
+    (of("int64", "io.debezium.time.NanoTimestamp"), 1709210096789012300, "timestamp[us]"),
+    (of("int64", "io.debezium.time.NanoTimestamp"), -1, "timestamp[us]"),
     (of("int32", "io.debezium.time.Date"), -622191234, "date32[day]"),
     (of("string", "io.debezium.time.IsoDate"), "+292269055-12-02Z", "date32[day]"),
     (DAY_LIST, [19782, -622191234], "list<item: date32[day]>"),

@@ -104,13 +104,13 @@ def one(value: str, kind: str) -> Any:
             '"2024-01-02T12:00:05.123456789Z"',
             "timestamp",
             "column 'a': '2024-01-02T12:00:05.123456789Z' is not a timestamp: it has more than 6 "
-            "decimals",
+            "decimals. Declare the column as `string` and cast it in a `select`",
         ),
         (
             '"1969-12-31T23:59:59.9999999Z"',
             "timestamp",
             "column 'a': '1969-12-31T23:59:59.9999999Z' is not a timestamp: it has more than 6 "
-            "decimals",
+            "decimals. Declare the column as `string` and cast it in a `select`",
         ),
         (
             '"0000-01-01T00:00:00Z"',

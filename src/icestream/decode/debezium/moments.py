@@ -1,7 +1,8 @@
 """Dates, times and timestamps, of the many ways in which Debezium writes them.
 
-What no table can hold (infinity, years past 9999) is null. A time of day is text: Spark has no type
-for it, MySQL's may be negative or longer than a day, and PostgreSQL has 24:00.
+What no table can hold (infinity, years past 9999, fractions of a microsecond) is null. A time of
+day is text: Spark has no type for it, MySQL's may be negative or longer than a day, and PostgreSQL
+has 24:00.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.decode.debezium.faults import OddValueError
-from icestream.decode.moments import micros_since_epoch, parse_date
+from icestream.decode.moments import nanos_since_epoch, parse_date
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,16 +61,11 @@ def micros(array: pa.Array) -> pa.Array:
 
 
 def nanos(array: pa.Array) -> pa.Array:
-    """Read nanoseconds since 1970; a fraction of a microsecond, which no table holds, is refused.
-
-    Raises:
-        OddValueError: one has such a fraction.
-    """
-    try:
-        return array.cast(pa.timestamp("ns")).cast(_LOCAL)
-    except pa.ArrowInvalid:
-        odd = next(value for value in array.to_pylist() if value is not None and value % 1000)
-        raise OddValueError(odd, "a timestamp of whole microseconds, in nanoseconds") from None
+    """Read nanoseconds since 1970; one with a fraction of a microsecond is null."""
+    moments = array.cast(pa.timestamp("ns"))
+    whole = moments.cast(_LOCAL, safe=False)
+    is_exact = pc.equal(whole.cast(pa.timestamp("ns")), moments)
+    return pc.if_else(is_exact, whole, pa.scalar(None, _LOCAL))
 
 
 def zoned(array: pa.Array) -> pa.Array:
@@ -123,9 +119,10 @@ def _moment(text: str) -> int | None:
     if _is_beyond(text):
         return None
     try:
-        return micros_since_epoch(text)
+        micros, left = divmod(nanos_since_epoch(text), 1000)
     except ValueError:
         raise OddValueError(text, "a timestamp") from None
+    return None if left else micros
 
 
 def _is_beyond(text: str) -> bool:
