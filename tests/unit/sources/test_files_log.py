@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from icestream.errors import CorruptStateError, SourceChangedError, SupersededError
+from icestream.errors import SourceChangedError
 from icestream.sources.files import FilesOptions, FilesSource
 from icestream.sources.files.listing import FileEntry, look_at
 from icestream.testing.source_suite import rows_of
@@ -274,48 +274,6 @@ def test_lost_log_is_named_if_the_folder_does_not_show_what_was_read(tmp_path: P
     )
 
 
-def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
-    source = quick(tmp_path)
-    put(tmp_path, "a")
-    here = read_all(source)
-    put(tmp_path, "b")
-    source.newest(here)
-    first, second = sorted((tmp_path / ".state/files" / here["log"]).iterdir())
-    todo = (
-        "\n  Restore it from a backup, or remove the folder: if the files that were read are "
-        "still in place,\n  the log is rebuilt from them."
-    )
-
-    kept = first.read_bytes()
-    first.unlink()
-    with pytest.raises(CorruptStateError) as missing:
-        quick(tmp_path).newest(here)
-    first.write_bytes(kept[:-20])
-    with pytest.raises(CorruptStateError) as broken:
-        quick(tmp_path).newest(here)
-
-    assert str(missing.value) == (
-        f"the log of files {second} can't be read: its files 0 to 0 are missing{todo}"
-    )
-    assert broken.value.what.startswith(f"the log of files {first} can't be read: ")
-
-
-def test_second_process_that_appends_to_the_log_is_refused(tmp_path: Path) -> None:
-    one, other = quick(tmp_path), quick(tmp_path)
-    here = one.first()
-    put(tmp_path, "a")
-    assert other.newest(here) != here
-
-    with pytest.raises(SupersededError) as caught:
-        one.newest(here)
-
-    assert str(caught.value) == (
-        "another process has written 000000000000.jsonl of the log of files "
-        f"{tmp_path}/.state/files/{here['log']}\n"
-        "  Run one instance of a pipeline at a time."
-    )
-
-
 def test_offset_of_an_older_version_is_refused(tmp_path: Path) -> None:
     old = {"arrived_ns": 1, "path": "a", "mtime_ns": 1, "files": 1, "checksum": "0f"}
 
@@ -328,116 +286,6 @@ def test_offset_of_an_older_version_is_refused(tmp_path: Path) -> None:
         "  Start over with `icestream run --start-over`, with the files that were read already "
         "moved out of the folder."
     )
-
-
-def test_committed_files_are_folded_and_stay_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 3)
-    source = quick(tmp_path)
-    here = source.first()
-    for number in range(10):
-        put(tmp_path, f"{number}")
-        here = source.newest(here)
-        source.committed(here, 1)
-    log = tmp_path / ".state/files" / here["log"]
-    assert len(list(log.iterdir())) <= 5
-
-    put(tmp_path, "new")
-    restarted = quick(tmp_path)
-
-    assert values(restarted, here, restarted.newest(here)) == ["new"]
-
-
-def read_and_remove(source: FilesSource, folder: Path, here: Position, count: int) -> Position:
-    for number in range(count):
-        path = put(folder, f"{number}")
-        here = source.newest(here)
-        source.committed(here, 1)
-        path.unlink()
-    return here
-
-
-def known_names(folder: Path, here: Position) -> int:
-    [seen] = (folder / ".state/files" / str(here["log"])).glob("*.seen")
-    return seen.stat().st_size // 16
-
-
-@pytest.fixture
-def few_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 1)
-    monkeypatch.setattr("icestream.sources.files.log.REMEMBERED_FILES", 4)
-
-
-@pytest.mark.usefixtures("few_remembered")
-def test_only_files_that_are_gone_are_forgotten_and_only_past_a_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
-    source = quick(tmp_path)
-    put(tmp_path, "stays")
-    here = read_and_remove(source, tmp_path, source.newest(source.first()), 20)
-
-    assert known_names(tmp_path, here) <= 6
-    assert quick(tmp_path).newest(here) == here
-
-
-@pytest.mark.usefixtures("few_remembered")
-def test_file_that_a_listing_misses_is_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = quick(tmp_path)
-    put(tmp_path, "missed")
-    here = read_and_remove(source, tmp_path, source.newest(source.first()), 10)
-    with monkeypatch.context() as patched:
-        patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: ["new"])
-        put(tmp_path, "new")
-        here = source.newest(here)
-        source.committed(here, 1)
-
-    assert known_names(tmp_path, here) == 12
-    assert source.newest(here) == here
-
-
-@pytest.mark.usefixtures("few_remembered")
-def test_file_that_returns_within_the_hour_is_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = quick(tmp_path)
-    path = put(tmp_path, "a")
-    here = read_and_remove(source, tmp_path, source.newest(source.first()), 10)
-    with monkeypatch.context() as patched:
-        patched.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
-        path.rename(tmp_path / ".a")
-        put(tmp_path, "b")
-        here = source.newest(here)  # the hour begins
-    (tmp_path / ".a").rename(path)
-    assert source.newest(here) == here
-    path.rename(tmp_path / ".a")
-    monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
-    assert source.newest(here) == here  # the hour ends, and `a` is gone once more
-    (tmp_path / ".a").rename(path)
-
-    assert source.newest(here) == here
-
-
-@pytest.mark.usefixtures("few_remembered")
-def test_empty_listing_makes_nothing_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
-    source = quick(tmp_path)
-    here = source.first()
-    for number in range(10):
-        put(tmp_path, f"{number}")
-        here = source.newest(here)
-        source.committed(here, 1)
-    with monkeypatch.context() as patched:
-        patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: [])
-        for _ in range(3):
-            source.newest(here)
-
-    assert source.newest(here) == here
 
 
 def test_starting_over_reads_every_file_again_and_removes_the_old_log(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ is all that is needed to recognise a file that was read.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
+import uuid
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -162,7 +164,7 @@ class FileLog:
     def _load(self) -> None:
         folded = 0
         for path in sorted(self.folder.glob("*.seen"))[-1:]:
-            self.seen = SeenFiles.from_bytes(path.read_bytes())
+            self.seen = SeenFiles.from_bytes(self._content(path))
             self.count = folded = int(path.stem)
         for path in sorted(self.folder.glob("*.jsonl")):
             first = int(path.stem)
@@ -204,34 +206,42 @@ class FileLog:
 
     def _read(self, path: Path) -> tuple[int, list[FileEntry]]:
         try:
-            head, *lines = path.read_text(encoding="ascii").splitlines()
+            head, *lines = self._content(path).decode("ascii").splitlines()
             entries = [FileEntry(*json.loads(line)) for line in lines]
             return int(json.loads(head)["checksum"], 16), entries
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise self._corrupt(path, str(exc)) from exc
 
+    def _content(self, path: Path) -> bytes:
+        content = path.read_bytes()
+        if not content:
+            raise CorruptStateError(
+                f"the log of files has an empty file, {path}: the process that created it has "
+                "stopped, or is still writing it",
+                todo="Make sure that no other instance of the pipeline is running, and remove the "
+                "file. Nothing refers to it yet.",
+            )
+        return content
+
     def _create(self, path: Path, content: bytes) -> None:
         """Write a file that nobody changes any more; it is there as a whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
+        # Processes in different containers may have the same id.
+        fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(fresh, path)
+            _move_to_new_name(fresh, path)
         except FileExistsError as exc:
             raise SupersededError(
                 f"another process has written {path.name} of the log of files {self.folder}",
                 todo="Run one instance of a pipeline at a time.",
             ) from exc
         finally:
-            fresh.unlink()
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            fresh.unlink(missing_ok=True)
+        _sync_folder(self.folder)
 
     def _corrupt(self, path: Path, why: str) -> CorruptStateError:
         return CorruptStateError(
@@ -300,6 +310,36 @@ class SeenFiles:
     def _set(self, names: NDArray[np.uint64], contents: NDArray[np.uint64]) -> None:
         order = np.argsort(names)
         self._names, self._contents = names[order], contents[order]
+
+
+def _move_to_new_name(fresh: Path, path: Path) -> None:
+    """Give a file another name; `FileExistsError` if a file, also another process's, has it."""
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # SMB, exFAT and some FUSE file systems have no hard links. There, the name is taken by an
+        # empty file first. A crash before the rename leaves that, and the next start reports it:
+        # to remove it unasked could let two processes write the same segment.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            fresh.replace(path)
+        except OSError:
+            path.unlink()
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as exc:
+        # Some network file systems cannot sync folders; they write names at once.
+        if exc.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}:
+            raise
+    finally:
+        os.close(handle)
 
 
 def _sum(entries: Iterable[FileEntry]) -> int:
