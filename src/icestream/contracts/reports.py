@@ -5,7 +5,8 @@ result runs out of memory; an accumulator update that fails is only logged. Rows
 missing would then never be committed although the batch counts as written. So every job that
 gathers reports says how many there must be, and a missing or repeated one is an error.
 
-Reports are for counts and file names. What grows with the rows goes to a file.
+Reports are for counts, file names and little else: what grows with the rows goes to a file once it
+is more than a megabyte or so.
 """
 
 from __future__ import annotations

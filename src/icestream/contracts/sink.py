@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class WrittenFile:
     """A file that a task wrote and nobody committed yet.
 
-    `what` is a JSON object that only the sink understands.
+    `what` is for the sink alone: JSON for a data file; rows that are staged may add bytes.
     """
 
     rows: int

@@ -35,4 +35,6 @@ def for_each(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Resu
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(AT_ONCE, len(items)), "icestream-store") as pool:
-        return list(pool.map(work, items))
+        # Not `pool.map`, which cancels what has not begun when one fails.
+        futures = [pool.submit(work, item) for item in items]
+    return [future.result() for future in futures]
