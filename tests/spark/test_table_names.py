@@ -30,17 +30,22 @@ def entries(lake: Lake) -> set[str]:
     return {str(path) for path in beside} - {str(lake.state)}
 
 
-def block(*table: str) -> Any:
-    made = changes("shop.orders", {"id": pa.int64()}, [{"id": 1}], key=("id",))
+def block(*table: str, **shape_options: Any) -> Any:
+    made = changes("shop.orders", {"id": pa.int64()}, [{"id": 1}], key=("id",), **shape_options)
     shape = replace(shape_of(made.schema), table=table)
     return made.replace_schema_metadata(shape.on(pa.schema(list(made.schema))).metadata)
 
 
-@pytest.mark.parametrize("table", [("shop", "../../x"), ("../../../shop", "x")])
-def test_source_table_named_like_a_path_is_not_mirrored(lake: Lake, table: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("table", "is_tombstones"),
+    [(("shop", "../../x"), False), (("../../../shop", "x"), False), (("shop", "../../x"), True)],
+)
+def test_source_table_named_like_a_path_is_not_mirrored(
+    lake: Lake, table: tuple[str, str], *, is_tombstones: bool
+) -> None:
     before = entries(lake)
     with pytest.raises(SchemaMismatchError) as caught:
-        lake.run(mirror(lake, ScriptedChanges([block(*table)])))
+        lake.run(mirror(lake, ScriptedChanges([block(*table, is_tombstones=is_tombstones)])))
 
     name = ".".join(table)
     assert str(caught.value) == (
