@@ -322,8 +322,11 @@ def _fractions_are_exact(data: Bytes, begins: Ints) -> bool:
     ends = _run_ends(data, begins, b"0123456789")
     if ends is None:
         return False
-    # Most long numbers are integers.
-    begins = begins[np.isin(data[np.minimum(ends, len(data) - 1)], list(b".eE"))]
+    # Most long numbers are integers: no point within the first digits, nor behind the last.
+    is_fraction = np.isin(data[np.minimum(ends, len(data) - 1)], list(b".eE"))
+    for step in range(_LONG):
+        is_fraction |= data[begins + step] == _DOT
+    begins = begins[is_fraction]
     ends = _run_ends(data, begins, b"0123456789.eE+-")
     if ends is None:
         return False

@@ -162,12 +162,27 @@ class JsonDecoder(BlockDecoder):
         if not found:
             return {}
         seen = str(found)
+        known = self._inferred.get(seen)
         is_exact = doubles_are_exact(text, doubles_in([table.column(name) for name in found]))
-        if seen not in self._inferred or not is_exact:
+        if known is not None and is_exact and _are_moments(table, known):
+            return known
+        new = unknown_fields(columns, _infer(values.to_pylist()))
+        if is_exact:
             if len(self._inferred) >= _MOST_SHAPES:
                 self._inferred.clear()
-            self._inferred[seen] = unknown_fields(columns, _infer(values.to_pylist()))
-        return self._inferred[seen]
+            self._inferred[seen] = new
+        return new
+
+
+def _are_moments(table: pa.Table, kinds: dict[str, pa.DataType]) -> bool:
+    """Tell whether texts of columns that were inferred as timestamps are timestamps again."""
+    try:
+        for name, kind in kinds.items():
+            if pa.types.is_timestamp(kind) and table.schema.field(name).type == pa.string():
+                table.column(name).cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 class _Shape:

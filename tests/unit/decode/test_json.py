@@ -262,6 +262,25 @@ def test_names_that_differ_by_case_are_two_columns() -> None:
     assert decoded.rows.to_pylist() == [{"id": 1, "ID": 2}]
 
 
+@pytest.mark.parametrize(
+    "number", ["8388608.000000001", "12345678901234567.8", "0.1234567890123456789"]
+)
+def test_new_field_whose_digits_no_double_holds_is_text(number: str) -> None:
+    decoder = JsonDecoder()
+    for sent in ("1.5", number):
+        values = pa.array([b'{"id": 1, "a": %s}' % sent.encode()], pa.binary())
+        decoded = decoder.decode(values, parse_ddl("id int"))
+    assert decoded.new_fields == {"a": pa.string()}
+
+
+def test_new_timestamp_with_digits_beyond_microseconds_is_text() -> None:
+    decoder = JsonDecoder()
+    for sent, kind in [("123456000", pa.timestamp("us")), ("123456789", pa.string())]:
+        value = b'{"id": 1, "a": "2024-01-02T03:04:05.%s"}' % sent.encode()
+        decoded = decoder.decode(pa.array([value], pa.binary()), parse_ddl("id int"))
+        assert decoded.new_fields == {"a": kind}
+
+
 def test_new_fields_are_reported_with_their_types() -> None:
     values: list[bytes | None] = [
         b'{"a": 1, "i": 1, "f": 1, "z": "2024-01-02T03:04:05Z", "n": null, "e": {}, "l": []}',
