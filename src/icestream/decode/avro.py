@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import struct
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import fastavro
-import fastavro.read as compiled_reader
 import numpy as np
 import pyarrow as pa
 from fastavro import _read_py as plain_reader
@@ -16,7 +15,7 @@ from fastavro.schema import SchemaParseException
 
 from icestream.contracts.decoder import Decoder
 from icestream.contracts.records import Decoded
-from icestream.decode.avro_types import AvroFields
+from icestream.decode.avro_types import AvroFields, reader_arguments
 from icestream.decode.blocks import NO_VALUE, BadValueError, empty_rows
 from icestream.decode.exact import cast_exactly
 from icestream.decode.inference import merge_fields, unknown_fields
@@ -42,23 +41,7 @@ SCHEMA_FAULTS = (
     TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 _CAST_FAULTS = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
-
-
-_EXACT = Context(prec=1_000_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
-_LARGEST_SCALE = 100_000
-
-
-def _read_decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:  # noqa: ARG001
-    scale = writer.get("scale", 0)
-    if abs(scale) > _LARGEST_SCALE:
-        raise ValueError(f"a scale of {scale}")
-    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
-
-
-# fastavro's own would round a number to the digits that its schema promises.
-for _module in (compiled_reader, plain_reader):
-    for _kind in ("bytes-decimal", "fixed-decimal"):
-        _module.LOGICAL_READERS[_kind] = _read_decimal
+_ARGUMENTS = reader_arguments()
 
 
 class _Writer:
@@ -118,10 +101,7 @@ def read_record(
     stream = io.BytesIO(value)
     stream.seek(offset)
     try:
-        # A value of a union of several named types comes with the name of its own.
-        record: Any = read(
-            stream, parsed, None, return_named_type=True, return_named_type_override=True
-        )
+        record: Any = read(stream, parsed, None, **_ARGUMENTS)
         for name, change in (adapt or {}).items():
             record[name] = change(record[name])
     except RecursionError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,6 +35,32 @@ _LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
+
+
+_EXACT = Context(prec=1_000_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_LARGEST_SCALE = 100_000
+
+
+def _read_decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:  # noqa: ARG001
+    scale = writer.get("scale", 0)
+    if abs(scale) > _LARGEST_SCALE:
+        raise ValueError(f"a scale of {scale}")
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
+
+
+def reader_arguments() -> dict[str, bool]:
+    """Make fastavro read decimals exactly, and return the arguments that its readers need.
+
+    Its own way rounds a number to the digits that the schema promises. With these arguments, a
+    value of a union of several named types comes with the name of its own.
+    """
+    import fastavro.read as compiled_reader
+    from fastavro import _read_py as plain_reader
+
+    for module in (compiled_reader, plain_reader):
+        for kind in ("bytes-decimal", "fixed-decimal"):
+            module.LOGICAL_READERS[kind] = _read_decimal
+    return {"return_named_type": True, "return_named_type_override": True}
 
 
 class AvroFields:

@@ -12,6 +12,9 @@ import pytest
 
 from icestream.decode.avro import AvroDecoder
 from icestream.decode.registry import AvroSchema, Registry, RegistryOptions
+from icestream.errors import BadRecordError
+from icestream.sources.files.avro import read_avro
+from icestream.sources.files.opened import FilePart
 
 SCHEMA: dict[str, Any] = {
     "type": "record",
@@ -276,3 +279,26 @@ def test_record_that_names_a_schema_of_no_use_is_bad(schema: Any, reason: str) -
     text = f"its schema can't be used: {reason}"
     assert [why for _, why in decoded.bad] == [text, text]
     assert decoder.infer([value]) == pa.schema([])
+
+
+def test_file_keeps_decimals_and_the_names_of_union_branches() -> None:
+    def record(name: str) -> dict[str, Any]:
+        return {"type": "record", "name": name, "fields": [{"name": "x", "type": "int"}]}
+
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    union = {"name": "a", "type": ["null", record("R"), record("S")]}
+    schema = {"type": "record", "name": "r", "fields": [union, {"name": "d", "type": decimal}]}
+
+    def read(number: str) -> list[Any]:
+        file = io.BytesIO()
+        wider = {**decimal, "precision": 9}
+        told = {**schema, "fields": [union, {"name": "d", "type": wider}]}
+        row = {"a": ("S", {"x": 1}), "d": Decimal(number)}
+        fastavro.writer(file, fastavro.parse_schema(told), [row])
+        written = file.getvalue().replace(b'"precision": 9', b'"precision": 4')
+        batches = read_avro(io.BytesIO(written), FilePart("x", 0, 0), "x", None)
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    assert read("12.34") == [{"a": '{"S":{"x":1}}', "d": Decimal("12.34")}]
+    with pytest.raises(BadRecordError, match=r"file 'x' cannot be read as avro: .*precision"):
+        read("12345.67")

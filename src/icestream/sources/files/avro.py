@@ -113,7 +113,11 @@ def read_avro(
     reader = _reader(_Blocks(file, part, name) if part.start or part.end else file, name)
     fields = _fields(reader)
     while records := _next_records(reader, name):
-        yield fit_file(_batch(records, fields), schema, name)
+        try:
+            batch = _batch(records, fields)
+        except pa.ArrowInvalid as exc:  # a decimal with more digits than its schema promises
+            raise unreadable(name, "avro", exc) from exc
+        yield fit_file(batch, schema, name)
 
 
 class _Blocks:
@@ -147,8 +151,11 @@ def _block_extents(file: IO[bytes], name: str) -> Iterator[tuple[int, int, int]]
 
 
 def _reader(file: Any, name: str) -> Any:
+    from icestream.decode.avro_types import reader_arguments
+
+    fastavro = _fastavro()
     try:
-        return _fastavro().reader(file)
+        return fastavro.reader(file, **reader_arguments())
     except _FAULTS as exc:
         raise unreadable(name, "avro", exc) from exc
 
