@@ -9,6 +9,7 @@ import pytest
 
 from icestream.decode.json import JsonDecoder
 from icestream.plan.plan import Batching
+from icestream.sinks.iceberg.modes.upsert.worker_cache import worker_cache
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -67,12 +68,13 @@ def test_pain_08_upsert_looks_only_into_files_that_can_hold_its_keys(lake: Lake)
     for first in (0, 1000, 2000):
         add(source, *({"id": first + n, "name": "a"} for n in range(100)))
         lake.run(upsert(lake, source))
-    indexes = lake.state / "pipelines" / "events" / "cache" / "keys"
-    for path in indexes.glob("*"):
+    table = lake.catalog.client().load_table("db.events")
+    indexes = worker_cache() / "keys" / str(table.metadata.table_uuid)
+    for path in indexes.glob("*.keys"):
         path.unlink()
     add(source, {"id": 2050, "name": "b"}, {"id": 5000, "name": "new"})
     lake.run(upsert(lake, source))
-    assert len(list(indexes.iterdir())) == 1
+    assert len(list(indexes.glob("*.keys"))) == 1
     assert found(lake)[-51:-49] == [(2050, "b"), (2051, "a")]
 
 
