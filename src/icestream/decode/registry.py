@@ -32,9 +32,11 @@ _LARGEST_ID = (1 << 31) - 1
 # is asked for again this long, and from then on once in a while.
 _PATIENCE_SECS = 3.0
 _PAUSE_SECS = 0.2
-# Ids of no schema at all, which a broken producer may write, cost the whole wait once a minute.
-_IMPATIENT_SECS = 60.0
+# An id of no schema at all, which a broken producer may write, costs the whole wait once; and a few
+# such ids a minute do, not each of thousands.
+_MOST_WAITS, _WAITS_SECS = 5, 60.0
 _ASK_AGAIN_SECS = 5.0
+_MOST_MISSING = 1000
 
 
 class RegistryOptions(Options):
@@ -67,9 +69,8 @@ _Login = tuple[str, str | None, str | None]
 # see other schemas.
 _clients: dict[_Login, SchemaRegistryClient] = {}
 _schemas: dict[tuple[_Login, int], AvroSchema | str] = {}
-# When an unknown id was asked for last, and until when nobody waits for one.
+# When an unknown id was asked for last; the oldest are forgotten.
 _missing: dict[tuple[_Login, int], float] = {}
-_impatient_until: dict[_Login, float] = {}
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
@@ -125,13 +126,15 @@ class Registry:
     def _fetched(self, schema_id: int) -> AvroSchema | str:
         """Fetch a schema, waiting a while for one that the registry does not know yet."""
         missing = f"schema id {schema_id} is not in the registry"
-        login, now = self._login(), time.monotonic()
-        if (
-            schema_id > _LARGEST_ID
-            or now - _missing.get((login, schema_id), -1e9) < _ASK_AGAIN_SECS
-        ):
+        key, now = (self._login(), schema_id), time.monotonic()
+        asked = _missing.get(key)
+        if schema_id > _LARGEST_ID or (asked is not None and now - asked < _ASK_AGAIN_SECS):
             raise BadValueError(missing)
-        deadline = now + _PATIENCE_SECS if now >= _impatient_until.get(login, now) else now
+        recent = sum(
+            key[0] == login and now - at < _WAITS_SECS for (login, _), at in _missing.items()
+        )
+        is_patient = asked is None and recent < _MOST_WAITS
+        deadline = now + _PATIENCE_SECS if is_patient else now
         while True:
             try:
                 found = self._read(self._ask(lambda client: client.get_schema(schema_id)))
@@ -141,8 +144,10 @@ class Registry:
                 time.sleep(_PAUSE_SECS)
             else:
                 return f"schema id {schema_id} {found}" if isinstance(found, str) else found
-        _missing[login, schema_id] = now = time.monotonic()
-        _impatient_until[login] = now + _IMPATIENT_SECS
+        _missing.pop(key, None)
+        _missing[key] = time.monotonic()
+        if len(_missing) > _MOST_MISSING:
+            _missing.pop(next(iter(_missing)), None)
         raise BadValueError(missing)
 
     def _read(self, schema: Schema) -> AvroSchema | str:

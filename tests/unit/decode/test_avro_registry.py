@@ -123,11 +123,23 @@ def test_schema_that_is_registered_later_is_found_by_the_next_batch(
     assert small.asked[path_of(2)] == asked + 1, "a schema is asked for once"
 
 
-def test_ids_of_no_schema_cost_one_wait_together(small: SmallRegistry) -> None:
+def test_one_id_of_no_schema_does_not_keep_another_from_being_waited_for(
+    small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(RegistryOptions(url=small.url))
+    assert len(decode(registry, 50).bad) == 1
+    monkeypatch.setattr(registry_module, "_PATIENCE_SECS", 60.0)
+    small.schemas[path_of(51)] = {"schema": json.dumps(AVRO)}
+    small.appear_after[path_of(51)] = 3
+
+    assert decode(registry, 51).rows.to_pylist() == [{"id": 7}]
+
+
+def test_ids_of_no_schema_cost_few_waits_together(small: SmallRegistry) -> None:
     decoded = decode(Registry(RegistryOptions(url=small.url)), *range(100, 200), 2**32 - 1)
 
     assert len(decoded.bad) == 101
-    assert all(small.asked[path_of(number)] == 1 for number in range(101, 200))
+    assert all(small.asked[path_of(number)] == 1 for number in range(105, 200))
     assert small.asked[path_of(2**32 - 1)] == 0
 
 
