@@ -131,7 +131,7 @@ class Registry:
         if schema_id > _LARGEST_ID or (asked is not None and now - asked < _ASK_AGAIN_SECS):
             raise BadValueError(missing)
         recent = sum(
-            key[0] == login and now - at < _WAITS_SECS for (login, _), at in _missing.items()
+            key[0] == login and now - at < _WAITS_SECS for (login, _), at in [*_missing.items()]
         )
         is_patient = asked is None and recent < _MOST_WAITS
         deadline = now + _PATIENCE_SECS if is_patient else now
