@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.fixtures.fan_outs import ids, planned, row, scripted, tables
 from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, rows, snapshot
 
-from icestream.errors import AttentionError, BadRecordError, ForeignTableError
+from icestream.errors import AttentionError, BadRecordError, ConnectorError, ForeignTableError
 from icestream.metrics.events import RecordsFailed
 from icestream.testing.scripted_changes import ScriptedChanges, changes
 
@@ -166,3 +167,21 @@ def test_mirror_replaces_no_table_that_somebody_else_created(lake: Lake) -> None
     assert rows(lake) == [order(7, "theirs")]
     lake.run(mirror(lake, source, allowed_tables=("shop.*",)))
     assert rows(lake) == [order(1, "ours"), order(2, "ours")]
+
+
+def test_mirror_starts_beside_a_foreign_table_that_cannot_be_read(payroll: Lake) -> None:
+    table = payroll.catalog.client().load_table(("hr", "payroll"))
+    Path(table.metadata_location.removeprefix("file:")).unlink()
+
+    payroll.run(mirror(payroll, ScriptedChanges([snapshot(order(1))])))
+
+    assert [one["id"] for one in rows(payroll)] == [1]
+
+
+def test_unreadable_table_in_the_namespace_of_the_file_stops_the_start(payroll: Lake) -> None:
+    table = payroll.catalog.client().load_table(("db", "payroll"))
+    Path(table.metadata_location.removeprefix("file:")).unlink()
+
+    with pytest.raises(ConnectorError, match="the catalog refused the table"):
+        payroll.run(planned(payroll, scripted(row(1, "a"))))
+    assert tables(payroll) == ["payroll"]

@@ -14,7 +14,9 @@ from icestream.contracts.sink import LostRows
 from icestream.errors import (
     AttentionError,
     CheckpointLostError,
+    ConnectorError,
     ForeignTableError,
+    RefusedError,
     SchemaMismatchError,
     TransientError,
 )
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.identifiers import Identifier
     from icestream.contracts.mark import BatchMark
-    from icestream.errors import ConnectorError
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.sink import IcebergSink
@@ -146,10 +147,26 @@ class Tables:
     def _find(self) -> None:
         """Look through the namespace for tables with a mark of the pipeline."""
         found = sorted(self._there())
-        sinks = dict(zip(found, self.each(self._opened, found), strict=True))
+        open_one = self._opened if self._options.namespace else self._opened_if_readable
+        opened = zip(found, self.each(open_one, found), strict=True)
+        sinks = {name: sink for name, sink in opened if sink is not None}
         self._strangers = [mark for sink in sinks.values() for mark in sink.foreign_marks()]
         self._sinks = {name: sink for name, sink in sinks.items() if sink.last_mark() is not None}
         self.kept.recover(frozenset(self._sinks))
+
+    def _opened_if_readable(self, table: Identifier) -> IcebergSink | None:
+        """Open a table of a namespace that the file does not name; None if it can't be read.
+
+        A catalog may hold tables of other teams, without their files or in buckets that we may
+        not read. If one of them is ours, `refuse_stranger` stops the first batch with rows for it.
+        """
+        try:
+            return self._opened(table)
+        except TransientError:
+            raise
+        except (ConnectorError, RefusedError) as exc:
+            logger.warning("skipping table %s, which cannot be read: %s", ".".join(table), exc.what)
+            return None
 
     def _there(self) -> Iterable[Identifier]:
         from pyiceberg.exceptions import NoSuchNamespaceError
