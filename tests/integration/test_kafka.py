@@ -452,3 +452,24 @@ def test_consumer_that_is_used_again_reads_no_record_of_the_span_before(
     assert values(source, first, end) == [b"%d" % number for number in range(100)]
     assert values(source, twenty, sixty) == [b"%d" % number for number in range(20, 60)]
     assert values(source, first, twenty) == [b"%d" % number for number in range(20)]
+
+
+def test_batches_of_large_records_are_bounded_by_bytes(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic(partitions=2)
+    small, large = [f"{n}" for n in range(3_000)], [f"{n}".zfill(20_000) for n in range(300)]
+    for partition in range(2):
+        kafka_broker.produce(topic, small, partition=partition)
+        kafka_broker.produce(topic, large, partition=partition)
+    source = source_of(kafka_broker, topic, max_batch_mb=1)
+    here, newest, sizes, seen = source.first(), source.newest(source.first()), [], []
+    while here != newest:
+        end = source.cap(here, newest, 1_000_000)
+        read = values(source, here, end)
+        sizes.append(sum(map(len, read)))
+        seen += read
+        here = end
+    source.close()
+
+    assert sorted(seen) == sorted(each.encode() for each in 2 * (small + large))
+    assert max(sizes) < 2 << 20, sizes
+    assert len(sizes) < 60, "batches of small records stay large"

@@ -124,6 +124,12 @@ class KafkaOptions(Options):
     include: tuple[Extra, ...] = Field(
         (), description="Facts of a record to add as columns `kafka_key`, `kafka_headers`, ..."
     )
+    max_batch_mb: int = Field(
+        1024,
+        ge=1,
+        description="About how many MiB of records one batch takes at most, beside the sink's "
+        "`max_batch_rows`. The size of records is estimated from samples.",
+    )
     options: ClientOptions = Field(
         default_factory=dict,
         description="Settings of librdkafka, such as `security.protocol` or `sasl.username`.",

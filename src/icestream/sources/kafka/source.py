@@ -19,6 +19,7 @@ from icestream.sources.kafka.cluster import Cluster, Topic
 from icestream.sources.kafka.faults import expired, truncated, where_is
 from icestream.sources.kafka.options import KafkaOptions, StartingPlace
 from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
+from icestream.sources.kafka.sampling import RecordSampler, rows_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ class KafkaSource(Source[KafkaOptions]):
 
     def _forget_connection(self) -> None:
         self._cluster: Cluster | None = None
+        self._sampler: RecordSampler | None = None
         self._topics: dict[str, Topic] = {}
         self._lost: set[str] = set()
         self._described_at = float("-inf")
@@ -129,8 +131,19 @@ class KafkaSource(Source[KafkaOptions]):
         return sum(span.rows for span in positions.spans(start, end))
 
     def cap(self, start: Position, end: Position, max_rows: int) -> Position:
-        """Return a position that every partition reaches at the same time."""
-        return positions.cap(start, end, max_rows)
+        """Return a position that every partition reaches at the same time.
+
+        It is at most about `max_batch_mb` away, by the size of records that are sampled.
+        """
+        capped = positions.cap(start, end, max_rows)
+        spans, most_mb = positions.spans(start, capped), self.options.max_batch_mb
+        # So few records fit in any case: Kafka takes none above 1 MiB unless it is told to.
+        if sum(span.rows for span in spans) <= most_mb:
+            return capped
+        if self._sampler is None:
+            self._sampler = RecordSampler(self.options)
+        rows = rows_within(spans, most_mb << 20, self._sampler.mean_bytes)
+        return positions.cap(start, capped, rows)
 
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
         """Cut by partitions, and long partitions further when there are few."""
@@ -198,7 +211,9 @@ class KafkaSource(Source[KafkaOptions]):
         return f"{_count(len(topics), 'topic')}, {_count(partitions, 'partition')}"
 
     def close(self) -> None:
-        """Drop the driver's connection."""
+        """Drop the driver's connections."""
+        if self._sampler is not None:
+            self._sampler.close()
         self._forget_connection()
 
     def _connected(self) -> Cluster:
