@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.waiting import wait_until
 
 from icestream.engine.choices import RunChoices
 from icestream.engine.run import Run
 from icestream.errors import BadRecordError, UnreachableError
-from icestream.metrics.events import PipelineRestarted
-from icestream.plan.plan import Plan, Restart
+from icestream.metrics.events import BatchWritten, PipelineRestarted
+from icestream.plan.plan import Batching, Plan, Restart
 from icestream.testing.scripted import ScriptedOptions, ScriptedSource
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def scripted(name: str, rows: int) -> ScriptedSource:
     return source
 
 
-def run_of(lake: Lake, *pipelines: PipelinePlan) -> Run:
+def run_of(lake: Lake, *pipelines: PipelinePlan, once: bool = True) -> Run:
     plan = Plan(
         path=lake.folder / "icestream.yaml",
         state=lake.state,
@@ -42,7 +43,7 @@ def run_of(lake: Lake, *pipelines: PipelinePlan) -> Run:
         master="local[2]",
         spark_conf={},
     )
-    return Run(plan, RunChoices(once=True), lake.events.append)
+    return Run(plan, RunChoices(once=once), lake.events.append)
 
 
 def test_failing_pipeline_stops_alone_and_its_code_is_the_runs(
@@ -126,3 +127,26 @@ def test_pipelines_that_begin_together_may_share_a_new_namespace_and_table(lake:
 
     assert [runner.error for runner in run.runners] == [None] * 3
     assert sorted(row["id"] for row in lake.rows("shared")) == sorted([0, 1, 2] * 3)
+
+
+def test_pipelines_started_one_by_one_share_the_memory_of_the_driver(lake: Lake) -> None:
+    def planned(name: str, rows: int) -> PipelinePlan:
+        batching = Batching(1, 0.1, 12, lambda running: 12 // running)
+        return lake.plan(scripted(name, rows), name=name, table=name, batching=batching)
+
+    def batch_sizes(name: str) -> list[int]:
+        events = [event for event in lake.events if isinstance(event, BatchWritten)]
+        return [event.rows for event in events if event.pipeline == name]
+
+    started = run_of(lake, planned("idle", 1), once=False)
+    started.start()
+    wait_until(lambda: batch_sizes("idle") == [1], "the first pipeline to wait for rows")
+    for name in ("beside", "alone"):
+        run = run_of(lake, planned(name, 12))
+        run.start()
+        run.wait()
+        started.stop()
+        started.wait()
+
+    assert batch_sizes("beside") == [6, 6]
+    assert batch_sizes("alone") == [12]

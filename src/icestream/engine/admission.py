@@ -29,6 +29,7 @@ class Admission:
     `max_batch_rows`.
 
     Args:
+        running: tells how many pipelines of this process run now, and share the driver's memory.
         target: with a target, everything up to it is admitted at once and nothing after it.
     """
 
@@ -39,11 +40,13 @@ class Admission:
         *,
         target: Position | None = None,
         clock: Callable[[], float] = time.monotonic,
+        running: Callable[[], int] = lambda: 1,
     ) -> None:
         self._source = source
         self._batching = batching
         self._target = target
         self._clock = clock
+        self._running = running
         self._waiting_since: float | None = None
         self.lag = Lag(0, 0.0)
 
@@ -68,7 +71,8 @@ class Admission:
         )
         if not enough:
             return None
-        end = self._source.cap(current, newest, self._batching.max_batch_rows)
+        most_rows = self._batching.most_rows(self._running())
+        end = self._source.cap(current, newest, most_rows)
         # What stays behind has waited as long as we know; the clock goes on for it.
         self._waiting_since = None if end == newest else self._waiting_since
         return end

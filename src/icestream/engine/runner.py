@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
 
+# Every pipeline that runs in this process, whoever started it.
+_running: set[PipelineRunner] = set()
+
 
 class PipelineRunner:
     """One pipeline from start to stop. `run` blocks; `stop` may be called from any thread."""
@@ -89,6 +92,7 @@ class PipelineRunner:
             IcestreamError: a fault that a restart does not mend, or that outlived every restart.
         """
         self.state.make()
+        _running.add(self)
         try:
             with self.state.locked(take_over=self._choices.take_over):
                 self._run_reporting()
@@ -97,6 +101,7 @@ class PipelineRunner:
             self.progress.fail(exc)
             raise
         finally:
+            _running.discard(self)
             self.plan.source.close()
 
     def _run_reporting(self) -> None:
@@ -169,7 +174,12 @@ class PipelineRunner:
         self._columns = Columns(self.plan, self.state)
         if self._choices.once and self._target is None:
             self._target = self.plan.source.newest(self._current)
-        admission = Admission(self.plan.source, self.plan.batching, target=self._target)
+        admission = Admission(
+            self.plan.source,
+            self.plan.batching,
+            target=self._target,
+            running=lambda: len(_running),
+        )
         self.progress.settle("running")
         query: StreamingQuery | None = None
         try:

@@ -1,10 +1,12 @@
 """Sizes batches from memory, so that a backlog cannot exhaust it.
 
 All pipelines of a process share one driver, and a backlog may come to all of them at once: each
-gets its share. An upsert holds some 150 bytes in the driver for each row of a batch (the numbers of
-its keys, and the arrays that sort them), which is well within the 1 KiB that a row is reckoned at.
-With `missing_fields: keep` there are some 16 bytes more for each column that a record lacks, unless
-the same records lack it as another column: a row is reckoned at 4 KiB then, enough for 200 columns.
+gets its share. How many there are is known when a batch is admitted, since pipelines of Python code
+are planned and started one by one. An upsert holds some 150 bytes in the driver for each row of a
+batch (the numbers of its keys, and the arrays that sort them), which is well within the 1 KiB that
+a row is reckoned at. With `missing_fields: keep` there are some 16 bytes more for each column that
+a record lacks, unless the same records lack it as another column: a row is reckoned at 4 KiB then,
+enough for 200 columns.
 """
 
 from __future__ import annotations
@@ -34,15 +36,21 @@ def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1)
     Args:
         options: those of the sink.
         spark_conf: as given, which tells the driver's memory.
-        pipelines: how many pipelines share that memory.
+        pipelines: how many pipelines the plan runs, which share that memory.
     """
-    most = most_rows(spark_conf, pipelines)
-    if getattr(options, "missing_fields", None) == "keep":
-        most //= KEEP_FACTOR
+
+    def share_of(running: int) -> int:
+        most = most_rows(spark_conf, running)
+        if getattr(options, "missing_fields", None) == "keep":
+            most //= KEEP_FACTOR
+        return max(most, options.batch_size)
+
+    given: int | None = options.max_batch_rows
     return Batching(
         batch_size=options.batch_size,
         flush_interval_secs=options.flush_interval_secs,
-        max_batch_rows=options.max_batch_rows or max(most, options.batch_size),
+        max_batch_rows=given or share_of(pipelines),
+        share_of=None if given else share_of,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pydantic import SecretStr
@@ -22,11 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batching:
-    """When a batch is committed: `batch_size` rows wait, or the oldest waited long enough."""
+    """When a batch is committed: `batch_size` rows wait, or the oldest waited long enough.
+
+    Attributes:
+        max_batch_rows: the most rows of a batch if no pipeline runs beside those of the plan.
+        share_of: the most rows of a batch while so many pipelines run in the process; None if the
+            number of rows was given.
+    """
 
     batch_size: int
     flush_interval_secs: float
     max_batch_rows: int
+    share_of: Callable[[int], int] | None = field(default=None, compare=False, repr=False)
+
+    def most_rows(self, running: int) -> int:
+        """Return the most rows of a batch while `running` pipelines share the driver's memory."""
+        if self.share_of is None:
+            return self.max_batch_rows
+        return min(self.max_batch_rows, self.share_of(running))
 
 
 @dataclass(frozen=True)

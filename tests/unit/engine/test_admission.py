@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.fixtures.counted_source import START, Clock, Counted, admission
 
-from icestream.engine.admission import Lag
+from icestream.engine.admission import Admission, Lag
+from icestream.plan.plan import Batching
 
 
 def test_backlog_goes_into_one_batch_however_small_the_batch_size() -> None:
@@ -24,6 +25,21 @@ def test_backlog_larger_than_max_batch_rows_is_taken_in_steps_of_that_size() -> 
 
 def test_max_batch_rows_below_batch_size_is_still_the_limit() -> None:
     assert admission(Counted(50_000), most=500).next_end(START) == {"row": 500}
+
+
+def test_limit_follows_how_many_pipelines_run_at_the_moment() -> None:
+    running = iter([1, 4, 2])
+    batching = Batching(1, 60, 400_000, lambda pipelines: 400_000 // pipelines)
+    admitted = Admission(Counted(1_000_000), batching, running=lambda: next(running))
+
+    ends, here = [], START
+    for _ in range(3):
+        end = admitted.next_end(here)
+        assert end is not None
+        ends.append(end["row"])
+        here = end
+
+    assert ends == [400_000, 500_000, 700_000]
 
 
 def test_batch_size_rows_begin_a_batch_at_once() -> None:

@@ -193,6 +193,23 @@ def test_every_pipeline_that_is_run_counts(tmp_path: Path, monkeypatch: pytest.M
     assert [each.batching.max_batch_rows for each in plan.pipelines] == [1_000_000, 1_000_000]
 
 
+def test_pipelines_started_later_take_their_share_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    memory = {"spark.driver.memory": "2g"}
+    planned_alone = batching_of(IcebergOptions(namespace="a"), memory)
+    assert [planned_alone.most_rows(running) for running in (1, 2, 4)] == [
+        2_000_000,
+        1_000_000,
+        500_000,
+    ]
+    one_of_four = batching_of(IcebergOptions(namespace="a"), memory, 4)
+    assert one_of_four.most_rows(1) == 500_000, "others of the plan may be about to start"
+    given = batching_of(IcebergOptions(namespace="a", max_batch_rows=900_000), memory)
+    assert given.most_rows(100) == 900_000
+
+
 def test_batches_that_keep_missing_fields_have_a_quarter_of_the_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
