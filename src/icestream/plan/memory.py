@@ -38,16 +38,17 @@ def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1)
         spark_conf: as given, which tells the driver's memory.
         pipelines: how many pipelines the plan runs, which share that memory.
     """
+    size: int = options.batch_size
 
     def share_of(running: int) -> int:
         most = most_rows(spark_conf, running)
         if getattr(options, "missing_fields", None) == "keep":
             most //= KEEP_FACTOR
-        return max(most, options.batch_size)
+        return max(most, size)
 
     given: int | None = options.max_batch_rows
     return Batching(
-        batch_size=options.batch_size,
+        batch_size=size,
         flush_interval_secs=options.flush_interval_secs,
         max_batch_rows=given or share_of(pipelines),
         share_of=None if given else share_of,
