@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 from decimal import Decimal
@@ -25,10 +26,12 @@ from tests.fixtures.any_values import (
 from icestream.decode.blocks import SlowOutcome
 from icestream.decode.csv import CsvDecoder
 from icestream.decode.ddl import parse_ddl
+from icestream.decode.inference import merge_fields, new_columns
 from icestream.decode.json import JsonDecoder
-from icestream.sources.files.csv import infer_columns
+from icestream.sources.files.csv import HeaderDecoder, infer_columns
 
 if TYPE_CHECKING:
+    from icestream.contracts.decoder import Decoder
     from icestream.contracts.records import Decoded
     from icestream.decode.blocks import BlockDecoder
 
@@ -170,3 +173,63 @@ def test_both_paths_agree_on_declared_csv_columns(
             assert inferred is False or is_same_number(as_doubles(cell), found)
         elif inferred:
             assert_cell(cell, found)
+
+
+KNOWN = pa.schema([("k", pa.int64())])
+# Values that Arrow takes for values of one type, and others whose type is not known.
+FAMILIES = (
+    ("7", "0.5", "9007199254740993", "18446744073709551615", "null"),
+    ("[]", "{}", "null", "[7]", "7"),
+    ('"2024-01-02"', '"2024-01-02T03:04:05"', '"2024-01-02T03:04:05Z"', "null"),
+)
+alike = st.tuples(
+    st.sampled_from(["%s", "[%s]", '{"a": %s}', '[{"a": [%s]}]']),
+    st.sampled_from(FAMILIES).flatmap(
+        lambda family: st.lists(st.sampled_from(family), min_size=2, max_size=6)
+    ),
+).map(lambda drawn: [drawn[0] % text for text in drawn[1]])
+cuts = st.lists(st.integers(0, 8), max_size=4).map(sorted)
+
+
+def decoded_in_blocks(decoder: Decoder, values: list[bytes], cut: list[int]) -> list[Any]:
+    """Decode values block by block, first for the columns they need, then with those columns."""
+    ends = [0, *cut, len(values)]
+    blocks = [values[begin:end] for begin, end in itertools.pairwise(ends) if begin < end]
+    found: dict[str, pa.DataType] = {}
+    for block in blocks:
+        found = merge_fields(found, decoder.decode(pa.array(block, pa.binary()), KNOWN).new_fields)
+    new = new_columns(KNOWN, found)
+    assert new == new_columns(KNOWN, decoder.decode(pa.array(values), KNOWN).new_fields)
+    rows = []
+    for block in blocks:
+        decoded = decoder.decode(pa.array(block), pa.schema([*KNOWN, *new.items()]))
+        assert decoded.bad == ()
+        rows += decoded.rows.to_pylist()
+    return rows
+
+
+@any_examples
+@given(st.lists(json_texts(), min_size=1, max_size=8) | alike, cuts)
+def test_new_json_column_does_not_depend_on_how_records_are_cut_into_blocks(
+    sent: list[str], cut: list[int]
+) -> None:
+    values = [b'{"k": 1, "a": %s}' % text.encode() for text in sent]
+
+    rows = decoded_in_blocks(JsonDecoder(), values, cut)
+
+    for text, row in zip(sent, rows, strict=True):
+        assert is_same({"a": parsed(text), "k": 1}, row)
+
+
+@any_examples
+@given(st.lists(texts, min_size=1, max_size=8) | alike, cuts)
+def test_new_csv_column_does_not_depend_on_how_lines_are_cut_into_blocks(
+    sent: list[str], cut: list[int]
+) -> None:
+    values = [line("1", cell) for cell in sent]
+    decoder = HeaderDecoder(",", evolving=True, header=("k", "a"))
+
+    rows = decoded_in_blocks(decoder, values, cut)
+
+    for cell, row in zip(sent, rows, strict=True):
+        assert_cell(cell, row["a"])

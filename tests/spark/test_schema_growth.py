@@ -81,6 +81,16 @@ def test_field_that_appears_mid_stream_is_a_column_from_its_first_row(lake: Lake
     assert list(types(lake)) == ["id", "at", "new", "items", "when"]
 
 
+def test_new_column_holds_the_values_of_all_tasks_of_a_batch(lake: Lake) -> None:
+    """The second batch is read by two tasks: a bigint that no double holds, and a fraction."""
+    source = json_source(
+        {"id": 0}, {"id": 1}, {"id": 2, "new": 9007199254740993}, {"id": 3, "new": 0.5}
+    )
+    lake.run(lake.plan(source, batching=Batching(1, 0.1, 2)))
+
+    assert [row["new"] for row in by_id(lake)] == [None, None, "9007199254740993", "0.5"]
+
+
 def test_inferred_columns_are_remembered_where_a_transform_hides_the_table(lake: Lake) -> None:
     """The second run's rows alone would be read as whole numbers."""
     from icestream.transforms.rename import RenameOptions, RenameTransform

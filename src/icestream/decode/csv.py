@@ -14,7 +14,7 @@ import pyarrow.csv as arrow_csv
 
 from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
 from icestream.decode.exact import cast_decimals, floats_fit, rounds_to_double, texts_fit_doubles
-from icestream.decode.inference import NULL, infer_type
+from icestream.decode.inference import EMPTY, infer_type
 from icestream.decode.json import is_in_calendar
 from icestream.decode.moments import parse_time
 from icestream.decode.values import NUMBER, MisfitError, converter, type_name
@@ -215,9 +215,9 @@ def _json_number(cell: str) -> str:
 
 
 def cell_type(text: str) -> pa.DataType:
-    """Return the type that holds a cell, and gives its text back; null for an empty one."""
+    """Return the type that holds a cell, and gives its text back."""
     if not text:
-        return NULL
+        return EMPTY
     if text in _LOGICAL:
         return pa.bool_()
     number = _number(text)

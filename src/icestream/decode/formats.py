@@ -95,7 +95,7 @@ def make_decoder(
     if name == "json":
         from icestream.decode.json import JsonDecoder
 
-        return JsonDecoder()
+        return JsonDecoder(ignores_new=schema is not None)
     if name in ("string", "bytes"):
         from icestream.decode.text import BytesDecoder, StringDecoder
 

@@ -2,6 +2,11 @@
 
 An inferred type holds every value that it was inferred from: a number that no double holds becomes
 a decimal or text, and so do kinds of values that have no type in common.
+
+Tasks infer types block by block, and the driver merges them. The result must not depend on how rows
+are cut into blocks, so what has been inferred stays unresolved until everything is merged: it may
+contain types that say less than a column needs (`NULL`, `EMPTY`) or more (a bigint that no double
+holds). `known_fields` turns it into the types of columns.
 """
 
 from __future__ import annotations
@@ -23,8 +28,11 @@ _DEEPEST = 50
 
 NULL, TEXT, DAY = pa.null(), pa.string(), pa.date32()
 ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
-# While types are merged: a bigint that no double holds. `known_part` makes it a bigint.
-_LONG = pa.uint64()
+# Markers for unresolved types; no source has columns of these types.
+# A bigint that no double holds: a bigint, but text together with a double.
+_LONG = pa.dictionary(pa.int8(), pa.int64())
+# Empty cells of CSV: text, or whatever type the other cells have.
+EMPTY = pa.dictionary(pa.int8(), pa.null())
 _DOUBLE, _LONGEST = pa.float64(), pa.decimal128(38, 0)
 _INTEGERS = (pa.int32(), pa.int64(), _LONG, _LONGEST)
 _DOUBLES = (pa.int32(), pa.float32(), pa.int64(), _DOUBLE)
@@ -78,8 +86,19 @@ def _text_type(text: str) -> pa.DataType:
 
 def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Return the type that holds the values of both; text where nothing narrower does."""
-    if NULL in (one, other) or one == other:
-        return one if other == NULL else other
+    if one == other:
+        return one
+    for unknown in (NULL, EMPTY):
+        if unknown in (one, other):
+            return one if other == unknown else other
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return _merge_structs(one, other)
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(one.value_field.with_type(merge(one.value_type, other.value_type)))
+    return _wider_number(one, other) or TEXT
+
+
+def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     for widths in (_INTEGERS, _DOUBLES):
         if one in widths and other in widths:
             wider = max(one, other, key=widths.index)
@@ -87,11 +106,16 @@ def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
             return _DOUBLE if wider == pa.float32() or other == pa.float32() else wider
     if pa.types.is_decimal128(one) and pa.types.is_decimal128(other) and one.scale == other.scale:
         return max(one, other, key=lambda kind: int(kind.precision))
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return pa.struct(list(merge_fields(_members(one), _members(other)).items()))
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(merge(one.value_type, other.value_type))
-    return TEXT
+    return None
+
+
+def _merge_structs(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    members = {member.name: member for member in one}
+    for member in other:
+        known = members.setdefault(member.name, member)
+        if known.type != member.type:
+            members[member.name] = known.with_type(merge(known.type, member.type))
+    return pa.struct(list(members.values()))
 
 
 def merge_fields(
@@ -106,7 +130,7 @@ def merge_fields(
 
 
 def infer_fields(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
-    """Return the fields of all rows together, those left out whose type no value tells."""
+    """Return the unresolved types of the fields of all rows together."""
     found: dict[str, pa.DataType] = {}
     for row in rows:
         for name, value in row.items():
@@ -114,24 +138,39 @@ def infer_fields(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
             known = found.get(name, NULL)
             if known is not kind:
                 found[name] = merge(known, kind)
-    told = {name: known_part(kind) for name, kind in found.items()}
-    return {name: kind for name, kind in told.items() if kind is not None}
+    return found
+
+
+def known_fields(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Return unresolved types as types of columns; fields of unknown type are left out."""
+    known = {name: known_part(kind) for name, kind in found.items()}
+    return {name: kind for name, kind in known.items() if kind is not None}
 
 
 def known_part(kind: pa.DataType) -> pa.DataType | None:
-    """Return a type without its members of unknown type; None if nothing is left."""
+    """Return an unresolved type as the type of a column, without members of unknown type.
+
+    None if nothing is left.
+    """
     if kind == NULL:
         return None
-    if kind == _LONG:
-        return pa.int64()
+    if kind in (_LONG, EMPTY):
+        return pa.int64() if kind == _LONG else TEXT
     if pa.types.is_list(kind):
         inner = known_part(kind.value_type)
-        return None if inner is None else pa.list_(inner)
+        return None if inner is None else pa.list_(kind.value_field.with_type(inner))
     if pa.types.is_struct(kind):
-        told = {name: known_part(member) for name, member in _members(kind).items()}
-        left = [(name, member) for name, member in told.items() if member is not None]
+        known = [(member, known_part(member.type)) for member in kind]
+        left = [member.with_type(part) for member, part in known if part is not None]
         return pa.struct(left) if left else None
     return kind
+
+
+def new_columns(
+    columns: Iterable[pa.Field], found: Mapping[str, pa.DataType]
+) -> dict[str, pa.DataType]:
+    """Return what `columns` has to gain for fields of unresolved types; see `unknown_fields`."""
+    return unknown_fields(columns, known_fields(found))
 
 
 def unknown_fields(

@@ -11,25 +11,23 @@ import pyarrow.compute as pc
 from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
 from icestream.decode.exact import (
     decimals_are_safe,
-    doubles_are_exact,
     doubles_in,
     doubles_round,
     floats_fit,
     leaves,
 )
-from icestream.decode.inference import infer_fields, unknown_fields
+from icestream.decode.inference import infer_fields, known_fields, new_columns, unknown_fields
 from icestream.decode.json_text import ENDLESS, joined, parse_object, read_text
 from icestream.decode.values import MisfitError, converter
 from icestream.decode.widening import columns_for, join_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 _OPEN, _CLOSE = ord("{"), ord("}")
 # Arrow's parser recurses, and a value nested 30,000 deep ends the process: a long value with this
 # many brackets is left to Python, which counts.
 _MOST_BRACKETS = 2000
-_MOST_SHAPES = 100
 # The years 1 to 9999, as microseconds: Arrow reads years on both sides of them, Python does not.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
@@ -44,14 +42,13 @@ class JsonDecoder(BlockDecoder):
     def __init__(self, *, ignores_new: bool = False) -> None:
         self.ignores_new = ignores_new
         self._shape: _Shape | None = None
-        self._inferred: dict[str, dict[str, pa.DataType]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shape": None, "_inferred": {}}
+        return {**self.__dict__, "_shape": None}
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
         """Return the fields of the sample; a field that is null everywhere is left out."""
-        return pa.schema(list(_infer(sample).items()))
+        return pa.schema(list(known_fields(_infer(sample)).items()))
 
     def plain(self, values: pa.Array) -> np.ndarray[Any, Any]:
         """Tell which values look like an object from `{` to `}`.
@@ -95,7 +92,7 @@ class JsonDecoder(BlockDecoder):
             return None
         if rows is None:
             return None
-        return rows, self._new_fields(table, text, values, columns)
+        return rows, _new_fields(table, values, columns)
 
     def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
         """Read values with Python's parser."""
@@ -146,43 +143,23 @@ class JsonDecoder(BlockDecoder):
     def _shape_of(self, columns: pa.Schema) -> _Shape:
         if self._shape is None or not self._shape.columns.equals(columns, check_metadata=True):
             self._shape = _Shape(columns, ignores_new=self.ignores_new)
-            self._inferred = {}
         return self._shape
 
-    def _new_fields(
-        self, table: pa.Table, text: pa.Buffer, values: pa.Array, columns: pa.Schema
-    ) -> dict[str, pa.DataType]:
-        """Return the fields that `columns` lacks, by the same rules as `infer`.
 
-        Arrow reads them too, but by other rules (it drops the zone of a timestamp), so the first
-        block with such fields is looked at in Python; later ones like it are not, unless they have
-        numbers that Arrow does not hold.
-        """
-        found = unknown_fields(columns, {field.name: field.type for field in table.schema})
-        if not found:
-            return {}
-        seen = str(found)
-        known = self._inferred.get(seen)
-        is_exact = doubles_are_exact(text, doubles_in([table.column(name) for name in found]))
-        if known is not None and is_exact and _are_moments(table, known):
-            return known
-        new = unknown_fields(columns, _infer(values.to_pylist()))
-        if is_exact:
-            if len(self._inferred) >= _MOST_SHAPES:
-                self._inferred.clear()
-            self._inferred[seen] = new
-        return new
+def _new_fields(table: pa.Table, values: pa.Array, columns: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the unresolved types of fields that `columns` lacks, by the same rules as `infer`.
 
-
-def _are_moments(table: pa.Table, kinds: dict[str, pa.DataType]) -> bool:
-    """Tell whether texts of columns that were inferred as timestamps are timestamps again."""
-    try:
-        for name, kind in kinds.items():
-            if pa.types.is_timestamp(kind) and table.schema.field(name).type == pa.string():
-                table.column(name).cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    Arrow infers by other rules: it drops the zone of a timestamp and rounds numbers. So records
+    that have such a field are parsed in Python; once the field is a column, they no longer are.
+    """
+    found = unknown_fields(columns, {field.name: field.type for field in table.schema})
+    if not new_columns(columns, found):
+        return found  # null, `[]` or `{}` everywhere
+    has_value = np.zeros(len(values), np.bool_)
+    for name in found:
+        has_value |= table.column(name).is_valid().to_numpy()
+    records = values.filter(pa.array(has_value)).to_pylist()
+    return unknown_fields(columns, _infer(records, found.keys()))
 
 
 class _Shape:
@@ -318,11 +295,17 @@ def _in_nanos(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _infer(sample: Sequence[bytes | None]) -> dict[str, pa.DataType]:
+def _infer(
+    sample: Sequence[bytes | None], names: Collection[str] | None = None
+) -> dict[str, pa.DataType]:
+    """Return the unresolved types of fields, of all or of those with these names."""
     records = []
     for value in sample:
         try:
-            records.append(parse_object(value or b""))
-        except BadValueError:  # noqa: PERF203 - decode reports it
+            record = parse_object(value or b"")
+        except BadValueError:  # decode reports it
             continue
+        if names is not None:
+            record = {name: record[name] for name in names if name in record}
+        records.append(record)
     return infer_fields(records)

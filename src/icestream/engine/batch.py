@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.many_tables import ManyTables, MirroredTables, added_up
 from icestream.contracts.reports import run_tasks
+from icestream.decode.inference import new_columns
 from icestream.engine import tasks
 from icestream.engine.change_batches import write_changes
 from icestream.engine.crash_points import reach
@@ -221,15 +222,16 @@ def write_files(
             failed = bad_record(plan, outcome, mark) or unmet_expectation(
                 plan, outcome.unmet, outcome.unmet_examples, mark
             )
-        if failed is None and not outcome.new_fields and not outcome.wider:
+        new_fields = new_columns(reading.decoded(), outcome.new_fields)
+        if failed is None and not new_fields and not outcome.wider:
             return outcome
         discard(plan, outcome)
         if failed is not None:
             raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
-        columns.add(outcome.new_fields, outcome.wider)
+        columns.add(new_fields, outcome.wider)
     raise SchemaMismatchError(
         f"the batch showed new fields {SCHEMA_ROUNDS} times over, last "
-        f"{', '.join(sorted({*outcome.new_fields, *outcome.wider}))}",
+        f"{', '.join(sorted({*new_fields, *outcome.wider}))}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",
         todo="Give the columns with `schema`, or keep free-form data in one column.",
     )

@@ -119,7 +119,12 @@ class Columns:
     def _permitted(self, fields: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
         """Return the fields that may become columns, and keep the others as refused."""
         permitted: dict[str, pa.DataType] = {}
+        extra = self._plan.source.extra_columns() or pa.schema([])
         for name, kind in fields.items():
+            if name in extra.names:
+                reason = f"field {name!r} has the name of a column that the source adds"
+                self._refused[name] = RefusedField(pa.field(name, kind), reason)
+                continue
             known = () if self._columns is None else self._columns.names
             problem = self._plan.sink.refuses_column(name)
             if problem is None and self._plan.on_error != "fail":
@@ -188,14 +193,17 @@ class Columns:
         sample: list[bytes | None] = []
         context: Mapping[str, Any] = {}
         for split in splits:
+            left = max(SAMPLE // len(splits), 1)
             for block in self._plan.source.read(split):
                 if not isinstance(block, Records) or not len(block.values):
                     continue
                 context = context if sample else block.context
+                # What other files have beyond it becomes a column when they are decoded.
                 if block.context == context:
-                    sample += block.values.slice(0, max(SAMPLE // len(splits), 1)).to_pylist()
-                # What other files show beside it becomes a column when they are decoded.
-                break
+                    sample += block.values.slice(0, left).to_pylist()
+                left -= len(block.values)
+                if left <= 0:
+                    break
         return sample, context
 
     def _remember(self) -> None:

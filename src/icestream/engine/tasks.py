@@ -19,7 +19,7 @@ from icestream.contracts.records import BadRecord, Records, bounded
 from icestream.contracts.reports import as_report, shortened
 from icestream.contracts.row_batches import fit_columns, refused_column
 from icestream.contracts.transform import ROW
-from icestream.decode.inference import merge_fields, unknown_fields
+from icestream.decode.inference import merge_fields, new_columns, unknown_fields
 from icestream.decode.widening import join_columns, wider_columns
 from icestream.engine.bad_records import note_bad, without_refused
 from icestream.engine.dead_letters import LetterBuffer
@@ -108,6 +108,12 @@ class Reading:
             return self.columns
         return self.columns.append(pa.field(UNSENT, pa.list_(pa.string())))
 
+    def decoded(self) -> pa.Schema:
+        """Return the columns of a record, without those that the source adds."""
+        extra = self.source.extra_columns()
+        names = set(extra.names) if extra is not None else set()
+        return pa.schema([column for column in self.columns if column.name not in names])
+
     def promised(self) -> pa.Schema:
         """Return the columns of the rows, the number included."""
         return self.written().append(pa.field(ROW, pa.int64())) if self.numbered else self.written()
@@ -122,19 +128,20 @@ class Reading:
         bad = None
         if self.dead_letters is not None:
             bad = LetterBuffer(self.dead_letters, report.dead_files)
-        extra = self.source.extra_columns()
-        names = set(extra.names) if extra is not None else set()
-        decoded = pa.schema([column for column in self.columns if column.name not in names])
+        decoded = self.decoded()
         first = row_number(report.split, 0)
         for block in self.blocks(report.split):
             if isinstance(block, Records):
                 batch = self._decode(block, decoded, report, bad, first)
                 first += len(block.values)
             else:
-                batch = self._with_numbers(self._fitted(block, report), None, first)
+                batch = self._fitted(block, report, first)
                 first += block.num_rows
-            report.rows += batch.num_rows
-            yield batch
+            if batch is not None:
+                report.rows += batch.num_rows
+                yield batch
+        if self._reads_again(report):
+            raise Stop
         if bad is not None:
             bad.flush()
 
@@ -145,19 +152,21 @@ class Reading:
         report: Report,
         bad: LetterBuffer | None,
         first: int,
-    ) -> pa.RecordBatch:
+    ) -> pa.RecordBatch | None:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
         asked = pa.schema([*columns, *(field.column for field in self.refused)])
         decoder = self.decoder.in_context(records.context)
         outcome = without_refused(decoder.decode(records.values, asked), self.refused)
-        if outcome.wider and self.widening:  # the batch is read anew; what is bad then is bad
-            report.wider = join_columns(report.wider, outcome.wider)
-            raise Stop
-        note_bad(records, outcome.bad, report, bad, first if self.tells else None)
-        if outcome.new_fields and self.evolving:
+        if self.evolving:
             report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
-        if (report.bad and self.stop_at_bad) or report.new_fields:
+        if outcome.wider and self.widening:  # the batch is read again; what is bad then is bad
+            report.wider = join_columns(report.wider, outcome.wider)
+            return None
+        note_bad(records, outcome.bad, report, bad, first if self.tells else None)
+        if report.bad and self.stop_at_bad:
             raise Stop
+        if self._reads_again(report):
+            return None
         rows = self._with_extra(outcome.rows, outcome.kept, records)
         if self.notes_absent:
             kept = outcome.kept
@@ -166,10 +175,18 @@ class Reading:
             rows = rows.append_column(UNSENT, unsent_names(absent, rows.num_rows))
         return self._with_numbers(rows, outcome.kept, first)
 
-    def _fitted(self, rows: pa.RecordBatch, report: Report) -> pa.RecordBatch:
+    def _reads_again(self, report: Report) -> bool:
+        """Tell whether the batch has to be read again with other columns.
+
+        The rest of the split is still decoded, though not written: the types of new columns are
+        inferred from all rows of the batch.
+        """
+        return bool(report.wider) or bool(new_columns(self.decoded(), report.new_fields))
+
+    def _fitted(self, rows: pa.RecordBatch, report: Report, first: int) -> pa.RecordBatch | None:
         """Give rows that need no decoding the columns asked for, or note which ones are new."""
         if not self.evolving or rows.schema.equals(self.columns):
-            return rows
+            return self._with_numbers(rows, None, first)
         found = {field.name: field.type for field in rows.schema}
         for refused in self.refused:
             if refused.column.name in found:
@@ -178,9 +195,9 @@ class Reading:
         report.new_fields = merge_fields(report.new_fields, new)
         if self.widening:
             report.wider = join_columns(report.wider, wider_columns(self.columns, found))
-        if report.new_fields or report.wider:
-            raise Stop
-        return fit_columns(rows, self.columns)
+        if self._reads_again(report):
+            return None
+        return self._with_numbers(fit_columns(rows, self.columns), None, first)
 
     def _with_numbers(
         self, rows: pa.RecordBatch, kept: pa.Array | None, first: int

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from icestream.contracts.records import Records
 from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
-from icestream.engine.columns import Columns
+from icestream.engine.columns import Columns, RefusedField
 from icestream.engine.state import PipelineState
 from icestream.errors import CorruptStateError, SchemaMismatchError
 from icestream.plan.plan import Batching, PipelinePlan, Restart
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from icestream.contracts.mark import BatchMark
@@ -151,6 +153,24 @@ def test_inferred_columns_look_into_every_split_and_are_remembered(state: Pipeli
     assert Columns(plan(other), state).of(splits(other)) == expected
 
 
+class OneRecordBlocks(ScriptedSource):
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        for block in super().read(split):
+            assert isinstance(block, Records)
+            yield from (block.slice(index, 1) for index in range(len(block.values)))
+
+
+def test_sample_does_not_depend_on_the_size_of_blocks(
+    state: PipelineState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.engine.columns.SAMPLE", 2)
+    source = json_source(b'{"a": 1}', b'{"a": 1.5}', b'{"a": "text"}', kind=OneRecordBlocks)
+
+    found = Columns(plan(source), state).of(splits(source, slots=1))
+
+    assert found == pa.schema([("a", pa.float64())])
+
+
 def test_first_batch_without_records_tells_nothing_and_remembers_nothing(
     state: PipelineState,
 ) -> None:
@@ -179,6 +199,19 @@ def test_new_fields_join_and_grown_structs_take_their_place(state: PipelineState
     )
     assert columns.of([]) == expected
     assert Columns(plan(source), state).of([]) == expected, "a replay reads alike"
+
+
+def test_field_with_the_name_of_a_column_that_the_source_adds_is_refused(
+    state: PipelineState,
+) -> None:
+    source = json_source(b'{"id": 1}', kind=WithOffsets)
+    columns = Columns(plan(source), state)
+    before = columns.of(splits(source))
+    columns.add({"offset": pa.string()})
+
+    assert columns.of([]) == before
+    reason = "field 'offset' has the name of a column that the source adds"
+    assert columns.refused == (RefusedField(pa.field("offset", pa.string()), reason),)
 
 
 def test_strict_sink_refuses_new_fields_by_name(state: PipelineState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,13 @@ import pytest
 from icestream.contracts.records import Records
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
+from icestream.decode.inference import new_columns
 from icestream.decode.json import JsonDecoder
 from icestream.engine import dead_letters
 from icestream.engine.bad_records import BAD_EXAMPLES
+from icestream.engine.columns import RefusedField
 from icestream.engine.dead_letters import DeadLetters
+from icestream.engine.outcome import Outcome
 from icestream.engine.tasks import (
     ReadAndWrite,
     Reading,
@@ -205,6 +209,50 @@ def test_new_field_stops_the_writing_only_where_fields_may_become_columns() -> N
     [report] = run(ReadAndWrite(reading(*values, evolving=False), writer), 0)
     assert (report.new_fields, report.rows) == ({}, 2)
     assert writer.kept == [{"id": 1}, {"id": 2}]
+
+
+class OneRecordBlocks(ScriptedSource):
+    def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:
+        for block in super().read(split):
+            assert isinstance(block, Records)
+            yield from (block.slice(index, 1) for index in range(len(block.values)))
+
+
+@pytest.mark.parametrize("values", list(itertools.permutations(["9007199254740993", "0.5", "[]"])))
+def test_type_of_a_new_field_holds_the_values_of_all_blocks_and_splits(
+    values: tuple[str, ...],
+) -> None:
+    records = [b'{"id": 1, "new": %s}' % value.encode() for value in (*values, "7")]
+    writer = Notebook()
+    outcome = Outcome()
+    for report in run(ReadAndWrite(reading(*records, kind=OneRecordBlocks, slots=2), writer), 0, 1):
+        outcome.add(report)
+
+    assert new_columns(COLUMNS, outcome.new_fields) == {"new": pa.string()}
+    assert (outcome.files, outcome.bad, writer.kept) == ([], 0, [])
+
+
+def test_field_with_the_name_of_a_column_that_the_source_adds_is_reported_then_bad() -> None:
+    columns = COLUMNS.append(pa.field("offset", pa.int64()))
+    given = (b'{"id": 1, "offset": "x"}', b'{"id": 2}')
+    [report] = run(ReadAndWrite(reading(*given, kind=WithOffsets, columns=columns), Notebook()), 0)
+    assert report.new_fields == {"offset": pa.string()}
+
+    writer = Notebook()
+    refused = (RefusedField(pa.field("offset", pa.string()), "a reason"),)
+    task = reading(*given, kind=WithOffsets, columns=columns, refused=refused)
+    [report] = run(ReadAndWrite(task, writer), 0)
+    assert [record.reason for record in report.examples] == ["a reason"]
+    assert writer.kept == [{"id": 2, "offset": 101}]
+
+
+def test_field_whose_type_is_unknown_does_not_stop_the_writing() -> None:
+    writer = Notebook()
+    task = ReadAndWrite(reading(b'{"id": 1, "new": []}', b'{"id": 2, "n": null}'), writer)
+    [report] = run(task, 0)
+
+    assert new_columns(COLUMNS, report.new_fields) == {}
+    assert (report.rows, writer.kept) == (2, [{"id": 1}, {"id": 2}])
 
 
 def test_error_of_ours_keeps_its_class_and_the_next_split_is_read() -> None:

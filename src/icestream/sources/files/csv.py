@@ -70,8 +70,8 @@ class HeaderDecoder(Decoder):
         new = [name for name in self._header if name not in columns.names]
         if not new or not self._evolving:
             return {}
-        found = self.infer(values.to_pylist())
-        return {name: found.field(name).type for name in new}
+        found = _infer_cells(values.drop_null().to_pylist(), self._header, self._delimiter)
+        return {name: found[name] for name in new}
 
 
 def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
@@ -96,8 +96,18 @@ def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
 
 def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str) -> pa.Schema:
     """Return the columns that lines show; text where no other type gives every cell back."""
+    from icestream.decode.inference import known_part
+
+    found = _infer_cells(lines, names, delimiter)
+    return pa.schema([(name, known_part(kind) or pa.string()) for name, kind in found.items()])
+
+
+def _infer_cells(
+    lines: Sequence[bytes], names: tuple[str, ...], delimiter: str
+) -> dict[str, pa.DataType]:
+    """Return the unresolved types of columns."""
     from icestream.decode.csv import cell_type
-    from icestream.decode.inference import NULL, known_part, merge
+    from icestream.decode.inference import NULL, merge
 
     found = [NULL] * len(names)
     for line in lines:
@@ -107,5 +117,4 @@ def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str
             continue
         if len(cells) == len(names):
             found = [merge(kind, cell_type(cell)) for kind, cell in zip(found, cells, strict=True)]
-    kinds = [known_part(kind) or pa.string() for kind in found]
-    return pa.schema(list(zip(names, kinds, strict=True)))
+    return dict(zip(names, found, strict=True))

@@ -184,7 +184,7 @@ class FilesSource(Source[FilesOptions]):
         if self.options.format == "json":
             from icestream.decode.json import JsonDecoder
 
-            return JsonDecoder()
+            return JsonDecoder(ignores_new=self.options.schema_text is not None)
         if self.options.format != "csv":
             return None
         if self.options.options.header:
