@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 BATCHES = int(os.environ.get("ICESTREAM_BATCHES", "60"))
 UPSERTS = min(BATCHES, 45)
 OBJECTS_A_FILE = 50
+# As maintenance would: without it, each commit rewrites the list of all snapshots so far.
+EXPIRED_EVERY = 200
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -62,6 +64,10 @@ class Watch(list[object]):
     def append(self, event: object) -> None:
         if isinstance(event, BatchWritten):
             self.seen += 1
+            if self.seen % EXPIRED_EVERY == 0:
+                self._lake.sql(
+                    "CALL lake.system.expire_snapshots(table => 'db.events', older_than => now())"
+                )
             if self.seen in self._after:
                 self.found.append(footprint(self._lake))
 
