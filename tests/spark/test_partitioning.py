@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -169,3 +169,20 @@ def test_own_spec_of_a_table_is_used(lake: Lake) -> None:
     assert len(lake.rows("t")) == 120
     assert len(lake.sql("SELECT * FROM lake.db.t WHERE country = 'NO'")) == 30
     assert len(lake.catalog.client().load_table(("db", "t")).specs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("term", "partitions"),
+    [("hours(ts)", [-2, -1, 0]), ("days(ts)", [date(1969, 12, 31), date(1970, 1, 1)])],
+)
+def test_nanoseconds_are_partitioned_by_hour_and_day(
+    lake: Lake, term: str, partitions: list[Any]
+) -> None:
+    nanos = [-3_600_000_000_001, -1, 0, 1_999]
+    given = pa.table({"ts": pa.array(nanos, pa.timestamp("ns", "UTC"))})
+    append(lake, lake.sink("t", partitioning=[term], format_version=3), given)
+
+    table = lake.catalog.client().load_table(("db", "t"))
+    found = {value for task in table.scan().plan_files() for value in task.file.partition}
+    days = {date(1970, 1, 1) + timedelta(days=value) for value in found}
+    assert sorted(days if term == "days(ts)" else found) == partitions

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.conversions import to_json
 from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import (
@@ -19,7 +20,19 @@ from pyiceberg.types import (
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.transforms import Transform
     from pyiceberg.types import IcebergType, StructType
+
+
+def transformed(column: pa.Array, kind: IcebergType, transform: Transform[Any, Any]) -> pa.Array:
+    """Return the partition value of each value of a column."""
+    is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
+    if is_nano and not isinstance(transform, IdentityTransform):
+        # PyIceberg has no hours of nanoseconds, and rounds those before 1970 up for a bucket.
+        micros = pc.floor_temporal(column.cast(pa.timestamp("ns")), unit="microsecond")
+        column, kind = micros.cast(pa.timestamp("us")), TimestampType()
+    result: pa.Array = transform.pyarrow_transform(kind)(column)
+    return result
 
 
 def partition_values(column: pa.Array) -> list[Any]:

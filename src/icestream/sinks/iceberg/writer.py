@@ -20,7 +20,12 @@ from pyiceberg.types import UUIDType
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.column_metrics import FLOATS, column_metrics
 from icestream.sinks.iceberg.conform import conform, file_columns
-from icestream.sinks.iceberg.partition_value import partition_json, partition_values, path_to
+from icestream.sinks.iceberg.partition_value import (
+    partition_json,
+    partition_values,
+    path_to,
+    transformed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -191,8 +196,10 @@ class _Writing:
             return
         keys = pa.table(
             [
-                item.transform.pyarrow_transform(self.schema.find_type(item.source_id))(
-                    self._source_column(batch, item.source_id)
+                transformed(
+                    self._source_column(batch, item.source_id),
+                    self.schema.find_type(item.source_id),
+                    item.transform,
                 )
                 for item in self.spec.fields
             ],

@@ -8,11 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.types import LongType, NestedField, StringType, StructType
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    MonthTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestamptzNanoType,
+)
 from tests.fixtures.table_folder import TableFolder, batch, rows_of
 
 from icestream.sinks.iceberg.partition import parse_term
-from icestream.sinks.iceberg.partition_value import path_to
+from icestream.sinks.iceberg.partition_value import path_to, transformed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,3 +171,29 @@ def test_several_transforms_make_one_partition_together(place: TableFolder) -> N
         ("2024-01-01", 0): 2,
         ("2024-01-02", 2): 2,
     }
+
+
+@pytest.mark.parametrize("kind", [TimestampNanoType(), TimestamptzNanoType()], ids=str)
+@pytest.mark.parametrize(
+    "transform",
+    [
+        YearTransform(),
+        MonthTransform(),
+        DayTransform(),
+        HourTransform(),
+        BucketTransform(1024),
+    ],
+    ids=str,
+)
+def test_nanoseconds_have_the_partition_that_the_specification_says(
+    kind: TimestampNanoType | TimestamptzNanoType, transform: Any
+) -> None:
+    hour, day = 3_600_000_000_000, 86_400_000_000_000
+    values = [-1, 0, 1, -hour, -hour - 1, -day, -day - 1, 1_700_000_000_123_456_789, None]
+    column = pa.array(values, pa.timestamp("ns", None if kind == TimestampNanoType() else "UTC"))
+
+    found = transformed(column, kind, transform)
+
+    one_by_one = transform.transform(kind)
+    expected = [None if value is None else one_by_one(value) for value in values]
+    assert found.to_pylist() == expected
