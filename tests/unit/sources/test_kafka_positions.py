@@ -32,6 +32,25 @@ def at(*offsets: int | None, begins: dict[int, int] | None = None) -> dict[str, 
     return positions.make({"orders": "x1"}, told, new)
 
 
+def in_epoch(epoch: int, *offsets: int) -> dict[str, Any]:
+    told = {("orders", i): offset for i, offset in enumerate(offsets)}
+    return positions.make({"orders": "x1"}, told, epochs=dict.fromkeys(told, epoch))
+
+
+def test_leader_epoch_is_that_of_the_start() -> None:
+    assert positions.spans(in_epoch(3, 0, 5), in_epoch(4, 9, 5)) == [Span("orders", 0, 0, 9, 3)]
+    assert positions.spans(at(0), in_epoch(4, 9)) == [Span("orders", 0, 0, 9, -1)]
+    pieces = positions.splits(in_epoch(3, 0), in_epoch(4, 40_000), 2)
+    assert [piece.what[0].epoch for piece in pieces] == [3, -1], "later offsets were listed later"
+
+
+def test_capped_offset_has_the_epoch_in_which_it_was_listed() -> None:
+    capped = positions.cap(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
+    assert positions.offsets_of(capped, "epochs") == {("orders", 0): 4, ("orders", 1): 3}
+    unknown = positions.cap(in_epoch(3, 0), at(90), 10)
+    assert positions.offsets_of(unknown, "epochs") == {}, "an older epoch may end before it"
+
+
 def test_brokers_are_a_list_or_have_commas() -> None:
     assert options(brokers="a:1, b:2").brokers == ("a:1", "b:2")
     assert options(brokers=["a:1", "b:2"]).brokers == ("a:1", "b:2")

@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from difflib import get_close_matches
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import confluent_kafka.admin
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
@@ -26,7 +26,7 @@ from icestream.sources.kafka.faults import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from concurrent.futures import Future
 
     from confluent_kafka import KafkaError
@@ -54,6 +54,17 @@ class Topic:
     name: str
     id: str
     partitions: tuple[int, ...]
+
+
+class ListedOffset(NamedTuple):
+    """An offset as a partition's leader lists it, and the leader's epoch; None if unknown.
+
+    An epoch is one term of one leader. If a later leader has a shorter log, the epoch is known to
+    end there: so an offset with its epoch tells whether the records before it are still the same.
+    """
+
+    offset: int
+    epoch: int | None = None
 
 
 def build_client(kind: Any, settings: dict[str, Any], brokers: tuple[str, ...]) -> Any:
@@ -86,13 +97,18 @@ class Cluster:
         settings = {**options.client_settings(), "error_cb": self._faults.append}
         self._admin: AdminClient = build_client(AdminClient, settings, options.brokers)
 
-    def describe(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Return the topics of these names; one that does not exist is left out."""
+    def describe(self, names: Iterable[str], expected: Collection[str] = ()) -> dict[str, Topic]:
+        """Return the topics of these names; one that does not exist is left out.
+
+        A topic in `expected` existed before: it is asked for several times.
+        """
         wanted = set(names)
         found = self._describe_once(wanted)
         deadline = time.monotonic() + _REQUEST_SECS
         # A topic made a moment ago is listed before each broker can describe it.
-        while (wanted - found.keys()) & set(self.names() if len(found) < len(wanted) else ()):
+        while missing := wanted - found.keys():
+            if not missing & {*expected, *self.names()}:
+                break
             if time.monotonic() > deadline:
                 break
             time.sleep(_RETRY_SECS)
@@ -125,19 +141,21 @@ class Cluster:
             raise to_error(exc.args[0], self._brokers) from exc
         return sorted(name for name in found if not name.startswith("__"))
 
-    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, ListedOffset]:
         """Return the lowest offset of each partition."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
 
-    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, ListedOffset]:
         """Return the end of each partition, where open transactions begin at the latest."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
 
-    def at_time(self, partitions: Iterable[Partition], millis: int) -> dict[Partition, int]:
+    def at_time(
+        self, partitions: Iterable[Partition], millis: int
+    ) -> dict[Partition, ListedOffset]:
         """Return each partition's first offset of that time or later, else its end."""
         wanted = list(partitions)
         found = self._offsets(dict.fromkeys(wanted, OffsetSpec.for_timestamp(millis)))
-        later = self.latest(key for key in wanted if found.get(key, -1) < 0)
+        later = self.latest(key for key in wanted if key not in found or found[key].offset < 0)
         return {**found, **later}
 
     def missing(self, name: str) -> ConnectorError:
@@ -150,9 +168,9 @@ class Cluster:
             todo=f"{hint}Create the topic, or correct `topics`.",
         )
 
-    def _offsets(self, asked: Mapping[Partition, Any]) -> dict[Partition, int]:
+    def _offsets(self, asked: Mapping[Partition, Any]) -> dict[Partition, ListedOffset]:
         """Ask for offsets; a partition whose leader is just being chosen is asked again."""
-        found: dict[Partition, int] = {}
+        found: dict[Partition, ListedOffset] = {}
         deadline = time.monotonic() + _REQUEST_SECS
         while len(found) < len(asked):
             left = {TopicPartition(*key): spec for key, spec in asked.items() if key not in found}
@@ -163,16 +181,21 @@ class Cluster:
             if time.monotonic() > deadline or not is_passing(fault):
                 raise to_error(fault, self._brokers)
             time.sleep(_RETRY_SECS)
+            # Makes librdkafka look for the leader again; by itself it goes on with the old epoch.
+            self.names()
         return found
 
     def _ask_offsets(
         self, asked: dict[TopicPartition, Any]
-    ) -> tuple[dict[Partition, int], KafkaError | None]:
+    ) -> tuple[dict[Partition, ListedOffset], KafkaError | None]:
         futures = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_REQUEST_SECS
         )
         answers, faults = self._answers(futures)
-        found = {(key.topic, key.partition): told.offset for key, told in answers.items()}
+        found = {
+            (key.topic, key.partition): ListedOffset(listed.offset, listed.leader_epoch)
+            for key, listed in answers.items()
+        }
         # The worst one decides: waiting helps only if it would help for each.
         lasting = [fault for fault in faults if not is_passing(fault)]
         return found, next(iter(lasting or faults), None)

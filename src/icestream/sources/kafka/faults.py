@@ -123,6 +123,16 @@ def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> Icest
     return kind(f"{subject}{error.str()} ({error.name()})", where=where)
 
 
+def deleted(topic: str, brokers: Sequence[str]) -> SourceChangedError:
+    """Return the error for a topic that was read before and does not exist any more."""
+    return SourceChangedError(
+        f"topic {topic!r} was deleted since the checkpoint",
+        where=where_is(brokers),
+        todo="Restore the topic with its records. If they are not needed any more, remove it from "
+        "`topics`; if a new topic takes its place, create it and use `icestream run --start-over`.",
+    )
+
+
 def expired(place: str, wanted: int, lowest: int, brokers: Sequence[str]) -> SourceChangedError:
     """Return the error for records that retention removed before they were read."""
     return SourceChangedError(
@@ -142,4 +152,16 @@ def truncated(place: str, wanted: int, end: int, brokers: Sequence[str]) -> Sour
         todo="The partition lost records that were read. Check the cluster, then start over by "
         "`icestream run --start-over`: that reads every record again, next to what the table "
         "holds.",
+    )
+
+
+def overwritten(place: str, wanted: int, brokers: Sequence[str]) -> SourceChangedError:
+    """Return the error for a partition that was truncated and has been written to since."""
+    return SourceChangedError(
+        f"{place}: records before offset {wanted} were lost after they were read, and others have "
+        "taken their place",
+        where=where_is(brokers),
+        todo="The partition's log was truncated, as by an unclean leader election. Check the "
+        "cluster, then start over by `icestream run --start-over`: that reads every record again, "
+        "next to what the table holds.",
     )

@@ -2,13 +2,14 @@
 
 A position is `{"topics": {"orders": {"id": ..., "partitions": {"0": 1234}}}}`: for each partition
 the offset of the next record. A partition met for the first time also has its lowest offset, under
-`begins`, since the position before knows nothing of it.
+`begins`, since the position before knows nothing of it. `epochs` has the leader epoch of each
+partition at which its offset was listed, where the broker tells it.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from icestream.contracts.source import Split
@@ -25,12 +26,16 @@ _WORTH_CUTTING = 10_000
 
 @dataclass(frozen=True)
 class Span:
-    """Offsets of one partition, from `begin` up to but not including `end`."""
+    """Offsets of one partition, from `begin` up to but not including `end`.
+
+    `epoch` is the leader epoch at which `begin` was listed; -1 if unknown, as librdkafka has it.
+    """
 
     topic: str
     partition: int
     begin: int
     end: int
+    epoch: int = -1
 
     @property
     def rows(self) -> int:
@@ -42,14 +47,15 @@ def make(
     ids: Mapping[str, str],
     offsets: Mapping[Partition, int],
     begins: Mapping[Partition, int] | None = None,
+    epochs: Mapping[Partition, int] | None = None,
 ) -> Position:
     """Return the position with these offsets, in the one order that is stored and compared."""
     topics: dict[str, dict[str, object]] = {}
     for topic in sorted(ids):
         topics[topic] = {"id": ids[topic], "partitions": _of_topic(offsets, topic)}
-        new = _of_topic(begins or {}, topic)
-        if new:
-            topics[topic]["begins"] = new
+        for name, more in (("begins", begins), ("epochs", epochs)):
+            if found := _of_topic(more or {}, topic):
+                topics[topic][name] = found
     return {"topics": topics}
 
 
@@ -64,7 +70,7 @@ def ids_of(position: Position) -> dict[str, str]:
 
 
 def offsets_of(position: Position, key: str = "partitions") -> dict[Partition, int]:
-    """Return the offset of each partition."""
+    """Return the offset of each partition, or what else a position has of it under `key`."""
     return {
         (topic, int(number)): offset
         for topic, told in position["topics"].items()
@@ -74,9 +80,9 @@ def offsets_of(position: Position, key: str = "partitions") -> dict[Partition, i
 
 def spans(start: Position, end: Position) -> list[Span]:
     """Return what lies between two positions, partitions without anything new left out."""
-    before = {**offsets_of(end, "begins"), **offsets_of(start)}
+    before, epochs = {**offsets_of(end, "begins"), **offsets_of(start)}, offsets_of(start, "epochs")
     found = [
-        Span(topic, number, before.get((topic, number), 0), offset)
+        Span(topic, number, before.get((topic, number), 0), offset, epochs.get((topic, number), -1))
         for (topic, number), offset in sorted(offsets_of(end).items())
     ]
     return [span for span in found if span.rows > 0]
@@ -89,7 +95,8 @@ def cap(start: Position, end: Position, max_rows: int) -> Position:
     if total <= max_rows:
         return end
     offsets, left = offsets_of(start), max(max_rows, 1)
-    new = offsets_of(end, "begins")
+    new, listed = offsets_of(end, "begins"), offsets_of(end, "epochs")
+    epochs = offsets_of(start, "epochs")
     begins: dict[Partition, int] = {}
     shares = [max_rows * span.rows // total for span in parts]
     left -= sum(shares)
@@ -99,11 +106,13 @@ def cap(start: Position, end: Position, max_rows: int) -> Position:
         key = (span.topic, span.partition)
         if share:
             offsets[key] = span.begin + min(share, span.rows)
+            epochs[key] = listed.get(key, -1)
             if key in new and key not in offsets_of(start):
                 begins[key] = new[key]
     met = {topic for topic, _ in offsets} | set(ids_of(start))
     ids = {topic: name for topic, name in {**ids_of(end), **ids_of(start)}.items() if topic in met}
-    return make(ids, offsets, begins)
+    known = {key: epoch for key, epoch in epochs.items() if epoch >= 0}
+    return make(ids, offsets, begins, known)
 
 
 def splits(start: Position, end: Position, slots: int) -> list[Split]:
@@ -132,6 +141,8 @@ def _cut(span: Span, total: int, slots: int) -> list[Span]:
     pieces = min(round(slots * span.rows / total), span.rows // _WORTH_CUTTING)
     pieces = max(pieces, 1)
     edges = [span.begin + span.rows * number // pieces for number in range(pieces + 1)]
+    # The epoch is that of the span's first offset.
     return [
-        Span(span.topic, span.partition, begin, end) for begin, end in itertools.pairwise(edges)
+        replace(span, begin=begin, end=end, epoch=span.epoch if begin == span.begin else -1)
+        for begin, end in itertools.pairwise(edges)
     ]

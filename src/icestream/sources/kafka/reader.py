@@ -16,6 +16,7 @@ from icestream.sources.kafka.cluster import build_client
 from icestream.sources.kafka.faults import (
     expired,
     is_out_of_range,
+    overwritten,
     to_error,
     truncated,
     where_is,
@@ -100,7 +101,9 @@ class _SpanReader:
     def read(self) -> Iterator[Records]:
         """Yield the span's records; ends at its end, whatever offsets are missing before it."""
         span = self._span
-        self._consumer.assign([TopicPartition(span.topic, span.partition, span.begin)])
+        # librdkafka compares the epoch with the leader's log, and reports a truncation.
+        place = TopicPartition(span.topic, span.partition, span.begin, leader_epoch=span.epoch)
+        self._consumer.assign([place])
         heard, was = time.monotonic(), self._next
         while self._next < span.end:
             want = min(self._want, span.end - self._next)
@@ -165,7 +168,9 @@ class _SpanReader:
             )
             if end < self._next:
                 raise truncated(place, self._next, end, self._options.brokers)
-            raise expired(place, self._next, lowest, self._options.brokers)
+            if lowest > self._next:
+                raise expired(place, self._next, lowest, self._options.brokers)
+            raise overwritten(place, self._next, self._options.brokers)
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             # A lost connection is made again by librdkafka; if not, silence ends the wait.
             raise to_error(error, self._options.brokers, place)

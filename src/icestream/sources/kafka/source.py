@@ -15,14 +15,14 @@ from icestream.contracts.traits import SourceTraits
 from icestream.decode.formats import CHANGES, make_change_decoder, make_decoder, read_schema
 from icestream.errors import ConnectorError, SourceChangedError, TransientError
 from icestream.sources.kafka import positions
-from icestream.sources.kafka.cluster import Cluster, Topic
-from icestream.sources.kafka.faults import expired, truncated, where_is
+from icestream.sources.kafka.cluster import Cluster, ListedOffset, Topic
+from icestream.sources.kafka.faults import deleted, expired, truncated, where_is
 from icestream.sources.kafka.options import KafkaOptions, StartingPlace
 from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
 from icestream.sources.kafka.sampling import RecordSampler, rows_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder
@@ -73,16 +73,17 @@ class KafkaSource(Source[KafkaOptions]):
         """Return where `starting` points to, for every partition that exists now."""
         topics = self._describe()
         partitions = _partitions(topics)
-        offsets = self._starting_offsets(partitions)
-        if len(offsets) < len(partitions):
+        listed = self._starting_offsets(partitions)
+        if len(listed) < len(partitions):
             # A partition left out would later begin at its earliest record, whatever was asked.
             raise TransientError(
-                f"{_count(len(partitions) - len(offsets), 'partition')} can't be asked for yet",
+                f"{_count(len(partitions) - len(listed), 'partition')} can't be asked for yet",
                 where=where_is(self.options.brokers),
             )
-        return positions.make({name: topic.id for name, topic in topics.items()}, offsets)
+        ids = {name: topic.id for name, topic in topics.items()}
+        return positions.make(ids, _offsets(listed), epochs=_epochs(listed))
 
-    def _starting_offsets(self, partitions: list[Partition]) -> dict[Partition, int]:
+    def _starting_offsets(self, partitions: list[Partition]) -> dict[Partition, ListedOffset]:
         starting, cluster = self.options.starting, self._connected()
         if not isinstance(starting, StartingPlace):
             return (
@@ -98,33 +99,43 @@ class KafkaSource(Source[KafkaOptions]):
                         f"`starting` names topic {topic!r}, partition {number}, which is not read",
                         where=where_is(self.options.brokers),
                     )
-                if offset < lowest[topic, number]:
+                earliest = lowest[topic, number].offset
+                if offset < earliest:
                     place = f"topic {topic!r}, partition {number}"
-                    raise expired(place, offset, lowest[topic, number], self.options.brokers)
-                lowest[topic, number] = offset
+                    raise expired(place, offset, earliest, self.options.brokers)
+                lowest[topic, number] = ListedOffset(offset)
         return lowest
 
     def newest(self, current: Position) -> Position:
         """Return the end of every partition, or `current` if none has moved."""
         before = positions.offsets_of(current)
         is_due = time.monotonic() - self._described_at >= _DESCRIBE_SECS
-        topics = self._describe() if is_due else self._topics
+        topics = self._describe(positions.ids_of(current)) if is_due else self._topics
         if is_due:
             self._warn_of_lost(current, topics)
             self._refuse_other_ids(current, topics)
-        ends = self._connected().latest(_partitions(topics))
+        partitions = _partitions(topics)
+        ends = self._connected().latest(partitions)
         if is_due:
             self._refuse_gone(before, ends)
-        moved = {key: end for key, end in ends.items() if end > before.get(key, -1)}
-        begins = self._connected().earliest(key for key in moved if key not in before)
+        if len(ends) < len(partitions):
+            # Some have no leader yet, so that their offsets could not be compared.
+            self._described_at = float("-inf")
+        moved = {key: end for key, end in ends.items() if end.offset > before.get(key, -1)}
+        new = [key for key in moved if key not in before]
+        begins = _offsets(self._connected().earliest(new))
         # An empty partition that is new to us has no row yet, so it is no progress either.
-        moved = {key: end for key, end in moved.items() if end > begins.get(key, -1)}
+        moved = {key: end for key, end in moved.items() if end.offset > begins.get(key, -1)}
         begins = {key: begin for key, begin in begins.items() if key in moved}
         if not moved:
             return current
         found = {name: topics[name].id for name, _ in moved}
         ids = {**found, **positions.ids_of(current)}
-        return positions.make(ids, {**before, **moved}, begins)
+        epochs = positions.offsets_of(current, "epochs")
+        kept = {key: epoch for key, epoch in epochs.items() if key not in moved}
+        return positions.make(
+            ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)}
+        )
 
     def rows_between(self, start: Position, end: Position) -> int:
         """Return the number of offsets: at most so many records, fewer after compaction."""
@@ -221,14 +232,20 @@ class KafkaSource(Source[KafkaOptions]):
             self._cluster = Cluster(self.options)
         return self._cluster
 
-    def _describe(self) -> dict[str, Topic]:
-        """Ask for the topics to read; each one that the file names must exist."""
+    def _describe(self, known: Collection[str] = ()) -> dict[str, Topic]:
+        """Ask for the topics to read; each one that the file names must exist.
+
+        Args:
+            known: topics that the checkpoint has offsets of.
+        """
         cluster, names = self._connected(), list(self.options.topics)
         pattern = self.options.topic_pattern
         if pattern is not None:
             names = [name for name in cluster.names() if re.fullmatch(pattern, name)]
-        topics = cluster.describe(names)
+        topics = cluster.describe(names, known)
         for name in self.options.topics:
+            if name not in topics and name in known:
+                raise deleted(name, self.options.brokers)
             if name not in topics:
                 raise cluster.missing(name)
         self._topics, self._described_at = topics, time.monotonic()
@@ -253,20 +270,30 @@ class KafkaSource(Source[KafkaOptions]):
                     "new one from its beginning by `icestream run --start-over`.",
                 )
 
-    def _refuse_gone(self, before: dict[Partition, int], ends: dict[Partition, int]) -> None:
+    def _refuse_gone(
+        self, before: dict[Partition, int], ends: dict[Partition, ListedOffset]
+    ) -> None:
         known = [key for key in before if key in ends]
-        for key, lowest in self._connected().earliest(known).items():
+        for key, lowest in _offsets(self._connected().earliest(known)).items():
             place = f"topic {key[0]!r}, partition {key[1]}"
             if lowest > before[key]:
                 self._described_at = float("-inf")
                 raise expired(place, before[key], lowest, self.options.brokers)
-            if ends[key] < before[key]:
+            if ends[key].offset < before[key]:
                 self._described_at = float("-inf")
-                raise truncated(place, before[key], ends[key], self.options.brokers)
+                raise truncated(place, before[key], ends[key].offset, self.options.brokers)
 
 
 def _partitions(topics: dict[str, Topic]) -> list[Partition]:
     return [(name, number) for name, topic in topics.items() for number in topic.partitions]
+
+
+def _offsets(listed: dict[Partition, ListedOffset]) -> dict[Partition, int]:
+    return {key: each.offset for key, each in listed.items()}
+
+
+def _epochs(listed: dict[Partition, ListedOffset]) -> dict[Partition, int]:
+    return {key: each.epoch for key, each in listed.items() if each.epoch is not None}
 
 
 def _count(number: int, noun: str) -> str:

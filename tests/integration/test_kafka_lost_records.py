@@ -1,0 +1,103 @@
+"""Records, partitions and topics that are lost on the broker after they were read."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fixtures.waiting import wait_until
+from tests.integration.test_kafka import source_of, values
+
+from icestream.errors import AttentionError, SourceChangedError, TransientError
+from icestream.sources.kafka import reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fixtures.kafka import KafkaBroker
+
+    from icestream.contracts.position import Position
+    from icestream.sources.kafka import KafkaSource
+
+
+def refusal(action: Callable[[], object]) -> str:
+    with pytest.raises(SourceChangedError) as caught:
+        action()
+    assert isinstance(caught.value, AttentionError)
+    assert caught.value.exit_code == 5
+    return str(caught.value)
+
+
+def wait_for_more(source: KafkaSource, position: Position) -> Position:
+    """Return the newest position once it moves: a broker that has just started takes a moment."""
+    wait_until(lambda: source.newest(position) != position, "records behind the position")
+    return source.newest(position)
+
+
+def test_topic_that_was_deleted_is_named(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka_broker.new_topic()
+    kafka_broker.produce(topic, ["a", "b"])
+    source = source_of(kafka_broker, topic)
+    start = source.first()
+    end = source.newest(start)
+    kafka_broker.delete_topic(topic)
+    wait_until(lambda: topic not in kafka_broker.topics(), "the topic to go")
+
+    assert refusal(lambda: source_of(kafka_broker, topic).newest(end)) == (
+        f"source kafka {kafka_broker.bootstrap}: topic {topic!r} was deleted since the checkpoint\n"
+        "  Restore the topic with its records. If they are not needed any more, remove it from "
+        "`topics`; if a new topic takes its place, create it and use `icestream run --start-over`."
+    )
+    # A task that was about to read it gives up, and the restart reports the same.
+    monkeypatch.setattr(reader, "_SILENCE_SECS", 1.0)
+    with pytest.raises(TransientError):
+        values(source, start, end)
+
+
+def test_log_that_was_truncated_below_what_was_read_is_refused(
+    kafka_broker_own: KafkaBroker,
+) -> None:
+    broker = kafka_broker_own
+    topic = broker.new_topic()
+    log, copy = broker.folder / "data" / f"{topic}-0", broker.folder / "copy"
+    broker.produce(topic, [f"kept-{n}" for n in range(10)])
+    source = source_of(broker, topic)
+    before = source.newest(source.first())
+    broker.stop()
+    shutil.copytree(log, copy)
+    broker.start()
+    broker.produce(topic, [f"lost-{n}" for n in range(10)])
+    after = wait_for_more(source, before)
+    assert len(values(source, before, after)) == 10, "another leader epoch alone is no fault"
+    source.close()
+    # What an unclean leader election leaves: a log that ends earlier, and another epoch.
+    broker.stop()
+    shutil.rmtree(log)
+    shutil.copytree(copy, log)
+    broker.start()
+    place = f"source kafka {broker.bootstrap}: topic {topic!r}, partition 0: "
+
+    source = source_of(broker, topic)
+    assert refusal(lambda: wait_for_more(source, after)) == (
+        f"{place}read up to offset 20, and now it ends at 10\n"
+        "  The partition lost records that were read. Check the cluster, then start over by "
+        "`icestream run --start-over`: that reads every record again, next to what the table holds."
+    )
+
+    broker.produce(topic, [f"new-{n}" for n in range(20)])
+    newest = wait_for_more(source_of(broker, topic), after)
+
+    assert refusal(lambda: values(source_of(broker, topic), after, newest)) == (
+        f"{place}records before offset 20 were lost after they were read, and others have taken "
+        "their place\n"
+        "  The partition's log was truncated, as by an unclean leader election. Check the cluster, "
+        "then start over by `icestream run --start-over`: that reads every record again, next to "
+        "what the table holds."
+    )
+    # Nothing that was read before the truncation is affected by it.
+    newest = source_of(broker, topic).newest(before)
+    read = values(source_of(broker, topic), before, newest)
+    assert read == [f"new-{n}".encode() for n in range(20)]
