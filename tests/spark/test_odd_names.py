@@ -94,6 +94,29 @@ def test_table_with_names_that_differ_only_in_case_is_not_made(lake: Lake) -> No
     assert lake.catalog.find_table(("db", "events")) is None
 
 
+def test_records_whose_fields_have_clashing_names_are_dead_letters(lake: Lake) -> None:
+    source = ScriptedSource(decoder=JsonDecoder())
+    source.append_values(
+        [
+            b'{"id": 1, "s": {"a": 1}}',
+            b'{"id": 2, "s": {"a": 1, "A": 2}}',
+            b'{"id": 3, "a b": 1}',
+        ]
+    )
+    lake.run(lake.plan(source, on_error="dead_letter"))
+    source.append_values([b'{"id": 4, "a_x20b": 1}', b'{"id": 5, "": 1}', b'{"id": 6, "a b": 2}'])
+    lake.run(lake.plan(source, on_error="dead_letter"))
+
+    found = lake.sql("SELECT id, s.A, `a b` FROM lake.db.events ORDER BY id")
+    assert [tuple(row) for row in found] == [(1, 1, None), (3, None, 1), (6, None, 2)]
+    use = "use a `rename` or `drop` transform"
+    assert sorted(row["reason"] for row in lake.rows("dead")) == [
+        f"a field has no name; {use}",
+        f"column 'a_x20b' and column 'a b' have the same name in data files; {use}",
+        f"column 's.A' differs from column 's.a' only in case; {use}",
+    ]
+
+
 @pytest.mark.parametrize("name", ["a.b", "a`b", "a b"])
 def test_column_of_any_name_is_cast(lake: Lake, name: str) -> None:
     source = ScriptedSource(schema=pa.schema([(name, pa.string())]))

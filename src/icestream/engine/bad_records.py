@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 
 from icestream.contracts.records import BadRecord, Decoded
 from icestream.contracts.reports import shortened
+from icestream.decode.exact import cast_exactly
+from icestream.decode.inference import merge_fields, unknown_fields
 from icestream.engine.dead_letters import extra_as_json
 
 if TYPE_CHECKING:
@@ -54,28 +56,64 @@ def note_bad(
             bad.add(BadRecord(raw, reason, records.position(index), extra))
 
 
-def without_refused(outcome: Decoded, refused: Sequence[RefusedField]) -> Decoded:
+def with_refused(columns: pa.Schema, refused: Sequence[RefusedField]) -> pa.Schema:
+    """Return columns to decode with, so that `without_refused` finds values of refused fields."""
+    found: dict[str, pa.DataType] = {}
+    for field in refused:
+        found = merge_fields(found, {field.column.name: field.column.type})
+    grown = unknown_fields(columns, found)
+    known = [column.with_type(grown.pop(column.name, column.type)) for column in columns]
+    return pa.schema([*known, *grown.items()])
+
+
+def without_refused(
+    outcome: Decoded, columns: pa.Schema, refused: Sequence[RefusedField]
+) -> Decoded:
     """Return the outcome with the records that have a value for a refused field among the bad.
 
     Args:
-        outcome: of decoding with the refused fields as further columns.
+        outcome: of decoding with the columns that `with_refused` returned.
+        columns: the columns without refused fields.
         refused: the fields.
     """
     if not refused:
         return outcome
-    rows, names = outcome.rows, {field.column.name for field in refused}
+    rows = outcome.rows
     reasons = pa.nulls(rows.num_rows, pa.string())
     for field in refused:
-        is_first = pc.and_(rows.column(field.column.name).is_valid(), reasons.is_null())
-        reasons = pc.if_else(is_first, field.reason, reasons)
+        has_value = _has_value(rows.column(field.column.name), field.members)
+        reasons = pc.if_else(pc.and_(has_value, reasons.is_null()), field.reason, reasons)
     numbers = pa.array(range(rows.num_rows), pa.int64()) if outcome.kept is None else outcome.kept
     is_bad = reasons.is_valid()
     found = zip(numbers.filter(is_bad).to_pylist(), reasons.drop_null().to_pylist(), strict=True)
-    visible = rows.select([name for name in rows.schema.names if name not in names])
+    good = rows.filter(reasons.is_null())
+    visible = [cast_exactly(good.column(column.name), column.type) for column in columns]
+    names = {field.column.name for field in refused if not field.members}
     return Decoded(
-        rows=visible.filter(reasons.is_null()),
+        rows=pa.RecordBatch.from_arrays(visible, schema=columns),
         kept=numbers.filter(reasons.is_null()),
         bad=tuple(sorted((*outcome.bad, *found))),
         new_fields={name: kind for name, kind in outcome.new_fields.items() if name not in names},
-        wider={name: column for name, column in outcome.wider.items() if name not in names},
+        wider={name: column for name, column in outcome.wider.items() if name in columns.names},
     )
+
+
+def _has_value(array: pa.Array, members: tuple[str, ...]) -> pa.Array:
+    """Tell which values have something at a member; see `RefusedField.members`."""
+    if not members:
+        return array.is_valid()
+    if pa.types.is_list(array.type):
+        inner = _has_value(array.flatten(), members[1:])
+        found = pc.list_parent_indices(array).filter(inner)
+        return pc.is_in(pa.array(range(len(array)), pa.int64()), value_set=found)
+    return pc.and_(array.is_valid(), _has_value(array.field(members[0]), members[1:]))
+
+
+def has_member(kind: pa.DataType, members: tuple[str, ...]) -> bool:
+    """Tell whether a type has a member; see `RefusedField.members`."""
+    if not members:
+        return True
+    if pa.types.is_list(kind):
+        return has_member(kind.value_type, members[1:])
+    index = kind.get_field_index(members[0]) if pa.types.is_struct(kind) else -1
+    return index >= 0 and has_member(kind.field(index).type, members[1:])

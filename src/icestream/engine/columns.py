@@ -11,9 +11,10 @@ import pyarrow as pa
 from icestream.contracts.records import Records
 from icestream.decode.widening import widest
 from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
+from icestream.schemas.column_names import TakenNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from icestream.contracts.source import Split
     from icestream.engine.state import PipelineState
@@ -24,10 +25,17 @@ SAMPLE = 10_000
 
 @dataclass(frozen=True)
 class RefusedField:
-    """A field of the data that the table can have no column for, and why."""
+    """A field of the data that the table can have no column for, and why.
+
+    Attributes:
+        column: the field; of a struct, the field that it is in, with nothing else in it.
+        reason: why.
+        members: the way to the field below `column`, with `element` for that of a list.
+    """
 
     column: pa.Field
     reason: str
+    members: tuple[str, ...] = ()
 
 
 class Columns:
@@ -44,7 +52,7 @@ class Columns:
         self._state = state
         self._given = plan.source.declared_schema()
         self._columns: pa.Schema | None = None
-        self._refused: dict[str, RefusedField] = {}
+        self._refused: dict[tuple[str, ...], RefusedField] = {}
         self._is_grown = False  # by a batch that is not written yet, so the table lags behind
 
     @property
@@ -120,21 +128,28 @@ class Columns:
         """Return the fields that may become columns, and keep the others as refused."""
         permitted: dict[str, pa.DataType] = {}
         extra = self._plan.source.extra_columns() or pa.schema([])
+        # If bad records stop the pipeline, the sink refuses the columns as a whole.
+        taken = TakenNames(self._columns or (), ignores_case=self._plan.on_error != "fail")
         for name, kind in fields.items():
             if name in extra.names:
                 reason = f"field {name!r} has the name of a column that the source adds"
-                self._refused[name] = RefusedField(pa.field(name, kind), reason)
+                self._refused[name,] = RefusedField(pa.field(name, kind), reason)
                 continue
-            known = () if self._columns is None else self._columns.names
             problem = self._plan.sink.refuses_column(name)
-            if problem is None and self._plan.on_error != "fail":
-                # Otherwise the sink refuses the columns as a whole, and the pipeline stops.
-                problem = _twin_problem(name, (*known, *permitted))
-            if problem is None or any(each.removes(name) for each in self._plan.transforms):
-                permitted[name] = kind
+            problems: dict[tuple[str, ...], str] = {}
+            if problem is not None:
+                left, problems[name,] = None, problem
             else:
-                reason = f"{problem}; use a `rename` or `drop` transform"
-                self._refused[name] = RefusedField(pa.field(name, kind), reason)
+                left = taken.without_clashes((), pa.struct([(name, kind)]), problems)
+            if problems and any(each.removes(name) for each in self._plan.transforms):
+                permitted[name] = kind
+                continue
+            if left is not None:
+                permitted[name] = left.field(0).type
+            for path, each in problems.items():
+                column = pa.field(name, _part(kind, path[1:]))
+                reason = f"{each}; use a `rename` or `drop` transform"
+                self._refused[path] = RefusedField(column, reason, path[1:])
         return permitted
 
     def _known(self) -> pa.Schema | None:
@@ -168,7 +183,7 @@ class Columns:
             return None
         found = decoder.in_context(context).infer(sample)
         permitted = self._permitted(dict(zip(found.names, found.types, strict=True)))
-        decoded = [column for column in found if column.name in permitted]
+        decoded = [pa.field(name, kind) for name, kind in permitted.items()]
         if not decoded:
             raise SchemaMismatchError(
                 "no columns can be told from the first records",
@@ -213,12 +228,13 @@ class Columns:
         self._state.remember_schema({"columns": shown, "arrow": encoded})
 
 
-def _twin_problem(name: str, others: Iterable[str]) -> str | None:
-    low = name.lower()
-    for other in others:
-        if other != name and other.lower() == low:
-            return f"column {name!r} differs from column {other!r} only in case"
-    return None
+def _part(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType:
+    """Return as much of a type as leads to one of its members."""
+    if not path:
+        return kind
+    if pa.types.is_list(kind):
+        return pa.list_(_part(kind.value_type, path[1:]))
+    return pa.struct([(path[0], _part(kind.field(path[0]).type, path[1:]))])
 
 
 def remembered(state: PipelineState) -> pa.Schema | None:

@@ -21,7 +21,7 @@ from icestream.contracts.row_batches import fit_columns, refused_column
 from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields, new_columns, unknown_fields
 from icestream.decode.widening import join_columns, wider_columns
-from icestream.engine.bad_records import note_bad, without_refused
+from icestream.engine.bad_records import has_member, note_bad, with_refused, without_refused
 from icestream.engine.dead_letters import LetterBuffer
 from icestream.engine.row_faults import row_number
 from icestream.errors import IcestreamError
@@ -154,9 +154,9 @@ class Reading:
         first: int,
     ) -> pa.RecordBatch | None:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
-        asked = pa.schema([*columns, *(field.column for field in self.refused)])
         decoder = self.decoder.in_context(records.context)
-        outcome = without_refused(decoder.decode(records.values, asked), self.refused)
+        decoded = decoder.decode(records.values, with_refused(columns, self.refused))
+        outcome = without_refused(decoded, columns, self.refused)
         if self.evolving:
             report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
         if outcome.wider and self.widening:  # the batch is read again; what is bad then is bad
@@ -189,7 +189,8 @@ class Reading:
             return self._with_numbers(rows, None, first)
         found = {field.name: field.type for field in rows.schema}
         for refused in self.refused:
-            if refused.column.name in found:
+            kind = found.get(refused.column.name)
+            if kind is not None and has_member(kind, refused.members):
                 raise refused_column(rows, refused.reason)
         new = unknown_fields(self.columns, found)
         report.new_fields = merge_fields(report.new_fields, new)

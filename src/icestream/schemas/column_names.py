@@ -15,6 +15,7 @@ from icestream.errors import SchemaMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pyarrow as pa
     from pyiceberg.types import IcebergType, StructType
 
     from icestream.schemas.changes import Path
@@ -45,6 +46,11 @@ RENAME_RESERVED = (
     "mirror, rename the column in the source."
 )
 
+RENAME_CLASH = (
+    "Give one of the columns another name with a `rename` transform, or leave one out with the "
+    "source's `schema`."
+)
+
 
 def reserved_problem(name: str) -> str | None:
     """Say why a table can have no column of this name at its top; None if it can."""
@@ -64,6 +70,99 @@ def refuse_reserved(names: Iterable[str]) -> None:
     problems = [problem for name in names if (problem := reserved_problem(name)) is not None]
     if problems:
         raise SchemaMismatchError("; ".join(problems), todo=RENAME_RESERVED)
+
+
+class TakenNames:
+    """The names of columns at all depths, which new columns must not clash with.
+
+    Args:
+        columns: columns that are there already, whether they clash or not.
+        ignores_case: whether names that differ only in case clash.
+    """
+
+    def __init__(self, columns: Iterable[pa.Field] = (), *, ignores_case: bool = True) -> None:
+        self._ignores_case = ignores_case
+        self._taken: dict[tuple[str, ...], Path] = {}
+        for column in columns:
+            self._take_all((column.name,), column.type)
+
+    def take(self, path: Path) -> str | None:
+        """Take the name of a column, or say why it can't be taken."""
+        if not path[-1]:
+            inside = f" of column {'.'.join(path[:-1])!r}" if path[1:] else ""
+            return f"a field{inside} has no name"
+        found = [(key, self._taken.get(key, path)) for key in self._keys(path)]
+        for (rule, *_), other in found:
+            if other != path:
+                one, two = (f"column {'.'.join(each)!r}" for each in (path, other))
+                return {
+                    "case": f"{one} differs from {two} only in case",
+                    "file": f"{one} and {two} have the same name in data files",
+                    "path": f"{one} and the member of a struct have the same name",
+                }[rule]
+        self._taken.update(found)
+        return None
+
+    def without_clashes(
+        self, path: Path, kind: pa.DataType, problems: dict[Path, str]
+    ) -> pa.DataType | None:
+        """Take the names of a new column and its members, and return its type without those taken.
+
+        None if nothing is left.
+
+        Args:
+            path: the column.
+            kind: its type.
+            problems: gains the paths that are left out, and why.
+        """
+        import pyarrow as pa
+
+        if pa.types.is_list(kind):
+            element = self.without_clashes((*path, "element"), kind.value_type, problems)
+            return None if element is None else pa.list_(kind.value_field.with_type(element))
+        if not pa.types.is_struct(kind):
+            return kind
+        kept = []
+        for member in kind:
+            here = (*path, member.name)
+            problem = self.take(here)
+            if problem is not None:
+                problems[here] = problem
+            elif (inner := self.without_clashes(here, member.type, problems)) is not None:
+                kept.append(member.with_type(inner))
+        return pa.struct(kept) if kept else None
+
+    def _take_all(self, path: Path, kind: pa.DataType) -> None:
+        import pyarrow as pa
+
+        for key in self._keys(path):
+            self._taken.setdefault(key, path)
+        if pa.types.is_list(kind):
+            self._take_all((*path, "element"), kind.value_type)
+        elif pa.types.is_struct(kind):
+            for member in kind:
+                self._take_all((*path, member.name), member.type)
+
+    def _keys(self, path: Path) -> list[tuple[str, ...]]:
+        from pyiceberg.schema import make_compatible_name
+
+        *parents, name = path
+        keys = [("file", *parents, make_compatible_name(name or "_")), ("path", ".".join(path))]
+        return [("case", *parents, name.lower()), *keys] if self._ignores_case else keys
+
+
+def refuse_clashes(columns: Iterable[pa.Field]) -> None:
+    """Refuse columns whose names PyIceberg cannot tell apart, or Parquet files cannot.
+
+    Raises:
+        SchemaMismatchError: there are such columns.
+    """
+    import pyarrow as pa
+
+    problems: dict[Path, str] = {}
+    TakenNames(ignores_case=False).without_clashes((), pa.struct(list(columns)), problems)
+    if problems:
+        raise SchemaMismatchError("; ".join(problems.values()), todo=RENAME_CLASH)
 
 
 def twin_problem(path: Path, stream: StructType, table: StructType) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
 from icestream.errors import SchemaMismatchError
+from icestream.schemas.column_names import refuse_clashes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,13 +23,14 @@ def arrow_to_iceberg(columns: pa.Schema, format_version: int = NEWEST_FORMAT) ->
         format_version: of the table; before 3 there are no nanoseconds, and they are cut off.
 
     Raises:
-        SchemaMismatchError: Iceberg has no such type.
+        SchemaMismatchError: Iceberg has no such type, or names of columns clash.
     """
     from pyiceberg.io.pyarrow import (
         UnsupportedPyArrowTypeException,
         _pyarrow_to_schema_without_ids,
     )
 
+    refuse_clashes(columns)
     try:
         schema = _pyarrow_to_schema_without_ids(
             columns,

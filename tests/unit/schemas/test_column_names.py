@@ -1,6 +1,8 @@
-"""Columns whose names differ only in case."""
+"""Columns whose names differ only in case, or clash otherwise."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -73,3 +75,31 @@ def test_names_of_different_structs_do_not_meet() -> None:
     columns = pa.schema([("a", pa.struct([("b", pa.int64())])), ("B", pa.int64())])
 
     assert twins_within((), arrow_to_iceberg(columns).as_struct()) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (
+            [("a b", pa.int64()), ("a_x20b", pa.int64())],
+            "column 'a_x20b' and column 'a b' have the same name in data files",
+        ),
+        (
+            [("l", pa.list_(pa.struct([("_1", pa.int64()), ("1", pa.int64())])))],
+            "column 'l.element.1' and column 'l.element._1' have the same name in data files",
+        ),
+        (
+            [("s.b", pa.int64()), ("s", pa.struct([("b", pa.int64())]))],
+            "column 's.b' and the member of a struct have the same name",
+        ),
+        ([("", pa.int64())], "a field has no name"),
+    ],
+)
+def test_columns_with_clashing_names_are_refused(columns: list[Any], problem: str) -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        arrow_to_iceberg(pa.schema(columns))
+
+    assert str(caught.value) == (
+        f"{problem}\n  Give one of the columns another name with a `rename` transform, or leave "
+        "one out with the source's `schema`."
+    )

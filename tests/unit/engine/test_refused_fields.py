@@ -1,0 +1,160 @@
+"""Fields whose names clash, at any depth: their records are bad, and only theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.engine.test_columns import json_source, plan, splits
+
+from icestream.contracts.reports import unpacked
+from icestream.contracts.sink import TaskWriter, WrittenFile
+from icestream.decode.inference import new_columns
+from icestream.engine.columns import Columns, RefusedField
+from icestream.engine.state import PipelineState
+from icestream.engine.tasks import ReadAndWrite, Reading
+from icestream.testing.scripted import ScriptedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+USE = "; use a `rename` or `drop` transform"
+
+
+class Notebook(TaskWriter):
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        self.rows += [row for batch in batches for row in batch.to_pylist()]
+        return []
+
+
+def run(
+    folder: Path, *values: bytes, first: bytes = b'{"id": 0}'
+) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Read one record, then others that bring new fields; return the rows and the bad records."""
+    state = PipelineState(folder, "events")
+    state.make()
+    source = json_source(first)
+    columns = Columns(replace(plan(source), on_error="drop"), state)
+    columns.of(splits(source))
+    source.append_values(values)
+    for _ in range(5):
+        known = columns.of([])
+        assert known is not None
+        reading = Reading(
+            source=source,
+            decoder=source.decoder(),
+            splits=tuple(splits(source, slots=1)),
+            columns=known,
+            evolving=True,
+            stop_at_bad=False,
+            refused=columns.refused,
+            tells=True,
+        )
+        writer = Notebook()
+        numbers = pa.RecordBatch.from_pydict({"split": [0]})
+        [batch] = ReadAndWrite(reading, writer)([numbers])
+        report = unpacked(batch.column(0)[0].as_py())[1]
+        new = new_columns(reading.decoded(), report.new_fields)
+        if not new:
+            return writer.rows, {number & 0xFFFF: reason for number, reason in report.told.items()}
+        columns.add(new)
+    raise AssertionError("the columns never rest")
+
+
+def test_members_that_differ_only_in_case_make_their_own_record_bad(tmp_path: Path) -> None:
+    rows, bad = run(
+        tmp_path,
+        b'{"id": 1, "s": {"a": 1}}',
+        b'{"id": 2, "s": {"a": 2, "A": 3}}',
+        b'{"id": 3, "s": {"A": null, "b": 4}}',
+        b'{"id": 4, "l": [{"x": [{"y": 1}]}, {"x": []}]}',
+        b'{"id": 5, "l": [{"x": [{"y": 1}]}, {"x": [{"Y": 2}]}]}',
+        b'{"id": 6, "l": []}',
+    )
+
+    assert bad == {
+        2: f"column 's.A' differs from column 's.a' only in case{USE}",
+        5: "column 'l.element.x.element.Y' differs from column 'l.element.x.element.y' only in "
+        f"case{USE}",
+    }
+    assert [(row["id"], row["s"], row["l"]) for row in rows] == [
+        (0, None, None),
+        (1, {"a": 1, "b": None}, None),
+        (3, {"a": None, "b": 4}, None),
+        (4, None, [{"x": [{"y": 1}]}, {"x": []}]),
+        (6, None, []),
+    ]
+
+
+def test_member_that_differs_from_that_of_a_known_column_makes_its_record_bad(
+    tmp_path: Path,
+) -> None:
+    rows, bad = run(
+        tmp_path,
+        b'{"id": 1, "s": {"A": 1}}',
+        b'{"id": 2, "s": {"a": 2, "new": 1}}',
+        first=b'{"id": 0, "s": {"a": 1}}',
+    )
+
+    assert bad == {1: f"column 's.A' differs from column 's.a' only in case{USE}"}
+    assert [row["s"] for row in rows] == [{"a": 1, "new": None}, {"a": 2, "new": 1}]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (
+            b'{"a_x20b": 1, "a b": 2}',
+            "column 'a b' and column 'a_x20b' have the same name in data files",
+        ),
+        (
+            b'{"s": {"1": 1, "_1": 2}}',
+            "column 's._1' and column 's.1' have the same name in data files",
+        ),
+        (
+            b'{"s": {"b": 1}, "s.b": 2}',
+            "column 's.b' and the member of a struct have the same name",
+        ),
+        (b'{"": 1}', "a field has no name"),
+        (b'{"s": {"": 1}}', "a field of column 's' has no name"),
+        (b'{"s": {"": 1, "b": 2}}', "a field of column 's' has no name"),
+    ],
+)
+def test_record_whose_fields_have_clashing_names_is_bad(
+    tmp_path: Path, record: bytes, reason: str
+) -> None:
+    rows, bad = run(tmp_path, record, b'{"id": 2}')
+
+    assert bad == {1: f"{reason}{USE}"}
+    assert [row["id"] for row in rows] == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["A", "a"])
+def test_rows_with_a_refused_member_stop_the_pipeline_by_name(name: str) -> None:
+    kind = pa.list_(pa.struct([("x", pa.int64()), (name, pa.int64())]))
+    source = ScriptedSource(schema=pa.schema([("l", kind)]))
+    source.append_rows([{"l": [{"x": 1, name: 2}]}])
+    refused = RefusedField(
+        pa.field("l", pa.list_(pa.struct([("A", pa.int64())]))), "a reason", ("element", "A")
+    )
+    reading = Reading(
+        source=source,
+        decoder=None,
+        splits=tuple(splits(source, slots=1)),
+        columns=pa.schema([("l", pa.list_(pa.struct([("x", pa.int64()), ("a", pa.int64())])))]),
+        evolving=True,
+        stop_at_bad=True,
+        refused=(refused,),
+    )
+    numbers = pa.RecordBatch.from_pydict({"split": [0]})
+    [batch] = ReadAndWrite(reading, Notebook())([numbers])
+    error = unpacked(batch.column(0)[0].as_py())[1].error
+
+    expected = None if name == "a" else "the source: a reason"
+    assert (None if error is None else error.what) == expected
