@@ -364,3 +364,24 @@ def test_tombstone_is_no_row_and_makes_no_table(lake: Lake, mode: str) -> None:
     found = sorted(row["id"] for row in rows(lake))
     assert found == ([1, 3] if mode == "upsert" else [1, 2, 2, 3])
     assert lake.catalog.client().list_tables("shop") == [("shop", "orders")]
+
+
+@pytest.mark.parametrize("options", [{"table": "orders"}, {}], ids=["one table", "one namespace"])
+def test_tombstones_of_a_renamed_topic_do_not_claim_the_table_of_its_changes(
+    lake: Lake, options: dict[str, str]
+) -> None:
+    source = ScriptedChanges(
+        [of_orders(order(1, "a"), order(2, "b"), is_whole=False)],
+        [tombstones("routed.orders", 1)],
+        [of_orders(order(2, op="d"), is_whole=False), tombstones("routed.orders", 2)],
+    )
+    plan = mirror(lake, source, namespace=("lake",), **options)
+    lake.run(plan)
+    assert rows(lake, "lake.orders") == [{"id": 1, "note": "a"}]
+
+    # A new process that meets tombstones first knows of no other table: they delete by their key.
+    source.script.append([tombstones("routed.orders", 1)])
+    source.script.append([of_orders(order(3, "c"), is_whole=False)])
+    lake.run(mirror(lake, source, namespace=("lake",), **options))
+    assert rows(lake, "lake.orders") == [{"id": 3, "note": "c"}]
+    assert lake.catalog.client().list_tables("lake") == [("lake", "orders")]

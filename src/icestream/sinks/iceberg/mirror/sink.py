@@ -25,7 +25,7 @@ from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.trying import store_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -59,6 +59,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         # The newest shape of each table, so that most batches bring no surprise.
         self._newest: dict[tuple[str, ...], pa.Schema] = {}
         self._absent: frozenset[tuple[str, ...]] = frozenset()
+        self._warned: set[tuple[str, ...]] = set()
         self._handed_over: set[str] = set()
         self._reloading: set[tuple[str, ...]] = set()
 
@@ -82,33 +83,48 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         by_table = {source: [columns] for source, columns in self._newest.items()}
         for columns in shapes:
             by_table.setdefault(shape_of(columns).table, []).append(columns)
-        self._absent = frozenset(
-            source for source, found in by_table.items() if self._is_absent(found)
-        )
-        by_table = {
-            source: found for source, found in by_table.items() if source not in self._absent
-        }
-        named = {source: self._named(source, found) for source, found in by_table.items()}
+        alone = {source: found for source, found in by_table.items() if _are_tombstones(found)}
+        changed = {source: found for source, found in by_table.items() if source not in alone}
+        named = {source: self._named(source, found) for source, found in changed.items()}
+        named |= self._tables_of_tombstones(alone)
+        self._absent = frozenset(by_table.keys() - named.keys())
         sinks: dict[tuple[str, ...], Any] = {
             source: self.tables.sink(table) for source, table in named.items()
         }
         self.tables.each(self._open, sinks.values())
         self.tables.kept.add(frozenset(named.values()))
-        self.tables.each(
-            lambda source: self._ready(sinks[source], by_table[source]), list(by_table)
-        )
+        self.tables.each(lambda source: self._ready(sinks[source], by_table[source]), list(named))
         self.tables.refuse_twins(named.values())
         self._expected = sinks
-        for source, table in sinks.items():
-            shape = replace(table.cover.shape, is_first=False, is_tombstones=False)
-            self._newest[source] = shape.on(table.cover.columns)
+        for source in changed:
+            cover = sinks[source].cover
+            shape = replace(cover.shape, is_first=False, is_tombstones=False)
+            self._newest[source] = shape.on(cover.columns)
 
-    def _is_absent(self, shapes: list[pa.Schema]) -> bool:
-        """Tell whether only tombstones came of a table, and it is not there."""
-        if not all(shape_of(columns).is_tombstones for columns in shapes):
-            return False
-        table = self._identifier(shape_of(shapes[0]))
-        return not self.tables.java.exists(table[:-1], table[-1])
+    def _tables_of_tombstones(
+        self, by_table: Mapping[tuple[str, ...], list[pa.Schema]]
+    ) -> dict[tuple[str, ...], Identifier]:
+        """Return the tables that tombstones which come without changes are applied to.
+
+        They create no table. One that another table of the source fills is left alone: a router
+        can give a topic any name, and changes name their table while tombstones don't.
+        """
+        owners = dict(self._sources)
+        found: dict[tuple[str, ...], Identifier] = {}
+        for source, shapes in by_table.items():
+            table = self._identifier(shape_of(shapes[0]))
+            if not self.tables.java.exists(table[:-1], table[-1]):
+                continue
+            owner = owners.setdefault(table, source)
+            if owner == source:
+                found[source] = table
+            elif source not in self._warned:
+                self._warned.add(source)
+                logger.warning(
+                    "tombstones of %s are left out: table %s mirrors %s",
+                    *(".".join(each) for each in (source, table, owner)),
+                )
+        return found
 
     def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""
@@ -242,6 +258,10 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
     def _describe_namespace(self) -> str:
         named = bool(self.options.namespace)
         return super()._describe_namespace() if named else "by the names of the source"
+
+
+def _are_tombstones(shapes: Sequence[pa.Schema]) -> bool:
+    return all(shape_of(columns).is_tombstones for columns in shapes)
 
 
 def _warn_of_nulls(share: Share) -> None:
