@@ -136,12 +136,16 @@ def test_one_id_of_no_schema_does_not_keep_another_from_being_waited_for(
     assert decode(registry, 51).rows.to_pylist() == [{"id": 7}]
 
 
-def test_ids_of_no_schema_cost_few_waits_together(small: SmallRegistry) -> None:
+def test_ids_of_no_schema_cost_few_waits_together(
+    small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_MOST_MISSING", 50)
     decoded = decode(Registry(RegistryOptions(url=small.url)), *range(100, 200), 2**32 - 1)
 
     assert len(decoded.bad) == 101
     assert all(small.asked[path_of(number)] == 1 for number in range(105, 200))
     assert small.asked[path_of(2**32 - 1)] == 0
+    assert len(registry_module._missing) == 50
 
 
 @pytest.mark.parametrize(

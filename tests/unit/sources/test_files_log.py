@@ -194,6 +194,20 @@ def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
     assert values(source, here, await_newest(source, here)) == ["b"]
 
 
+def test_file_that_still_grows_is_not_taken(tmp_path: Path) -> None:
+    put(tmp_path, "a")
+    source = PatientFiles(FilesOptions(path=str(tmp_path)))
+    here = read_all(source)
+    path = put(tmp_path, "b", "1")
+    assert source.newest(here) == here
+    for text in ("1\n2\n", "1\n2\n3\n"):
+        time.sleep(2 * source.settle_secs)  # long enough for a file that does not change
+        path.write_text(text)
+        assert source.newest(here) == here
+
+    assert values(source, here, await_newest(source, here)) == ["1", "2", "3"]
+
+
 def test_file_is_found_again_after_a_folder_was_not_mounted_for_a_while(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")

@@ -144,6 +144,17 @@ def test_file_of_the_log_that_was_never_written_is_named(tmp_path: Path, name: s
     assert quick(tmp_path).newest(here) == here
 
 
+def test_unfinished_file_that_a_kill_left_behind_does_no_harm(tmp_path: Path) -> None:
+    log = FileLog(tmp_path / "log")
+    log.append([FileEntry("a", 1, 1)])
+    for name in ("000000000001.jsonl.0af1.new", "000000000001.seen.0af1.new"):
+        (log.folder / name).write_bytes(b"{")
+
+    again = FileLog(log.folder)
+    again.append([FileEntry("b", 1, 1)])
+    assert FileLog(log.folder).files(0, 2) == [FileEntry("a", 1, 1), FileEntry("b", 1, 1)]
+
+
 def test_folder_that_cannot_be_synced_stops_the_log_only_if_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

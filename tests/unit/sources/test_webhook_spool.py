@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import struct
 import subprocess
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -342,6 +344,33 @@ def test_clock_that_jumps_makes_no_id_forgotten(
         taken.keep(3)
     clock.wait(0.9)
     taken.keep(4)
+    assert taken.among([key]) == {key}
+    taken.close()
+
+
+def test_clock_that_is_reset_to_1970_now_and_then_is_no_obstacle(tmp_path: Path) -> None:
+    clock = Clock()
+    keys = [key_of(b"s", b"%d" % number) for number in range(3)]
+    for number, shown in enumerate([0.0, TODAY, 0.0]):
+        clock.shown = shown
+        taken = clock.ids(tmp_path)
+        taken.add(keys[number])
+        taken.keep(number)
+        assert taken.among(keys) == set(keys[: number + 1])
+        taken.close()
+
+
+def test_ids_of_an_earlier_version_age_from_the_newest_of_them(tmp_path: Path) -> None:
+    clock, key = Clock(), key_of(b"s", b"1")
+    taken = clock.ids(tmp_path)
+    taken.add(key)
+    taken.keep(1)
+    taken.close()
+    with closing(sqlite3.connect(tmp_path / "ids.db")) as database:
+        database.execute("DROP TABLE clock")
+    clock.shown += 1000 * DAY_SECS  # wrong when the new version first runs
+    taken = clock.ids(tmp_path)
+    taken.keep(2)
     assert taken.among([key]) == {key}
     taken.close()
 
