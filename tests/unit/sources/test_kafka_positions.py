@@ -37,8 +37,10 @@ def in_epoch(epoch: int, *offsets: int) -> dict[str, Any]:
     return positions.make({"orders": "x1"}, told, epochs=dict.fromkeys(told, epoch))
 
 
-def test_leader_epoch_is_that_of_the_start() -> None:
+def test_leader_epoch_of_the_start_is_compared_if_it_changed() -> None:
     assert positions.spans(in_epoch(3, 0, 5), in_epoch(4, 9, 5)) == [Span("orders", 0, 0, 9, 3)]
+    assert positions.spans(in_epoch(3, 0), in_epoch(3, 9)) == [Span("orders", 0, 0, 9, -1)]
+    assert positions.spans(in_epoch(3, 0), at(9)) == [Span("orders", 0, 0, 9, 3)]
     assert positions.spans(at(0), in_epoch(4, 9)) == [Span("orders", 0, 0, 9, -1)]
     pieces = positions.splits(in_epoch(3, 0), in_epoch(4, 40_000), 2)
     assert [piece.what[0].epoch for piece in pieces] == [3, -1], "later offsets were listed later"

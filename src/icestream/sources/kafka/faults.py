@@ -89,6 +89,19 @@ def is_out_of_range(error: KafkaError) -> bool:
     return error.code() in _OUT_OF_RANGE
 
 
+def is_unknown_epoch(error: KafkaError) -> bool:
+    """Tell whether a broker could not compare a leader epoch with its log.
+
+    librdkafka has one code for this, a truncation, and an offset out of range.
+    """
+    return is_out_of_range(error) and "No epoch found" in error.str()
+
+
+def is_truncation(error: KafkaError) -> bool:
+    """Tell whether a log was found to end before an offset, in the leader epoch of that offset."""
+    return is_out_of_range(error) and "log truncation detected at" in error.str()
+
+
 def unreachable(brokers: Sequence[str]) -> UnreachableError:
     """Return the error for a cluster of which no broker answers."""
     return UnreachableError(

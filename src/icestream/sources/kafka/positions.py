@@ -2,8 +2,8 @@
 
 A position is `{"topics": {"orders": {"id": ..., "partitions": {"0": 1234}}}}`: for each partition
 the offset of the next record. A partition met for the first time also has its lowest offset, under
-`begins`, since the position before knows nothing of it. `epochs` has the leader epoch of each
-partition at which its offset was listed, where the broker tells it.
+`begins`, since the position before knows nothing of it. `epochs` has the leader epoch in
+which the offset of each partition was listed, if the broker reports one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _WORTH_CUTTING = 10_000
 class Span:
     """Offsets of one partition, from `begin` up to but not including `end`.
 
-    `epoch` is the leader epoch at which `begin` was listed; -1 if unknown, as librdkafka has it.
+    `epoch` is the leader epoch in which `begin` was listed, if the log may have been truncated
+    since; otherwise -1, librdkafka's value for none.
     """
 
     topic: str
@@ -80,10 +81,13 @@ def offsets_of(position: Position, key: str = "partitions") -> dict[Partition, i
 
 def spans(start: Position, end: Position) -> list[Span]:
     """Return what lies between two positions, partitions without anything new left out."""
-    before, epochs = {**offsets_of(end, "begins"), **offsets_of(start)}, offsets_of(start, "epochs")
+    before = {**offsets_of(end, "begins"), **offsets_of(start)}
+    epochs, listed = offsets_of(start, "epochs"), offsets_of(end, "epochs")
+    # Within one epoch a log only grows, so the epoch is worth a request only if it changed.
+    changed = {key: epoch for key, epoch in epochs.items() if listed.get(key) != epoch}
     found = [
-        Span(topic, number, before.get((topic, number), 0), offset, epochs.get((topic, number), -1))
-        for (topic, number), offset in sorted(offsets_of(end).items())
+        Span(*key, before.get(key, 0), offset, changed.get(key, -1))
+        for key, offset in sorted(offsets_of(end).items())
     ]
     return [span for span in found if span.rows > 0]
 

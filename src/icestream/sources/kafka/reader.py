@@ -16,6 +16,8 @@ from icestream.sources.kafka.cluster import build_client
 from icestream.sources.kafka.faults import (
     expired,
     is_out_of_range,
+    is_truncation,
+    is_unknown_epoch,
     overwritten,
     to_error,
     truncated,
@@ -36,6 +38,9 @@ _BYTES = 16 << 20
 _FIRST_GUESS = 1_000
 _WAIT_SECS = 0.25
 _SILENCE_SECS = 60.0
+_SEEK_RETRY_SECS = 0.01
+# What librdkafka answers while it still prepares an assignment.
+_NOT_STARTED = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
 
 _SETTINGS: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -101,9 +106,7 @@ class _SpanReader:
     def read(self) -> Iterator[Records]:
         """Yield the span's records; ends at its end, whatever offsets are missing before it."""
         span = self._span
-        # librdkafka compares the epoch with the leader's log, and reports a truncation.
-        place = TopicPartition(span.topic, span.partition, span.begin, leader_epoch=span.epoch)
-        self._consumer.assign([place])
+        self._assign(span.epoch)
         heard, was = time.monotonic(), self._next
         while self._next < span.end:
             want = min(self._want, span.end - self._next)
@@ -116,6 +119,24 @@ class _SpanReader:
                 heard, was = time.monotonic(), self._next
             elif time.monotonic() - heard > _SILENCE_SECS:
                 raise self._silence()
+
+    def _assign(self, epoch: int) -> None:
+        """Fetch from the next offset on, once the leader's log agrees with the epoch, if any."""
+        span, deadline = self._span, time.monotonic() + _SILENCE_SECS
+        place = TopicPartition(span.topic, span.partition, self._next, leader_epoch=epoch)
+        self._consumer.assign([place])
+        # librdkafka compares the epoch with the log (OffsetsForLeaderEpoch) when it seeks. After
+        # `assign` alone it does so only if it meets the leader's epoch for the first time.
+        while epoch >= 0:
+            try:
+                self._consumer.seek(place)
+                return
+            except KafkaException as exc:
+                if exc.args[0].code() not in _NOT_STARTED:
+                    raise
+            if time.monotonic() > deadline:
+                raise self._silence()
+            time.sleep(_SEEK_RETRY_SECS)
 
     def _sort_out(self, messages: list[Message]) -> list[Message]:
         """Return the records of the span and move on; faults are raised."""
@@ -162,6 +183,9 @@ class _SpanReader:
         if error.code() == KafkaError._PARTITION_EOF:
             if message.partition() == span.partition and message.topic() == span.topic:
                 self._next = max(self._next, message.offset())
+        elif is_unknown_epoch(error):
+            # The log has no epochs (an old message format), so there is nothing to compare.
+            self._assign(-1)
         elif is_out_of_range(error):
             lowest, end = self._consumer.get_watermark_offsets(
                 TopicPartition(span.topic, span.partition), timeout=10
@@ -170,7 +194,11 @@ class _SpanReader:
                 raise truncated(place, self._next, end, self._options.brokers)
             if lowest > self._next:
                 raise expired(place, self._next, lowest, self._options.brokers)
-            raise overwritten(place, self._next, self._options.brokers)
+            if is_truncation(error):
+                raise overwritten(place, self._next, self._options.brokers)
+            raise TransientError(
+                f"{place}: {error.str()} ({error.name()})", where=where_is(self._options.brokers)
+            )
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             # A lost connection is made again by librdkafka; if not, silence ends the wait.
             raise to_error(error, self._options.brokers, place)
