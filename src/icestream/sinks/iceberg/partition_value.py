@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.conversions import to_json
-from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
+from pyiceberg.transforms import (
+    DayTransform,
+    IdentityTransform,
+    TruncateTransform,
+    VoidTransform,
+)
 from pyiceberg.types import (
     DateType,
     TimestampNanoType,
@@ -27,9 +31,12 @@ if TYPE_CHECKING:
 def transformed(column: pa.Array, kind: IcebergType, transform: Transform[Any, Any]) -> pa.Array:
     """Return the partition value of each value of a column."""
     is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
-    if is_nano and not isinstance(transform, IdentityTransform):
+    if is_nano and not isinstance(transform, IdentityTransform | VoidTransform):
         # PyIceberg has no hours of nanoseconds, and rounds those before 1970 up for a bucket.
-        micros = pc.floor_temporal(column.cast(pa.timestamp("ns")), unit="microsecond")
+        # Arrow's `floor_temporal` overflows for the earliest nanoseconds.
+        nanos = column.cast(pa.int64()).fill_null(0).to_numpy()
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        micros = pa.array(nanos // 1_000, mask=is_null)
         column, kind = micros.cast(pa.timestamp("us")), TimestampType()
     result: pa.Array = transform.pyarrow_transform(kind)(column)
     return result

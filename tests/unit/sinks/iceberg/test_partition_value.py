@@ -13,6 +13,7 @@ from pyiceberg.transforms import (
     DayTransform,
     HourTransform,
     MonthTransform,
+    VoidTransform,
     YearTransform,
 )
 from pyiceberg.types import (
@@ -182,6 +183,7 @@ def test_several_transforms_make_one_partition_together(place: TableFolder) -> N
         DayTransform(),
         HourTransform(),
         BucketTransform(1024),
+        VoidTransform(),
     ],
     ids=str,
 )
@@ -190,6 +192,7 @@ def test_nanoseconds_have_the_partition_that_the_specification_says(
 ) -> None:
     hour, day = 3_600_000_000_000, 86_400_000_000_000
     values = [-1, 0, 1, -hour, -hour - 1, -day, -day - 1, 1_700_000_000_123_456_789, None]
+    values += [-(2**63), -(2**63) + 999, 2**63 - 1]
     column = pa.array(values, pa.timestamp("ns", None if kind == TimestampNanoType() else "UTC"))
 
     found = transformed(column, kind, transform)
