@@ -34,8 +34,8 @@ _LONG = pa.dictionary(pa.int8(), pa.int64())
 # Empty cells of CSV: text, or whatever type the other cells have.
 EMPTY = pa.dictionary(pa.int8(), pa.null())
 _DOUBLE, _LONGEST = pa.float64(), pa.decimal128(38, 0)
-_INTEGERS = (pa.int32(), pa.int64(), _LONG, _LONGEST)
-_DOUBLES = (pa.int32(), pa.float32(), pa.int64(), _DOUBLE)
+_INTEGERS = (pa.int32(), pa.int64(), _LONG)
+_DOUBLES = (pa.int32(), pa.int64(), pa.float32(), _DOUBLE)
 
 
 def infer_type(value: Any, depth: int = 0) -> pa.DataType:
@@ -85,7 +85,10 @@ def _text_type(text: str) -> pa.DataType:
 
 
 def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both; text where nothing narrower does."""
+    """Return the type that holds the values of both; text where nothing narrower does.
+
+    The type that several types become together does not depend on their order.
+    """
     if one == other:
         return one
     for unknown in (NULL, EMPTY):
@@ -99,11 +102,11 @@ def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    for widths in (_INTEGERS, _DOUBLES):
-        if one in widths and other in widths:
-            wider = max(one, other, key=widths.index)
-            # A float holds few digits of an integer.
-            return _DOUBLE if wider == pa.float32() or other == pa.float32() else wider
+    if one in _INTEGERS and other in _INTEGERS:
+        return max(one, other, key=_INTEGERS.index)
+    if one in _DOUBLES and other in _DOUBLES:  # a float holds few digits of an integer
+        return _DOUBLE
+    one, other = (_LONGEST if kind in _INTEGERS else kind for kind in (one, other))
     if pa.types.is_decimal128(one) and pa.types.is_decimal128(other) and one.scale == other.scale:
         return max(one, other, key=lambda kind: int(kind.precision))
     return None

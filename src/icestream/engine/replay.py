@@ -249,7 +249,7 @@ class LetterSource(Source[Any]):
             kept = letters["extra"].to_pylist()
         values = pa.array([(text or "{}").encode() for text in kept], pa.binary())
         optional = pa.schema([column.with_nullable(True) for column in columns])
-        rows = JsonDecoder().decode(values, optional).rows
+        rows = JsonDecoder(ignores_new=True).decode(values, optional).rows
         return {name: rows.column(name) for name in rows.schema.names}
 
 

@@ -11,7 +11,7 @@ from icestream.decode.ddl import parse_ddl
 from icestream.decode.formats import make_decoder, read_schema
 from icestream.decode.text import BytesDecoder, StringDecoder
 from icestream.errors import PlanError
-from icestream.sources.files.csv import infer_columns
+from icestream.sources.files.csv import HeaderDecoder, infer_columns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,3 +205,20 @@ def test_format_of_changes_gives_no_rows() -> None:
     with pytest.raises(PlanError) as caught:
         make_decoder("debezium-json")
     assert str(caught.value) == "format 'debezium-json' gives changes to tables, not rows"
+
+
+def test_only_the_cells_of_new_columns_are_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    inferred: list[str] = []
+
+    def noted(cell: str) -> pa.DataType:
+        inferred.append(cell)
+        return pa.int64()
+
+    monkeypatch.setattr("icestream.decode.csv.cell_type", noted)
+    decoder = HeaderDecoder(",", evolving=True, header=("id", "new", "name"))
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+    decoded = decoder.decode(binary(b"1,2,a", b"short", b"3,4,b"), columns)
+
+    assert decoded.new_fields == {"new": pa.int64()}
+    assert inferred == ["2", "4"]

@@ -70,8 +70,8 @@ class HeaderDecoder(Decoder):
         new = [name for name in self._header if name not in columns.names]
         if not new or not self._evolving:
             return {}
-        found = _infer_cells(values.drop_null().to_pylist(), self._header, self._delimiter)
-        return {name: found[name] for name in new}
+        lines = values.drop_null().to_pylist()
+        return _infer_cells(lines, self._header, self._delimiter, set(new))
 
 
 def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
@@ -98,23 +98,25 @@ def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str
     """Return the columns that lines show; text where no other type gives every cell back."""
     from icestream.decode.inference import known_part
 
-    found = _infer_cells(lines, names, delimiter)
+    found = _infer_cells(lines, names, delimiter, set(names))
     return pa.schema([(name, known_part(kind) or pa.string()) for name, kind in found.items()])
 
 
 def _infer_cells(
-    lines: Sequence[bytes], names: tuple[str, ...], delimiter: str
+    lines: Sequence[bytes], names: tuple[str, ...], delimiter: str, wanted: set[str]
 ) -> dict[str, pa.DataType]:
-    """Return the unresolved types of columns."""
+    """Return the unresolved types of the wanted columns."""
     from icestream.decode.csv import cell_type
     from icestream.decode.inference import NULL, merge
 
-    found = [NULL] * len(names)
+    places = [(place, name) for place, name in enumerate(names) if name in wanted]
+    found = {name: NULL for _, name in places}
     for line in lines:
         try:
             cells = next(csv.reader([line.decode()], delimiter=delimiter, strict=True), [])
         except (UnicodeDecodeError, csv.Error):  # decode reports it
             continue
         if len(cells) == len(names):
-            found = [merge(kind, cell_type(cell)) for kind, cell in zip(found, cells, strict=True)]
-    return dict(zip(names, found, strict=True))
+            for place, name in places:
+                found[name] = merge(found[name], cell_type(cells[place]))
+    return found
