@@ -30,7 +30,7 @@ BATCHES = int(os.environ.get("ICESTREAM_BATCHES", "60"))
 UPSERTS = min(BATCHES, 45)
 OBJECTS_A_FILE = 50
 # As maintenance would: without it, each commit rewrites the list of all snapshots so far.
-EXPIRED_EVERY = 200
+EXPIRED_EVERY = min(BATCHES // 4, 200)
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
