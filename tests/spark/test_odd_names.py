@@ -104,16 +104,31 @@ def test_records_whose_fields_have_clashing_names_are_dead_letters(lake: Lake) -
         ]
     )
     lake.run(lake.plan(source, on_error="dead_letter"))
-    source.append_values([b'{"id": 4, "a_x20b": 1}', b'{"id": 5, "": 1}', b'{"id": 6, "a b": 2}'])
+    source.append_values(
+        [
+            b'{"id": 4, "a_x20b": 1}',
+            b'{"id": 5, "": 1}',
+            b'{"id": 6, "a b": 2}',
+            b'{"id": 7, "s": {"a": 3, "A": 4}}',
+            b'{"id": 8, "s": {"a": 3, "z": null}}',
+            b'{"id": 9, "l": [1], "l.element": 2}',
+        ]
+    )
     lake.run(lake.plan(source, on_error="dead_letter"))
 
     found = lake.sql("SELECT id, s.A, `a b` FROM lake.db.events ORDER BY id")
-    assert [tuple(row) for row in found] == [(1, 1, None), (3, None, 1), (6, None, 2)]
+    assert [tuple(row) for row in found] == [
+        (1, 1, None),
+        (3, None, 1),
+        (6, None, 2),
+        (8, 3, None),
+    ]
     use = "use a `rename` or `drop` transform"
     assert sorted(row["reason"] for row in lake.rows("dead")) == [
         f"a field has no name; {use}",
         f"column 'a_x20b' and column 'a b' have the same name in data files; {use}",
-        f"column 's.A' differs from column 's.a' only in case; {use}",
+        *[f"column 's.A' differs from column 's.a' only in case; {use}"] * 2,
+        f"columns 'l.element' and 'l' -> 'element' have the same full name; {use}",
     ]
 
 

@@ -40,10 +40,10 @@ def _widest_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         return _widest_struct(one, other)
     if pa.types.is_list(one) and pa.types.is_list(other):
-        inner = _widest_field(one.value_field, other.value_field)
+        inner = widest_field(one.value_field, other.value_field)
         return None if inner is None else pa.list_(inner)
     if pa.types.is_map(one) and pa.types.is_map(other) and one.key_type == other.key_type:
-        item = _widest_field(one.item_field, other.item_field)
+        item = widest_field(one.item_field, other.item_field)
         return None if item is None else pa.map_(one.key_field, item)
     return None
 
@@ -54,14 +54,15 @@ def _widest_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     for index in range(one.num_fields):
         member = one.field(index)
         place = other.get_field_index(member.name)
-        grown = member if place < 0 else _widest_field(member, other.field(place))
+        grown = member if place < 0 else widest_field(member, other.field(place))
         if grown is None:
             return None
         members.append(grown)
     return pa.struct(members)
 
 
-def _widest_field(one: pa.Field, other: pa.Field) -> pa.Field | None:
+def widest_field(one: pa.Field, other: pa.Field) -> pa.Field | None:
+    """Return the first of two fields, as wide as either; None if they do not join."""
     kind = widest(one.type, other.type)
     if kind is None:
         return None
@@ -73,7 +74,7 @@ def join_columns(one: Mapping[str, pa.Field], other: Mapping[str, pa.Field]) -> 
     joined = dict(one)
     for name, field in other.items():
         known = joined.get(name)
-        grown = field if known is None else _widest_field(known, field)
+        grown = field if known is None else widest_field(known, field)
         joined[name] = field if grown is None else grown
     return joined
 

@@ -11,6 +11,7 @@ from icestream.contracts.records import BadRecord, Decoded
 from icestream.contracts.reports import shortened
 from icestream.decode.exact import cast_exactly
 from icestream.decode.inference import merge_fields, unknown_fields
+from icestream.decode.widening import widest_field
 from icestream.engine.dead_letters import extra_as_json
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def without_refused(
     rows = outcome.rows
     reasons = pa.nulls(rows.num_rows, pa.string())
     for field in refused:
+        if not has_member(rows.schema.field(field.column.name).type, field.members):
+            continue  # somebody has changed the column to another type
         has_value = _has_value(rows.column(field.column.name), field.members)
         reasons = pc.if_else(pc.and_(has_value, reasons.is_null()), field.reason, reasons)
     numbers = pa.array(range(rows.num_rows), pa.int64()) if outcome.kept is None else outcome.kept
@@ -89,12 +92,18 @@ def without_refused(
     good = rows.filter(reasons.is_null())
     visible = [cast_exactly(good.column(column.name), column.type) for column in columns]
     names = {field.column.name for field in refused if not field.members}
+    wider = {
+        column.name: widest_field(column, outcome.wider[column.name]) or column
+        for column in columns
+        if column.name in outcome.wider
+    }
     return Decoded(
         rows=pa.RecordBatch.from_arrays(visible, schema=columns),
         kept=numbers.filter(reasons.is_null()),
         bad=tuple(sorted((*outcome.bad, *found))),
         new_fields={name: kind for name, kind in outcome.new_fields.items() if name not in names},
-        wider={name: column for name, column in outcome.wider.items() if name in columns.names},
+        # A refused member alone may have become wider.
+        wider={name: field for name, field in wider.items() if field != columns.field(name)},
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.many_tables import ManyTables, MirroredTables, added_up
 from icestream.contracts.reports import run_tasks
-from icestream.decode.inference import new_columns
 from icestream.engine import tasks
 from icestream.engine.change_batches import write_changes
 from icestream.engine.crash_points import reach
@@ -222,7 +221,7 @@ def write_files(
             failed = bad_record(plan, outcome, mark) or unmet_expectation(
                 plan, outcome.unmet, outcome.unmet_examples, mark
             )
-        new_fields = new_columns(reading.decoded(), outcome.new_fields)
+        new_fields = reading.new_columns(outcome.new_fields)
         if failed is None and not new_fields and not outcome.wider:
             return outcome
         discard(plan, outcome)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.contracts.records import Records
-from icestream.decode.widening import widest
+from icestream.decode.widening import widest_field
 from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
 from icestream.schemas.column_names import TakenNames
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
 
+# Records that columns are inferred from, by the driver.
 SAMPLE = 10_000
+SAMPLE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,9 @@ class RefusedField:
     """A field of the data that the table can have no column for, and why.
 
     Attributes:
-        column: the field; of a struct, the field that it is in, with nothing else in it.
+        column: the top-level column, reduced to the refused field.
         reason: why.
-        members: the way to the field below `column`, with `element` for that of a list.
+        members: path of the field inside `column`, with `element` for that of a list.
     """
 
     column: pa.Field
@@ -117,10 +120,7 @@ class Columns:
         for name, column in (wider or {}).items():
             index = self._columns.get_field_index(name)
             known = self._columns.field(index)
-            kind = widest(known.type, column.type) or known.type
-            nullable = known.nullable or column.nullable
-            widened = known.with_type(kind).with_nullable(nullable)
-            self._columns = self._columns.set(index, widened)
+            self._columns = self._columns.set(index, widest_field(known, column) or known)
         self._is_grown = True
         self._remember()
 
@@ -128,29 +128,48 @@ class Columns:
         """Return the fields that may become columns, and keep the others as refused."""
         permitted: dict[str, pa.DataType] = {}
         extra = self._plan.source.extra_columns() or pa.schema([])
+        columns = [*(self._columns or ()), *extra]
+        known = {column.name: column.type for column in columns}
         # If bad records stop the pipeline, the sink refuses the columns as a whole.
-        taken = TakenNames(self._columns or (), ignores_case=self._plan.on_error != "fail")
+        taken = TakenNames(columns, ignores_case=self._plan.on_error != "fail")
         for name, kind in fields.items():
             if name in extra.names:
                 reason = f"field {name!r} has the name of a column that the source adds"
                 self._refused[name,] = RefusedField(pa.field(name, kind), reason)
                 continue
-            problem = self._plan.sink.refuses_column(name)
             problems: dict[tuple[str, ...], str] = {}
-            if problem is not None:
-                left, problems[name,] = None, problem
-            else:
-                left = taken.without_clashes((), pa.struct([(name, kind)]), problems)
-            if problems and any(each.removes(name) for each in self._plan.transforms):
-                permitted[name] = kind
-                continue
-            if left is not None:
-                permitted[name] = left.field(0).type
+            left = self._without_clashes(name, kind, taken, problems)
+            # Refused members may be all that a known struct would gain.
+            if left is not None and left != known.get(name):
+                permitted[name] = left
             for path, each in problems.items():
                 column = pa.field(name, _part(kind, path[1:]))
                 reason = f"{each}; use a `rename` or `drop` transform"
                 self._refused[path] = RefusedField(column, reason, path[1:])
         return permitted
+
+    def _without_clashes(
+        self,
+        name: str,
+        kind: pa.DataType,
+        taken: TakenNames,
+        problems: dict[tuple[str, ...], str],
+    ) -> pa.DataType | None:
+        """Return the type of a column without refused members; see `TakenNames`."""
+        left: pa.DataType | None = None
+        problem = self._plan.sink.refuses_column(name)
+        if problem is not None:
+            problems[name,] = problem
+        elif self._plan.transforms and self._plan.on_error == "fail":
+            # Transforms may leave the column out; the sink checks the columns that it is given.
+            left = kind
+        else:
+            whole = taken.without_clashes((), pa.struct([(name, kind)]), problems)
+            left = None if whole is None else whole.field(0).type
+        if problems and any(each.removes(name) for each in self._plan.transforms):
+            problems.clear()
+            left = kind
+        return left
 
     def _known(self) -> pa.Schema | None:
         if self._given is not None:
@@ -208,16 +227,17 @@ class Columns:
         sample: list[bytes | None] = []
         context: Mapping[str, Any] = {}
         for split in splits:
-            left = max(SAMPLE // len(splits), 1)
+            left, size = max(SAMPLE // len(splits), 1), SAMPLE_BYTES // len(splits)
             for block in self._plan.source.read(split):
                 if not isinstance(block, Records) or not len(block.values):
                     continue
                 context = context if sample else block.context
                 # What other files have beyond it becomes a column when they are decoded.
                 if block.context == context:
-                    sample += block.values.slice(0, left).to_pylist()
+                    sample += _first(block.values.slice(0, left), size).to_pylist()
                 left -= len(block.values)
-                if left <= 0:
+                size -= pc.sum(pc.binary_length(block.values)).as_py() or 0
+                if left <= 0 or size <= 0:
                     break
         return sample, context
 
@@ -226,6 +246,12 @@ class Columns:
         encoded = base64.b64encode(self._columns.serialize().to_pybytes()).decode()
         shown = {column.name: str(column.type) for column in self._columns}
         self._state.remember_schema({"columns": shown, "arrow": encoded})
+
+
+def _first(values: pa.Array, size: int) -> pa.Array:
+    """Return the first values, up to the one that reaches `size` bytes."""
+    ends = pc.cumulative_sum(pc.binary_length(values).fill_null(0).cast(pa.int64()))
+    return values.slice(0, pc.sum(pc.less(ends, size)).as_py() + 1)
 
 
 def _part(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType:

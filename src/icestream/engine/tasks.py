@@ -27,7 +27,7 @@ from icestream.engine.row_faults import row_number
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.sink import TaskWriter, WrittenFile
@@ -114,6 +114,13 @@ class Reading:
         names = set(extra.names) if extra is not None else set()
         return pa.schema([column for column in self.columns if column.name not in names])
 
+    def new_columns(self, found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return what the columns have to gain for the fields that a report found.
+
+        Records are decoded with refused fields among the columns, so these are nothing new.
+        """
+        return new_columns(with_refused(self.decoded(), self.refused), found)
+
     def promised(self) -> pa.Schema:
         """Return the columns of the rows, the number included."""
         return self.written().append(pa.field(ROW, pa.int64())) if self.numbered else self.written()
@@ -162,10 +169,12 @@ class Reading:
         if outcome.wider and self.widening:  # the batch is read again; what is bad then is bad
             report.wider = join_columns(report.wider, outcome.wider)
             return None
-        note_bad(records, outcome.bad, report, bad, first if self.tells else None)
+        reads_again = self._reads_again(report)
+        letters = None if reads_again else bad
+        note_bad(records, outcome.bad, report, letters, first if self.tells else None)
         if report.bad and self.stop_at_bad:
             raise Stop
-        if self._reads_again(report):
+        if reads_again:
             return None
         rows = self._with_extra(outcome.rows, outcome.kept, records)
         if self.notes_absent:
@@ -181,7 +190,7 @@ class Reading:
         The rest of the split is still decoded, though not written: the types of new columns are
         inferred from all rows of the batch.
         """
-        return bool(report.wider) or bool(new_columns(self.decoded(), report.new_fields))
+        return bool(report.wider) or bool(self.new_columns(report.new_fields))
 
     def _fitted(self, rows: pa.RecordBatch, report: Report, first: int) -> pa.RecordBatch | None:
         """Give rows that need no decoding the columns asked for, or note which ones are new."""

@@ -83,24 +83,27 @@ class TakenNames:
     def __init__(self, columns: Iterable[pa.Field] = (), *, ignores_case: bool = True) -> None:
         self._ignores_case = ignores_case
         self._taken: dict[tuple[str, ...], Path] = {}
+        self._known: set[Path] = set()
         for column in columns:
             self._take_all((column.name,), column.type)
 
-    def take(self, path: Path) -> str | None:
-        """Take the name of a column, or say why it can't be taken."""
+    def _problem(self, path: Path) -> str | None:
+        """Say why the name of a column can't be taken; None if it can."""
+        if path in self._known:
+            return None
         if not path[-1]:
             inside = f" of column {'.'.join(path[:-1])!r}" if path[1:] else ""
             return f"a field{inside} has no name"
-        found = [(key, self._taken.get(key, path)) for key in self._keys(path)]
-        for (rule, *_), other in found:
+        for key in self._keys(path):
+            other = self._taken.get(key, path)
             if other != path:
                 one, two = (f"column {'.'.join(each)!r}" for each in (path, other))
+                names = " and ".join(" -> ".join(map(repr, each)) for each in (path, other))
                 return {
                     "case": f"{one} differs from {two} only in case",
                     "file": f"{one} and {two} have the same name in data files",
-                    "path": f"{one} and the member of a struct have the same name",
-                }[rule]
-        self._taken.update(found)
+                    "path": f"columns {names} have the same full name",
+                }[key[0]]
         return None
 
     def without_clashes(
@@ -108,7 +111,8 @@ class TakenNames:
     ) -> pa.DataType | None:
         """Take the names of a new column and its members, and return its type without those taken.
 
-        None if nothing is left.
+        Structs and lists of them lose the members whose names are taken; a map is left out as a
+        whole. None if nothing is left.
 
         Args:
             path: the column.
@@ -117,31 +121,42 @@ class TakenNames:
         """
         import pyarrow as pa
 
-        if pa.types.is_list(kind):
-            element = self.without_clashes((*path, "element"), kind.value_type, problems)
-            return None if element is None else pa.list_(kind.value_field.with_type(element))
-        if not pa.types.is_struct(kind):
+        children = _children(kind)
+        if not children:
             return kind
-        kept = []
-        for member in kind:
-            here = (*path, member.name)
-            problem = self.take(here)
+        is_list, is_struct = pa.types.is_list(kind), pa.types.is_struct(kind)
+        loses_members = is_list or is_struct
+        before = self._taken if loses_members else dict(self._taken)
+        found: dict[Path, str] = {}
+        left = {}
+        for name, inner in children:
+            here = (*path, name)
+            problem = self._problem(here)
             if problem is not None:
-                problems[here] = problem
-            elif (inner := self.without_clashes(here, member.type, problems)) is not None:
-                kept.append(member.with_type(inner))
-        return pa.struct(kept) if kept else None
+                found[here] = problem
+            elif (part := self.without_clashes(here, inner, found)) is not None:
+                left[name] = part
+                # Not before: a column of which nothing is left takes no name.
+                self._taken.update(dict.fromkeys(self._keys(here), here))
+        if found and not loses_members:
+            self._taken = before
+            problems[path] = next(iter(found.values()))
+            return None
+        problems.update(found)
+        if not left:
+            return None
+        if is_list:
+            return pa.list_(kind.value_field.with_type(left["element"]))
+        if is_struct:
+            return pa.struct([m.with_type(left[m.name]) for m in kind if m.name in left])
+        return kind
 
     def _take_all(self, path: Path, kind: pa.DataType) -> None:
-        import pyarrow as pa
-
+        self._known.add(path)
         for key in self._keys(path):
             self._taken.setdefault(key, path)
-        if pa.types.is_list(kind):
-            self._take_all((*path, "element"), kind.value_type)
-        elif pa.types.is_struct(kind):
-            for member in kind:
-                self._take_all((*path, member.name), member.type)
+        for name, inner in _children(kind):
+            self._take_all((*path, name), inner)
 
     def _keys(self, path: Path) -> list[tuple[str, ...]]:
         from pyiceberg.schema import make_compatible_name
@@ -149,6 +164,18 @@ class TakenNames:
         *parents, name = path
         keys = [("file", *parents, make_compatible_name(name or "_")), ("path", ".".join(path))]
         return [("case", *parents, name.lower()), *keys] if self._ignores_case else keys
+
+
+def _children(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    """Return the types inside a type, with the names that Iceberg gives them."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return [(member.name, member.type) for member in kind]
+    if pa.types.is_map(kind):
+        return [("key", kind.key_type), ("value", kind.item_type)]
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return [("element", kind.value_type)] if any(each(kind) for each in lists) else []
 
 
 def refuse_clashes(columns: Iterable[pa.Field]) -> None:

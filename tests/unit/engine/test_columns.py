@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -171,6 +172,22 @@ def test_sample_does_not_depend_on_the_size_of_blocks(
     assert found == pa.schema([("a", pa.float64())])
 
 
+def test_sample_is_bounded_by_bytes(state: PipelineState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icestream.engine.columns.SAMPLE_BYTES", 20)
+    values = (b'{"a": 1,  "b": 1}', b'{"a": 2}', b'{"a": 1.5}')
+    expected = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    blocks = json_source(*values, kind=OneRecordBlocks)
+    whole = json_source(*values)
+    one_large = json_source(b'{"a": %s}' % (b" " * 50 + b"1"))
+
+    assert Columns(plan(blocks), state).of(splits(blocks, slots=1)) == expected
+    (state.folder / "schema.json").unlink()
+    assert Columns(plan(whole), state).of(splits(whole, slots=1)) == expected
+    (state.folder / "schema.json").unlink()
+    found = Columns(plan(one_large), state).of(splits(one_large, slots=1))
+    assert found == pa.schema([("a", pa.int64())]), "at least one record is read"
+
+
 def test_first_batch_without_records_tells_nothing_and_remembers_nothing(
     state: PipelineState,
 ) -> None:
@@ -214,6 +231,16 @@ def test_field_with_the_name_of_a_column_that_the_source_adds_is_refused(
     assert columns.refused == (RefusedField(pa.field("offset", pa.string()), reason),)
 
 
+def test_first_records_do_not_clash_with_columns_that_the_source_adds(
+    state: PipelineState,
+) -> None:
+    source = json_source(b'{"id": 1, "Offset": 2}', kind=WithOffsets)
+    columns = Columns(replace(plan(source), on_error="drop"), state)
+
+    assert columns.of(splits(source)) == pa.schema([("id", pa.int64()), ("offset", pa.int64())])
+    assert [field.column.name for field in columns.refused] == ["Offset"]
+
+
 def test_strict_sink_refuses_new_fields_by_name(state: PipelineState) -> None:
     source = json_source(b'{"id": 1}')
     columns = Columns(plan(source, TableOf(strict=True)), state)
@@ -236,6 +263,68 @@ def test_new_field_that_a_transform_may_leave_out_does_not_stop_a_strict_pipelin
     columns.add({"b": pa.string()})
 
     assert columns.of([]) == pa.schema([("id", pa.int64()), ("b", pa.string())])
+
+
+def test_refused_member_does_not_stop_a_strict_pipeline(state: PipelineState) -> None:
+    source = json_source(b'{"s": {"a": 1}}')
+    columns = Columns(replace(plan(source, TableOf(strict=True)), on_error="drop"), state)
+    before = columns.of(splits(source))
+    columns.add({"s": pa.struct([("a", pa.int64()), ("A", pa.int64())])})
+
+    assert columns.of([]) == before
+    assert [field.members for field in columns.refused] == [("A",)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), pa.struct([("a", pa.int64()), ("A", pa.int64())])),
+        pa.map_(pa.string(), pa.struct([("a b", pa.int64()), ("a_x20b", pa.int64())])),
+        pa.large_list(pa.struct([("a", pa.int64()), ("A", pa.int64())])),
+    ],
+    ids=str,
+)
+def test_map_with_clashing_names_inside_is_refused_as_a_whole(
+    state: PipelineState, kind: pa.DataType
+) -> None:
+    source = json_source(b'{"id": 1}')
+    columns = Columns(replace(plan(source), on_error="drop"), state)
+    columns.of(splits(source))
+    columns.add({"m": kind, "m.value.a": pa.int64()})
+
+    assert columns.of([]) == pa.schema([("id", pa.int64()), ("m.value.a", pa.int64())])
+    assert [(field.column, field.members) for field in columns.refused] == [
+        (pa.field("m", kind), ())
+    ]
+
+
+def test_known_columns_whose_names_clash_stay(state: PipelineState) -> None:
+    both = pa.struct([("a", pa.int64()), ("A", pa.int64())])
+    source = json_source(b'{"id": 1}')
+    sink = TableOf(pa.schema([("s", both)]))
+    columns = Columns(replace(plan(source, sink), on_error="drop"), state)
+    columns.of(splits(source))
+    grown = pa.struct([*both, ("b", pa.int64())])
+    columns.add({"s": grown})
+
+    assert columns.of([]) == pa.schema([("s", grown)])
+    assert columns.refused == ()
+
+
+def test_names_are_not_looked_at_before_transforms_if_bad_records_stop_the_pipeline(
+    state: PipelineState,
+) -> None:
+    class Sql:
+        def removes(self, name: str) -> bool:
+            return False
+
+    source = json_source(b'{"id": 1}')
+    columns = Columns(plan(source, transforms=(Sql(),)), state)
+    columns.of(splits(source))
+    columns.add({"a b": pa.int64(), "a_x20b": pa.int64()})
+
+    assert (columns.of([]) or pa.schema([])).names == ["id", "a b", "a_x20b"]
+    assert columns.refused == ()
 
 
 @pytest.mark.parametrize("kept", ["{}", '{"arrow": "###"}', '{"arrow": "AAAA"}'])

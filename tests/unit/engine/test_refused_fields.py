@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from tests.unit.engine.test_columns import json_source, plan, splits
 
+from icestream.contracts.records import Decoded
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.decode.inference import new_columns
+from icestream.engine.bad_records import with_refused, without_refused
 from icestream.engine.columns import Columns, RefusedField
 from icestream.engine.state import PipelineState
 from icestream.engine.tasks import ReadAndWrite, Reading
@@ -60,7 +61,7 @@ def run(
         numbers = pa.RecordBatch.from_pydict({"split": [0]})
         [batch] = ReadAndWrite(reading, writer)([numbers])
         report = unpacked(batch.column(0)[0].as_py())[1]
-        new = new_columns(reading.decoded(), report.new_fields)
+        new = reading.new_columns(report.new_fields)
         if not new:
             return writer.rows, {number & 0xFFFF: reason for number, reason in report.told.items()}
         columns.add(new)
@@ -119,7 +120,19 @@ def test_member_that_differs_from_that_of_a_known_column_makes_its_record_bad(
         ),
         (
             b'{"s": {"b": 1}, "s.b": 2}',
-            "column 's.b' and the member of a struct have the same name",
+            "columns 's.b' and 's' -> 'b' have the same full name",
+        ),
+        (
+            b'{"l": [1], "l.element": 2}',
+            "columns 'l.element' and 'l' -> 'element' have the same full name",
+        ),
+        (
+            b'{"l.element": 2, "l": [1]}',
+            "columns 'l' -> 'element' and 'l.element' have the same full name",
+        ),
+        (
+            b'{"l": [[{"x": 1}]], "l.element.element": 2}',
+            "columns 'l.element.element' and 'l' -> 'element' -> 'element' have the same full name",
         ),
         (b'{"": 1}', "a field has no name"),
         (b'{"s": {"": 1}}', "a field of column 's' has no name"),
@@ -133,6 +146,57 @@ def test_record_whose_fields_have_clashing_names_is_bad(
 
     assert bad == {1: f"{reason}{USE}"}
     assert [row["id"] for row in rows] == [0, 2]
+
+
+@pytest.mark.parametrize("unresolved", [b"null", b"[]", b"{}", b"[{}]"])
+@pytest.mark.parametrize(
+    ("first", "bad", "good"),
+    [
+        (b'{"s": {"a": 1}}', b'{"s": {"a": 1, "A": 2}}', b'{"s": {"a": 1, "z": %s}}'),
+        (b'{"l": [{"a": 1}]}', b'{"l": [{"a": 1, "A": 2}]}', b'{"l": [{"a": 1, "z": %s}]}'),
+        (b'{"id": 0}', b'{"l": [{"": 1}]}', b'{"l": [{"q": %s}]}'),
+        (b'{"s": {"a": 1, "A": 2}}', b"not JSON", b'{"s": {"a": 1, "z": %s}}'),
+    ],
+)
+def test_member_of_unknown_type_beside_a_refused_one_adds_no_column(
+    tmp_path: Path, first: bytes, bad: bytes, good: bytes, unresolved: bytes
+) -> None:
+    _, found = run(tmp_path, bad, good % unresolved, first=first)
+
+    assert found.keys() - {0} == {1}
+
+
+def test_column_of_which_nothing_is_left_takes_no_name(tmp_path: Path) -> None:
+    rows, bad = run(tmp_path, b'{"s": {"": 1}}', b'{"S": 5}')
+
+    assert bad == {1: f"a field of column 's' has no name{USE}"}
+    assert [row["S"] for row in rows] == [None, 5]
+
+
+def test_refused_member_does_not_widen_its_column() -> None:
+    columns = pa.schema([("s", pa.struct([("a", pa.int32())]))])
+    refused = (RefusedField(pa.field("s", pa.struct([("A", pa.int32())])), "why", ("A",)),)
+    rows = pa.RecordBatch.from_pylist([], schema=with_refused(columns, refused))
+    a, wide_a = pa.field("a", pa.int32()), pa.field("a", pa.int64())
+    wide = pa.field("A", pa.int64())
+
+    def wider(*members: pa.Field) -> dict[str, pa.Field]:
+        found = {"s": pa.field("s", pa.struct(members))}
+        outcome = Decoded(rows, None, (), {}, found)
+        return dict(without_refused(outcome, columns, refused).wider)
+
+    assert wider(a, wide) == {}
+    assert wider(wide_a, wide) == {"s": pa.field("s", pa.struct([wide_a]))}
+
+
+def test_refused_member_of_a_column_that_is_no_struct_any_more_is_ignored() -> None:
+    columns = pa.schema([("s", pa.int64())])
+    refused = (RefusedField(pa.field("s", pa.struct([("A", pa.int32())])), "why", ("A",)),)
+    rows = pa.RecordBatch.from_pylist([{"s": 1}], schema=with_refused(columns, refused))
+
+    outcome = without_refused(Decoded(rows, None, (), {}, {}), columns, refused)
+
+    assert outcome.rows.to_pylist() == [{"s": 1}]
 
 
 @pytest.mark.parametrize("name", ["A", "a"])

@@ -232,6 +232,19 @@ def test_type_of_a_new_field_holds_the_values_of_all_blocks_and_splits(
     assert (outcome.files, outcome.bad, writer.kept) == ([], 0, [])
 
 
+def test_no_dead_letter_is_written_once_the_batch_has_to_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "BUFFER_BYTES", 1)
+    letters = Notebook()
+    values = (b"bad", b'{"id": 2, "new": "x"}', b"bad too")
+    task = reading(*values, kind=OneRecordBlocks, dead_letters=DeadLetters(letters, "events", 7))
+    [report] = run(ReadAndWrite(task, Notebook()), 0)
+
+    assert [row["raw"] for row in letters.kept] == [b"bad"]
+    assert report.bad == 2
+
+
 def test_field_with_the_name_of_a_column_that_the_source_adds_is_reported_then_bad() -> None:
     columns = COLUMNS.append(pa.field("offset", pa.int64()))
     given = (b'{"id": 1, "offset": "x"}', b'{"id": 2}')

@@ -90,7 +90,27 @@ def test_names_of_different_structs_do_not_meet() -> None:
         ),
         (
             [("s.b", pa.int64()), ("s", pa.struct([("b", pa.int64())]))],
-            "column 's.b' and the member of a struct have the same name",
+            "columns 's' -> 'b' and 's.b' have the same full name",
+        ),
+        (
+            [("l", pa.list_(pa.int64())), ("l.element", pa.int64())],
+            "columns 'l.element' and 'l' -> 'element' have the same full name",
+        ),
+        (
+            [("m", pa.map_(pa.string(), pa.int64())), ("m.key", pa.int64())],
+            "columns 'm.key' and 'm' -> 'key' have the same full name",
+        ),
+        (
+            [("m", pa.map_(pa.string(), pa.int64())), ("m.value", pa.int64())],
+            "columns 'm.value' and 'm' -> 'value' have the same full name",
+        ),
+        (
+            [("m", pa.map_(pa.string(), pa.struct([("a b", pa.int64()), ("a_x20b", pa.int64())])))],
+            "column 'm.value.a_x20b' and column 'm.value.a b' have the same name in data files",
+        ),
+        (
+            [("l", pa.large_list(pa.struct([("1", pa.int64()), ("_1", pa.int64())])))],
+            "column 'l.element._1' and column 'l.element.1' have the same name in data files",
         ),
         ([("", pa.int64())], "a field has no name"),
     ],
