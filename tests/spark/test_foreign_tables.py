@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,19 @@ import pytest
 from tests.fixtures.fan_outs import ids, planned, row, scripted, tables
 from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, rows, snapshot
 
-from icestream.errors import AttentionError, BadRecordError, ConnectorError, ForeignTableError
+from icestream.errors import (
+    AttentionError,
+    BadRecordError,
+    CheckpointLostError,
+    ConnectorError,
+    ForeignTableError,
+)
 from icestream.metrics.events import RecordsFailed
 from icestream.testing.scripted_changes import ScriptedChanges, changes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.fixtures.spark import Lake
 
 OUTSIDE = "is outside of namespace 'db', and `allowed_tables` does not list it"
@@ -169,19 +179,60 @@ def test_mirror_replaces_no_table_that_somebody_else_created(lake: Lake) -> None
     assert rows(lake) == [order(1, "ours"), order(2, "ours")]
 
 
-def test_mirror_starts_beside_a_foreign_table_that_cannot_be_read(payroll: Lake) -> None:
-    table = payroll.catalog.client().load_table(("hr", "payroll"))
-    Path(table.metadata_location.removeprefix("file:")).unlink()
+@contextmanager
+def unreadable(lake: Lake, *tables: str) -> Iterator[None]:
+    """Take the metadata files of tables away for a while."""
+    loaded = [lake.catalog.client().load_table(table) for table in tables]
+    files = [Path(table.metadata_location.removeprefix("file:")) for table in loaded]
+    for file in files:
+        file.rename(f"{file}.away")
+    yield
+    for file in files:
+        Path(f"{file}.away").rename(file)
 
-    payroll.run(mirror(payroll, ScriptedChanges([snapshot(order(1))])))
+
+def test_mirror_starts_beside_a_foreign_table_that_cannot_be_read(payroll: Lake) -> None:
+    with unreadable(payroll, "hr.payroll"):
+        payroll.run(mirror(payroll, ScriptedChanges([snapshot(order(1))])))
 
     assert [one["id"] for one in rows(payroll)] == [1]
 
 
 def test_unreadable_table_in_the_namespace_of_the_file_stops_the_start(payroll: Lake) -> None:
-    table = payroll.catalog.client().load_table(("db", "payroll"))
-    Path(table.metadata_location.removeprefix("file:")).unlink()
-
-    with pytest.raises(ConnectorError, match="the catalog refused the table"):
+    with (
+        unreadable(payroll, "db.payroll"),
+        pytest.raises(ConnectorError, match="the catalog refused the table"),
+    ):
         payroll.run(planned(payroll, scripted(row(1, "a"))))
     assert tables(payroll) == ["payroll"]
+
+
+def test_mirror_does_not_start_over_while_no_table_can_be_read(lake: Lake) -> None:
+    source = ScriptedChanges([snapshot(order(1))])
+    lake.run(mirror(lake, source))
+    shutil.rmtree(lake.state)
+
+    with (
+        unreadable(lake, "shop.orders"),
+        pytest.raises(ConnectorError, match="the catalog refused the table"),
+    ):
+        lake.run(mirror(lake, source))
+    with pytest.raises(CheckpointLostError, match="but there is no checkpoint"):
+        lake.run(mirror(lake, source))
+
+
+def test_own_table_that_could_not_be_read_at_the_start_gets_no_row_twice(lake: Lake) -> None:
+    def added(table: str, number: int) -> object:
+        return changes(f"shop.{table}", ORDERS, [order(number)], key=())
+
+    source = ScriptedChanges([added("items", 1), added("orders", 1)], [added("orders", 2)])
+    lake.run(mirror(lake, source, commit_mode="append"))
+    shutil.rmtree(lake.state)
+
+    # The other table, which is behind this one, tells where to resume.
+    with unreadable(lake, "shop.orders"), pytest.raises(ConnectorError, match="refused the table"):
+        lake.run(mirror(lake, source, commit_mode="append"), beginning="resume")
+    for _ in range(2):
+        with pytest.raises(CheckpointLostError, match="could not be read then"):
+            lake.run(mirror(lake, source, commit_mode="append"))
+    assert [one["id"] for one in rows(lake)] == [1, 2]

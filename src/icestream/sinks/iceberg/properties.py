@@ -16,6 +16,8 @@ MB = 1 << 20
 CREATED_BY = "icestream.created-by"
 # Property of a mirrored table, by pipeline: which of its columns is which of the source.
 SOURCE_COLUMNS = "icestream.source-columns."
+# Property of a mirrored table, by pipeline: which table of the source it mirrors.
+SOURCE_TABLE = "icestream.source-table."
 # End of the name of the table that remembers the deleted keys of another one.
 TOMBSTONES = "__tombstones"
 # Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader knows.

@@ -16,7 +16,6 @@ from icestream.errors import (
     CheckpointLostError,
     ConnectorError,
     ForeignTableError,
-    RefusedError,
     SchemaMismatchError,
     TransientError,
 )
@@ -77,6 +76,7 @@ class Tables:
         self._opened_late: set[Identifier] = set()
         self._by_uuid: dict[str, Identifier] = {}
         self._lost: frozenset[Identifier] = frozenset()
+        self._unreadable: dict[Identifier, ConnectorError] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._spark: SparkSession | None = None
         self._java: JavaCatalog | None = None
@@ -145,27 +145,36 @@ class Tables:
             )
 
     def _find(self) -> None:
-        """Look through the namespace for tables with a mark of the pipeline."""
+        """Look through the namespace, or the whole catalog, for tables with a mark of the pipeline.
+
+        Raises:
+            ConnectorError: a table of the namespace can't be read, or none of the catalog can.
+        """
         found = sorted(self._there())
-        open_one = self._opened if self._options.namespace else self._opened_if_readable
-        opened = zip(found, self.each(open_one, found), strict=True)
+        opened = zip(found, self.each(self._opened_if_readable, found), strict=True)
         sinks = {name: sink for name, sink in opened if sink is not None}
+        if self._unreadable and (self._options.namespace or not sinks):
+            raise next(iter(self._unreadable.values()))
+        for table, error in self._unreadable.items():
+            logger.warning(
+                "skipping table %s, which can't be read: %s", ".".join(table), error.what
+            )
+            del self._sinks[table]
         self._strangers = [mark for sink in sinks.values() for mark in sink.foreign_marks()]
         self._sinks = {name: sink for name, sink in sinks.items() if sink.last_mark() is not None}
         self.kept.recover(frozenset(self._sinks))
 
     def _opened_if_readable(self, table: Identifier) -> IcebergSink | None:
-        """Open a table of a namespace that the file does not name; None if it can't be read.
+        """Open a table that may be another team's, without its files or its bucket.
 
-        A catalog may hold tables of other teams, without their files or in buckets that we may
-        not read. If one of them is ours, `refuse_stranger` stops the first batch with rows for it.
+        If it is ours, `open_new` refuses the first rows for it: nobody knows what it holds.
         """
         try:
             return self._opened(table)
         except TransientError:
             raise
-        except (ConnectorError, RefusedError) as exc:
-            logger.warning("skipping table %s, which cannot be read: %s", ".".join(table), exc.what)
+        except ConnectorError as exc:
+            self._unreadable[table] = exc
             return None
 
     def _there(self) -> Iterable[Identifier]:
@@ -204,8 +213,11 @@ class Tables:
 
         Raises:
             ForeignTableError: somebody else created it, and the file does not list it.
+            ConnectorError: it could not be read at the start.
         """
         sink = self._sinks[table]
+        if table in self._unreadable:
+            raise self._unreadable[table]
         if not sink.target.is_open:
             self._open(sink, table)
             self._opened_late.add(table)
@@ -239,19 +251,24 @@ class Tables:
                     "more than case or accents, e.g. `route_by: lower(kind)`.",
                 )
 
+    def is_explained(self, table: Identifier) -> bool:
+        """Tell whether a table was found at the start, or holds no rows of the pipeline."""
+        return table not in self._opened_late or self._sinks[table].last_mark() is None
+
     def refuse_stranger(self, table: Identifier, mark: BatchMark) -> None:
         """Look whether a table that was opened late holds rows that nobody has reckoned with.
 
         Raises:
             CheckpointLostError: it does, of this pipeline.
         """
-        held = self._sinks[table].last_mark() if table in self._opened_late else None
+        held = None if self.is_explained(table) else self._sinks[table].last_mark()
         self._opened_late.discard(table)
         if held is None or held.query_id == mark.query_id or is_of_replay(mark):
             return
         raise CheckpointLostError(
             f"the table holds this pipeline's rows up to batch {held.epoch} of another "
-            "checkpoint, and was not found at the start: it is outside of the sink's namespace",
+            "checkpoint, and was not found at the start: it is outside of the sink's namespace, or "
+            "could not be read then",
             todo="Nothing was written to it. To write to it all the same, next to what it "
             f"holds, unset its property 'icestream.mark.{mark.pipeline}'.",
         )
@@ -263,7 +280,8 @@ class Tables:
 
     def note_written(self) -> None:
         """Remember, once a batch is committed, which tables hold rows."""
-        marked = [table for table, sink in self._sinks.items() if _has_mark(sink)]
+        known = filter(self.is_explained, self._sinks)
+        marked = [table for table in known if _has_mark(self._sinks[table])]
         self.kept.add_written(frozenset(marked), self.place)
 
     def moved_from(self) -> str | None:

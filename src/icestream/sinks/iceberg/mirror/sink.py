@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from icestream.contracts.changes import Shape, shape_of
 from icestream.contracts.check import CheckStep
 from icestream.contracts.many_tables import MirroredTables, TableCommits, added_up
 from icestream.contracts.sink import Commit
-from icestream.errors import IcestreamError, SchemaMismatchError
+from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
 from icestream.sinks.iceberg.mirror.defaults import identifier_of, op_name_of
 from icestream.sinks.iceberg.modes.mode import paths_of
@@ -92,7 +92,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             source: self.tables.sink(table) for source, table in named.items()
         }
         self.tables.each(self._open, sinks.values())
-        self.tables.kept.add(frozenset(named.values()))
+        self.tables.kept.add(frozenset(filter(self.tables.is_explained, named.values())))
         self.tables.each(lambda source: self._ready(sinks[source], by_table[source]), list(named))
         self.tables.refuse_twins(named.values())
         self._expected = sinks
@@ -106,8 +106,8 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
     ) -> dict[tuple[str, ...], Identifier]:
         """Return the tables that tombstones which come without changes are applied to.
 
-        They create no table. One that another table of the source fills is left alone: a router
-        can give a topic any name, and changes name their table while tombstones don't.
+        They create no table. One that another table of the source fills, or that is not ours, is
+        left alone: a router can give a topic any name, and tombstones don't name their table.
         """
         owners = dict(self._sources)
         found: dict[tuple[str, ...], Identifier] = {}
@@ -115,16 +115,27 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             table = self._identifier(shape_of(shapes[0]))
             if not self.tables.java.exists(table[:-1], table[-1]):
                 continue
-            owner = owners.setdefault(table, source)
+            try:
+                owner = owners.get(table) or self._noted_source(table) or source
+            except ForeignTableError:
+                owner = ()
+            owners[table] = owner
             if owner == source:
                 found[source] = table
             elif source not in self._warned:
                 self._warned.add(source)
                 logger.warning(
                     "tombstones of %s are left out: table %s mirrors %s",
-                    *(".".join(each) for each in (source, table, owner)),
+                    ".".join(source),
+                    ".".join(table),
+                    ".".join(owner) or "nothing of this pipeline",
                 )
         return found
+
+    def _noted_source(self, table: Identifier) -> tuple[str, ...] | None:
+        sink: Any = self.tables.sink(table)
+        self._open(sink)
+        return cast("MirrorTable", sink).source()
 
     def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""

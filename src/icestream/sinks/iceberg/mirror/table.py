@@ -15,7 +15,7 @@ from icestream.sinks.iceberg.modes.mode import EVERY_ROW, paths_of
 from icestream.sinks.iceberg.modes.registry import MODES
 from icestream.sinks.iceberg.modes.upsert.mode import Upsert
 from icestream.sinks.iceberg.options import MAIN
-from icestream.sinks.iceberg.properties import SOURCE_COLUMNS
+from icestream.sinks.iceberg.properties import SOURCE_COLUMNS, SOURCE_TABLE
 from icestream.sinks.iceberg.sink import IcebergSink
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class MirrorTable(IcebergSink):
             declared=cover.shape.is_whole,
             renames=self._renames(columns),
         )
-        self._note_ids(columns)
+        self._note_source(cover, columns)
 
     def _adopt(self, options: IcebergOptions) -> None:
         self.options = options
@@ -168,18 +168,28 @@ class MirrorTable(IcebergSink):
                 change_columns(self.target.handle, changes)
                 self.target.look()
 
-    def _note_ids(self, columns: pa.Schema) -> None:
-        """Keep in the table which of its columns is which of the source, for renames to come."""
-        ids = column_ids(columns)
-        if not ids:
-            return
+    def _note_source(self, cover: Cover, columns: pa.Schema) -> None:
+        """Keep in the table which of the source it mirrors, and which column is which there.
+
+        Renames need the columns; tombstones, which do not name their table, need its name.
+        """
         state = self.target.state
+        noted: dict[str, str] = {}
         fields = {field.name: field.field_id for field in state.schema.fields}
-        found = {source_id: fields[name] for name, source_id in ids.items() if name in fields}
-        if found != _read_ids(state.properties.get(self._ids_key)):
-            text = json.dumps(found, sort_keys=True, separators=(",", ":"))
-            self.target.handle.set_properties({self._ids_key: text})
+        ids = column_ids(columns).items()
+        found = {source_id: fields[name] for name, source_id in ids if name in fields}
+        if found and found != _read_ids(state.properties.get(self._ids_key)):
+            noted[self._ids_key] = json.dumps(found, sort_keys=True, separators=(",", ":"))
+        if cover.shape.table != self.source() and not cover.shape.is_tombstones:
+            noted[SOURCE_TABLE + self.target.pipeline] = json.dumps(cover.shape.table)
+        if noted:
+            self.target.handle.set_properties(noted)
             self.target.look()
+
+    def source(self) -> tuple[str, ...] | None:
+        """Return the table of the source that fills this one, if that was noted."""
+        text = self.target.state.properties.get(SOURCE_TABLE + self.target.pipeline)
+        return tuple(json.loads(text)) if text else None
 
 
 def _keeps_rows(options: IcebergOptions, cover: Cover) -> bool:
