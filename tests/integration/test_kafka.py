@@ -473,3 +473,40 @@ def test_batches_of_large_records_are_bounded_by_bytes(kafka_broker: KafkaBroker
     assert sorted(seen) == sorted(each.encode() for each in 2 * (small + large))
     assert max(sizes) < 2 << 20, sizes
     assert len(sizes) < 60, "batches of small records stay large"
+
+
+def test_large_records_of_a_topic_with_few_rows_bound_the_batch(kafka_broker: KafkaBroker) -> None:
+    clicks, images = (
+        kafka_broker.new_topic("clicks", partitions=2),
+        kafka_broker.new_topic("images"),
+    )
+    for partition in range(2):
+        kafka_broker.produce(clicks, ["click"] * 20_000, partition=partition)
+    kafka_broker.produce(images, ["x" * 100_000] * 100)
+    source = source_of(kafka_broker, clicks, images, max_batch_mb=1)
+    start = source.first()
+
+    end = source.cap(start, source.newest(start), 1_000_000)
+
+    assert sum(map(len, values(source, start, end))) < 2 << 20
+    source.close()
+
+
+def test_end_of_a_transaction_is_sampled_without_waiting(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.new_topic()
+    settings = {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": uuid.uuid4().hex}
+    producer = Producer(settings)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for _ in range(99):
+        producer.produce(topic, "x" * 50_000)
+    producer.commit_transaction()
+    source = source_of(kafka_broker, topic, max_batch_mb=1)
+    start = source.first()
+    newest = source.newest(start)
+    assert source.rows_between(start, newest) == 100, "the last offset is a marker"
+
+    end = source.cap(start, newest, 1_000_000)
+
+    assert 15 <= source.rows_between(start, end) <= 25
+    source.close()

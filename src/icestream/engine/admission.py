@@ -29,7 +29,7 @@ class Admission:
     `max_batch_rows`.
 
     Args:
-        running: tells how many pipelines of this process run now, and share the driver's memory.
+        running: returns how many pipelines of this process run now and share the driver's memory.
         target: with a target, everything up to it is admitted at once and nothing after it.
     """
 

@@ -74,9 +74,14 @@ EXTRA_TYPES: dict[str, pa.DataType] = {
 _idle: dict[tuple[Any, ...], list[Consumer]] = {}
 
 
+def consumer_settings(options: KafkaOptions) -> dict[str, Any]:
+    """Return the settings of a consumer: the user's, and those that no user may change."""
+    return {**_TUNING, **options.client_settings(), **_SETTINGS}
+
+
 def read_spans(options: KafkaOptions, spans: Sequence[Span]) -> Iterator[Records]:
     """Yield the records of some spans, one span after the other."""
-    settings = {**_TUNING, **options.client_settings(), **_SETTINGS}
+    settings = consumer_settings(options)
     key = (os.getpid(), *sorted((name, str(value)) for name, value in settings.items()))
     pool = _idle.setdefault(key, [])
     try:

@@ -1,113 +1,189 @@
 """Samples records on the driver, so that a batch is bounded by bytes as well as by rows.
 
-Offsets say how many records there are, and nothing about their size. The end of a batch is logged
-before the batch is read, so the size has to be estimated first: from a few records at several
-places of the range.
+Offsets say how many records there are, not how large they are. The end of a batch is logged before
+the batch is read, so its size has to be estimated first, from a few records of each partition.
 """
 
 from __future__ import annotations
 
-import random
+import contextlib
+import itertools
 import time
+from collections import Counter
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from icestream.sources.kafka.cluster import build_client
+from icestream.sources.kafka.reader import consumer_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from icestream.sources.kafka.options import KafkaOptions
-    from icestream.sources.kafka.positions import Span
+    from icestream.sources.kafka.positions import Partition, Span
 
 _INTERVALS = 4
-_RECORDS = 50
+_MOST_PARTITIONS = 50
+# The largest record that Kafka accepts by default.
+_UNKNOWN_BYTES = float(1 << 20)
+# A batch that is this far below the bound is not sampled if the last sample is recent. Batches of
+# many rows always are: they reach offsets far from those sampled, and sampling takes little of
+# their time.
+_MARGIN = 4
+_LEAST_BYTES = 16 << 10
+_RECENT_SECS = 10.0
 _WAIT_SECS = 5.0
-_SETTINGS: dict[str, Any] = {
-    "group.id": "icestream",
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "isolation.level": "read_committed",
-    "auto.offset.reset": "error",
-    # Fetch as little as a broker sends: one batch of a producer.
+_MOST_RECORDS = 1_000
+# Fetch as little as a broker sends: one batch of a producer.
+_FETCH_LITTLE: dict[str, Any] = {
+    "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 16 << 10,
+    "fetch.max.bytes": 1 << 20,
     "queued.min.messages": 1,
-    "fetch.queue.backoff.ms": 10,
 }
 
 
-def rows_within(
-    spans: Sequence[Span], most_bytes: int, sample: Callable[[Span, int], float | None]
-) -> int:
-    """Return how many rows have about `most_bytes` together, if all spans advance evenly.
-
-    The range is cut into intervals, and the records at both ends of an interval stand for all of
-    it. If sizes change within an interval, the batch ends early there, and the next one looks at
-    it more closely.
+class SizeEstimator:
+    """Estimates how many rows fit into a batch, by samples of this batch and of those before.
 
     Args:
-        spans: what waits to be read.
-        most_bytes: the bound.
-        sample: returns the mean size of the records at an offset of a span; None if unknown.
+        sample: returns the sizes of some records from an offset on, for each partition: none at
+            the end of the partition. A partition that does not answer is left out.
     """
-    total, taken, free = sum(span.rows for span in spans), 0, float(most_bytes)
-    before = _sample_at(spans, 0, sample)
-    for number in range(1, _INTERVALS + 1):
-        after = _sample_at(spans, number, sample) if before is not None else None
-        if before is None or after is None:
-            # As many as fit if they are as large as Kafka allows by default: 1 MiB.
-            return min(total, max(taken, most_bytes >> 20, 1))
-        rows, size = total * number // _INTERVALS - taken, (before + after) / 2
-        if rows * size > free:
-            return max(taken + int(free / size), 1)
-        taken, free, before = taken + rows, free - rows * size, after
-    return total
 
+    def __init__(
+        self, sample: Callable[[dict[Partition, int]], Mapping[Partition, Sequence[int]]]
+    ) -> None:
+        self._sample = sample
+        # The running mean of each partition; the one sampled longest ago comes first.
+        self._means: dict[Partition, float] = {}
+        self._largest = 0
+        self._sampled_at = float("-inf")
 
-def _sample_at(
-    spans: Sequence[Span], number: int, sample: Callable[[Span, int], float | None]
-) -> float | None:
-    # One partition stands for all: a fetch takes as long as reading thousands of records.
-    [span] = random.choices(spans, [span.rows for span in spans])  # noqa: S311 - no secret
-    return sample(span, min(span.begin + span.rows * number // _INTERVALS, span.end - 1))
+    def rows_within(self, spans: Sequence[Span], most_bytes: int) -> int:
+        """Return how many rows have about `most_bytes` together, if all spans advance evenly.
+
+        The range is cut into intervals, and the records at both ends of an interval stand for all
+        of it. If sizes change within an interval, the batch ends early there, and the next one
+        samples it more closely.
+        """
+        total, taken, free = sum(span.rows for span in spans), 0, float(most_bytes)
+        is_recent = time.monotonic() - self._sampled_at < _RECENT_SECS
+        is_small = total * max(_MARGIN * self._largest, _LEAST_BYTES) <= most_bytes
+        # One row is taken whatever its size.
+        if total <= 1 or (is_recent and is_small):
+            return total
+        edges = self._sizes_at_edges(spans)
+        for number, (before, after) in enumerate(itertools.pairwise(edges), 1):
+            rows, size = total * number // _INTERVALS - taken, (before + after) / 2
+            if rows * size > free:
+                return max(taken + int(free / size), 1)
+            taken, free = taken + rows, free - rows * size
+        return total
+
+    def _sizes_at_edges(self, spans: Sequence[Span]) -> list[float]:
+        """Return the mean size over all spans at each end of the intervals."""
+        sampled = self._sample_spans(self._choose(spans))
+        # Sparse large records are missed by some samples: what was known is not forgotten at once.
+        sizes = {
+            key: [max(size, self._means.get(key, 0.0) / _MARGIN) for size in found]
+            for key, found in sampled.items()
+        }
+        for key, found in sampled.items():
+            self._means[key] = mean([self._means.pop(key, mean(found)), mean(found)])
+        largest = max(self._means.values(), default=_UNKNOWN_BYTES)
+        of_topic: dict[str, float] = {}
+        for (topic, _), size in self._means.items():
+            of_topic[topic] = max(size, of_topic.get(topic, 0.0))
+        edges = [0.0] * (_INTERVALS + 1)
+        for span in spans:
+            # Until a partition is sampled, it is taken for the one with the largest records.
+            unknown = of_topic.get(span.topic, largest)
+            expected = self._means.get((span.topic, span.partition), unknown)
+            found = sizes.get((span.topic, span.partition), [expected] * len(edges))
+            edges = [edge + span.rows * size for edge, size in zip(edges, found, strict=True)]
+        total = sum(span.rows for span in spans)
+        return [edge / total for edge in edges]
+
+    def _choose(self, spans: Sequence[Span]) -> list[Span]:
+        """Return the spans to sample: first one of each new topic, then those sampled long ago."""
+        age = {key: number for number, key in enumerate(self._means)}
+        count: Counter[str] = Counter()
+        ranks: dict[Partition, tuple[bool, int]] = {}
+        for span in sorted(spans, key=lambda span: -span.rows):
+            key = (span.topic, span.partition)
+            ranks[key] = (True, age[key]) if key in age else (False, count[span.topic])
+            count[span.topic] += 1
+        ranked = sorted(spans, key=lambda span: ranks[span.topic, span.partition])
+        return ranked[:_MOST_PARTITIONS]
+
+    def _sample_spans(self, spans: Iterable[Span]) -> dict[Partition, list[float]]:
+        """Return the mean size at each end of the intervals, of the spans that answer."""
+        left = {(span.topic, span.partition): span for span in spans}
+        sizes: dict[Partition, list[float]] = {key: [] for key in left}
+        for number in range(_INTERVALS + 1):
+            found = self._sample(
+                {
+                    key: min(span.begin + span.rows * number // _INTERVALS, span.end - 1)
+                    for key, span in left.items()
+                }
+            )
+            # One that does not answer now is not waited for again.
+            left = {key: span for key, span in left.items() if key in found}
+            for key in left:
+                # The end of a transactional or compacted range may have no record of its own.
+                before = sizes[key][-1] if sizes[key] else 0.0
+                sizes[key].append(mean(found[key]) if found[key] else before)
+                self._largest = max(self._largest, *found[key], 0)
+        if left:
+            self._sampled_at = time.monotonic()
+        return {key: sizes[key] for key in left}
 
 
 class RecordSampler:
-    """A consumer on the driver that looks at single records. It connects on first use."""
+    """A consumer on the driver that fetches a few records of several partitions at once."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        settings = {**options.client_settings(), **_SETTINGS}
+        settings = {**consumer_settings(options), **_FETCH_LITTLE}
         self._consumer: Consumer = build_client(Consumer, settings, options.brokers)
+        self.rows_within = SizeEstimator(self.sizes_at).rows_within
 
-    def mean_bytes(self, span: Span, offset: int) -> float | None:
-        """Return the mean size of some records from an offset on; None if none arrives.
+    def sizes_at(self, offsets: Mapping[Partition, int]) -> dict[Partition, list[int]]:
+        """Return the sizes of some records from each offset on; see `SizeEstimator`.
 
-        The task that reads the span reports what is wrong with it.
+        The task that reads a partition reports what is wrong with it.
         """
-        try:
-            self._consumer.assign([TopicPartition(span.topic, span.partition, offset)])
-            return self._first_sizes(span)
-        except KafkaException:
-            return None
-        finally:
-            self._consumer.unassign()
-
-    def _first_sizes(self, span: Span) -> float | None:
+        found: dict[Partition, list[int] | None] = {}
         deadline = time.monotonic() + _WAIT_SECS
-        while (wait_secs := deadline - time.monotonic()) > 0:
-            first: Any = self._consumer.poll(wait_secs)
-            if first is None or (first.topic(), first.partition()) != (span.topic, span.partition):
-                continue
-            if first.error() is not None:
-                # Nothing but offsets without records is left in this partition.
-                return 0.0 if first.error().code() == KafkaError._PARTITION_EOF else None
-            found: list[Any] = [first, *self._consumer.consume(_RECORDS - 1, 0)]
-            sizes = [len(each) + len(each.key() or b"") for each in found if each.error() is None]
-            return sum(sizes) / len(sizes)
-        return None
+        with contextlib.suppress(KafkaException):
+            self._consumer.assign([TopicPartition(*key, at) for key, at in offsets.items()])
+            while len(found) < len(offsets) and (left := deadline - time.monotonic()) > 0:
+                first = self._consumer.poll(left)
+                if first is None:
+                    break
+                messages = [first, *self._consumer.consume(_MOST_RECORDS, 0)]
+                new = _sizes(messages, offsets.keys() - found.keys())
+                found.update(new)
+                self._consumer.incremental_unassign([TopicPartition(*key) for key in new])
+        self._consumer.unassign()
+        return {key: sizes for key, sizes in found.items() if sizes is not None}
 
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
+
+
+def _sizes(messages: Iterable[Any], wanted: set[Partition]) -> dict[Partition, list[int] | None]:
+    """Return the sizes of records by partition; None for a partition with an error."""
+    found: dict[Partition, list[int] | None] = {}
+    for message in messages:
+        key, error = (message.topic(), message.partition()), message.error()
+        if key not in wanted:
+            continue
+        if error is not None:
+            found.setdefault(key, [] if error.code() == KafkaError._PARTITION_EOF else None)
+        elif (sizes := found.setdefault(key, [])) is not None:
+            sizes.append(len(message) + len(message.key() or b""))
+    return found

@@ -19,7 +19,7 @@ from icestream.sources.kafka.cluster import Cluster, ListedOffset, Topic
 from icestream.sources.kafka.faults import deleted, expired, truncated, where_is
 from icestream.sources.kafka.options import KafkaOptions, StartingPlace
 from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
-from icestream.sources.kafka.sampling import RecordSampler, rows_within
+from icestream.sources.kafka.sampling import RecordSampler
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -147,13 +147,10 @@ class KafkaSource(Source[KafkaOptions]):
         It is at most about `max_batch_mb` away, by the size of records that are sampled.
         """
         capped = positions.cap(start, end, max_rows)
-        spans, most_mb = positions.spans(start, capped), self.options.max_batch_mb
-        # So few records fit in any case: Kafka takes none above 1 MiB unless it is told to.
-        if sum(span.rows for span in spans) <= most_mb:
-            return capped
         if self._sampler is None:
             self._sampler = RecordSampler(self.options)
-        rows = rows_within(spans, most_mb << 20, self._sampler.mean_bytes)
+        most_bytes = self.options.max_batch_mb << 20
+        rows = self._sampler.rows_within(positions.spans(start, capped), most_bytes)
         return positions.cap(start, capped, rows)
 
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
