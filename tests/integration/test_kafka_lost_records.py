@@ -10,7 +10,8 @@ from tests.fixtures.waiting import wait_until
 from tests.integration.test_kafka import source_of, values
 
 from icestream.errors import AttentionError, SourceChangedError, TransientError
-from icestream.sources.kafka import reader
+from icestream.sources.kafka import cluster, reader
+from icestream.sources.kafka import source as source_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,12 +50,22 @@ def test_topic_that_was_deleted_is_named(
     end = source.newest(start)
     kafka_broker.delete_topic(topic)
     wait_until(lambda: topic not in kafka_broker.topics(), "the topic to go")
-
-    assert refusal(lambda: source_of(kafka_broker, topic).newest(end)) == (
-        f"source kafka {kafka_broker.bootstrap}: topic {topic!r} was deleted since the checkpoint\n"
+    monkeypatch.setattr(cluster, "_REQUEST_SECS", 2.0)
+    place = f"source kafka {kafka_broker.bootstrap}: topic {topic!r} "
+    final = (
+        f"{place}was deleted since the checkpoint\n"
         "  Restore the topic with its records. If they are not needed any more, remove it from "
         "`topics`; if a new topic takes its place, create it and use `icestream run --start-over`."
     )
+
+    assert refusal(lambda: source_of(kafka_broker, topic).newest(end)) == final
+    # A process that saw the topic does not take a failover for a deletion.
+    monkeypatch.setattr(source_module, "_DESCRIBE_SECS", 0.0)
+    with pytest.raises(TransientError) as caught:
+        source.newest(end)
+    assert str(caught.value) == f"{place}was there before, and now no broker knows it"
+    monkeypatch.setattr(source_module, "_GONE_SECS", 0.0)
+    assert refusal(lambda: source.newest(end)) == final
     # A task that was about to read it gives up, and the restart reports the same.
     monkeypatch.setattr(reader, "_SILENCE_SECS", 1.0)
     with pytest.raises(TransientError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -15,7 +16,7 @@ import confluent_kafka.admin
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from icestream.errors import ConnectorError, PlanError
+from icestream.errors import ConnectorError, PlanError, TransientError
 from icestream.sources.kafka.faults import (
     is_missing,
     is_passing,
@@ -40,6 +41,7 @@ OffsetSpec: Any = confluent_kafka.admin.OffsetSpec  # type: ignore[attr-defined]
 _REQUEST_SECS = 10.0
 _POLL_SECS = 0.02
 _RETRY_SECS = 0.1
+_REFRESH_SECS = 1.0
 
 # librdkafka writes each failed connection to stderr; what matters comes back as an error.
 quiet_logger = logging.getLogger("icestream.librdkafka")
@@ -107,7 +109,7 @@ class Cluster:
         deadline = time.monotonic() + _REQUEST_SECS
         # A topic made a moment ago is listed before each broker can describe it.
         while missing := wanted - found.keys():
-            if not missing & {*expected, *self.names()}:
+            if not missing & set(expected) and not missing & set(self.names()):
                 break
             if time.monotonic() > deadline:
                 break
@@ -171,7 +173,7 @@ class Cluster:
     def _offsets(self, asked: Mapping[Partition, Any]) -> dict[Partition, ListedOffset]:
         """Ask for offsets; a partition whose leader is just being chosen is asked again."""
         found: dict[Partition, ListedOffset] = {}
-        deadline = time.monotonic() + _REQUEST_SECS
+        deadline, refreshed_at = time.monotonic() + _REQUEST_SECS, float("-inf")
         while len(found) < len(asked):
             left = {TopicPartition(*key): spec for key, spec in asked.items() if key not in found}
             answers, fault = self._ask_offsets(left)
@@ -181,8 +183,12 @@ class Cluster:
             if time.monotonic() > deadline or not is_passing(fault):
                 raise to_error(fault, self._brokers)
             time.sleep(_RETRY_SECS)
-            # Makes librdkafka look for the leader again; by itself it goes on with the old epoch.
-            self.names()
+            if time.monotonic() - refreshed_at >= _REFRESH_SECS:
+                # Metadata of all topics makes librdkafka look for the leader again; by itself it
+                # keeps the old epoch.
+                with contextlib.suppress(TransientError):
+                    self.names()
+                refreshed_at = time.monotonic()
         return found
 
     def _ask_offsets(

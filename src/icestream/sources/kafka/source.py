@@ -13,7 +13,7 @@ from icestream.contracts.check import CheckStep
 from icestream.contracts.source import Source, Split
 from icestream.contracts.traits import SourceTraits
 from icestream.decode.formats import CHANGES, make_change_decoder, make_decoder, read_schema
-from icestream.errors import ConnectorError, SourceChangedError, TransientError
+from icestream.errors import ConnectorError, IcestreamError, SourceChangedError, TransientError
 from icestream.sources.kafka import positions
 from icestream.sources.kafka.cluster import Cluster, ListedOffset, Topic
 from icestream.sources.kafka.faults import deleted, expired, truncated, where_is
@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 # Topics, partitions and retention change seldom, and asking costs as much as asking for offsets.
 _DESCRIBE_SECS = 10.0
+# How long a topic that this process has seen may be missing before it is taken for deleted.
+_GONE_SECS = 60.0
 
 
 class KafkaSource(Source[KafkaOptions]):
@@ -60,6 +62,7 @@ class KafkaSource(Source[KafkaOptions]):
         self._cluster: Cluster | None = None
         self._sampler: RecordSampler | None = None
         self._topics: dict[str, Topic] = {}
+        self._missing_since: dict[str, float] = {}
         self._lost: set[str] = set()
         self._described_at = float("-inf")
 
@@ -239,14 +242,29 @@ class KafkaSource(Source[KafkaOptions]):
         pattern = self.options.topic_pattern
         if pattern is not None:
             names = [name for name in cluster.names() if re.fullmatch(pattern, name)]
-        topics = cluster.describe(names, known)
+        # A pattern's topics have just been listed: one that is gone by now is not waited for.
+        topics = cluster.describe(names, known if pattern is None else ())
         for name in self.options.topics:
-            if name not in topics and name in known:
-                raise deleted(name, self.options.brokers)
-            if name not in topics:
+            if name in topics:
+                self._missing_since.pop(name, None)
+            elif name in known:
+                raise self._gone(name)
+            else:
                 raise cluster.missing(name)
         self._topics, self._described_at = topics, time.monotonic()
         return topics
+
+    def _gone(self, name: str) -> IcestreamError:
+        """Return the error for a topic that was read before; only at first it is retried."""
+        now = time.monotonic()
+        secs = now - self._missing_since.setdefault(name, now)
+        # Brokers may not know a topic for a while when they start or fail over.
+        if name in self._topics and secs < _GONE_SECS:
+            return TransientError(
+                f"topic {name!r} was there before, and now no broker knows it",
+                where=where_is(self.options.brokers),
+            )
+        return deleted(name, self.options.brokers)
 
     def _warn_of_lost(self, current: Position, topics: dict[str, Topic]) -> None:
         for name in positions.ids_of(current):
