@@ -41,7 +41,8 @@ _FETCH_LITTLE: dict[str, Any] = {
     "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 16 << 10,
     "fetch.max.bytes": 1 << 20,
-    "queued.min.messages": 1,
+    # With fewer, partitions are fetched one after the other: ten times slower for fifty.
+    "queued.min.messages": 1_000,
 }
 
 
