@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.e2e.kafka_pipeline import BATCH, KafkaPipeline
+from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.jdbc import embedded
 from icestream.testing.faults import RunProcess
@@ -82,7 +83,7 @@ def test_second_instance_of_a_running_pipeline_commits_nothing_and_says_so(
             assert second.wait() == 5, second.output
             assert f"the pipeline is run by process {first.process.pid} on" in second.output
         pipeline.produce(1_000)
-        first.await_lines(BATCH, times=2)
+        wait_until(lambda: len(pipeline.ids()) == pipeline.produced, "the first to write all rows")
         first.signal(signal.SIGTERM)
         assert first.wait() == 0, first.output
 

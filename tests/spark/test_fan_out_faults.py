@@ -194,7 +194,7 @@ def test_table_elsewhere_that_nobody_reckoned_with_is_not_written_again(lake: La
     assert str(caught.value) == (
         f"pipeline 'events', batch 0, table {lake.name}.other.a: the table holds this pipeline's "
         "rows up to batch 0 of another checkpoint, and was not found at the start: it is outside "
-        "of the sink's namespace\n"
+        "of the sink's namespace, or could not be read then\n"
         "  Nothing was written to it. To write to it all the same, next to what it holds, unset "
         "its property 'icestream.mark.events'."
     )
