@@ -143,11 +143,33 @@ def test_small_batches_are_sampled_seldom(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(records.asked) == 5
 
     estimator.rows_within([span(1_000_000)], GIB)
-    assert len(records.asked) == 10, "many rows"
+    assert len(records.asked) == 6, "of many rows, only the end is sampled"
+    assert records.asked[-1] == {("orders", 0): 500 + 1_000_000 - 1}
 
     monkeypatch.setattr(sampling, "_RECENT_SECS", 0.0)
     estimator.rows_within([span(5_000)], GIB)
-    assert len(records.asked) == 15, "the last sample is old"
+    assert len(records.asked) == 11, "the last sample is old"
+
+
+def test_batch_is_sampled_whole_if_its_end_is_not_far_below_the_bound() -> None:
+    sizes = [100]
+    estimator = SizeEstimator(Records(lambda *_: sizes[-1]).sample)
+    assert estimator.rows_within([span(1_000_000)], GIB) == 1_000_000
+    sizes.append(MIB)
+
+    assert estimator.rows_within([span(1_000_000)], GIB) == 1024
+
+
+def test_partitions_take_turns_when_only_the_end_is_sampled() -> None:
+    records = Records(lambda *_: 100)
+    estimator = SizeEstimator(records.sample)
+    spans = [span(5_000, number) for number in range(200)]
+
+    for _ in range(4):
+        estimator.rows_within(spans, GIB)
+
+    assert len(records.asked) == 5 + 3
+    assert len({key for asked in records.asked for key in asked}) == 200
 
 
 def test_batches_near_the_bound_are_sampled_each_time() -> None:

@@ -28,9 +28,8 @@ _INTERVALS = 4
 _MOST_PARTITIONS = 50
 # The largest record that Kafka accepts by default.
 _UNKNOWN_BYTES = float(1 << 20)
-# A batch that is this far below the bound is not sampled if the last sample is recent. Batches of
-# many rows always are: they reach offsets far from those sampled, and sampling takes little of
-# their time.
+# If the last sample is recent and this far below the bound, it is enough to sample the end of the
+# range; few rows are not sampled at all.
 _MARGIN = 4
 _LEAST_BYTES = 16 << 10
 _RECENT_SECS = 10.0
@@ -71,10 +70,8 @@ class SizeEstimator:
         samples it more closely.
         """
         total, taken, free = sum(span.rows for span in spans), 0, float(most_bytes)
-        is_recent = time.monotonic() - self._sampled_at < _RECENT_SECS
-        is_small = total * max(_MARGIN * self._largest, _LEAST_BYTES) <= most_bytes
         # One row is taken whatever its size.
-        if total <= 1 or (is_recent and is_small):
+        if total <= 1 or self._is_far_below(most_bytes, spans, total):
             return total
         edges = self._sizes_at_edges(spans)
         for number, (before, after) in enumerate(itertools.pairwise(edges), 1):
@@ -84,16 +81,24 @@ class SizeEstimator:
             taken, free = taken + rows, free - rows * size
         return total
 
+    def _is_far_below(self, most_bytes: int, spans: Sequence[Span], total: int) -> bool:
+        """Tell whether recent samples, and one of the end, are all far below the bound."""
+        row_bytes = most_bytes / total / _MARGIN
+        if time.monotonic() - self._sampled_at >= _RECENT_SECS or self._largest > row_bytes:
+            return False
+        if total * _LEAST_BYTES > most_bytes:
+            self._learn(self._sample_spans(self._choose(spans), [_INTERVALS]))
+        return self._largest <= row_bytes
+
     def _sizes_at_edges(self, spans: Sequence[Span]) -> list[float]:
         """Return the mean size over all spans at each end of the intervals."""
-        sampled = self._sample_spans(self._choose(spans))
+        sampled = self._sample_spans(self._choose(spans), range(_INTERVALS + 1))
         # Sparse large records are missed by some samples: what was known is not forgotten at once.
         sizes = {
             key: [max(size, self._means.get(key, 0.0) / _MARGIN) for size in found]
             for key, found in sampled.items()
         }
-        for key, found in sampled.items():
-            self._means[key] = mean([self._means.pop(key, mean(found)), mean(found)])
+        self._learn(sampled)
         largest = max(self._means.values(), default=_UNKNOWN_BYTES)
         of_topic: dict[str, float] = {}
         for (topic, _), size in self._means.items():
@@ -108,6 +113,10 @@ class SizeEstimator:
         total = sum(span.rows for span in spans)
         return [edge / total for edge in edges]
 
+    def _learn(self, sampled: Mapping[Partition, list[float]]) -> None:
+        for key, found in sampled.items():
+            self._means[key] = mean([self._means.pop(key, mean(found)), mean(found)])
+
     def _choose(self, spans: Sequence[Span]) -> list[Span]:
         """Return the spans to sample: first one of each new topic, then those sampled long ago."""
         age = {key: number for number, key in enumerate(self._means)}
@@ -120,11 +129,13 @@ class SizeEstimator:
         ranked = sorted(spans, key=lambda span: ranks[span.topic, span.partition])
         return ranked[:_MOST_PARTITIONS]
 
-    def _sample_spans(self, spans: Iterable[Span]) -> dict[Partition, list[float]]:
-        """Return the mean size at each end of the intervals, of the spans that answer."""
+    def _sample_spans(
+        self, spans: Iterable[Span], numbers: Iterable[int]
+    ) -> dict[Partition, list[float]]:
+        """Return the mean size at the numbered ends of intervals, of the spans that answer."""
         left = {(span.topic, span.partition): span for span in spans}
         sizes: dict[Partition, list[float]] = {key: [] for key in left}
-        for number in range(_INTERVALS + 1):
+        for number in numbers:
             found = self._sample(
                 {
                     key: min(span.begin + span.rows * number // _INTERVALS, span.end - 1)
@@ -135,7 +146,7 @@ class SizeEstimator:
             left = {key: span for key, span in left.items() if key in found}
             for key in left:
                 # The end of a transactional or compacted range may have no record of its own.
-                before = sizes[key][-1] if sizes[key] else 0.0
+                before = sizes[key][-1] if sizes[key] else self._means.get(key, 0.0)
                 sizes[key].append(mean(found[key]) if found[key] else before)
                 self._largest = max(self._largest, *found[key], 0)
         if left:
