@@ -44,6 +44,11 @@ class PipelineState:
     instance: str = ""
 
     @property
+    def start_file(self) -> Path:
+        """Where the pipeline began."""
+        return self.folder / "start.json"
+
+    @property
     def next_file(self) -> Path:
         """Where this instance tells Spark how far to go; another's word must not reach it."""
         return self.folder / f"next-{self.instance}.json"
@@ -68,10 +73,10 @@ class PipelineState:
 
     def start(self) -> Position | None:
         """Return where the pipeline began, if it ever did."""
-        return self._read("start.json")
+        return self._read(self.start_file.name)
 
     def remember_start(self, position: Position) -> None:
-        self._write("start.json", position)
+        self._write(self.start_file.name, position)
 
     def publish(self, position: Position) -> None:
         """Tell Spark where the next batch ends."""
@@ -129,7 +134,7 @@ class PipelineState:
 
         if self.checkpoint.exists():
             shutil.rmtree(self.checkpoint)
-        (self.folder / "start.json").unlink(missing_ok=True)
+        self.start_file.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what earlier instances told their Spark."""

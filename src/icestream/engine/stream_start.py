@@ -38,19 +38,20 @@ class StreamStart:
         self._loading.start()
 
     def _load(self) -> None:
-        from icestream.engine.ticker import load_stream
-
         try:
-            self._stream = load_stream(self._spark, self._state)
+            self._stream = self._offset_stream()
         except Exception:  # the start of the query meets it again, where it can be told
             logger.debug("loading the stream of %s", self._name, exc_info=True)
 
-    def query(self, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        """Start the query; its first batch comes a while later."""
+    def _offset_stream(self) -> DataFrame:
         from icestream.engine.ticker import load_stream
 
+        return load_stream(self._spark, self._state.start_file, self._state.next_file)
+
+    def query(self, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Start the query; its first batch comes a while later."""
         self._loading.join()
-        self._stream = self._stream or load_stream(self._spark, self._state)
+        self._stream = self._stream or self._offset_stream()
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         return (
             self._stream.writeStream.queryName(self._name)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from icestream.engine.state import PipelineState
-
 
 class TickerSource(DataSource):
     """The Spark side of every icestream source. Options `start` and `next`: files of positions."""
@@ -57,10 +55,10 @@ class TickerReader(DataSourceStreamReader):
         return iter(())
 
 
-def load_stream(spark: SparkSession, state: PipelineState) -> DataFrame:
+def load_stream(spark: SparkSession, start: Path, following: Path) -> DataFrame:
     """Return the stream of a pipeline's positions. Spark starts processes of its own for this."""
     spark.dataSource.register(TickerSource)
-    files = {"start": str(state.folder / "start.json"), "next": str(state.next_file)}
+    files = {"start": str(start), "next": str(following)}
     return spark.readStream.format(TickerSource.name()).options(**files).load()
 
 

@@ -185,12 +185,12 @@ class DebeziumJsonDecoder(DebeziumDecoder):
     ) -> dict[str, np.ndarray[Any, Any]]:
         """Look for the names of columns in the row of each record."""
         rows = [_row_of(parse_object(values[place] or b"")) for place in lot.places.tolist()]
-        names = {column.name for column in lot.columns}
+        wanted = {column.name for column in lot.columns}
         for row in rows:
-            names.update(name for name, value in (row or {}).items() if value is None)
+            wanted.update(name for name, value in (row or {}).items() if value is None)
         absent = {
             name: np.array([row is not None and name not in row for row in rows], np.bool_)
-            for name in sorted(names - HIDDEN_FIELDS)
+            for name in sorted(wanted - HIDDEN_FIELDS)
         }
         known = {column.name for column in lot.columns}
         return {name: flags for name, flags in absent.items() if flags.any() or name not in known}
