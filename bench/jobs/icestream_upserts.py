@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bench.jobs.batch_meter import BatchMeter
 from icestream.config import load
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.engine.batch import write_once
 from icestream.engine.columns import Columns
 from icestream.engine.run import open_plan_session
@@ -23,7 +23,7 @@ from icestream.plan.planner import build
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.plan.plan import PipelinePlan
 
 

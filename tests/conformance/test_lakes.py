@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.identifiers import quote_for_spark
+from icestream.contracts.catalog import quote_for_spark
 from icestream.errors import IcestreamError
 from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedOptions, ScriptedSource

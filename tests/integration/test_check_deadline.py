@@ -17,7 +17,7 @@ from icestream.catalogs import nessie_api
 from icestream.catalogs.nessie import NessieCatalog
 from icestream.cli import check
 from icestream.cli.deadline import OverdueError, within
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep
 from icestream.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PATIENT_SECS = 120
 ENDING = """\
 import threading
 from icestream.cli import check, deadline
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep
 
 # Python waits for a thread like this one at its end, as the clean-up of libraries waits.
 threading.Thread(target=threading.Event().wait).start()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.fixtures.schema_registry import SchemaRegistry
     from tests.fixtures.spark import Lake
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.contracts.source import Split
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.kafka import KafkaBroker
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.sources.kafka import KafkaSource
 
 

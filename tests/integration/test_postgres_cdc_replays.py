@@ -14,7 +14,7 @@ from tests.fixtures.waiting import wait_until
 if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 CONFIRMED = (
     "SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.postgres import Postgres
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.verify.side import Point
 
 TABLES = """

@@ -21,7 +21,7 @@ from icestream.sources.files.listing import FileEntry, list_paths, look_at
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 WRITERS = 4
 FILES_A_WRITER = 400

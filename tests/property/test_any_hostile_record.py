@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from icestream.contracts.changes import DecodedChanges
-    from icestream.contracts.decoder import Decoder
-    from icestream.contracts.records import Decoded
+    from icestream.contracts.decoder import Decoded, Decoder
 
 # Hypothesis warns of values as large as these ones are meant to be.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

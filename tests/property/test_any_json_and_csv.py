@@ -31,8 +31,7 @@ from icestream.decode.json import JsonDecoder
 from icestream.sources.files.csv import HeaderDecoder, infer_columns
 
 if TYPE_CHECKING:
-    from icestream.contracts.decoder import Decoder
-    from icestream.contracts.records import Decoded
+    from icestream.contracts.decoder import Decoded, Decoder
     from icestream.decode.blocks import BlockDecoder
 
 KINDS = (

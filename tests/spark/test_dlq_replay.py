@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.test_expectations import expectation, steps
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.decode.json import JsonDecoder
 from icestream.engine.replay import Replay
 from icestream.errors import SupersededError

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.spark import Lake
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.plan.plan import PipelinePlan
 
 SCHEMA = pa.schema([("id", pa.int64())])

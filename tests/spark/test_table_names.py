@@ -11,8 +11,8 @@ import pytest
 from tests.fixtures.fan_outs import planned, row, scripted
 from tests.fixtures.scripted_orders import mirror
 
+from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import shape_of
-from icestream.contracts.identifiers import quote_for_spark
 from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.testing.scripted import ScriptedSource
 from icestream.testing.scripted_changes import ScriptedChanges, changes

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.arrow import cut, pieces
-from icestream.contracts.records import Records, bounded
+from icestream.contracts.decoder import Records, bounded
 
 TEXTS = st.lists(st.text(max_size=40), max_size=30)
 

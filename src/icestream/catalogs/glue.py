@@ -9,7 +9,7 @@ from pydantic import Field
 from icestream.catalogs.glue_faults import FAULTS, OF_GLUE
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.fault_table import first_match
+from icestream.contracts.faults import first_match
 from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import PLACE, HttpAddress, Options
 from icestream.errors import PlanError

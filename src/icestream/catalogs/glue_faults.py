@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from icestream.contracts.fault_table import Fault
+from icestream.contracts.faults import Fault
 from icestream.errors import ConnectorError, RefusedError, TransientError, UnreachableError
 
 # Faults of S3 come through the same catalog, and have a table of their own.

@@ -10,8 +10,8 @@ from pydantic import Field, field_validator
 from icestream.catalogs import hive_faults
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
+from icestream.contracts.faults import PORTS
 from icestream.contracts.options import PLACE, Options
-from icestream.contracts.reaching import PORTS
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks, storage_for
 from icestream.storage.places import as_uri

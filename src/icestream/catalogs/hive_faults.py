@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from icestream.contracts.fault_table import Fault, first_match
+from icestream.contracts.faults import Fault, first_match
 from icestream.errors import ConnectorError, RefusedError, TransientError, UnreachableError
 
 if TYPE_CHECKING:

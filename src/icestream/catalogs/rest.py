@@ -12,9 +12,8 @@ from icestream.catalogs.rest_faults import Parties, explain
 from icestream.catalogs.rest_properties import ANSWER_TIMEOUT, CONNECT_TIMEOUT
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep, reach
 from icestream.contracts.options import Options, PropertyText
-from icestream.contracts.reaching import reach
 from icestream.contracts.secrets import hide, secrets_in
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks

@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from icestream.contracts.fault_table import Fault
-from icestream.contracts.reaching import PORTS
+from icestream.contracts.faults import PORTS, Fault
 from icestream.errors import (
     ConnectorError,
     IcestreamError,

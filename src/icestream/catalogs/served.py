@@ -6,9 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.contracts.catalog import Catalog
-from icestream.contracts.check import CheckStep
-from icestream.contracts.faults import told
-from icestream.contracts.reaching import reach
+from icestream.contracts.faults import CheckStep, reach, told
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
 from icestream.errors import ConnectorError, DependencyError, IcestreamError

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.catalogs import sql_faults
 from icestream.contracts.catalog import Abilities, Catalog
-from icestream.contracts.check import CheckStep
-from icestream.contracts.faults import told
+from icestream.contracts.faults import CheckStep, told
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
 from icestream.errors import ConnectorError, DependencyError, IcestreamError

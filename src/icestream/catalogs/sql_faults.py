@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from icestream.contracts.fault_table import Fault, first_match
+from icestream.contracts.faults import Fault, first_match
 from icestream.errors import RefusedError, TransientError, UnreachableError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from icestream.contracts.check import CheckStep
+    from icestream.contracts.faults import CheckStep
     from icestream.contracts.sink import Sink
     from icestream.contracts.source import Source
     from icestream.plan.plan import Plan

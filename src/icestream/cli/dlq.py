@@ -148,7 +148,7 @@ def _with_letters(plan: Plan, pipeline: str | None) -> list[PipelinePlan]:
 
 def _refuse_unreplayable(pipeline: PipelinePlan) -> None:
     """Refuse to replay where letters, written later than their neighbours, make tables wrong."""
-    from icestream.contracts.many_tables import MirroredTables
+    from icestream.contracts.sink import MirroredTables
 
     if isinstance(pipeline.sink, MirroredTables):
         raise PlanError(

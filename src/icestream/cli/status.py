@@ -67,7 +67,7 @@ def _state(said: dict[str, Any], *, is_running: bool) -> str:
 
 def _table(plan: Plan, pipeline: PipelinePlan, said: dict[str, Any]) -> dict[str, Any]:
     """Ask the table for its newest snapshot and the pipeline's newest mark in it."""
-    from icestream.contracts.many_tables import ManyTables
+    from icestream.contracts.sink import ManyTables
     from icestream.sinks.iceberg.ledger import read_mark
     from icestream.tables.lookup import load_table
     from icestream.tables.snapshots import current_snapshot, list_snapshots

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
+from urllib.parse import quote
 
-from icestream.contracts.connecting import Connecting
-from icestream.contracts.identifiers import Identifier, name_problem, shorten
 from icestream.contracts.source import OptionsT
 from icestream.errors import IcestreamError, PlanError
 
@@ -18,9 +18,96 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
     from pyiceberg.table import Table
 
-    from icestream.contracts.check import CheckStep
+    from icestream.contracts.faults import CheckStep
     from icestream.contracts.options import Options
     from icestream.contracts.storage import Storage
+
+
+Identifier: TypeAlias = tuple[str, ...]
+"""A table's full name from the outside in: the levels of its namespace, then the table."""
+
+# The longest file name of most file systems, and the longest name that a SQL catalog stores.
+MAX_NAME_BYTES = 255
+_PROBLEMS = (
+    (re.compile(r"\A\Z"), "it is empty"),
+    (re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]"), "it contains a control character"),
+    (re.compile(r"[/\\]"), "it contains a path separator"),
+    # Java takes a location literally, while PyIceberg parses it as a URL: behind one of these
+    # characters the two would read different paths.
+    (re.compile(r"[?#]"), "it contains '?' or '#', which cannot be part of a file location"),
+    (re.compile(r"\A\s|\s\Z"), "it begins or ends with a space"),
+    # Also `.` and `..`; and Azure drops dots at the end of a folder's name.
+    (re.compile(r"\.\Z"), "it ends with a dot"),
+)
+
+
+def name_problem(name: str) -> str | None:
+    """Say why a table or namespace can't have a name; None if it can.
+
+    Args:
+        name: one level of an identifier.
+    """
+    for pattern, problem in _PROBLEMS:
+        if pattern.search(name):
+            return problem
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"it is longer than {MAX_NAME_BYTES} bytes"
+    return None
+
+
+def shorten(name: str) -> str:
+    """Return a name for a message, at most 60 characters of it."""
+    return name if len(name) <= 60 else name[:57] + "..."
+
+
+def folder_name(identifier: Identifier) -> str:
+    """Return the name of a local folder for what is kept about a table, one for each table."""
+    from hashlib import sha256
+
+    # A dot can be part of a name, this separator can't.
+    text = quote("\x1f".join(identifier), safe="")
+    if len(text) <= MAX_NAME_BYTES // 2:
+        return text
+    return f"{text[:80]}-{sha256(text.encode()).hexdigest()[:32]}"
+
+
+def quote_for_spark(*parts: str) -> str:
+    """Return a name for Spark SQL, also for `DataFrame` lookups, where a dot leads into a struct.
+
+    Args:
+        *parts: the name from the outside in, e.g. catalog, namespace and table.
+    """
+    return _quoted(parts, "`")
+
+
+def quote_for_duckdb(*parts: str) -> str:
+    """Return a name for DuckDB, and for every other SQL that keeps to the standard's quotes.
+
+    Args:
+        *parts: the name from the outside in, e.g. database, schema and table.
+    """
+    return _quoted(parts, '"')
+
+
+def _quoted(parts: tuple[str, ...], mark: str) -> str:
+    return ".".join(mark + part.replace(mark, mark * 2) + mark for part in parts)
+
+
+class Connecting:
+    """Held while a client is made: pipelines of one process ask for it at the same moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Connecting, ())
+
 
 # The block of the file that tells of a store, by the scheme of locations in it.
 BLOCK_OF_SCHEME = {

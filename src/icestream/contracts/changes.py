@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Records
     from icestream.contracts.sink import WrittenFile
 
 # What a change does, as text: one of `DELETES` takes the row's key away, `TOMBSTONE` too, `EMPTY`

@@ -3,16 +3,106 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-    from icestream.contracts.records import Decoded
+BLOCK_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of a source that are still encoded.
+
+    Attributes:
+        values: the encoded records (Arrow binary); null where a record has no value.
+        extra: columns that the source adds beside the decoded ones, each as long as `values`.
+        position: tells where record `i` came from, in words fit for an error: `orders[2]@1234`.
+        context: what a decoder needs beside the values, such as the header of a CSV file, as JSON.
+            A dead letter keeps it, so that its record means the same when it is replayed.
+    """
+
+    values: pa.Array
+    extra: Mapping[str, pa.Array]
+    position: Callable[[int], str]
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(column.nbytes) for column in (self.values, *self.extra.values()))
+
+    def slice(self, first: int, count: int) -> Records:
+        """Return some of the records."""
+        return Records(
+            _one_array(self.values.slice(first, count)),
+            {name: _one_array(column.slice(first, count)) for name, column in self.extra.items()},
+            lambda index: self.position(first + index),
+            self.context,
+        )
+
+
+def bounded(
+    block: Records | pa.RecordBatch, most_bytes: int = BLOCK_BYTES
+) -> Iterator[Records | pa.RecordBatch]:
+    """Yield a block of a source in slices of at most `most_bytes`; a larger record is alone.
+
+    What is made of a block, such as decoded columns, must stay below the 2 GiB of an Arrow array.
+    """
+    count = len(block.values) if isinstance(block, Records) else block.num_rows
+    if count <= 1 or block.nbytes <= most_bytes:
+        yield block
+        return
+    half = count // 2
+    yield from bounded(block.slice(0, half), most_bytes)
+    yield from bounded(block.slice(half, count - half), most_bytes)
+
+
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a slice of what may have been too large for one Arrow array."""
+    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that could not be decoded, cast or validated.
+
+    Attributes:
+        raw: the record as the source gave it; a row as JSON where the source gives rows.
+        reason: why.
+        position: where it came from; None for a row that a transform made of several records.
+        extra: what the source tells beside it, as JSON.
+    """
+
+    raw: bytes | None
+    reason: str
+    position: str | None
+    extra: str | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The outcome of decoding one block of values.
+
+    Attributes:
+        rows: the good rows, in order, with exactly the columns asked for.
+        kept: for each good row the index of its value (Arrow int64); None when all were good.
+        bad: index and reason of each value that could not be decoded.
+        new_fields: fields met in the data that the columns asked for do not have.
+        wider: columns by name, as they would have to be to hold what the writer declares, or to
+            make some of `bad` good: of a wider type, or optional.
+    """
+
+    rows: pa.RecordBatch
+    kept: pa.Array | None = None
+    bad: tuple[tuple[int, str], ...] = ()
+    new_fields: Mapping[str, pa.DataType] = field(default_factory=dict)
+    wider: Mapping[str, pa.Field] = field(default_factory=dict)
 
 
 class Decoder(ABC):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from icestream.contracts.options import Options
-from icestream.contracts.traits import SourceTraits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,10 +15,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.changes import ChangeDecoder
-    from icestream.contracts.check import CheckStep
-    from icestream.contracts.decoder import Decoder
-    from icestream.contracts.position import Position
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Decoder, Records
+    from icestream.contracts.faults import CheckStep
+    from icestream.contracts.offset import Position
+
+
+@dataclass(frozen=True)
+class SourceTraits:
+    """What a source promises.
+
+    Attributes:
+        replayable: a range of positions read twice gives the same rows.
+        ordered: rows of one key arrive in the order in which they happened.
+        changes: rows are changes (insert, update, delete), not plain events.
+    """
+
+    replayable: bool = True
+    ordered: bool = False
+    changes: bool = False
+
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 

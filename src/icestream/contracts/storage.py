@@ -10,7 +10,7 @@ from icestream.contracts.secrets import without_secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icestream.contracts.check import CheckStep
+    from icestream.contracts.faults import CheckStep
     from icestream.errors import IcestreamError
 
 

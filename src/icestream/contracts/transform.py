@@ -6,11 +6,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 from icestream.contracts.source import OptionsT
+from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame
 
     from icestream.contracts.options import Options
+
 
 # Columns that the engine lets rows carry when some of them may turn out bad: which record a row
 # comes from, and why it can't be used. They never reach a table.
@@ -49,3 +53,20 @@ class Transform(ABC, Generic[OptionsT]):
     @abstractmethod
     def apply(self, rows: DataFrame) -> DataFrame:
         """Return the transformed rows. Called once a batch; must not run a Spark job."""
+
+
+def require_columns(rows: DataFrame, wanted: Iterable[str], transform: str) -> None:
+    """Refuse a column that the rows do not have; upper and lower case are the same to Spark.
+
+    Raises:
+        SchemaMismatchError: a column is missing.
+    """
+    columns = [name for name in rows.columns if name not in hidden_columns(rows)]
+    present = {name.lower() for name in columns}
+    for name in wanted:
+        if name.lower() not in present:
+            raise SchemaMismatchError(
+                f"the rows have no column {name!r}",
+                where=f"transform {transform!r}",
+                todo=f"They have: {', '.join(columns)}.",
+            )

@@ -13,8 +13,7 @@ import pyarrow as pa
 from fastavro import _read_py as plain_reader
 from fastavro.schema import SchemaParseException
 
-from icestream.contracts.decoder import Decoder
-from icestream.contracts.records import Decoded
+from icestream.contracts.decoder import Decoded, Decoder
 from icestream.decode.avro_types import AvroFields, reader_arguments
 from icestream.decode.blocks import NO_VALUE, BadValueError, empty_rows
 from icestream.decode.exact import cast_exactly

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.contracts.decoder import Decoder
-from icestream.contracts.records import Decoded
+from icestream.contracts.decoder import Decoded, Decoder
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
 

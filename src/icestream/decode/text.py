@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icestream.contracts.decoder import Decoder
-from icestream.contracts.records import Decoded
+from icestream.contracts.decoder import Decoded, Decoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.contracts.source import Source
     from icestream.plan.plan import Batching
 

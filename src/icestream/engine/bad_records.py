@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.records import BadRecord, Decoded
+from icestream.contracts.decoder import BadRecord, Decoded
 from icestream.contracts.reports import shortened
 from icestream.decode.exact import cast_exactly
 from icestream.decode.inference import merge_fields, unknown_fields
@@ -17,7 +17,7 @@ from icestream.engine.dead_letters import extra_as_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Records
     from icestream.engine.columns import RefusedField
     from icestream.engine.dead_letters import LetterBuffer
     from icestream.engine.tasks import Report

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.many_tables import ManyTables, MirroredTables, added_up
 from icestream.contracts.reports import run_tasks
+from icestream.contracts.sink import ManyTables, MirroredTables, added_up
 from icestream.engine import tasks
 from icestream.engine.change_batches import write_changes
 from icestream.engine.crash_points import reach
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.mark import BatchMark
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import BatchMark, Position
     from icestream.contracts.sink import Commit, Sink, WrittenFile
     from icestream.contracts.source import Split
     from icestream.engine.columns import Columns

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.many_tables import ManyTables, MirroredTables
-from icestream.contracts.sink import LostRows
+from icestream.contracts.sink import LostRows, ManyTables, MirroredTables
 from icestream.engine.checkpoint import read_checkpoint
 from icestream.engine.letters_once import end_of_letters
 from icestream.engine.many_beginnings import refuse_renamed, resumed_at, still_ahead
@@ -22,8 +21,7 @@ from icestream.errors import SourceChangedError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from icestream.contracts.mark import BatchMark
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import BatchMark, Position
     from icestream.contracts.sink import Sink
     from icestream.engine.checkpoint import Checkpoint
     from icestream.engine.reconcile import Beginning, Choice

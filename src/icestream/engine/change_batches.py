@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.many_tables import MirroredTables
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.sink import MirroredTables
     from icestream.contracts.source import Split
     from icestream.plan.plan import PipelinePlan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.engine.bad_records import note_bad
 from icestream.engine.dead_letters import LetterBuffer
 from icestream.engine.tasks import Reading, Stop

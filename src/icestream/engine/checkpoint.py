@@ -12,7 +12,7 @@ from icestream.errors import CorruptStateError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.decode.widening import widest_field
 from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
 from icestream.schemas.column_names import TakenNames

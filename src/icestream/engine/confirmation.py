@@ -10,7 +10,7 @@ from icestream.engine.checkpoint import read_checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.contracts.source import Source
 
 

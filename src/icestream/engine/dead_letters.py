@@ -13,7 +13,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from icestream.contracts.records import BadRecord, Records
+    from icestream.contracts.decoder import BadRecord, Records
     from icestream.contracts.sink import TaskWriter, WrittenFile
 
 DEAD_LETTERS = pa.schema(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Expectation
     from icestream.plan.plan import PipelinePlan
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from icestream.errors import AttentionError
 
 if TYPE_CHECKING:
-    from icestream.contracts.mark import BatchMark
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import BatchMark, Position
     from icestream.plan.plan import PipelinePlan
 
 

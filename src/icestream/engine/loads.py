@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.errors import AttentionError
 
 if TYPE_CHECKING:
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.engine.reconcile import Choice
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from icestream.errors import CheckpointLostError
 
 if TYPE_CHECKING:
-    from icestream.contracts.many_tables import ManyTables
-    from icestream.contracts.mark import BatchMark
-    from icestream.contracts.position import Position
-    from icestream.contracts.sink import Sink
+    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.sink import ManyTables, Sink
     from icestream.engine.reconcile import Choice
 
 

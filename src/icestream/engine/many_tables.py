@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.many_tables import ManyTables
-from icestream.contracts.records import BadRecord
+from icestream.contracts.decoder import BadRecord
 from icestream.contracts.reports import as_report, run_tasks
+from icestream.contracts.sink import ManyTables
 from icestream.contracts.transform import ROW
 from icestream.engine.crash_points import AFTER_TABLE, reach
 from icestream.engine.dead_letters import DeadLetters, row_as_json
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.many_tables import RefusedRows, TableCommits
-    from icestream.contracts.mark import BatchMark
-    from icestream.contracts.position import Position
-    from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.sink import Commit, RefusedRows, TableCommits, WrittenFile
     from icestream.engine.batch import BatchResult
     from icestream.engine.outcome import Outcome
     from icestream.engine.tasks import Reading

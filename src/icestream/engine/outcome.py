@@ -15,8 +15,8 @@ from icestream.errors import BadRecordError, IcestreamError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from icestream.contracts.mark import BatchMark
-    from icestream.contracts.records import BadRecord
+    from icestream.contracts.decoder import BadRecord
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import WrittenFile
     from icestream.engine import tasks
     from icestream.plan.plan import PipelinePlan

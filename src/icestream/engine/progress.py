@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.engine.batch import BatchResult
 
 RATE_WINDOW_SECS = 30.0

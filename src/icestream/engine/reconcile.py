@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from icestream.contracts.position import short_form
+from icestream.contracts.offset import short_form
 from icestream.errors import CheckpointLostError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from icestream.contracts.mark import BatchMark
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import BatchMark, Position
     from icestream.contracts.sink import LostRows
     from icestream.engine.checkpoint import Checkpoint
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from icestream.arrow import PIECE_BYTES, cut
-from icestream.contracts.many_tables import ManyTables
-from icestream.contracts.mark import BatchMark, replay_name
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
+from icestream.contracts.offset import BatchMark, replay_name
+from icestream.contracts.sink import ManyTables
 from icestream.contracts.source import Source, Split
 from icestream.decode.json import JsonDecoder
 from icestream.engine.batch import write_files
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.decoder import Decoder
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.plan.plan import PipelinePlan
 
 LETTERS_A_COMMIT = 50_000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.many_tables import ROUTE
-from icestream.contracts.records import BadRecord, Records
+from icestream.contracts.decoder import BadRecord, Records
 from icestream.contracts.reports import shortened
+from icestream.contracts.sink import ROUTE
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.dead_letters import LetterBuffer, extra_as_json, row_as_json
 from icestream.errors import BadRecordError

@@ -7,7 +7,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING
 
-from icestream.contracts.mark import BatchMark, overtaken
+from icestream.contracts.offset import BatchMark, overtaken
 from icestream.engine.admission import Admission
 from icestream.engine.batch import batch_events, write_once
 from icestream.engine.beginning import begin
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.engine.batch import BatchResult
     from icestream.engine.choices import RunChoices
     from icestream.metrics.events import Event

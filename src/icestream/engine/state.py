@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 
 LOCK_TRIES = 10

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.arrow import fit_columns, refused_column
 from icestream.contracts.changes import UNSENT, unsent_names
-from icestream.contracts.records import BadRecord, Records, bounded
+from icestream.contracts.decoder import BadRecord, Records, bounded
 from icestream.contracts.reports import as_report, shortened
-from icestream.contracts.row_batches import fit_columns, refused_column
 from icestream.contracts.transform import ROW
 from icestream.decode.inference import merge_fields, new_columns, unknown_fields
 from icestream.decode.widening import join_columns, wider_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.identifiers import name_problem, shorten
+from icestream.contracts.catalog import name_problem, shorten
 from icestream.errors import IcestreamError, PlanError
 from icestream.plan.expectation_checks import expectation_problems
 from icestream.plan.mirror_checks import mirror_problems, reads_changes

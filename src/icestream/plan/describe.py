@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from icestream.contracts.many_tables import MirroredTables
 from icestream.contracts.secrets import HIDDEN, is_secret
+from icestream.contracts.sink import MirroredTables
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.plan.upsert_way import upsert_way
 from icestream.sinks.iceberg.options import IcebergOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.many_tables import ManyTables
+from icestream.contracts.faults import CheckStep
+from icestream.contracts.sink import ManyTables
 from icestream.plan.table_changes import column_changes, partition_changes
 
 if TYPE_CHECKING:

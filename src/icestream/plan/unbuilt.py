@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
     from pyspark.sql import DataFrame
 
-    from icestream.contracts.position import Position
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Records
+    from icestream.contracts.offset import Position
     from icestream.contracts.source import Split
 
 

@@ -26,7 +26,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icestream.contracts.identifiers import quote_for_spark
+from icestream.contracts.catalog import quote_for_spark
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.changes import (
     AddColumn,

@@ -8,11 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.fault_table import first_match, shows
+from icestream.contracts.faults import CheckStep, first_match, has_proxy, reach, shows
 from icestream.contracts.jars import AZURE_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
-from icestream.contracts.reaching import has_proxy, reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
 from icestream.storage.azure_faults import FAULTS, OF_AZURE

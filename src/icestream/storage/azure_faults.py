@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from icestream.contracts.fault_table import Fault
+from icestream.contracts.faults import Fault
 from icestream.errors import ConnectorError, RefusedError, UnreachableError
 
 RIGHTS = (

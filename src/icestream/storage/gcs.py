@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.fault_table import first_match, shows
+from icestream.contracts.faults import CheckStep, first_match, has_proxy, reach, shows
 from icestream.contracts.jars import GCP_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
-from icestream.contracts.reaching import has_proxy, reach
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
 from icestream.storage.gcs_faults import FAULTS, OF_GCS

@@ -6,7 +6,7 @@ The same fault has an HTTP status, which Java shows, and a name of the C++ libra
 
 from __future__ import annotations
 
-from icestream.contracts.fault_table import Fault
+from icestream.contracts.faults import Fault
 from icestream.errors import ConnectorError, RefusedError, UnreachableError
 
 # Whose fault it is: sources and Spark have faults that read alike.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep
 from icestream.contracts.storage import Storage
 from icestream.errors import RefusedError
 

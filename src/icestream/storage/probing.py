@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.faults import told
+from icestream.contracts.faults import CheckStep, told
 from icestream.errors import ConnectorError, DependencyError
 
 if TYPE_CHECKING:

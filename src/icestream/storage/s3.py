@@ -9,11 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.fault_table import shows
+from icestream.contracts.faults import CheckStep, reach, shows
 from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
-from icestream.contracts.reaching import reach
 from icestream.contracts.storage import Storage
 from icestream.storage.probing import probe
 from icestream.storage.s3_faults import OF_S3, explain

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.identifiers import quote_for_spark
+from icestream.contracts.catalog import quote_for_spark
 from icestream.errors import CommitError, first_line
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.identifiers import quote_for_duckdb
+from icestream.contracts.catalog import quote_for_duckdb
 from icestream.errors import ConnectorError, IcestreamError
 from icestream.tables.lookup import FoundTable, find_table
 

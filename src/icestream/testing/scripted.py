@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import Field
 
+from icestream.contracts.decoder import Records
 from icestream.contracts.options import Options
-from icestream.contracts.records import Records
 from icestream.contracts.source import Source, Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from icestream.contracts.decoder import Decoder
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 
 class ScriptedOptions(Options):

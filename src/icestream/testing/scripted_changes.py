@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
-from icestream.contracts.source import Source, Split
-from icestream.contracts.traits import SourceTraits
+from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.testing.scripted import ScriptedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 
 def changes(

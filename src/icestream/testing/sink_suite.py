@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.errors import SchemaMismatchError, SupersededError
 
 if TYPE_CHECKING:

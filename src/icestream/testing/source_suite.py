@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.contracts.source import Source
 
 Test = TypeVar("Test", bound="Callable[..., None]")

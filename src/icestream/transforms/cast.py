@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from icestream.contracts.identifiers import quote_for_spark
+from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.options import ShorthandOptions
-from icestream.contracts.transform import FAULT, Transform
-from icestream.transforms.columns import require_columns
+from icestream.contracts.transform import FAULT, Transform, require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from icestream.contracts.options import ShorthandOptions
-from icestream.contracts.transform import Transform
-from icestream.transforms.columns import require_columns
+from icestream.contracts.transform import Transform, require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import UNSENT
-from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.options import ShorthandOptions
-from icestream.contracts.transform import Transform
+from icestream.contracts.transform import Transform, require_columns
 from icestream.errors import SchemaMismatchError
-from icestream.transforms.columns import require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
 
 # Columns of `delete_mode: soft`, as `sinks/iceberg/modes/upsert/soft_deletes.py` names them.
 DELETED = "_is_deleted"

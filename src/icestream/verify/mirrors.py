@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.changes import Shape
-from icestream.contracts.many_tables import MirroredTables
+from icestream.contracts.sink import MirroredTables
 from icestream.errors import PlanError
 from icestream.sinks.iceberg.mirror.defaults import identifier_of, op_name_of
 from icestream.sinks.iceberg.options import MAIN

@@ -34,7 +34,7 @@ from icestream.verify.side import Changes, Point, Reader, Side, SideTable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
     from icestream.sources.postgres_cdc.relation import Relation
     from icestream.sources.postgres_cdc.server import Session

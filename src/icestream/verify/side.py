@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 TableNames = tuple[str, ...]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.config import load
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.plan.planner import build
 from icestream.sinks.iceberg.ledger import property_key, summary_of
 

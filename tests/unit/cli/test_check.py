@@ -11,7 +11,7 @@ from tests.fixtures.ports import closed_port
 from tests.unit.cli.shop import FILE, make_table, plan_of, write_file
 
 from icestream.cli.check import StepReport, _exit_code, _run
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep
 from icestream.errors import IcestreamError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:

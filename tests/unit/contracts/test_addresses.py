@@ -6,8 +6,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from icestream.catalogs.glue import GlueSettings
+from icestream.contracts.faults import reach
 from icestream.contracts.options import HttpAddress
-from icestream.contracts.reaching import reach
 from icestream.errors import ConnectorError
 from icestream.storage.azure import AzureOptions
 from icestream.storage.gcs import GcsOptions

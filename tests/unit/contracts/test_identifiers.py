@@ -7,7 +7,7 @@ import pytest
 import sqlglot
 from sqlglot.expressions import Identifier
 
-from icestream.contracts.identifiers import (
+from icestream.contracts.catalog import (
     folder_name,
     name_problem,
     quote_for_duckdb,

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.contracts.row_batches import cast_losslessly
+from icestream.arrow import cast_losslessly
 
 
 @given(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.changes import DecodedChanges, shape_of
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import LostRows
 from icestream.engine.beginning import begin
 from icestream.engine.state import PipelineState

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
 from icestream.engine.columns import Columns, RefusedField
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.source import Split
 
 

@@ -9,7 +9,7 @@ from icestream.engine.confirmation import Confirmation
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 
 class Told:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from tests.unit.decode.debezium_events import encoded, envelope
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.contracts.source import Split
 from icestream.decode.debezium.json import DebeziumJsonDecoder
 from icestream.engine import change_batches

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.engine.loads import begin_load, end_load
 from icestream.engine.state import PipelineState
 from icestream.errors import AttentionError

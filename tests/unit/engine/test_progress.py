@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import Commit
 from icestream.engine import progress as progress_module
 from icestream.engine.batch import BatchResult

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import LostRows
 from icestream.engine.checkpoint import Checkpoint
 from icestream.engine.reconcile import (

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.engine.test_columns import json_source, plan, splits
 
-from icestream.contracts.records import Decoded
+from icestream.contracts.decoder import Decoded
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.engine.bad_records import with_refused, without_refused

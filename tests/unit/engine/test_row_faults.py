@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Expectation, TaskWriter, WrittenFile
 from icestream.contracts.transform import FAULT, ROW
 from icestream.decode.json import JsonDecoder

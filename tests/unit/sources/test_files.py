@@ -26,7 +26,7 @@ from icestream.testing.source_suite import SourceSuite, rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.records import Decoded, Records
+    from icestream.contracts.decoder import Decoded, Records
 
 AVRO = {
     "type": "record",

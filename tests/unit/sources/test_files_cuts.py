@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 AVRO = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
 

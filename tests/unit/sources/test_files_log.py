@@ -17,7 +17,7 @@ from icestream.testing.source_suite import rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 DAY_NS = 86_400 * 10**9
 REMEDY = (

@@ -20,7 +20,7 @@ from icestream.testing.source_suite import rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 
 class QuickFiles(FilesSource):

@@ -14,7 +14,7 @@ from icestream.storage.probing import probe
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.check import CheckStep
+    from icestream.contracts.faults import CheckStep
 
 
 class UnreadableIO(PyArrowFileIO):

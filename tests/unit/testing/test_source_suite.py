@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.decoder import Decoder
-from icestream.contracts.records import Decoded
+from icestream.contracts.decoder import Decoded, Decoder
 from icestream.testing.scripted import ScriptedSource
 from icestream.testing.source_suite import SourceSuite, System
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

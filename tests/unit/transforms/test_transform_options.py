@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.contracts import registry
+from icestream.contracts.transform import require_columns
 from icestream.errors import SchemaMismatchError
-from icestream.transforms.columns import require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

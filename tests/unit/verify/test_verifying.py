@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.verify.side import Changes, Point, Reader, Side, SideTable
 from icestream.verify.verify import ROUNDS, _Verifying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.verify.report import TableReport
     from icestream.verify.side import TableNames
 

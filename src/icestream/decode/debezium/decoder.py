@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Records
     from icestream.decode.debezium.lot import Lot, Part, Unrepresentable
 
     Bad = list[tuple[int, str]]

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from icestream.contracts.mark import BatchMark, overtaken
+from icestream.contracts.offset import BatchMark, overtaken
 from icestream.contracts.sink import Commit
 from icestream.errors import (
     CheckpointLostError,

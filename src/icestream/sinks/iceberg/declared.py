@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from icestream.contracts.mark import replay_name
+from icestream.contracts.offset import replay_name
 from icestream.sinks.iceberg import ledger
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import DELETES
-from icestream.contracts.identifiers import quote_for_spark
 from icestream.contracts.sink import Expectation
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from icestream.contracts.mark import pipeline_of
+from icestream.contracts.offset import pipeline_of
 from icestream.errors import CommitConflictError, SchemaMismatchError
 from icestream.schemas.changes import AddColumn, RenameColumn
 from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icestream.contracts.mark import BatchMark
-from icestream.contracts.position import SHORT_LENGTH, short_form
+from icestream.contracts.offset import SHORT_LENGTH, BatchMark, short_form
 from icestream.errors import CorruptStateError
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from icestream.contracts.identifiers import quote_for_spark
+from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.reports import collect_exactly
 from icestream.errors import CommitConflictError, CommitUnknownError, PublishError, first_line
 
 if TYPE_CHECKING:
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.sinks.iceberg.publish_options import PublishCheck, PublishOptions
     from icestream.sinks.iceberg.target import Target
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.faults import told
-from icestream.contracts.identifiers import quote_for_spark
+from icestream.contracts.catalog import quote_for_spark
+from icestream.contracts.faults import CheckStep, told
 from icestream.contracts.sink import Expectation, Sink
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg import ledger
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, LostRows, TaskWriter, WrittenFile
     from icestream.errors import IcestreamError
 

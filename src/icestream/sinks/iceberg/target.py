@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.mark import is_of_replay, overtaken, pipeline_of
+from icestream.contracts.offset import is_of_replay, overtaken, pipeline_of
 from icestream.contracts.sink import LostRows
 from icestream.errors import ConnectorError, ForeignTableError, IcestreamError
 from icestream.sinks.iceberg import ledger, lineage
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit
     from icestream.sinks.iceberg.fitting import Fitting
     from icestream.sinks.iceberg.java import JavaCatalog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep
 from icestream.contracts.options import Options
-from icestream.contracts.source import Source, Split
-from icestream.contracts.traits import SourceTraits
+from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.sources.datagen.numbers import Dice
 from icestream.sources.datagen.shop import SHOP_EVENTS, shop_events
 from icestream.sources.datagen.values import rows_of
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 ROWS_A_BLOCK = 50_000
 # A task costs more than making this many rows, and every task writes a file of its own.

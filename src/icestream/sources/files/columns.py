@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from icestream.contracts.row_batches import fit_columns, with_origin
+from icestream.arrow import fit_columns, with_origin
 
 _SIMPLER = {
     pa.int8(): pa.int32(),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.decoder import Decoder
-from icestream.contracts.records import Decoded
+from icestream.contracts.decoder import Decoded, Decoder
 from icestream.errors import BadRecordError
 
 if TYPE_CHECKING:

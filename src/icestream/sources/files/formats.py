@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Records
     from icestream.sources.files.opened import FilePart
     from icestream.sources.files.options import FilesOptions
 

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from icestream.errors import SourceChangedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
     from icestream.sources.files.listing import FileEntry
 
 CHANGED_FILE_REMEDY = (

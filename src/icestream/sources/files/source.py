@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from icestream.contracts.check import CheckStep
+from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, Split
 from icestream.errors import SchemaMismatchError, SourceChangedError
 from icestream.sources.files.avro import cut_blocks, first_block_row_bytes
@@ -32,9 +32,8 @@ from icestream.sources.files.parquet import row_groups_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icestream.contracts.decoder import Decoder
-    from icestream.contracts.position import Position
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Decoder, Records
+    from icestream.contracts.offset import Position
     from icestream.sources.files.listing import FileEntry
     from icestream.sources.files.parquet import RowGroup
 

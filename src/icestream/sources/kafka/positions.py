@@ -17,7 +17,7 @@ from icestream.contracts.source import Split
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 Partition: TypeAlias = tuple[str, int]
 # Below this a second task costs more than it saves.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.decode.formats import CHANGES, RECORD_KEY, RECORD_TOPIC
 from icestream.errors import TransientError
 from icestream.sources.kafka.cluster import build_client

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.source import Source, Split
-from icestream.contracts.traits import SourceTraits
+from icestream.contracts.faults import CheckStep
+from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.decode.formats import CHANGES, make_change_decoder, make_decoder, read_schema
 from icestream.errors import ConnectorError, IcestreamError, SourceChangedError, TransientError
 from icestream.sources.kafka import positions
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from icestream.contracts.changes import ChangeDecoder
-    from icestream.contracts.decoder import Decoder
-    from icestream.contracts.position import Position
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Decoder, Records
+    from icestream.contracts.offset import Position
     from icestream.sources.kafka.positions import Partition
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from icestream.sources.postgres_cdc.lineage import Anchor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.contracts.position import Position
+    from icestream.contracts.offset import Position
 
 
 @dataclass(frozen=True)

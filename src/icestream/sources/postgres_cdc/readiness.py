@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.reaching import reach
+from icestream.contracts.faults import CheckStep, reach
 from icestream.errors import AttentionError, ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
 from icestream.sources.postgres_cdc.others_publication import refuse_untold

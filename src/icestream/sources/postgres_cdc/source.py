@@ -7,8 +7,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.source import Source, Split
-from icestream.contracts.traits import SourceTraits
+from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.sources.postgres_cdc.changes import Changes, load_types, read_changes
 from icestream.sources.postgres_cdc.chunks import Range, read_range
 from icestream.sources.postgres_cdc.driver import Driver
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.check import CheckStep
-    from icestream.contracts.position import Position
+    from icestream.contracts.faults import CheckStep
+    from icestream.contracts.offset import Position
     from icestream.sources.postgres_cdc.chunks import Bounds
     from icestream.sources.postgres_cdc.lineage import Anchor
     from icestream.sources.postgres_cdc.steps import Asked

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.records import Records
+from icestream.contracts.decoder import Records
 from icestream.contracts.source import Split
 from icestream.errors import SourceChangedError
 from icestream.sources.webhook.segments import Fault, corrupt, records_in

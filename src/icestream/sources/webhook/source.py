@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.source import Source, Split
-from icestream.contracts.traits import SourceTraits
+from icestream.contracts.faults import CheckStep
+from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.decode.formats import make_decoder, read_schema
 from icestream.errors import SourceChangedError, TransientError
 from icestream.sources.webhook.options import WebhookOptions
@@ -24,9 +23,8 @@ from icestream.sources.webhook.spool_files import holder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icestream.contracts.decoder import Decoder
-    from icestream.contracts.position import Position
-    from icestream.contracts.records import Records
+    from icestream.contracts.decoder import Decoder, Records
+    from icestream.contracts.offset import Position
     from icestream.sources.webhook.segments import Segment
 
 

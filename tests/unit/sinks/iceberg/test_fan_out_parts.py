@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, CorruptStateError, SchemaMismatchError
 from icestream.sinks.iceberg.arrow_sort import in_order

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.errors import CorruptStateError
 from icestream.sinks.iceberg import ledger
 

@@ -7,13 +7,13 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.mark import BatchMark
+from icestream.contracts.offset import BatchMark
 from icestream.errors import CorruptStateError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.identifiers import Identifier
+    from icestream.contracts.catalog import Identifier
 
 FILE = "fan-out.json"
 

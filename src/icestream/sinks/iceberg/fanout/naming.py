@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.identifiers import name_problem
+from icestream.contracts.catalog import name_problem
 from icestream.sinks.iceberg.properties import TOMBSTONES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.contracts.catalog import Abilities, Catalog
-    from icestream.contracts.identifiers import Identifier
+    from icestream.contracts.catalog import Abilities, Catalog, Identifier
     from icestream.sinks.iceberg.options import IcebergOptions
 
 # A folder beside the tables of a fan-out, where their rows are staged.

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.identifiers import shorten
-from icestream.contracts.many_tables import ROUTE
+from icestream.contracts.catalog import shorten
+from icestream.contracts.sink import ROUTE
 from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.sinks.iceberg.fanout.naming import TableNaming
 
 if TYPE_CHECKING:
-    from icestream.contracts.catalog import Catalog
-    from icestream.contracts.identifiers import Identifier
+    from icestream.contracts.catalog import Catalog, Identifier
     from icestream.sinks.iceberg.missing_values import MissingValues
     from icestream.sinks.iceberg.options import IcebergOptions
 

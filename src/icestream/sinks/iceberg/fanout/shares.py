@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from icestream.contracts.changes import UNSENT
-from icestream.contracts.many_tables import RefusedRows
-from icestream.contracts.sink import Commit
+from icestream.contracts.sink import Commit, RefusedRows
 from icestream.errors import (
     CheckpointLostError,
     CommitUnknownError,
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.identifiers import Identifier
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.catalog import Identifier
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.sink import IcebergSink

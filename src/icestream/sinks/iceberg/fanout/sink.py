@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from icestream.contracts.check import CheckStep
-from icestream.contracts.many_tables import ROUTE, TableCommits, added_up
-from icestream.contracts.sink import Commit, Expectation
+from icestream.contracts.faults import CheckStep
+from icestream.contracts.sink import ROUTE, Commit, Expectation, TableCommits, added_up
 from icestream.errors import CommitConflictError, IcestreamError
 from icestream.sinks.iceberg.expectations import expectations_of
 from icestream.sinks.iceberg.fanout.naming import STAGING
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.sinks.iceberg.fanout.routes import Route, RouteFaults
     from icestream.sinks.iceberg.fanout.shares import Share

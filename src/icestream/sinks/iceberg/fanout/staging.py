@@ -23,7 +23,7 @@ from icestream.sinks.iceberg.fanout.routes import bad_row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from icestream.contracts.identifiers import Identifier
+    from icestream.contracts.catalog import Identifier
     from icestream.sinks.iceberg.fanout.routes import Route
     from icestream.sinks.iceberg.missing_values import MissingValues
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from icestream.contracts.catalog import folder_name
 from icestream.contracts.faults import told
-from icestream.contracts.identifiers import folder_name
-from icestream.contracts.mark import is_of_replay
+from icestream.contracts.offset import is_of_replay
 from icestream.contracts.sink import LostRows
 from icestream.errors import (
     AttentionError,
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.catalog import Catalog
-    from icestream.contracts.identifiers import Identifier
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.catalog import Catalog, Identifier
+    from icestream.contracts.offset import BatchMark
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.sink import IcebergSink

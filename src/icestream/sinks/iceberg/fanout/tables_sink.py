@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.faults import told
-from icestream.contracts.many_tables import ManyTables
-from icestream.contracts.sink import LostRows
+from icestream.contracts.sink import LostRows, ManyTables
 from icestream.errors import ConnectorError
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.errors import IcestreamError
     from icestream.sinks.iceberg.fanout.tables import Tables
     from icestream.sinks.iceberg.sink import IcebergSink

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icestream.contracts.catalog import shorten
 from icestream.contracts.changes import OP
-from icestream.contracts.identifiers import shorten
 from icestream.errors import SchemaMismatchError
 from icestream.sinks.iceberg.fanout.naming import TableNaming
 
 if TYPE_CHECKING:
-    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.catalog import Catalog, Identifier
     from icestream.contracts.changes import Shape
-    from icestream.contracts.identifiers import Identifier
     from icestream.sinks.iceberg.mirror.columns import Cover
     from icestream.sinks.iceberg.options import IcebergOptions
 

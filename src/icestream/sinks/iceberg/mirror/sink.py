@@ -14,9 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from icestream.contracts.changes import Shape, shape_of
-from icestream.contracts.check import CheckStep
-from icestream.contracts.many_tables import MirroredTables, TableCommits, added_up
-from icestream.contracts.sink import Commit
+from icestream.contracts.faults import CheckStep
+from icestream.contracts.sink import Commit, MirroredTables, TableCommits, added_up
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.fanout.tables_sink import TablesSink
 from icestream.sinks.iceberg.mirror.defaults import identifier_of, op_name_of
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.catalog import Catalog
-    from icestream.contracts.identifiers import Identifier
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.catalog import Catalog, Identifier
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import LostRows, TaskWriter, WrittenFile
     from icestream.sinks.iceberg.fanout.shares import Share
     from icestream.sinks.iceberg.mirror.table import MirrorTable

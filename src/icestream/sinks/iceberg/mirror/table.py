@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.catalog import Catalog
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.schemas.changes import SchemaChange
     from icestream.sinks.iceberg.mirror.columns import Cover

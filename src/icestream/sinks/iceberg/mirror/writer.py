@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.identifiers import Identifier
+    from icestream.contracts.catalog import Identifier
     from icestream.sinks.iceberg.mirror.columns import Cover
 
 # Rows of many tables come mixed, and each table wants few files: they wait in memory up to here.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from icestream.sinks.iceberg.modes.mode import Mode
 
 if TYPE_CHECKING:
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.sinks.iceberg.writer import IcebergWriter
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, TaskWriter, WrittenFile
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.target import Target

@@ -17,7 +17,7 @@ from icestream.sinks.iceberg.modes.mode import EVERY_ROW, Mode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.sinks.iceberg.java_table import Change
     from icestream.sinks.iceberg.partition_name import NamedPartition

@@ -23,7 +23,7 @@ from icestream.sinks.iceberg.modes.upsert.soft_deletes import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.sinks.iceberg.java_files import LiveFiles
     from icestream.sinks.iceberg.java_table import Change

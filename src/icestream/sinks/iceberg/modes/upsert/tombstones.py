@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from icestream.contracts.identifiers import quote_for_spark
+from icestream.contracts.catalog import quote_for_spark
 from icestream.sinks.iceberg.conform import types_by_id
 from icestream.sinks.iceberg.java_files import LiveFiles
 from icestream.sinks.iceberg.java_table import Change
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icestream.contracts.mark import BatchMark
+    from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import WrittenFile
     from icestream.sinks.iceberg.java_files import LiveFile
     from icestream.sinks.iceberg.java_table import JavaTable
