@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from icestream.config import parse, yaml_tree
+from icestream.config import parse, yaml
 from icestream.errors import ConfigError
 from icestream.plan import build
 
 TEXT = (Path(__file__).parents[1] / "unit" / "config" / "everything.yaml").read_text()
-DATA = yaml_tree.read(TEXT, "everything.yaml").data
+DATA = yaml.read(TEXT, "everything.yaml").data
 PLACE = re.compile(r"^broken\.yaml:\d+:\d+( \S.*)?: \S")
 SCALARS = st.sampled_from([None, True, False, 0, -1, 2.5, "", "x", "a.b", "${", "$$", "€"])
 VALUES = st.recursive(

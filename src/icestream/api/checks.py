@@ -30,7 +30,7 @@ def refuse_unfit(
     from icestream.config import parse
     from icestream.config.model import NAME_PATTERN
     from icestream.plan import build, refuse_planned
-    from icestream.plan.mirror_checks import transforms_refused
+    from icestream.plan.multi_table_checks import transforms_refused
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise PlanError(

@@ -131,7 +131,7 @@ class Pipeline:
         from icestream.engine.choices import RunChoices
         from icestream.engine.run import Run
         from icestream.metrics.registry import PipelineMetrics
-        from icestream.plan.endless import refuse_endless
+        from icestream.plan.plan import refuse_endless
 
         if self.sink is None:
             raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
@@ -150,8 +150,8 @@ class Pipeline:
         return replace(self, _live=_Live(run, metrics))
 
     def _plan(self, name: str, sink: IcebergSink) -> PipelinePlan:
-        from icestream.plan.memory import batching_of
         from icestream.plan.plan import PipelinePlan, Restart
+        from icestream.plan.spark_settings import batching_of
 
         options = sink.options
         return PipelinePlan(

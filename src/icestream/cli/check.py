@@ -88,7 +88,7 @@ def command(
     A server that takes the connection and is silent is given up after 20 s.
     """
     from icestream.config import load
-    from icestream.plan.endless import refuse_endless
+    from icestream.plan.plan import refuse_endless
     from icestream.plan.planner import build, refuse_planned
 
     started = time.perf_counter()

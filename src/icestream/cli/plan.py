@@ -39,9 +39,8 @@ def command(
     version does not have is marked too; `run` and `check` refuse it.
     """
     from icestream.config import load
-    from icestream.plan.describe import describe
+    from icestream.plan.describe import describe, render_text
     from icestream.plan.planner import build
-    from icestream.plan.render import render_text
 
     plan = build(load(path), only=pipelines)
     description = describe(plan if offline else plan.enter_environment(), ask=not offline)

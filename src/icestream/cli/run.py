@@ -63,7 +63,7 @@ def command(
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
     from icestream.engine.choices import RunChoices
-    from icestream.plan.endless import refuse_endless
+    from icestream.plan.plan import refuse_endless
     from icestream.plan.planner import build, refuse_planned
 
     if resume + start_over + reload_tables > 1:

@@ -12,7 +12,7 @@ from icestream.errors import IcestreamError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.config.yaml_tree import Path, Tree
+    from icestream.config.yaml import Path, Tree
 
 PART = re.compile(r"\$\$|\$\{(?P<inside>[^{}]*)(?P<end>\}?)")
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

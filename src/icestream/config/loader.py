@@ -3,18 +3,264 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from icestream.config import yaml_tree
+from pydantic import BaseModel, ValidationError
+
+from icestream.config import connectors, yaml
 from icestream.config.interpolate import interpolate
-from icestream.config.parts import read_parts
+from icestream.config.messages import (
+    Fault,
+    faults_of,
+    found_words,
+    misplaced_section,
+    model_at,
+    problem_of,
+    too_far_right,
+    unknown_key,
+    value_at,
+)
+from icestream.config.model import Config, FileBlock, Part
+from icestream.contracts.options import yaml_key
 from icestream.errors import ConfigError, IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.config.model import Config
+    from icestream.config.yaml import Path, Tree
+    from icestream.contracts.options import Options
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def read_parts(tree: Tree, path: FilePath, folder: FilePath) -> Config | None:
+    """Return the configuration; None if anything is wrong, which `tree.problems` then tells."""
+    if tree.data is None:
+        tree.data = {}
+    if not isinstance(tree.data, dict):
+        tree.problems.append(
+            IcestreamError(
+                f"expected a mapping of keys, found {found_words((), tree)}",
+                where=tree.where(()),
+                todo="Begin with a key such as `sources:` at the left edge.",
+            )
+        )
+        return None
+    _normalise(tree)
+    reader = _Reader(tree)
+    block = reader.model(FileBlock, tree.data, ())
+    catalogs = {name: reader.catalog(name, ("catalogs", name)) for name in _names(tree, "catalogs")}
+    sources = {name: reader.connected("sources", name) for name in _names(tree, "sources")}
+    sinks = {name: reader.connected("sinks", name) for name in _names(tree, "sinks")}
+    transforms = {name: reader.transforms(name) for name in _names(tree, "pipelines")}
+    reader.compare_names()
+    if tree.problems or block is None:
+        return None
+    return Config(
+        path=path,
+        folder=folder,
+        block=block,
+        tree=tree,
+        catalogs=_whole(catalogs),
+        sources=_whole(sources),
+        sinks=_whole(sinks),
+        transforms={name: tuple(_whole(parts).values()) for name, parts in transforms.items()},
+    )
+
+
+def _normalise(tree: Tree) -> None:
+    """Let a section without content be absent, and a version be written without quotes."""
+    for key in [key for key, value in tree.data.items() if value is None]:
+        if key in FileBlock.model_fields:
+            del tree.data[key]
+    version = tree.data.pop("version", "1.0")
+    if str(version) not in ("1", "1.0"):
+        tree.problems.append(
+            IcestreamError(
+                f"{str(version)!r} is not a version of this file format",
+                where=tree.where(("version",)),
+                todo='Write `version: "1.0"`, or leave it out.',
+            )
+        )
+
+
+def _names(tree: Tree, section: str) -> list[str]:
+    found = tree.data.get(section)
+    return list(found) if isinstance(found, dict) else []
+
+
+KeyT = TypeVar("KeyT")
+
+
+def _whole(parts: dict[KeyT, Part | None]) -> dict[KeyT, Part]:
+    return {key: part for key, part in parts.items() if part is not None}
+
+
+class _Reader:
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+
+    def model(self, kind: type[ModelT], data: Any, base: Path) -> ModelT | None:
+        """Check one block; report what is wrong and return None, or return the model."""
+        try:
+            model = kind.model_validate(data)
+        except ValidationError as exc:
+            self._report(faults_of(exc, self.tree, base))
+            return None
+        except IcestreamError as exc:
+            self.tree.problems.append(exc.at(self.tree.where(base)))
+            return None
+        return model if self._no_confused_booleans(model, base) else None
+
+    def _report(self, faults: list[Fault]) -> None:
+        for section in dict.fromkeys(misplaced_section(fault.path, self.tree) for fault in faults):
+            if section is not None:
+                self.tree.problems.append(too_far_right(section, self.tree))
+        faults = [
+            fault
+            for fault in faults
+            if misplaced_section(fault.path, self.tree) is None
+            and fault.path not in self.tree.unfilled
+        ]
+        ordered = sorted(faults, key=lambda fault: [str(part) for part in fault.path])
+        for path, group in groupby(ordered, key=lambda fault: fault.path):
+            same = list(group)
+            if same[0].kind == "extra_forbidden":
+                self.tree.problems.append(unknown_key(path, self.tree))
+                continue
+            model = model_at(path[:-1], self.tree)
+            fields = model.model_fields if model else {}
+            descriptions = {
+                yaml_key(name, field): field.description or "" for name, field in fields.items()
+            }
+            self.tree.problems.append(problem_of(same, self.tree, descriptions))
+
+    def _no_confused_booleans(self, model: BaseModel, base: Path) -> bool:
+        """Refuse `batch_size: true`: pydantic, like Python, takes a boolean for a number."""
+        good = True
+        for name, field in type(model).model_fields.items():
+            path = (*base, yaml_key(name, field))
+            value, given = getattr(model, name), value_at(self.tree.data, path)
+            if isinstance(value, BaseModel):
+                good &= self._no_confused_booleans(value, path)
+            elif isinstance(given, bool | int) and isinstance(value, bool | int | float):
+                if isinstance(given, bool) == isinstance(value, bool):
+                    continue
+                good = False
+                expected = "true or false" if isinstance(value, bool) else "a number"
+                found = found_words(path, self.tree)
+                self._problem(path, f"expected {expected}, found {found}")
+        return good
+
+    def connected(self, section: str, name: str) -> Part | None:
+        """Read a source or a sink."""
+        path = (section, name)
+        block = value_at(self.tree.data, path)
+        connector = block.get("connector") if isinstance(block, dict) else None
+        if not isinstance(connector, str) or (*path, "connector") in self.tree.unfilled:
+            return None
+        kind = self._options_type(section, connector, (*path, "connector"))
+        data = block.get("config", {})
+        if kind is None or not isinstance(data, dict):
+            return None
+        base = (*path, "config")
+        if section == "sources" and block.get("streams"):
+            if "streams" not in kind.model_fields:
+                self._problem(
+                    (*path, "streams"),
+                    f"a source of {connector!r} has no tables to name",
+                    "Take `streams` out; what is read is said in `config`.",
+                )
+                return None
+            data = {**data, "streams": block["streams"]}
+        catalog: str | Part | None = None
+        if "catalog" in kind.model_fields:
+            catalog = data.get("catalog")
+            if isinstance(catalog, dict):
+                catalog = self.catalog(name, (*base, "catalog"))
+                data = {key: value for key, value in data.items() if key != "catalog"}
+        options = self.model(kind, data, base)
+        return None if options is None else Part(name, connector, options, base, catalog)
+
+    def catalog(self, name: str, path: Path) -> Part | None:
+        """Read a catalog block."""
+        data = value_at(self.tree.data, path)
+        if not isinstance(data, dict):
+            return None
+        connector = data.get("type")
+        if (*path, "type") in self.tree.unfilled:
+            return None
+        if not isinstance(connector, str):
+            found = "not given" if connector is None else found_words((*path, "type"), self.tree)
+            self._problem(
+                (*path, "type"),
+                f"a catalog needs a type, which is {found}",
+                f"Add e.g. `type: jdbc`. There are: {', '.join(connectors.known('catalogs'))}.",
+            )
+            return None
+        kind = self._options_type("catalogs", connector, (*path, "type"))
+        options = self.model(kind, data, path) if kind else None
+        return None if options is None else Part(name, connector, options, path)
+
+    def transforms(self, pipeline: str) -> dict[int, Part | None]:
+        """Read the transforms of a pipeline."""
+        path: Path = ("pipelines", pipeline, "transforms")
+        steps = value_at(self.tree.data, path)
+        parts: dict[int, Part | None] = {}
+        for number, step in enumerate(steps if isinstance(steps, list) else []):
+            if not isinstance(step, dict):
+                continue
+            if len(step) != 1:
+                self._problem(
+                    (*path, number),
+                    f"a transform has one key, its kind, and this has {len(step)}",
+                    "Begin each transform with `-`.",
+                )
+                continue
+            ((name, value),) = step.items()
+            base = (*path, number, name)
+            kind = self._options_type("transforms", name, base, key=True)
+            options = self.model(kind, value, base) if kind else None
+            parts[number] = Part(name, name, options, base) if options else None
+        return parts
+
+    def compare_names(self) -> None:
+        """Report names of sources, sinks and catalogs that nothing has."""
+        for pipeline in _names(self.tree, "pipelines"):
+            for role in ("source", "sink"):
+                self._look_up(("pipelines", pipeline, role), f"{role}s", role)
+        for section in ("sources", "sinks"):
+            for name in _names(self.tree, section):
+                self._look_up((section, name, "config", "catalog"), "catalogs", "catalog")
+
+    def _look_up(self, path: Path, section: str, role: str) -> None:
+        name = value_at(self.tree.data, path)
+        names = _names(self.tree, section)
+        if not isinstance(name, str) or name in names or path in self.tree.unfilled:
+            return
+        rest = f"Named under `{section}`: {', '.join(names)}." if names else ""
+        add = "" if names else f"Add it under `{section}`."
+        self._problem(
+            path,
+            f"no {role} is named {name!r}",
+            f"{connectors.did_you_mean(name, names)}{rest}{add}",
+        )
+
+    def _options_type(
+        self, role: str, name: str, path: Path, *, key: bool = False
+    ) -> type[Options] | None:
+        try:
+            return connectors.options_type(role, name)
+        except IcestreamError as exc:
+            self.tree.problems.append(exc.at(self.tree.where(path, key=key)))
+            return None
+
+    def _problem(self, path: Path, what: str, todo: str = "") -> None:
+        self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))
+
 
 PLACE = re.compile(r":(\d+):(\d+)( |$)")
 
@@ -32,7 +278,7 @@ def load(path: str | FilePath, *, environment: Mapping[str, str] | None = None) 
     path = FilePath(path)
     try:
         with path.open("rb") as stream:
-            content = stream.read(yaml_tree.MAX_BYTES + 1)
+            content = stream.read(yaml.MAX_BYTES + 1)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise _refusal(
@@ -46,7 +292,7 @@ def load(path: str | FilePath, *, environment: Mapping[str, str] | None = None) 
         raise _refusal(
             path, f"the file is not UTF-8 text, at byte {exc.start}", "Save it as UTF-8."
         ) from exc
-    if len(content) > yaml_tree.MAX_BYTES:
+    if len(content) > yaml.MAX_BYTES:
         raise _refusal(path, "the file is larger than 1 MiB", "Split it into several files.")
     return parse(text, path, environment=environment)
 
@@ -61,7 +307,7 @@ def parse(
     """
     path = FilePath(path)
     try:
-        tree = yaml_tree.read(text, str(path))
+        tree = yaml.read(text, str(path))
     except IcestreamError as exc:
         raise ConfigError([exc]) from exc
     folder = path.absolute().parent

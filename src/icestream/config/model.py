@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path as FilePath
 
-    from icestream.config.yaml_tree import Path, Tree
+    from icestream.config.yaml import Path, Tree
 
 VERSION = "1.0"
 NAME_PATTERN = "^[A-Za-z][A-Za-z0-9_-]{0,99}$"

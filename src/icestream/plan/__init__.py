@@ -1,9 +1,8 @@
 """From a configuration to a plan: what a run will do, decided before Spark starts."""
 
-from icestream.plan.describe import describe
+from icestream.plan.describe import describe, render_text
 from icestream.plan.plan import Batching, PipelinePlan, Plan, PlannedFeature, Restart
 from icestream.plan.planner import build, refuse_planned
-from icestream.plan.render import render_text
 
 __all__ = [
     "Batching",

@@ -9,20 +9,101 @@ from urllib.parse import unquote
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.contracts.sink import MirroredTables
 from icestream.errors import IcestreamError, SchemaMismatchError
-from icestream.plan.upsert_way import upsert_way
-from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.partition import parse_terms
 from icestream.sinks.iceberg.properties import table_properties
 from icestream.sinks.iceberg.sort import parse_sort
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pyiceberg.table import Table
 
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.sink import Sink
     from icestream.plan.plan import PipelinePlan, Plan
+
+
+# Bytes of index a row: key and position, twice the key where it is hashed; then what may be kept
+# beside it, the id of a row that took another's place and its sequence.
+EXACT_BYTES, HASHED_BYTES, ROW_ID_BYTES, SEQUENCE_BYTES = 12, 20, 8, 8
+MANY_FILES = 5_000
+LARGE_INDEX = 16 << 30
+
+
+def upsert_way(options: IcebergOptions, table: Table | None) -> dict[str, Any] | None:
+    """Return the way an upsert takes and its warnings; None for other modes."""
+    if options.commit_mode != "upsert" or not options.key_fields:
+        return None
+    keys = ", ".join(options.key_fields)
+    if table is None:
+        return {"keys": list(options.key_fields), "way": f"rows by {keys}", "warnings": []}
+    held = _held(table)
+    ranged = _is_one_number(options, table)
+    row = EXACT_BYTES if ranged else HASHED_BYTES
+    row += ROW_ID_BYTES * (table.metadata.format_version >= 3)
+    row += SEQUENCE_BYTES * (options.sequence_field is not None)
+    size = held["total-records"] * row
+    way = (
+        f"rows by {keys}, looked up in an index of up to {_bytes(size)} beside the state "
+        f"({held['total-records']} rows in {held['total-data-files']} files)"
+    )
+    if ranged:
+        way += "; files whose keys lie elsewhere are passed over"
+    return {
+        "keys": list(options.key_fields),
+        "way": way,
+        "warnings": list(_warnings(held, size)),
+    }
+
+
+def _warnings(held: dict[str, int], size: int) -> Any:
+    if held["total-equality-deletes"]:
+        yield (
+            "another writer put equality deletes on the table, and a run will stop at them: "
+            "fold them in with `rewrite_data_files` first"
+        )
+    if held["total-data-files"] > MANY_FILES:
+        yield (
+            f"{held['total-data-files']} files make every batch slow, since each is looked up by "
+            "itself: compact the table"
+        )
+    if size > LARGE_INDEX:
+        yield (
+            f"the index takes {_bytes(size)} of disk on each worker and is read from memory: a key "
+            "that grows with time, or a smaller table a tenant (`route_by`), needs less"
+        )
+
+
+def _held(table: Table) -> dict[str, int]:
+    snapshot = table.current_snapshot()
+    summary = snapshot.summary if snapshot is not None else None
+    return {
+        name: int((summary[name] if summary is not None else None) or 0)
+        for name in ("total-records", "total-data-files", "total-equality-deletes")
+    }
+
+
+def _is_one_number(options: IcebergOptions, table: Table) -> bool:
+    from pyiceberg.types import IntegerType, LongType
+
+    if len(options.key_fields) != 1:
+        return False
+    try:
+        kind = table.schema().find_type(options.key_fields[0])
+    except ValueError:
+        return False
+    return isinstance(kind, IntegerType | LongType)
+
+
+def _bytes(size: int) -> str:
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+
 
 FORMAT_VERSION = 1
 MARKS = {
@@ -194,3 +275,129 @@ def _existing(options: IcebergOptions, catalog: Catalog[Any]) -> Table | None:
         return catalog.find_table((*options.namespace, options.table))
     except OSError as exc:
         raise IcestreamError(f"the table's metadata cannot be read ({exc})") from exc
+
+
+UNAVAILABLE = "not available in this version"
+ACTIONS = {
+    "create": "would be created",
+    "change": "would be changed",
+    "none": "exists",
+    "missing": "does not exist, and `create` is false",
+    "refused": "does not fit, a run would stop",
+    "unknown": "unknown",
+}
+
+
+def render_text(description: dict[str, Any]) -> str:
+    """Return a plan as text; `+` marks what would be created and `~` what would be changed."""
+    return "\n".join(_lines(description))
+
+
+def _lines(plan: dict[str, Any]) -> Iterator[str]:
+    yield f"{plan['file']}, state in {plan['state']}"
+    for pipeline in plan["pipelines"]:
+        yield ""
+        yield from _pipeline_lines(pipeline)
+    yield ""
+    yield from _section("Sources that no pipeline runs", plan["unused"]["sources"])
+    yield from _section("Sinks that no pipeline runs", plan["unused"]["sinks"])
+    yield from _section("Catalogs", plan["catalogs"])
+    yield "Jars"
+    yield from (f"    {jar}" for jar in plan["jars"])
+    yield from _section("Spark", {"spark.master": plan["spark"]["master"], **plan["spark"]["conf"]})
+    metrics = plan["metrics"]
+    port = metrics["port"]
+    yield f"Metrics {metrics['host']}:{port}" if port else "Metrics off"
+    if plan["planned"]:
+        yield f"Named in the file, {UNAVAILABLE}"
+        yield from (f"  ! {item['where']}: {item['name']!r}" for item in plan["planned"])
+    yield ""
+    yield _closing(plan["counts"], len(plan["pipelines"]))
+
+
+def _section(title: str, values: dict[str, Any]) -> Iterator[str]:
+    if values:
+        yield title
+        width = max(map(len, values))
+        yield from (f"    {key.ljust(width)}  {value}" for key, value in values.items())
+
+
+def _pipeline_lines(pipeline: dict[str, Any]) -> Iterator[str]:
+    yield f"Pipeline {pipeline['name']}"
+    source = pipeline["source"]
+    yield f"    source     {source['name']}: {source['reads']}"
+    for step in pipeline["transforms"]:
+        yield f"    transform  {step}"
+    yield from _table_lines("table", pipeline["table"])
+    yield from _branch(pipeline["table"])
+    yield from _upsert(pipeline["table"].get("upsert"))
+    batching = pipeline["batching"]
+    mode = pipeline["table"].get("commit_mode", "append")
+    how = "" if mode == "append" else f"{mode}, "
+    yield (
+        f"    commit     {how}after {batching['batch_size']} rows or "
+        f"{batching['flush_interval_secs']:g} s, at most {batching['max_batch_rows']} rows"
+    )
+    yield f"    bad rows   {pipeline['on_error']}"
+    if pipeline["dead_letter"]:
+        yield from _table_lines("bad rows", pipeline["dead_letter"])
+
+
+def _table_lines(label: str, table: dict[str, Any]) -> Iterator[str]:
+    if table.get("route_by"):
+        yield f"    {label.ljust(9)}  routed by {table['route_by']} into {table['name']}"
+        return
+    action = table["action"]
+    reason = f": {table['reason']}" if "reason" in table else ""
+    yield f"  {MARKS[action]} {label.ljust(9)}  {table['name']} {ACTIONS[action]}{reason}"
+    if table.get("todo"):
+        yield f"  !   {table['todo']}"
+    if action == "create" and label == "table":
+        yield f"  +   partitioned by {', '.join(table['partitioning']) or 'nothing'}"
+        if table["sort_order"]:
+            yield f"  +   sorted by {', '.join(table['sort_order'])}"
+        yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())
+    yield from (f"  ~   {_change(change)}" for change in table.get("changes", ()))
+
+
+def _change(change: dict[str, Any]) -> str:
+    if "property" in change:
+        return f"{change['property']} = {change['from']} -> {change['to']}"
+    if "layout" in change:
+        return f"partitioned by {change['from']}, new files by {change['to']}"
+    return str(change["words"])
+
+
+def _branch(table: dict[str, Any]) -> Iterator[str]:
+    branch, publish = table.get("branch", MAIN), table.get("publish")
+    if publish:
+        yield (
+            f"    branch     {branch}, published to {publish['to']} once its checks hold: "
+            f"{', '.join(publish['checks'])}"
+        )
+    elif branch != MAIN:
+        yield f"    branch     {branch}"
+
+
+def _upsert(upsert: dict[str, Any] | None) -> Iterator[str]:
+    if upsert:
+        yield f"    upsert     {upsert['way']}"
+        yield from (f"  !   {warning}" for warning in upsert["warnings"])
+
+
+def _closing(counts: dict[str, int], pipelines: int) -> str:
+    parts = [
+        f"{pipelines} pipeline{'' if pipelines == 1 else 's'}",
+        f"{counts['create']} to create",
+        f"{counts['change']} to change",
+        f"{counts['none']} unchanged",
+    ]
+    if counts["missing"]:
+        parts.append(f"{counts['missing']} missing")
+    if counts["refused"]:
+        parts.append(f"{counts['refused']} refused")
+    if counts["unknown"]:
+        parts.append(f"{counts['unknown']} unknown")
+    if counts["planned"]:
+        parts.append(f"{counts['planned']} {UNAVAILABLE}")
+    return f"Plan: {', '.join(parts)}."

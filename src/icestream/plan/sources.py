@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, SecretStr
 
 from icestream.config.connectors import is_built
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
-from icestream.plan.paths import resolve
-from icestream.plan.unbuilt import UnbuiltSource
+from icestream.plan.planned import UnbuiltSource
 
 if TYPE_CHECKING:
     from icestream.config import Config, Part
     from icestream.contracts.source import Source
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+SQLITE = re.compile(r"^(?P<head>jdbc:sqlite:|sqlite(\+\w+)?:(///)?)(?P<file>[^?]*)(?P<tail>\?.*)?$")
+FILE = re.compile(r"^(?P<head>file:(//)?)(?P<file>[^/].*)$")
+SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
+FILE_NAME = re.compile(r"^\S+\.[A-Za-z]+$")
+
+
+def absolute(text: str, folder: Path) -> str:
+    """Return a path or address with its local part made absolute; others as they are."""
+    sqlite = SQLITE.match(text)
+    if sqlite:
+        file, tail = sqlite["file"], sqlite["tail"] or ""
+        if file in ("", ":memory:") or file.startswith("file:"):
+            return text
+        return f"{sqlite['head']}{_joined(file, folder)}{tail}"
+    local = FILE.match(text)
+    if local:
+        return f"file://{_joined(local['file'], folder)}"
+    return text if SCHEME.match(text) else _joined(text, folder)
+
+
+def _joined(text: str, folder: Path) -> str:
+    return str(folder / Path(text).expanduser())
+
+
+def resolve(options: ModelT, folder: Path) -> ModelT:
+    """Return options whose paths are absolute.
+
+    A field is a path if its `json_schema_extra` says so: `{"path": True}`, or
+    `{"path": "if_file"}` for one that holds either the name of a file or something else.
+    """
+    changed: dict[str, Any] = {}
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        extra = field.json_schema_extra
+        mark = extra.get("path") if isinstance(extra, dict) else None
+        if isinstance(value, BaseModel):
+            changed[name] = resolve(value, folder)
+        elif isinstance(value, str) and (
+            mark is True or (mark == "if_file" and FILE_NAME.match(value))
+        ):
+            changed[name] = absolute(value, folder)
+        elif isinstance(value, SecretStr) and mark == "if_file":
+            secret = value.get_secret_value()
+            if FILE_NAME.match(secret):
+                changed[name] = SecretStr(absolute(secret, folder))
+    return options.model_copy(update=changed) if changed else options
 
 
 def build_source(config: Config, part: Part) -> Source[Any]:

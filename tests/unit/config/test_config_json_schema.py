@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from icestream.config import connectors, load, parse, yaml_tree
+from icestream.config import connectors, load, parse, yaml
 from icestream.config.json_schema import json_schema
 from icestream.plan import build
 
@@ -35,7 +35,7 @@ def lenient() -> jsonschema.Draft7Validator:
 
 
 def data_of(text: str) -> Any:
-    return yaml_tree.read(text, "a.yaml").data
+    return yaml.read(text, "a.yaml").data
 
 
 def faults(validator: Any, text: str) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from icestream.config import yaml_tree
+from icestream.config import yaml
 from icestream.errors import IcestreamError
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -15,7 +15,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 def refusal(text: str) -> str:
     with pytest.raises(IcestreamError) as caught:
-        yaml_tree.read(text, "f.yaml")
+        yaml.read(text, "f.yaml")
     return str(caught.value)
 
 
@@ -37,18 +37,18 @@ def refusal(text: str) -> str:
     ],
 )
 def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
-    assert yaml_tree.read(f"a: {text}\n", "f.yaml").data == {"a": value}
+    assert yaml.read(f"a: {text}\n", "f.yaml").data == {"a": value}
 
 
 def test_keys_and_values_have_lines_and_columns() -> None:
-    tree = yaml_tree.read("a:\n  b: [x, y]\n", "f.yaml")
+    tree = yaml.read("a:\n  b: [x, y]\n", "f.yaml")
     assert tree.where(("a", "b", 1)) == "f.yaml:2:10 a.b[1]"
     assert tree.where(("a", "b"), key=True) == "f.yaml:2:3 a.b"
     assert tree.where(("a", "c", "d")) == "f.yaml:1:1 a.c.d"
 
 
 def test_aliases_and_merge_keys_are_followed() -> None:
-    tree = yaml_tree.read("a: &x {p: 1, q: 2}\nb: *x\nc:\n  <<: *x\n  q: 3\n", "f.yaml")
+    tree = yaml.read("a: &x {p: 1, q: 2}\nb: *x\nc:\n  <<: *x\n  q: 3\n", "f.yaml")
     assert tree.data["b"] == {"p": 1, "q": 2}
     assert tree.data["c"] == {"p": 1, "q": 3}
 

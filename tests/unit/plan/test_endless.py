@@ -9,7 +9,7 @@ import pytest
 from icestream.config import parse
 from icestream.errors import ConfigError
 from icestream.plan import build
-from icestream.plan.endless import refuse_endless
+from icestream.plan.plan import refuse_endless
 
 if TYPE_CHECKING:
     from pathlib import Path

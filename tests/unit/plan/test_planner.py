@@ -10,7 +10,7 @@ from icestream.api import settings as api_settings
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan import Batching, Plan, Restart, build, describe, refuse_planned
-from icestream.plan.memory import batching_of, most_rows
+from icestream.plan.spark_settings import batching_of, most_rows
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.transforms.filter import FilterTransform
 from icestream.transforms.select import SelectTransform
@@ -162,7 +162,7 @@ def test_dead_letters_with_a_bare_name_are_in_the_namespace_of_the_sink(tmp_path
 def test_most_rows_of_a_batch_follow_memory(
     memory: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     text = f"spark: {{conf: {{spark.driver.memory: {memory}}}}}\n" + FILE
     plan = plan_of(text, tmp_path, only=("orders",))
     assert plan.pipelines[0].batching == Batching(10_000, 60, rows)
@@ -183,12 +183,12 @@ def test_most_rows_of_a_batch_follow_memory(
 def test_pipelines_of_a_process_divide_its_memory(
     memory: str, pipelines: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     assert most_rows({"spark.driver.memory": memory}, pipelines) == rows
 
 
 def test_every_pipeline_that_is_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     plan = plan_of(FILE, tmp_path)
     assert [each.batching.max_batch_rows for each in plan.pipelines] == [1_000_000, 1_000_000]
 
@@ -196,7 +196,7 @@ def test_every_pipeline_that_is_run_counts(tmp_path: Path, monkeypatch: pytest.M
 def test_pipelines_started_later_take_their_share_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     memory = {"spark.driver.memory": "2g"}
     planned_alone = batching_of(IcebergOptions(namespace="a"), memory)
     assert [planned_alone.most_rows(running) for running in (1, 2, 4)] == [
@@ -213,7 +213,7 @@ def test_pipelines_started_later_take_their_share_of_memory(
 def test_batches_that_keep_missing_fields_have_a_quarter_of_the_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("icestream.plan.memory.physical_memory", lambda: 64 << 30)
+    monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     options = IcebergOptions(namespace="a", missing_fields="keep")
     sizes = [
         batching_of(each, {"spark.driver.memory": "2g"}).max_batch_rows

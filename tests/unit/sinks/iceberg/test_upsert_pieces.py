@@ -16,7 +16,7 @@ from pyiceberg.io import load_file_io
 from tests.fixtures.table_folder import TableFolder, rows_of
 
 from icestream.contracts.changes import TOMBSTONE, UNSENT
-from icestream.plan.memory import KEEP_FACTOR, ROWS_PER_GIB
+from icestream.plan.spark_settings import KEEP_FACTOR, ROWS_PER_GIB
 from icestream.sinks.iceberg.arrow_files import for_each
 from icestream.sinks.iceberg.evolve import to_iceberg
 from icestream.sinks.iceberg.java_files import LiveFile

@@ -27,6 +27,7 @@ from icestream.errors import IcestreamError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 40
 MAX_VALUES = 50_000
