@@ -18,8 +18,8 @@ from bench.results import Result, now
 from bench.timing import timed
 from icestream.catalogs.jdbc import embedded
 from icestream.contracts.jars import SQLITE
-from icestream.engine import jars
-from icestream.engine.session import open_session
+from icestream.spark import jars
+from icestream.spark.session import open_session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bench import lake
 from bench.contenders.contender import Command, Contender
-from icestream.engine import jars
+from icestream.spark import jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

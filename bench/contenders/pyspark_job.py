@@ -14,7 +14,7 @@ from bench import lake
 from bench.contenders.contender import Command, Contender
 from bench.jobs import pyspark_kafka_append
 from icestream.contracts.jars import SQLITE
-from icestream.engine import jars
+from icestream.spark import jars
 
 if TYPE_CHECKING:
     from bench.stream import Stream

@@ -10,7 +10,7 @@ from bench import keyed_rows, lake
 from bench.contenders.icestream_run import icestream_versions
 from bench.table_files import NAMESPACE
 from icestream.contracts.jars import SQLITE
-from icestream.engine import jars
+from icestream.spark import jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

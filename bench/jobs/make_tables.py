@@ -13,10 +13,10 @@ from bench import keyed_rows
 from bench.table_files import NAMESPACE
 from icestream.catalogs.jdbc import embedded
 from icestream.contracts.sink import WrittenFile
-from icestream.engine import jars
-from icestream.engine.session import open_session
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.spark import jars
+from icestream.spark.session import open_session
 
 
 def main() -> None:

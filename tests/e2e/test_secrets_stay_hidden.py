@@ -28,7 +28,7 @@ SECRETS = {
 SCRIPT = """
 import json, os, subprocess, sys, urllib.request
 from pathlib import Path
-from icestream.engine.session import open_session
+from icestream.spark.session import open_session
 
 folder, secrets = Path(sys.argv[1]), json.loads(sys.stdin.read())
 conf = {

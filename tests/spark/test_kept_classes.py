@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.engine.class_archive import archives_place, find_archive, keep_archive
-from icestream.engine.java import require_java
+from icestream.spark.class_archive import archives_place, find_archive, keep_archive
+from icestream.spark.java import require_java
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -179,7 +179,7 @@ def _polars(plan: Plan) -> str:
 
 
 def _spark(plan: Plan) -> str:
-    from icestream.engine.jars import resolve
+    from icestream.spark.jars import resolve
 
     jars = ",".join(map(str, resolve(plan.jars)))
     settings = {"spark.jars": jars} | {

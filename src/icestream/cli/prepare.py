@@ -28,10 +28,9 @@ def command(screen: Screen, path: Path | None) -> int:
     configuration file if one is named.
     """
     from icestream.config import load
-    from icestream.engine.class_archive import archived_jars
-    from icestream.engine.jars import resolve, resolve_packages, unlocked
-    from icestream.engine.preparing import write_archive
     from icestream.plan.planner import build
+    from icestream.spark.class_archive import archived_jars, write_archive
+    from icestream.spark.jars import resolve, resolve_packages, unlocked
 
     plan = build(load(path)) if path else None
     wanted = tuple(dict.fromkeys((*archived_jars(), *(plan.jars if plan else ()))))

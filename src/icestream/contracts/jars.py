@@ -1,4 +1,4 @@
-"""Maven coordinates of jars that icestream may load; `engine/jars.lock.json` pins their bytes."""
+"""Maven coordinates of jars that icestream may load; `spark/jars.lock.json` pins their bytes."""
 
 from __future__ import annotations
 

@@ -103,9 +103,9 @@ class Run:
 
 def open_plan_session(plan: Plan) -> SparkSession:
     """Start Spark with the jars and settings of a plan."""
-    from icestream.engine import jars
-    from icestream.engine.class_archive import with_archived
-    from icestream.engine.session import on_class_path, open_session
+    from icestream.spark import jars
+    from icestream.spark.class_archive import with_archived
+    from icestream.spark.session import on_class_path, open_session
 
     plan.enter_environment()  # before the JVM starts: it and its Python workers inherit it
     executors = {f"spark.executorEnv.{name}": value for name, value in plan.environment.items()}
@@ -142,7 +142,7 @@ def _warm_workers(spark: SparkSession, plan: Plan) -> None:
     slots = spark.sparkContext.defaultParallelism
 
     def body() -> None:
-        from icestream.engine.warm_up import WarmUp
+        from icestream.spark.workers import WarmUp
 
         task = WarmUp(sources, modules)
         try:

@@ -44,7 +44,7 @@ class StreamStart:
             logger.debug("loading the stream of %s", self._name, exc_info=True)
 
     def _offset_stream(self) -> DataFrame:
-        from icestream.engine.ticker import load_stream
+        from icestream.spark.offset_stream import load_stream
 
         return load_stream(self._spark, self._state.start_file, self._state.next_file)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.cli.main import run_command
-from icestream.engine import preparing
-from icestream.engine.class_archive import archives_place
+from icestream.spark import class_archive
+from icestream.spark.class_archive import archives_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,11 +30,11 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def resolve_packages(packages: list[str], _state: Path) -> list[Path]:
         return [tmp_path / "packages" / f"{each.split(':')[1]}.jar" for each in packages]
 
-    for name in preparing.IN_THE_WAY:
+    for name in class_archive.IN_THE_WAY:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("icestream.engine.jars.resolve", resolve)
-    monkeypatch.setattr("icestream.engine.jars.resolve_packages", resolve_packages)
-    monkeypatch.setattr(preparing, "require_java", lambda: None)
+    monkeypatch.setattr("icestream.spark.jars.resolve", resolve)
+    monkeypatch.setattr("icestream.spark.jars.resolve_packages", resolve_packages)
+    monkeypatch.setattr(class_archive, "require_java", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return asked
@@ -42,7 +42,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def trial(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Put a script in the place of the run that lets Java load its classes."""
-    monkeypatch.setattr(preparing, "COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(class_archive, "COMMAND", (sys.executable, "-c", script))
 
 
 def test_run_that_fails_is_told_and_leaves_nothing(
@@ -72,13 +72,13 @@ def test_run_without_an_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial(monkeypatch, "import time; time.sleep(60)")
-    monkeypatch.setattr(preparing, "PATIENCE_SECS", 0.2)
+    monkeypatch.setattr(class_archive, "PATIENCE_SECS", 0.2)
 
     assert run_command(["prepare"]) == 1
     assert "a run over made-up rows took over 0.2 s" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("variable", preparing.IN_THE_WAY)
+@pytest.mark.parametrize("variable", class_archive.IN_THE_WAY)
 def test_settings_of_another_spark_are_in_the_way(
     variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from icestream.contracts.jars import SQLITE
-from icestream.engine import class_archive
-from icestream.engine.class_archive import archives_place, class_path, find_archive, with_archived
-from icestream.engine.jars import cache_place, file_name, iceberg_runtime
+from icestream.spark import class_archive
+from icestream.spark.class_archive import archives_place, class_path, find_archive, with_archived
+from icestream.spark.jars import cache_place, file_name, iceberg_runtime
 
 RUNTIME = iceberg_runtime()
 INSTALLATION = "0123456789ab"

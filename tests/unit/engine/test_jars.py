@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.contracts.jars import POSTGRESQL, SQLITE
-from icestream.engine import jars
 from icestream.errors import DependencyError, UnreachableError
+from icestream.spark import jars
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.engine.java import Java, require_java
 from icestream.errors import DependencyError
+from icestream.spark.java import Java, require_java
 
 if TYPE_CHECKING:
     from pathlib import Path

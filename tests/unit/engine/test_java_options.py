@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.engine.java_options import JAVA_VARIABLES, java_options
+from icestream.spark.session import JAVA_VARIABLES, java_options
 
 ARCHIVE = Path("/cache/classes/a-9.jsa")
 MAPPED = ["-XX:SharedArchiveFile=/cache/classes/a-9.jsa", "-Xlog:cds*=off"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.engine.session import (
+from icestream.spark.session import (
     BRINGING_JARS,
     REDACTION,
     launch_settings,
@@ -132,7 +132,7 @@ def test_class_path_of_the_user_stands_before_our_jars_for_so_long(
 # Dies in the middle of the start, with everything that Java reads in place.
 KILLED_WHILE_STARTING = """
 import os, signal, subprocess
-from icestream.engine.session import launched_with
+from icestream.spark.session import launched_with
 
 with launched_with({"spark.sql.catalog.lake.token": "hunter2", "a": "b\\\\c"}, []):
     path = os.environ["PYSPARK_SUBMIT_ARGS"].split()[1]

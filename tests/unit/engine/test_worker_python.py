@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from icestream.engine.worker_python import without_archives, worker_python
+from icestream.spark.workers import without_archives, worker_python
 
 if TYPE_CHECKING:
     import pytest

@@ -1,21 +1,35 @@
-"""The command `icestream-worker`: Python as Spark starts it, without Spark's own archives.
-
-Spark puts an archive of `pyspark` before everything else on the path of each Python process that
-it starts, and such a process compiles all that it loads from there: a second of CPU, four times
-over before the first batch of a pipeline. On the driver's machine the same `pyspark` is installed,
-compiled already.
-"""
+"""Gets Python workers ready beside what the driver does first."""
 
 from __future__ import annotations
 
 import os
 import sys
 import sysconfig
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from icestream.contracts.source import Source
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Loads what a worker needs for its first batch; unpickling the sources loads their modules."""
+
+    sources: list[Source[Any]]
+    modules: list[str]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for module in self.modules:
+            import_module(module)
+        yield from batches
+
 
 NAME = "icestream-worker"
 # The folder of commands may be that of several Pythons: the driver's own is meant.

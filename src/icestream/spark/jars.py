@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 from icestream.contracts.jars import iceberg_runtime_for
-from icestream.engine.java import require_java
 from icestream.errors import DependencyError, UnreachableError
+from icestream.spark.java import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def iceberg_runtime() -> str:
 
 @cache
 def _lock() -> dict[str, str]:
-    text = (files("icestream.engine") / "jars.lock.json").read_text(encoding="utf-8")
+    text = (files("icestream.spark") / "jars.lock.json").read_text(encoding="utf-8")
     lock: dict[str, str] = json.loads(text)
     return lock
 
