@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from bench.jobs.batch_meter import BatchMeter
 from icestream.config import load
 from icestream.contracts.offset import BatchMark
-from icestream.engine.batch import write_once
-from icestream.engine.columns import Columns
+from icestream.engine.batch.batch import write_once
+from icestream.engine.batch.columns import Columns
 from icestream.engine.run import open_plan_session
 from icestream.engine.state import PipelineState
 from icestream.plan.planner import build

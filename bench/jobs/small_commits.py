@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from icestream.config import load
-from icestream.engine.choices import RunChoices
-from icestream.engine.run import Run
+from icestream.engine.run import Run, RunChoices
 from icestream.metrics.events import BatchWritten
 from icestream.plan.planner import build
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from icestream.decode.json import JsonDecoder
-from icestream.engine.choices import RunChoices
+from icestream.engine.run import RunChoices
 from icestream.engine.runner import PipelineRunner
 from icestream.errors import CheckpointLostError, SchemaMismatchError
 from icestream.metrics.events import BatchWritten

@@ -11,10 +11,10 @@ from tests.spark.test_expectations import expectation, steps
 
 from icestream.contracts.decoder import Records
 from icestream.decode.json import JsonDecoder
-from icestream.engine.replay import Replay
+from icestream.engine.dead_letters.replay import Replay
+from icestream.engine.dead_letters.table import LetterBox
 from icestream.errors import SupersededError
 from icestream.sinks.iceberg.ledger import read_marks
-from icestream.tables.dead_letters import LetterBox
 from icestream.tables.lookup import find_table
 from icestream.testing.scripted import ScriptedSource
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
     from icestream.contracts.source import Split
-    from icestream.engine.replay import Replayed
+    from icestream.engine.dead_letters.replay import Replayed
     from icestream.plan.plan import PipelinePlan
     from icestream.tables.lookup import FoundTable
 
@@ -155,7 +155,7 @@ def test_letters_of_a_replay_that_was_rolled_back_are_replayed_again(
         if point == "after-commit":
             raise PowerCutError
 
-    monkeypatch.setattr("icestream.engine.replay.reach", cut)
+    monkeypatch.setattr("icestream.engine.dead_letters.replay.reach", cut)
     with pytest.raises(PowerCutError):
         office.replay(any_price)
     monkeypatch.undo()

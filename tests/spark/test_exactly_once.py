@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.engine import batch as batch_module
+from icestream.engine.batch import batch as batch_module
 from icestream.errors import CheckpointLostError, CorruptStateError, SupersededError
 from icestream.metrics.events import BatchSkipped, BatchWritten
 from icestream.testing.scripted import ScriptedSource

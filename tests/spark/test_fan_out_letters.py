@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.fixtures.fan_outs import PowerCutError, ids, planned, row, scripted
 
-from icestream.engine.replay import Replay
+from icestream.engine.dead_letters.replay import Replay
+from icestream.engine.dead_letters.table import LetterBox
 from icestream.errors import CommitConflictError
 from icestream.sinks.iceberg.sink import IcebergSink
-from icestream.tables.dead_letters import LetterBox
 from icestream.tables.lookup import find_table
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
-    from icestream.engine.replay import Replayed
+    from icestream.engine.dead_letters.replay import Replayed
     from icestream.testing.scripted import ScriptedSource
 
 

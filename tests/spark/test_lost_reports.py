@@ -11,7 +11,7 @@ from tests.fixtures.fan_outs import planned, row, scripted
 from tests.spark.test_expectations import steps
 
 from icestream.contracts import reports
-from icestream.engine.accumulated import ReportParam
+from icestream.engine.batch.sql_path import ReportParam
 from icestream.errors import BadRecordError, LostReportsError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
 from icestream.plan.plan import Restart

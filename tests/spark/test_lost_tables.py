@@ -11,7 +11,7 @@ from tests.fixtures.fan_outs import planned, row
 from tests.fixtures.scripted_orders import mirror
 from tests.fixtures.sink_batches import append, mark, written
 
-from icestream.engine import batch as batch_module
+from icestream.engine.batch import batch as batch_module
 from icestream.errors import CheckpointLostError, CorruptStateError, IcestreamError
 from icestream.sinks.iceberg.java_table import Fence
 from icestream.testing.scripted import ScriptedSource

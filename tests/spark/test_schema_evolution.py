@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.sink_batches import append, mark
 
 from icestream.decode.json import JsonDecoder
-from icestream.engine import batch as batch_module
+from icestream.engine.batch import batch as batch_module
 from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedSource

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.waiting import wait_until
 
-from icestream.engine.choices import RunChoices
-from icestream.engine.run import Run
+from icestream.engine.run import Run, RunChoices
 from icestream.errors import BadRecordError, UnreachableError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
 from icestream.plan.plan import Batching, Plan, Restart

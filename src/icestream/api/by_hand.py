@@ -99,8 +99,8 @@ class IcebergSink(TableSink):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from icestream.contracts.reports import REPORT_COLUMN, gather
-        from icestream.engine.arrow_map import map_in_arrow
-        from icestream.engine.tasks import WriteOnly
+        from icestream.engine.batch.sql_path import map_in_arrow
+        from icestream.engine.batch.tasks import WriteOnly
 
         if isinstance(rows, pa.Table):
             if not self.sort_columns():

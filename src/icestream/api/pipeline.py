@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from icestream.api.by_hand import IcebergSink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
-    from icestream.engine.reconcile import Choice
+    from icestream.engine.recovery.reconcile import Choice
     from icestream.engine.run import Run
     from icestream.metrics.counters import SinkMetrics
     from icestream.metrics.events import Event
@@ -128,8 +128,7 @@ class Pipeline:
 
     def _launch(self, name: str, *, once: bool, beginning: Choice) -> Pipeline:
         from icestream.api.checks import refuse_unfit
-        from icestream.engine.choices import RunChoices
-        from icestream.engine.run import Run
+        from icestream.engine.run import Run, RunChoices
         from icestream.metrics.registry import PipelineMetrics
         from icestream.plan.plan import refuse_endless
 

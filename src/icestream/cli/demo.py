@@ -78,7 +78,7 @@ def command(screen: Screen, seconds: float, folder: Path | None, *, cdc: bool) -
         return run_cdc_demo(screen, seconds, folder)
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
-    from icestream.engine.choices import RunChoices
+    from icestream.engine.run import RunChoices
     from icestream.plan.planner import build
     from icestream.tables.query import query
 

@@ -111,8 +111,7 @@ def _mirror(
 
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
-    from icestream.engine.choices import RunChoices
-    from icestream.engine.run import open_plan_session
+    from icestream.engine.run import RunChoices, open_plan_session
     from icestream.plan.planner import build
     from icestream.verify.verify import verify
 

@@ -16,9 +16,9 @@ from icestream.errors import PlanError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.engine.replay import Replayed
+    from icestream.engine.dead_letters.replay import Replayed
+    from icestream.engine.dead_letters.table import Letters
     from icestream.plan.plan import PipelinePlan, Plan
-    from icestream.tables.dead_letters import Letters
     from icestream.tables.lookup import FoundTable
 
 REASONS = ("letters", "pipeline", "newest (UTC)", "reason")
@@ -46,8 +46,8 @@ def command() -> None:
 def list_command(screen: Screen, path: Path, pipeline: str | None, limit: int) -> int:
     """Show dead letters by reason, and the newest of them. No Spark is started."""
     from icestream.config import load
+    from icestream.engine.dead_letters.table import list_letters
     from icestream.plan.planner import build
-    from icestream.tables.dead_letters import list_letters
 
     plan = build(load(path)).enter_environment()
     chosen = _with_letters(plan, pipeline)
@@ -83,10 +83,10 @@ def replay_command(
     table. What is still bad stays there. The pipeline may run meanwhile.
     """
     from icestream.config import load
-    from icestream.engine.replay import Replay, Replayed
+    from icestream.engine.dead_letters.replay import Replay, Replayed
+    from icestream.engine.dead_letters.table import LetterBox
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
-    from icestream.tables.dead_letters import LetterBox
     from icestream.tables.lookup import find_table
 
     after = None if since is None else moment(since)

@@ -12,7 +12,7 @@ from icestream.errors import PlanError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.engine.reconcile import Choice
+    from icestream.engine.recovery.reconcile import Choice
 
 
 @click.command("run", short_help="Run the pipelines of the file.")
@@ -62,7 +62,7 @@ def command(
     """
     from icestream.cli.running import run_plan, show_outcome
     from icestream.config import load
-    from icestream.engine.choices import RunChoices
+    from icestream.engine.run import RunChoices
     from icestream.plan.plan import refuse_endless
     from icestream.plan.planner import build, refuse_planned
 

@@ -14,8 +14,7 @@ from icestream.errors import ConnectorError, IcestreamError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from icestream.engine.choices import RunChoices
-    from icestream.engine.run import Run
+    from icestream.engine.run import Run, RunChoices
     from icestream.engine.runner import PipelineRunner
     from icestream.metrics.registry import PipelineMetrics
     from icestream.plan.plan import Plan

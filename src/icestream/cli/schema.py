@@ -158,7 +158,7 @@ def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
 def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
     """Return the columns of the rows that reach the table, and who tells them."""
     from icestream.contracts.sink import ManyTables
-    from icestream.engine.columns import remembered
+    from icestream.engine.batch.columns import remembered
     from icestream.engine.state import PipelineState
 
     if isinstance(pipeline.sink, ManyTables):

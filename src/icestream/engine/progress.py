@@ -13,7 +13,7 @@ from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
-    from icestream.engine.batch import BatchResult
+    from icestream.engine.batch.batch import BatchResult
 
 RATE_WINDOW_SECS = 30.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from icestream.engine.runner import PipelineRunner
@@ -16,9 +17,25 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.engine.choices import RunChoices
+    from icestream.engine.recovery.reconcile import Choice
     from icestream.metrics.events import Event
     from icestream.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class RunChoices:
+    """What the person who starts a run chose.
+
+    Attributes:
+        once: go up to where the source ends now, then stop.
+        take_over: go on although another process holds the pipeline.
+        beginning: what to do when checkpoint and table disagree.
+    """
+
+    once: bool = False
+    take_over: bool = False
+    beginning: Choice = "ask"
+
 
 logger = logging.getLogger(__name__)
 

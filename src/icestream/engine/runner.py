@@ -8,19 +8,26 @@ import uuid
 from typing import TYPE_CHECKING
 
 from icestream.contracts.offset import BatchMark, overtaken
-from icestream.engine.admission import Admission
-from icestream.engine.batch import batch_events, write_once
-from icestream.engine.beginning import begin
-from icestream.engine.checkpoint import await_done, read_checkpoint
-from icestream.engine.columns import Columns
-from icestream.engine.confirmation import Confirmation
+from icestream.engine.batch.admission import Admission
+from icestream.engine.batch.batch import batch_events, write_once
+from icestream.engine.batch.columns import Columns
 from icestream.engine.crash_points import reach
-from icestream.engine.loads import begin_load, end_load
 from icestream.engine.progress import Progress
-from icestream.engine.retry import is_of_others, passes, pause_secs
+from icestream.engine.recovery.acks import Confirmation
+from icestream.engine.recovery.bounded_load import begin_load, end_load
+from icestream.engine.recovery.checkpoint import await_done, read_checkpoint
+from icestream.engine.recovery.start import begin
 from icestream.engine.state import PipelineState
-from icestream.engine.stream_start import StreamStart
-from icestream.errors import CommitError, IcestreamError, SupersededError, first_line
+from icestream.errors import (
+    CommitError,
+    CommitUnknownError,
+    ConnectorError,
+    IcestreamError,
+    RefusedError,
+    SupersededError,
+    TransientError,
+    first_line,
+)
 from icestream.metrics.events import CommitFailed, LagMeasured, PipelineRestarted
 
 if TYPE_CHECKING:
@@ -31,12 +38,96 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from icestream.contracts.offset import Position
-    from icestream.engine.batch import BatchResult
-    from icestream.engine.choices import RunChoices
+    from icestream.engine.batch.batch import BatchResult
+    from icestream.engine.run import RunChoices
     from icestream.metrics.events import Event
     from icestream.plan.plan import PipelinePlan
 
+
+LONGEST_PAUSE_SECS = 60.0
+
+
+def passes(error: BaseException, *, has_worked: bool = False) -> bool:
+    """Tell whether a restart of the pipeline may help.
+
+    What we raise on purpose says so by its class. Anything else comes from Spark or the network:
+    a lost executor or a broken connection looks like that, and the batch is replayed safely.
+
+    Args:
+        error: what stopped the pipeline.
+        has_worked: whether it has written a batch since its start. A server that answers with an
+            error now did not before, and credentials that were good may be renewed.
+    """
+    if isinstance(error, RefusedError | ConnectorError):
+        return has_worked or isinstance(error, TransientError)
+    if isinstance(error, IcestreamError):
+        return isinstance(error, CommitUnknownError)
+    from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
+
+    # Spark refused the plan or a type: it would again.
+    return not isinstance(error, AnalysisException | PySparkTypeError | PySparkValueError)
+
+
+def is_of_others(error: BaseException) -> bool:
+    """Tell whether a catalog, a store or Spark is at fault, and connections may be broken."""
+    ours = isinstance(error, IcestreamError)
+    return not ours or isinstance(error, RefusedError | ConnectorError | CommitUnknownError)
+
+
+def pause_secs(attempt: int, backoff_secs: float) -> float:
+    """Return how long to wait before restart number `attempt`, the first being 1."""
+    # Five restarts, the default, then cover a server that is away for a minute and a half. The
+    # exponent has a limit of its own: a pipeline may be restarted for weeks.
+    return min(backoff_secs * 3.0 ** min(attempt - 1, 32), LONGEST_PAUSE_SECS)
+
+
 logger = logging.getLogger(__name__)
+
+TRIGGER = "100 milliseconds"
+
+
+class StreamStart:
+    """The stream of a pipeline's positions, which is loaded from now on.
+
+    Args:
+        spark: the session.
+        state: where the positions are.
+        name: the pipeline's.
+    """
+
+    def __init__(self, spark: SparkSession, state: PipelineState, name: str) -> None:
+        self._spark = spark
+        self._state = state
+        self._name = name
+        self._stream: DataFrame | None = None
+        # Spark starts processes of its own for this; meanwhile we look at table and source.
+        self._loading = threading.Thread(target=self._load, daemon=True)
+        self._loading.start()
+
+    def _load(self) -> None:
+        try:
+            self._stream = self._offset_stream()
+        except Exception:  # the start of the query meets it again, where it can be told
+            logger.debug("loading the stream of %s", self._name, exc_info=True)
+
+    def _offset_stream(self) -> DataFrame:
+        from icestream.spark.offset_stream import load_stream
+
+        return load_stream(self._spark, self._state.start_file, self._state.next_file)
+
+    def query(self, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Start the query; its first batch comes a while later."""
+        self._loading.join()
+        self._stream = self._stream or self._offset_stream()
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
+        return (
+            self._stream.writeStream.queryName(self._name)
+            .foreachBatch(on_batch)
+            .option("checkpointLocation", str(self._state.checkpoint))
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
 
 POLL_SECS = 0.2
 

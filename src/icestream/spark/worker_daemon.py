@@ -15,7 +15,7 @@ PRELOADED = (
     "pandas",
     "pyiceberg.io.pyarrow",
     "pyspark.sql.pandas.serializers",
-    "icestream.engine.tasks",
+    "icestream.engine.batch.tasks",
     "icestream.sinks.iceberg.writer",
     "icestream.sinks.iceberg.modes.upsert.matching",
     "icestream.sinks.iceberg.modes.upsert.rows",

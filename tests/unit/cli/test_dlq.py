@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.shop import FILE, plan_of, write_file
 
 from icestream.cli.dlq import moment
-from icestream.engine.dead_letters import DEAD_LETTERS
+from icestream.engine.dead_letters.buffer import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from pyiceberg.types import (
 )
 from tests.unit.cli.shop import plan_of, write_file
 
-from icestream.engine.columns import Columns
+from icestream.engine.batch.columns import Columns
 from icestream.engine.state import PipelineState
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 import icestream
 from icestream.contracts import reports
 from icestream.contracts.reports import as_report, one_each, run_tasks, shortened, unpacked
-from icestream.engine.accumulated import ReportParam, StageReports
-from icestream.engine.tasks import Report
+from icestream.engine.batch.sql_path import ReportParam, StageReports
+from icestream.engine.batch.tasks import Report
 from icestream.errors import IcestreamError, LostReportsError, TransientError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import LostRows
-from icestream.engine.beginning import begin
+from icestream.engine.recovery.start import begin
 from icestream.engine.state import PipelineState
 from icestream.errors import CheckpointLostError, SourceChangedError
 from icestream.plan.plan import Batching, PipelinePlan, Restart
@@ -19,7 +19,7 @@ from icestream.testing.scripted import ScriptedSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.engine.reconcile import Choice
+    from icestream.engine.recovery.reconcile import Choice
 
 MARK = BatchMark("p", "query", 4, "scripted scripted", {"row": 0}, {"row": 50}, 50, "other")
 

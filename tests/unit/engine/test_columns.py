@@ -11,7 +11,7 @@ import pytest
 from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
-from icestream.engine.columns import Columns, RefusedField
+from icestream.engine.batch.columns import Columns, RefusedField
 from icestream.engine.state import PipelineState
 from icestream.errors import CorruptStateError, SchemaMismatchError
 from icestream.plan.plan import Batching, PipelinePlan, Restart
@@ -164,7 +164,7 @@ class OneRecordBlocks(ScriptedSource):
 def test_sample_does_not_depend_on_the_size_of_blocks(
     state: PipelineState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.engine.columns.SAMPLE", 2)
+    monkeypatch.setattr("icestream.engine.batch.columns.SAMPLE", 2)
     source = json_source(b'{"a": 1}', b'{"a": 1.5}', b'{"a": "text"}', kind=OneRecordBlocks)
 
     found = Columns(plan(source), state).of(splits(source, slots=1))
@@ -173,7 +173,7 @@ def test_sample_does_not_depend_on_the_size_of_blocks(
 
 
 def test_sample_is_bounded_by_bytes(state: PipelineState, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icestream.engine.columns.SAMPLE_BYTES", 20)
+    monkeypatch.setattr("icestream.engine.batch.columns.SAMPLE_BYTES", 20)
     values = (b'{"a": 1,  "b": 1}', b'{"a": 2}', b'{"a": 1.5}')
     expected = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     blocks = json_source(*values, kind=OneRecordBlocks)

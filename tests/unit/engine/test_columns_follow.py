@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.engine.test_columns import TableOf, json_source, plan, splits
 
-from icestream.engine.columns import Columns, remembered
+from icestream.engine.batch.columns import Columns, remembered
 from icestream.engine.state import PipelineState
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from tests.unit.decode.debezium_events import encoded, envelope
 from icestream.contracts.decoder import Records
 from icestream.contracts.source import Split
 from icestream.decode.debezium.json import DebeziumJsonDecoder
-from icestream.engine import change_batches
-from icestream.engine.change_reading import ChangeReading
-from icestream.engine.outcome import Outcome
-from icestream.engine.tasks import Report
+from icestream.engine.batch import changes
+from icestream.engine.batch.changes import ChangeReading
+from icestream.engine.batch.outcome import Outcome
+from icestream.engine.batch.tasks import Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Topic:
 def test_ignored_tombstones_are_logged_once_for_each_topic(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(change_batches, "_WARNED", set())
+    monkeypatch.setattr(changes, "_WARNED", set())
     reading = ChangeReading(
         source=cast("Any", Topic()),
         decoder=None,
@@ -55,7 +55,7 @@ def test_ignored_tombstones_are_logged_once_for_each_topic(
             report = Report(split)
             assert sum(block.num_rows for block in reading.rows(report)) == (1, 3)[split]
             outcome.add(report)
-        change_batches._warn_of_ignored("mirror", outcome.ignored)
+        changes._warn_of_ignored("mirror", outcome.ignored)
     assert caplog.messages == [
         "pipeline mirror: 2 tombstones of topic 'events' are left out, since nothing tells their "
         "table: deletes that arrive only as tombstones are not applied there"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.offset import BatchMark
-from icestream.engine.loads import begin_load, end_load
+from icestream.engine.recovery.bounded_load import begin_load, end_load
 from icestream.engine.state import PipelineState
 from icestream.errors import AttentionError
 from icestream.plan.plan import Batching, PipelinePlan, Restart
@@ -17,7 +17,7 @@ from icestream.testing.scripted import ScriptedSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.engine.reconcile import Choice
+    from icestream.engine.recovery.reconcile import Choice
 
 
 class LoadedTable:

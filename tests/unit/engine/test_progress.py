@@ -11,7 +11,7 @@ import pytest
 from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import Commit
 from icestream.engine import progress as progress_module
-from icestream.engine.batch import BatchResult
+from icestream.engine.batch.batch import BatchResult
 from icestream.engine.progress import RATE_WINDOW_SECS, Progress
 from icestream.errors import RefusedError, UnreachableError
 

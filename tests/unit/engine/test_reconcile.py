@@ -10,8 +10,8 @@ import pytest
 
 from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import LostRows
-from icestream.engine.checkpoint import Checkpoint
-from icestream.engine.reconcile import (
+from icestream.engine.recovery.checkpoint import Checkpoint
+from icestream.engine.recovery.reconcile import (
     Beginning,
     Choice,
     Committed,

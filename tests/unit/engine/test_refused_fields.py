@@ -12,10 +12,9 @@ from tests.unit.engine.test_columns import json_source, plan, splits
 from icestream.contracts.decoder import Decoded
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.engine.bad_records import with_refused, without_refused
-from icestream.engine.columns import Columns, RefusedField
+from icestream.engine.batch.columns import Columns, RefusedField
+from icestream.engine.batch.tasks import ReadAndWrite, Reading, with_refused, without_refused
 from icestream.engine.state import PipelineState
-from icestream.engine.tasks import ReadAndWrite, Reading
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:

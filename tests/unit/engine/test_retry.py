@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkTypeError
 
 from icestream import errors
-from icestream.engine.retry import is_of_others, passes, pause_secs
+from icestream.engine.runner import is_of_others, passes, pause_secs
 
 
 @pytest.mark.parametrize(

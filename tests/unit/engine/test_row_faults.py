@@ -14,10 +14,10 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Expectation, TaskWriter, WrittenFile
 from icestream.contracts.transform import FAULT, ROW
 from icestream.decode.json import JsonDecoder
-from icestream.engine import dead_letters
-from icestream.engine.dead_letters import DeadLetters, row_as_json
-from icestream.engine.row_faults import UNMET, RowFaults, row_number
-from icestream.engine.tasks import Reading, Report
+from icestream.engine.batch.tasks import Reading, Report
+from icestream.engine.dead_letters import buffer
+from icestream.engine.dead_letters.buffer import DeadLetters, row_as_json
+from icestream.engine.dead_letters.row_validation import UNMET, RowFaults, row_number
 from icestream.errors import BadRecordError
 from icestream.testing.scripted import ScriptedSource
 
@@ -143,7 +143,7 @@ def test_row_that_no_record_stands_for_is_kept_as_the_table_would_get_it() -> No
 def test_rows_that_no_record_stands_for_are_written_a_buffer_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_letters, "BUFFER_BYTES", 2 * dead_letters.RECORD_BYTES)
+    monkeypatch.setattr(buffer, "BUFFER_BYTES", 2 * buffer.RECORD_BYTES)
     letters = Notebook()
     faults = RowFaults(
         reading(records()), keeps_faults=True, letters=DeadLetters(letters, "events", 0)

@@ -14,18 +14,18 @@ from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.decode.inference import new_columns
 from icestream.decode.json import JsonDecoder
-from icestream.engine import dead_letters
-from icestream.engine.bad_records import BAD_EXAMPLES
-from icestream.engine.columns import RefusedField
-from icestream.engine.dead_letters import DeadLetters
-from icestream.engine.outcome import Outcome
-from icestream.engine.tasks import (
+from icestream.engine.batch.columns import RefusedField
+from icestream.engine.batch.outcome import Outcome
+from icestream.engine.batch.tasks import (
+    BAD_EXAMPLES,
     ReadAndWrite,
     Reading,
     ReadOnly,
     Report,
     WriteOnly,
 )
+from icestream.engine.dead_letters import buffer
+from icestream.engine.dead_letters.buffer import DeadLetters
 from icestream.errors import BadRecordError, UnreachableError
 from icestream.testing.scripted import ScriptedSource
 
@@ -177,7 +177,7 @@ class Counting(Notebook):
 def test_bad_records_of_a_whole_split_are_never_in_memory_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_letters, "BUFFER_BYTES", 4 * (dead_letters.RECORD_BYTES + 1))
+    monkeypatch.setattr(buffer, "BUFFER_BYTES", 4 * (buffer.RECORD_BYTES + 1))
     letters = Counting()
     task = ReadAndWrite(
         reading(*[b"x"] * 30, dead_letters=DeadLetters(letters, "events", 7)), Notebook()
@@ -235,7 +235,7 @@ def test_type_of_a_new_field_holds_the_values_of_all_blocks_and_splits(
 def test_no_dead_letter_is_written_once_the_batch_has_to_be_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_letters, "BUFFER_BYTES", 1)
+    monkeypatch.setattr(buffer, "BUFFER_BYTES", 1)
     letters = Notebook()
     values = (b"bad", b'{"id": 2, "new": "x"}', b"bad too")
     task = reading(*values, kind=OneRecordBlocks, dead_letters=DeadLetters(letters, "events", 7))

@@ -11,12 +11,12 @@ from tests.unit.engine.test_columns import json_source, splits
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.decode.json import JsonDecoder
-from icestream.engine.tasks import ReadAndWrite, Reading
+from icestream.engine.batch.tasks import ReadAndWrite, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from icestream.engine.tasks import Report
+    from icestream.engine.batch.tasks import Report
 
 
 class Discarding(TaskWriter):

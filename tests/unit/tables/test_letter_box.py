@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.catalogs.jdbc import embedded
-from icestream.engine.dead_letters import DEAD_LETTERS
-from icestream.tables.dead_letters import LetterBox
+from icestream.engine.dead_letters.buffer import DEAD_LETTERS
+from icestream.engine.dead_letters.table import LetterBox
 from icestream.tables.lookup import find_table
 
 if TYPE_CHECKING:

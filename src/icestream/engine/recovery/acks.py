@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from icestream.engine.checkpoint import read_checkpoint
+from icestream.engine.recovery.checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

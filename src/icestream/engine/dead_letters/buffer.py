@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import BadRecord, Records
     from icestream.contracts.sink import TaskWriter, WrittenFile
 
+
 DEAD_LETTERS = pa.schema(
     [
         pa.field("raw", pa.binary(), metadata={"doc": "The record as the source gave it."}),

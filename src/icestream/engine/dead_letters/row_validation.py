@@ -18,15 +18,16 @@ from icestream.contracts.decoder import BadRecord, Records
 from icestream.contracts.reports import shortened
 from icestream.contracts.sink import ROUTE
 from icestream.contracts.transform import FAULT, ROW
-from icestream.engine.dead_letters import LetterBuffer, extra_as_json, row_as_json
+from icestream.engine.dead_letters.buffer import LetterBuffer, extra_as_json, row_as_json
 from icestream.errors import BadRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icestream.contracts.sink import Expectation
-    from icestream.engine.dead_letters import DeadLetters
-    from icestream.engine.tasks import Reading, Report
+    from icestream.engine.batch.tasks import Reading, Report
+    from icestream.engine.dead_letters.buffer import DeadLetters
+
 
 UNMET = "__icestream_unmet"
 HIDDEN = (ROW, FAULT, UNMET)

@@ -14,7 +14,7 @@ from icestream.errors import AttentionError
 
 if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
-    from icestream.engine.reconcile import Choice
+    from icestream.engine.recovery.reconcile import Choice
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
 

@@ -1,29 +1,155 @@
-"""The way of a batch's rows through Spark SQL: transforms, expectations, a sort order."""
+"""Hands the rows of a DataFrame to a task, whatever their columns are called."""
 
 from __future__ import annotations
 
+import itertools
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark.accumulators import AccumulatorParam
 
-from icestream.contracts.reports import REPORT_COLUMN, gather
+from icestream.contracts.reports import REPORT_COLUMN, gather, one_each
 from icestream.contracts.transform import FAULT, ROW
-from icestream.engine import tasks
-from icestream.engine.arrow_map import map_in_arrow
-from icestream.engine.expectations import analysis_fault, with_unmet
-from icestream.engine.many_tables import checked
-from icestream.engine.row_faults import HIDDEN, RowFaults
+from icestream.engine.batch import tasks
+from icestream.engine.batch.multi_table import checked
+from icestream.engine.dead_letters.expectations import analysis_fault, with_unmet
+from icestream.engine.dead_letters.row_validation import HIDDEN, RowFaults
 from icestream.errors import BadRecordError, SchemaMismatchError, first_line
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from icestream.contracts.transform import Transform
-    from icestream.engine.accumulated import StageReports
-    from icestream.engine.dead_letters import DeadLetters
+    from icestream.engine.batch.tasks import Report
+    from icestream.engine.dead_letters.buffer import DeadLetters
     from icestream.plan.plan import PipelinePlan
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    Task = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+def map_in_arrow(rows: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
+    """Do as `DataFrame.mapInArrow`, which looks columns up by their bare names.
+
+    There a dot leads into a struct and a backtick is an error. So a name that is more than a word
+    is kept from Spark, and given back to the rows in the task.
+    """
+    names = rows.columns
+    if all(name.isidentifier() for name in names):
+        return rows.mapInArrow(task, schema)
+    plain = rows.toDF(*(f"column_{number}" for number in range(len(names))))
+    return plain.mapInArrow(_Named(task, tuple(names)), schema)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A task whose rows get their columns' names back."""
+
+    task: Task
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
+
+
+# By job: by stage and number, the report. A task that ran twice counts once.
+Jobs = dict[int, dict[tuple[int, int], "Report"]]
+
+_accumulators: WeakKeyDictionary[SparkContext, Accumulator[Any]] = WeakKeyDictionary()
+_lock = threading.Lock()
+_numbers = itertools.count()
+
+
+class ReportParam(AccumulatorParam[Any]):
+    """A list of reports in a task, the reports of jobs that still run in the driver."""
+
+    def zero(self, value: Any) -> list[Any]:  # noqa: ARG002 - Spark's signature
+        return []
+
+    def addInPlace(self, value1: Any, value2: list[Any]) -> Any:  # noqa: N802
+        if isinstance(value1, list):
+            return value1 + value2
+        for job, stage, report in value2:
+            # Tasks of a job that failed may still run, and report to nobody.
+            found = value1.get(job)
+            if found is not None:
+                found[stage, report.split] = report
+        return value1
+
+
+@dataclass(frozen=True)
+class Note:
+    """Sends the reports of one stage to the driver. Called in a task."""
+
+    job: int
+    stage: int
+    accumulator: Accumulator[Any]
+
+    def __call__(self, report: Report) -> None:
+        self.accumulator.add([(self.job, self.stage, report)])
+
+
+class StageReports:
+    """The reports of one job's stages, for as long as the `with` block runs."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._accumulator = _accumulator_of(spark.sparkContext)
+        self._job = next(_numbers)
+        self._counts: list[int] = []
+
+    def __enter__(self) -> StageReports:
+        self._accumulator.value[self._job] = {}
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        del self._accumulator.value[self._job]
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, count: int) -> Note:
+        """Return how the tasks of one more stage report, of which there are `count`."""
+        self._counts.append(count)
+        return Note(self._job, len(self._counts) - 1, self._accumulator)
+
+    @property
+    def arrived(self) -> list[Report]:
+        """The reports that arrived."""
+        return list(self._accumulator.value[self._job].values())
+
+    def all(self) -> list[Report]:
+        """Return the reports of every stage.
+
+        Raises:
+            LostReportsError: one did not arrive.
+        """
+        found = self._accumulator.value[self._job]
+        reports = []
+        for stage, count in enumerate(self._counts):
+            own = [(number, report) for (of, number), report in found.items() if of == stage]
+            reports += one_each(own, range(count))
+        return reports
+
+
+def _accumulator_of(context: SparkContext) -> Accumulator[Any]:
+    with _lock:
+        if context not in _accumulators:
+            jobs: Jobs = {}
+            _accumulators[context] = context.accumulator(jobs, ReportParam())
+        return _accumulators[context]
+
 
 # What Spark calls steps that make one row of one row, or none. A step that makes several (or one
 # of several) leaves rows that no single record can stand for.
@@ -51,8 +177,6 @@ class ThroughSpark:
         Raises:
             LostReportsError: a task did not report.
         """
-        from icestream.engine.accumulated import StageReports
-
         with StageReports(self.spark) as stages:
             rows = self._rows(stages)
             _, check = checked(self.plan, self.reading, self.letters)

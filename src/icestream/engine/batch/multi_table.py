@@ -16,9 +16,9 @@ from icestream.contracts.reports import as_report, run_tasks
 from icestream.contracts.sink import ManyTables
 from icestream.contracts.transform import ROW
 from icestream.engine.crash_points import AFTER_TABLE, reach
-from icestream.engine.dead_letters import DeadLetters, row_as_json
-from icestream.engine.letters_once import are_held
-from icestream.engine.row_faults import INDEX_BITS, RowFaults, read_again
+from icestream.engine.dead_letters.buffer import DeadLetters, row_as_json
+from icestream.engine.dead_letters.dedup import are_held
+from icestream.engine.dead_letters.row_validation import INDEX_BITS, RowFaults, read_again
 from icestream.errors import BadRecordError
 from icestream.metrics.events import BatchSkipped, BatchSpread, BatchWritten, RecordsFailed
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import BatchMark, Position
     from icestream.contracts.sink import Commit, RefusedRows, TableCommits, WrittenFile
-    from icestream.engine.batch import BatchResult
-    from icestream.engine.outcome import Outcome
-    from icestream.engine.tasks import Reading
+    from icestream.engine.batch.batch import BatchResult
+    from icestream.engine.batch.outcome import Outcome
+    from icestream.engine.batch.tasks import Reading
     from icestream.errors import IcestreamError
     from icestream.plan.plan import PipelinePlan
 
@@ -133,7 +133,7 @@ def table_events(
     pipeline: str, epoch: int, result: BatchResult
 ) -> Iterator[BatchWritten | BatchSkipped | BatchSpread | RecordsFailed]:
     """Yield what happened to each table of a batch."""
-    from icestream.engine.batch import batch_written
+    from icestream.engine.batch.batch import batch_written
 
     settled = result.tables
     if settled is None:

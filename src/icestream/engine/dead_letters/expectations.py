@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.changes import UNSENT
 from icestream.contracts.transform import FAULT, ROW
-from icestream.engine.row_faults import UNMET
+from icestream.engine.dead_letters.row_validation import UNMET
 from icestream.errors import SchemaMismatchError, UnmetExpectationError, first_line
 
 if TYPE_CHECKING:

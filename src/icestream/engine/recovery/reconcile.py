@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import BatchMark, Position
     from icestream.contracts.sink import LostRows
-    from icestream.engine.checkpoint import Checkpoint
+    from icestream.engine.recovery.checkpoint import Checkpoint
+
 
 _DROPPED = (
     "the pipeline has committed rows, and the table has no mark of it: it was dropped or "

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from icestream.tables.lookup import FoundTable
 
+
 KEY = ("position", "epoch", "failed_at")
 COLUMNS = ("raw", "reason", "position", "pipeline", "epoch", "failed_at", "extra")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from icestream.contracts.changes import NewShapesError
 from icestream.decode.inference import merge_fields
 from icestream.decode.widening import join_columns
-from icestream.engine.dead_letters import DEAD_LETTERS, DeadLetters
+from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetters
 from icestream.errors import BadRecordError, IcestreamError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import BadRecord
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import WrittenFile
-    from icestream.engine import tasks
+    from icestream.engine.batch import tasks
     from icestream.plan.plan import PipelinePlan
 
 

@@ -22,11 +22,11 @@ from icestream.contracts.offset import BatchMark, replay_name
 from icestream.contracts.sink import ManyTables
 from icestream.contracts.source import Source, Split
 from icestream.decode.json import JsonDecoder
-from icestream.engine.batch import write_files
-from icestream.engine.columns import Columns
+from icestream.engine.batch.batch import write_files
+from icestream.engine.batch.columns import Columns
 from icestream.engine.crash_points import reach
-from icestream.engine.dead_letters import CONTEXT
-from icestream.engine.row_faults import INDEX_BITS
+from icestream.engine.dead_letters.buffer import CONTEXT
+from icestream.engine.dead_letters.row_validation import INDEX_BITS
 from icestream.engine.state import PipelineState
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder
     from icestream.contracts.offset import Position
     from icestream.plan.plan import PipelinePlan
+
 
 LETTERS_A_COMMIT = 50_000
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.reports import run_tasks
 from icestream.contracts.sink import ManyTables, MirroredTables, added_up
-from icestream.engine import tasks
-from icestream.engine.change_batches import write_changes
+from icestream.engine.batch import tasks
+from icestream.engine.batch.changes import write_changes
+from icestream.engine.batch.multi_table import Settled, checked, is_settled, settle, table_events
+from icestream.engine.batch.outcome import Outcome, bad_record, discard, letters_of
 from icestream.engine.crash_points import reach
-from icestream.engine.expectations import unmet_expectation
-from icestream.engine.letters_once import are_written
-from icestream.engine.many_tables import Settled, checked, is_settled, settle, table_events
-from icestream.engine.outcome import Outcome, bad_record, discard, letters_of
+from icestream.engine.dead_letters.dedup import are_written
+from icestream.engine.dead_letters.expectations import unmet_expectation
 from icestream.errors import AttentionError, IcestreamError, SchemaMismatchError
 from icestream.metrics.events import BatchSkipped, BatchWritten, ExpectationUnmet, RecordsFailed
 
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark, Position
     from icestream.contracts.sink import Commit, Sink, WrittenFile
     from icestream.contracts.source import Split
-    from icestream.engine.columns import Columns
-    from icestream.engine.dead_letters import DeadLetters
+    from icestream.engine.batch.columns import Columns
+    from icestream.engine.dead_letters.buffer import DeadLetters
     from icestream.metrics.events import Event
     from icestream.plan.plan import PipelinePlan
+
 
 # A batch may show new fields, then others in the rows behind them; past this it is no schema.
 SCHEMA_ROUNDS = 20
@@ -244,6 +245,6 @@ def _reports(
         task = tasks.ReadAndWrite(read, plan.sink.writer(), faults)
         reports: list[tasks.Report] = run_tasks(spark, len(reading.splits), task)
         return reports
-    from icestream.engine.through_spark import ThroughSpark
+    from icestream.engine.batch.sql_path import ThroughSpark
 
     return ThroughSpark(spark, plan, reading, letters, tells=reading.tells).write()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
 
+
 # Records that columns are inferred from, by the driver.
 SAMPLE = 10_000
 SAMPLE_BYTES = 16 << 20

@@ -1,0 +1,1 @@
+"""One batch: what it reads, decodes, transforms and hands to the sink."""

@@ -1,0 +1,1 @@
+"""Rows that could not be written: kept, written once, and replayed."""

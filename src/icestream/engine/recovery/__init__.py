@@ -1,0 +1,1 @@
+"""Where a run resumes, and what the last one left unfinished."""
