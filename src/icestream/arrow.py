@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icestream.decode.exact import cast_exactly
 from icestream.errors import SchemaMismatchError
+from icestream.formats.exact import cast_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

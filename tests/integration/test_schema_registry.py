@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from icestream.decode import registry as registry_module
-from icestream.decode.avro import AvroDecoder
-from icestream.decode.registry import Registry, RegistryOptions
 from icestream.errors import UnreachableError
+from icestream.formats import schema_registry as registry_module
+from icestream.formats.avro import AvroDecoder
+from icestream.formats.schema_registry import Registry, RegistryOptions
 
 if TYPE_CHECKING:
     from tests.fixtures.schema_registry import SchemaRegistry

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from tests.fixtures.any_values import any_examples, is_same, json_texts, parsed
 from tests.unit.decode.debezium_events import decode, envelope, member, with_schema
 
-from icestream.decode.avro import AvroDecoder
-from icestream.decode.ddl import parse_ddl
-from icestream.decode.debezium.avro import DebeziumAvroDecoder
-from icestream.decode.debezium.json import DebeziumJsonDecoder
-from icestream.decode.registry import AvroSchema, Registry, RegistryOptions
-from icestream.decode.text import BytesDecoder, StringDecoder
+from icestream.formats.avro import AvroDecoder
+from icestream.formats.ddl import parse_ddl
+from icestream.formats.debezium.avro import DebeziumAvroDecoder
+from icestream.formats.debezium.json import DebeziumJsonDecoder
+from icestream.formats.schema_registry import AvroSchema, Registry, RegistryOptions
+from icestream.formats.text import BytesDecoder, StringDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,15 +20,15 @@ from tests.fixtures.any_values import any_examples, json_texts, texts
 from tests.fixtures.table_folder import TableFolder
 from tests.unit.decode.debezium_events import decode, envelope, member, with_schema
 
-from icestream.decode.avro import AvroDecoder
-from icestream.decode.blocks import BadValueError
-from icestream.decode.csv import CsvDecoder
-from icestream.decode.ddl import parse_ddl
-from icestream.decode.debezium.avro import DebeziumAvroDecoder
-from icestream.decode.debezium.json import DebeziumJsonDecoder
-from icestream.decode.json import JsonDecoder
-from icestream.decode.registry import AvroSchema, Registry, RegistryOptions
-from icestream.decode.text import BytesDecoder, StringDecoder
+from icestream.formats.avro import AvroDecoder
+from icestream.formats.blocks import BadValueError
+from icestream.formats.csv import CsvDecoder
+from icestream.formats.ddl import parse_ddl
+from icestream.formats.debezium.avro import DebeziumAvroDecoder
+from icestream.formats.debezium.json import DebeziumJsonDecoder
+from icestream.formats.json import JsonDecoder
+from icestream.formats.schema_registry import AvroSchema, Registry, RegistryOptions
+from icestream.formats.text import BytesDecoder, StringDecoder
 
 if TYPE_CHECKING:
     from pathlib import Path

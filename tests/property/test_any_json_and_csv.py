@@ -23,16 +23,16 @@ from tests.fixtures.any_values import (
     texts,
 )
 
-from icestream.decode.blocks import SlowOutcome
-from icestream.decode.csv import CsvDecoder
-from icestream.decode.ddl import parse_ddl
-from icestream.decode.inference import merge_fields, new_columns
-from icestream.decode.json import JsonDecoder
+from icestream.formats.blocks import SlowOutcome
+from icestream.formats.csv import CsvDecoder
+from icestream.formats.ddl import parse_ddl
+from icestream.formats.inference import merge_fields, new_columns
+from icestream.formats.json import JsonDecoder
 from icestream.sources.files.csv import HeaderDecoder, infer_columns
 
 if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoded, Decoder
-    from icestream.decode.blocks import BlockDecoder
+    from icestream.formats.blocks import BlockDecoder
 
 KINDS = (
     *("bigint", "int", "float", "double", "boolean", "string", "date", "time"),

@@ -10,7 +10,7 @@ from tests.fixtures.mirrored_tables import MirroredTable
 from tests.unit.decode.debezium_events import decode, envelope
 
 from icestream.contracts.changes import OP, TOMBSTONE, shape_of
-from icestream.decode.debezium.json import DebeziumJsonDecoder
+from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 TOPICS = ["shop.public.orders", "rerouted"]
 Event = tuple[dict[str, Any], dict[str, Any] | None]

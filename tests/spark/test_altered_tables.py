@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from icestream.decode.json import JsonDecoder
 from icestream.engine.run import RunChoices
 from icestream.engine.runner import PipelineRunner
 from icestream.errors import CheckpointLostError, SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import BatchWritten
 from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedSource

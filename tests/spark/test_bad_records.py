@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.fixtures.power_cut import power_cut_before_rows
 
-from icestream.decode.json import JsonDecoder
 from icestream.errors import BadRecordError
+from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import BatchWritten, RecordsFailed
 from icestream.testing.scripted import ScriptedSource
 

@@ -13,8 +13,8 @@ from tests.spark.test_expectations import steps
 
 from icestream.contracts.options import Options
 from icestream.contracts.transform import Transform
-from icestream.decode.json import JsonDecoder
 from icestream.errors import AttentionError, BadRecordError, CheckpointLostError
+from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import RecordsFailed
 from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedSource

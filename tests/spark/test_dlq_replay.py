@@ -10,10 +10,10 @@ import pytest
 from tests.spark.test_expectations import expectation, steps
 
 from icestream.contracts.decoder import Records
-from icestream.decode.json import JsonDecoder
 from icestream.engine.dead_letters.replay import Replay
 from icestream.engine.dead_letters.table import LetterBox
 from icestream.errors import SupersededError
+from icestream.formats.json import JsonDecoder
 from icestream.sinks.iceberg.ledger import read_marks
 from icestream.tables.lookup import find_table
 from icestream.testing.scripted import ScriptedSource

@@ -11,8 +11,8 @@ from tests.fixtures.power_cut import power_cut_before_rows
 
 from icestream.contracts import registry
 from icestream.contracts.changes import UNSENT
-from icestream.decode.json import JsonDecoder
 from icestream.errors import BadRecordError, SchemaMismatchError, UnmetExpectationError
+from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import BatchWritten, ExpectationUnmet, RecordsFailed
 from icestream.testing.scripted import ScriptedSource
 

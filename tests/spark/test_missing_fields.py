@@ -12,7 +12,7 @@ import pyarrow as pa
 from tests.fixtures.fan_outs import planned
 from tests.fixtures.scripted_orders import mirror, rows
 
-from icestream.decode.json import JsonDecoder
+from icestream.formats.json import JsonDecoder
 from icestream.testing.scripted import ScriptedSource
 from icestream.testing.scripted_changes import ScriptedChanges, changes
 from icestream.transforms.filter import FilterOptions, FilterTransform

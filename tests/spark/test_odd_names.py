@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icestream.decode.json import JsonDecoder
 from icestream.errors import SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.schemas.column_names import DIFFER_IN_CASE
 from icestream.testing.scripted import ScriptedSource
 from icestream.transforms.cast import CastOptions, CastTransform

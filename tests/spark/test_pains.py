@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from icestream.decode.json import JsonDecoder
+from icestream.formats.json import JsonDecoder
 from icestream.plan.plan import Batching
 from icestream.sinks.iceberg.modes.upsert.worker_cache import worker_cache
 from icestream.testing.scripted import ScriptedSource

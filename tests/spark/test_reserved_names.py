@@ -11,8 +11,8 @@ from tests.fixtures.fan_outs import ids, planned
 from tests.fixtures.scripted_orders import mirror
 from tests.fixtures.sink_batches import append
 
-from icestream.decode.json import JsonDecoder
 from icestream.errors import BadRecordError, SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.schemas.column_names import RENAME_RESERVED, RESERVED
 from icestream.testing.scripted import ScriptedSource
 from icestream.testing.scripted_changes import ScriptedChanges, changes

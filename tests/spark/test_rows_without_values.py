@@ -9,8 +9,8 @@ import pytest
 from tests.fixtures.fan_outs import ids, planned, row, scripted, tables
 from tests.spark.test_expectations import steps
 
-from icestream.decode.json import JsonDecoder
 from icestream.errors import BadRecordError, SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import RecordsFailed
 from icestream.testing.scripted import ScriptedSource
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.sink_batches import append, mark
 
-from icestream.decode.json import JsonDecoder
 from icestream.engine.batch import batch as batch_module
 from icestream.errors import BadRecordError, SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedSource
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts import registry
-from icestream.decode.json import JsonDecoder
 from icestream.errors import SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import BatchWritten
 from icestream.plan.plan import Batching
 from icestream.testing.scripted import ScriptedSource

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icestream.contracts import registry
-from icestream.decode.json import JsonDecoder
 from icestream.errors import BadRecordError, SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import BatchWritten, RecordsFailed
 from icestream.testing.scripted import ScriptedSource
 

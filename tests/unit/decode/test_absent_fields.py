@@ -10,10 +10,10 @@ import pyarrow as pa
 from tests.unit.decode.debezium_events import decode, envelope, member, told, with_schema
 
 from icestream.contracts.changes import UNSENT, unsent_names
-from icestream.decode.avro import AvroDecoder
-from icestream.decode.csv import CsvDecoder
-from icestream.decode.debezium.json import DebeziumJsonDecoder
-from icestream.decode.json import JsonDecoder
+from icestream.formats.avro import AvroDecoder
+from icestream.formats.csv import CsvDecoder
+from icestream.formats.debezium.json import DebeziumJsonDecoder
+from icestream.formats.json import JsonDecoder
 
 if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder

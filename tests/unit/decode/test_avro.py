@@ -10,9 +10,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from icestream.decode.avro import AvroDecoder
-from icestream.decode.registry import AvroSchema, Registry, RegistryOptions
 from icestream.errors import BadRecordError
+from icestream.formats.avro import AvroDecoder
+from icestream.formats.schema_registry import AvroSchema, Registry, RegistryOptions
 from icestream.sources.files.avro import read_avro
 from icestream.sources.files.opened import FilePart
 

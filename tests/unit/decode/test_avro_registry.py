@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from icestream.decode import registry as registry_module
-from icestream.decode.avro import AvroDecoder
-from icestream.decode.registry import Registry, RegistryOptions
 from icestream.errors import ConnectorError, PlanError, RefusedError, TransientError
+from icestream.formats import schema_registry as registry_module
+from icestream.formats.avro import AvroDecoder
+from icestream.formats.schema_registry import Registry, RegistryOptions
 from icestream.sources.kafka.options import KafkaOptions
 
 if TYPE_CHECKING:

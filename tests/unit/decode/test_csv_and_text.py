@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.decode.csv import CsvDecoder
-from icestream.decode.ddl import parse_ddl
-from icestream.decode.formats import make_decoder, read_schema
-from icestream.decode.text import BytesDecoder, StringDecoder
 from icestream.errors import PlanError
+from icestream.formats.csv import CsvDecoder
+from icestream.formats.ddl import parse_ddl
+from icestream.formats.lookup import make_decoder, read_schema
+from icestream.formats.text import BytesDecoder, StringDecoder
 from icestream.sources.files.csv import HeaderDecoder, infer_columns
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def test_only_the_cells_of_new_columns_are_inferred(monkeypatch: pytest.MonkeyPa
         inferred.append(cell)
         return pa.int64()
 
-    monkeypatch.setattr("icestream.decode.csv.cell_type", noted)
+    monkeypatch.setattr("icestream.formats.csv.cell_type", noted)
     decoder = HeaderDecoder(",", evolving=True, header=("id", "new", "name"))
     columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

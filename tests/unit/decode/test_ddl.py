@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from icestream.decode.ddl import parse_ddl
 from icestream.errors import PlanError
+from icestream.formats.ddl import parse_ddl
 
 TODO = (
     "\n  Write columns as in Spark SQL, e.g. `id bigint, at timestamp, price decimal(10,2), "

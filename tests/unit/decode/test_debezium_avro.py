@@ -11,9 +11,9 @@ import fastavro
 import pytest
 from tests.unit.decode.debezium_events import decode, told
 
-from icestream.decode.blocks import BadValueError
-from icestream.decode.debezium.avro import DebeziumAvroDecoder
-from icestream.decode.registry import AvroSchema, Registry, RegistryOptions
+from icestream.formats.blocks import BadValueError
+from icestream.formats.debezium.avro import DebeziumAvroDecoder
+from icestream.formats.schema_registry import AvroSchema, Registry, RegistryOptions
 
 KEY, VALUE, HEARTBEAT, ODD = 1, 2, 3, 4
 PRICE = {

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.decode.debezium_events import decode, encoded, envelope, member, told, with_schema
 
 from icestream.contracts.changes import TOMBSTONE, UNSENT
-from icestream.decode.debezium.json import DebeziumJsonDecoder
+from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 ONE, TWO = {"id": 1}, {"id": 2}
 ID, NOTE = member("id", "int64"), member("note", "string")

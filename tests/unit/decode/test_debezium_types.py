@@ -10,7 +10,7 @@ import pytest
 from tests.unit.decode.debezium_events import decode, envelope, member, with_schema
 
 from icestream.contracts.changes import nulled_in
-from icestream.decode.debezium.json import DebeziumJsonDecoder
+from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 MOMENT = datetime(2024, 2, 29, 12, 34, 56, 789012)  # noqa: DTZ001 - a timestamp without a zone
 CLOCK = "12:34:56.789012"

@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from icestream.decode.inference import _LONG, DAY, EMPTY, LOCAL, NULL, TEXT, ZONED, merge
+from icestream.formats.inference import _LONG, DAY, EMPTY, LOCAL, NULL, TEXT, ZONED, merge
 
 FLAT = [
     NULL,

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.decode.ddl import parse_ddl
-from icestream.decode.inference import known_fields, merge_fields
-from icestream.decode.json import JsonDecoder
+from icestream.formats.ddl import parse_ddl
+from icestream.formats.inference import known_fields, merge_fields
+from icestream.formats.json import JsonDecoder
 
 UTC = timezone.utc
 NOON = datetime(2024, 1, 2, 12, 0, 5, tzinfo=UTC)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.decode.blocks import SlowOutcome
-from icestream.decode.csv import CsvDecoder
-from icestream.decode.ddl import parse_ddl
-from icestream.decode.json import JsonDecoder
+from icestream.formats.blocks import SlowOutcome
+from icestream.formats.csv import CsvDecoder
+from icestream.formats.ddl import parse_ddl
+from icestream.formats.json import JsonDecoder
 
 if TYPE_CHECKING:
-    from icestream.decode.blocks import BlockDecoder
+    from icestream.formats.blocks import BlockDecoder
 
 
 def single(number: float) -> float:

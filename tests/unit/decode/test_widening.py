@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.decode.json import JsonDecoder
-from icestream.decode.widening import join_columns, wider_columns, widest
+from icestream.formats.inference import join_columns, wider_columns, widest
+from icestream.formats.json import JsonDecoder
 
 INT, LONG = pa.int32(), pa.int64()
 

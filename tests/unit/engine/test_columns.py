@@ -10,10 +10,10 @@ import pytest
 
 from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
-from icestream.decode.json import JsonDecoder
 from icestream.engine.batch.columns import Columns, RefusedField
 from icestream.engine.state import PipelineState
 from icestream.errors import CorruptStateError, SchemaMismatchError
+from icestream.formats.json import JsonDecoder
 from icestream.plan.plan import Batching, PipelinePlan, Restart
 from icestream.testing.scripted import ScriptedSource
 

@@ -9,11 +9,11 @@ from tests.unit.decode.debezium_events import encoded, envelope
 
 from icestream.contracts.decoder import Records
 from icestream.contracts.source import Split
-from icestream.decode.debezium.json import DebeziumJsonDecoder
 from icestream.engine.batch import changes
 from icestream.engine.batch.changes import ChangeReading
 from icestream.engine.batch.outcome import Outcome
 from icestream.engine.batch.tasks import Report
+from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

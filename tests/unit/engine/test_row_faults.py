@@ -13,12 +13,12 @@ import pytest
 from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Expectation, TaskWriter, WrittenFile
 from icestream.contracts.transform import FAULT, ROW
-from icestream.decode.json import JsonDecoder
 from icestream.engine.batch.tasks import Reading, Report
 from icestream.engine.dead_letters import buffer
 from icestream.engine.dead_letters.buffer import DeadLetters, row_as_json
 from icestream.engine.dead_letters.row_validation import UNMET, RowFaults, row_number
 from icestream.errors import BadRecordError
+from icestream.formats.json import JsonDecoder
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:

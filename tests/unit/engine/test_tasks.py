@@ -12,8 +12,6 @@ import pytest
 from icestream.contracts.decoder import Records
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.decode.inference import new_columns
-from icestream.decode.json import JsonDecoder
 from icestream.engine.batch.columns import RefusedField
 from icestream.engine.batch.outcome import Outcome
 from icestream.engine.batch.tasks import (
@@ -27,6 +25,8 @@ from icestream.engine.batch.tasks import (
 from icestream.engine.dead_letters import buffer
 from icestream.engine.dead_letters.buffer import DeadLetters
 from icestream.errors import BadRecordError, UnreachableError
+from icestream.formats.inference import new_columns
+from icestream.formats.json import JsonDecoder
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:

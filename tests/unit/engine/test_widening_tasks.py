@@ -10,8 +10,8 @@ from tests.unit.engine.test_columns import json_source, splits
 
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.decode.json import JsonDecoder
 from icestream.engine.batch.tasks import ReadAndWrite, Reading
+from icestream.formats.json import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from icestream.decode.debezium.avro import DebeziumAvroDecoder
-from icestream.decode.debezium.json import DebeziumJsonDecoder
-from icestream.decode.json import JsonDecoder
+from icestream.formats.debezium.avro import DebeziumAvroDecoder
+from icestream.formats.debezium.json import DebeziumJsonDecoder
+from icestream.formats.json import JsonDecoder
 from icestream.sources.kafka import KafkaOptions, KafkaSource
 
 

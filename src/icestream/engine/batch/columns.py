@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.contracts.decoder import Records
-from icestream.decode.widening import widest_field
 from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
+from icestream.formats.inference import widest_field
 from icestream.schemas.column_names import TakenNames
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from icestream.contracts.changes import NewShapesError
-from icestream.decode.inference import merge_fields
-from icestream.decode.widening import join_columns
 from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetters
 from icestream.errors import BadRecordError, IcestreamError
+from icestream.formats.inference import join_columns, merge_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,12 +15,18 @@ from icestream.contracts.changes import UNSENT, unsent_names
 from icestream.contracts.decoder import BadRecord, Decoded, Records, bounded
 from icestream.contracts.reports import as_report, shortened
 from icestream.contracts.transform import ROW
-from icestream.decode.exact import cast_exactly
-from icestream.decode.inference import merge_fields, new_columns, unknown_fields
-from icestream.decode.widening import join_columns, wider_columns, widest_field
 from icestream.engine.dead_letters.buffer import LetterBuffer, extra_as_json
 from icestream.engine.dead_letters.row_validation import row_number
 from icestream.errors import IcestreamError
+from icestream.formats.exact import cast_exactly
+from icestream.formats.inference import (
+    join_columns,
+    merge_fields,
+    new_columns,
+    unknown_fields,
+    wider_columns,
+    widest_field,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

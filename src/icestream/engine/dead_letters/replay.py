@@ -21,13 +21,13 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.offset import BatchMark, replay_name
 from icestream.contracts.sink import ManyTables
 from icestream.contracts.source import Source, Split
-from icestream.decode.json import JsonDecoder
 from icestream.engine.batch.batch import write_files
 from icestream.engine.batch.columns import Columns
 from icestream.engine.crash_points import reach
 from icestream.engine.dead_letters.buffer import CONTEXT
 from icestream.engine.dead_letters.row_validation import INDEX_BITS
 from icestream.engine.state import PipelineState
+from icestream.formats.json import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -107,7 +107,7 @@ class DatagenSource(Source[DatagenOptions]):
     def schema(self) -> pa.Schema:
         if self.options.schema_text is None:
             return SHOP_EVENTS
-        from icestream.decode.ddl import parse_ddl
+        from icestream.formats.ddl import parse_ddl
 
         return parse_ddl(self.options.schema_text)
 

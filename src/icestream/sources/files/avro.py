@@ -18,7 +18,7 @@ from icestream.sources.files.opened import unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from icestream.decode.avro_types import AvroFields
+    from icestream.formats.avro_types import AvroFields
     from icestream.sources.files.opened import FilePart
 
 ROWS_A_BLOCK = 20_000
@@ -151,7 +151,7 @@ def _block_extents(file: IO[bytes], name: str) -> Iterator[tuple[int, int, int]]
 
 
 def _reader(file: Any, name: str) -> Any:
-    from icestream.decode.avro_types import reader_arguments
+    from icestream.formats.avro_types import reader_arguments
 
     fastavro = _fastavro()
     try:
@@ -172,7 +172,7 @@ def _fastavro() -> Any:
 
 
 def _fields(reader: Any) -> AvroFields:
-    from icestream.decode.avro_types import AvroFields
+    from icestream.formats.avro_types import AvroFields
 
     return AvroFields(json.loads(reader.metadata["avro.schema"]))
 

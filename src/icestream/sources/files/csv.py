@@ -45,7 +45,7 @@ class HeaderDecoder(Decoder):
         return infer_columns(lines, self._header or (), self._delimiter)
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
-        from icestream.decode.csv import CsvDecoder
+        from icestream.formats.csv import CsvDecoder
 
         if self._header is None:
             bad = tuple((index, HEADER_UNKNOWN) for index in range(len(values)))
@@ -59,7 +59,7 @@ class HeaderDecoder(Decoder):
     def absent_fields(
         self, values: pa.Array, rows: pa.RecordBatch
     ) -> Mapping[str, npt.NDArray[np.bool_]]:
-        from icestream.decode.csv import CsvDecoder
+        from icestream.formats.csv import CsvDecoder
 
         layout = pa.schema([(name, pa.string()) for name in self._header or ()])
         return CsvDecoder(layout, self._delimiter).absent_fields(values, rows)
@@ -95,7 +95,7 @@ def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
 
 def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str) -> pa.Schema:
     """Return the columns that lines show; text where no other type gives every cell back."""
-    from icestream.decode.inference import known_part
+    from icestream.formats.inference import known_part
 
     found = _infer_cells(lines, names, delimiter, set(names))
     return pa.schema([(name, known_part(kind) or pa.string()) for name, kind in found.items()])
@@ -105,8 +105,8 @@ def _infer_cells(
     lines: Sequence[bytes], names: tuple[str, ...], delimiter: str, wanted: set[str]
 ) -> dict[str, pa.DataType]:
     """Return the unresolved types of the wanted columns."""
-    from icestream.decode.csv import cell_type
-    from icestream.decode.inference import NULL, merge
+    from icestream.formats.csv import cell_type
+    from icestream.formats.inference import NULL, merge
 
     places = [(place, name) for place, name in enumerate(names) if name in wanted]
     found = {name: NULL for _, name in places}

@@ -181,7 +181,7 @@ class FilesSource(Source[FilesOptions]):
 
     def decoder(self) -> Decoder | None:
         if self.options.format == "json":
-            from icestream.decode.json import JsonDecoder
+            from icestream.formats.json import JsonDecoder
 
             return JsonDecoder(ignores_new=self.options.schema_text is not None)
         if self.options.format != "csv":
@@ -189,13 +189,13 @@ class FilesSource(Source[FilesOptions]):
         if self.options.options.header:
             evolving = self.options.schema_text is None
             return HeaderDecoder(self.options.options.delimiter, evolving=evolving)
-        from icestream.decode.csv import CsvDecoder
+        from icestream.formats.csv import CsvDecoder
 
         return CsvDecoder(self.schema(), self.options.options.delimiter)
 
     def schema(self) -> pa.Schema | None:
         if self.options.schema_text is not None:
-            from icestream.decode.ddl import parse_ddl
+            from icestream.formats.ddl import parse_ddl
 
             return parse_ddl(self.options.schema_text)
         if self._schema is None and self.options.format in {"parquet", "avro"}:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from icestream.contracts.options import NULL_IS_A_NAME, Options
-from icestream.decode.formats import CHANGES, Format
-from icestream.decode.registry import RegistryOptions
+from icestream.formats.lookup import CHANGES, Format
+from icestream.formats.schema_registry import RegistryOptions
 
 _LOADS_CODE = re.compile(
     r"plugin\.library\.paths|ssl\.engine\..*|ssl\.providers|sasl\.kerberos\.kinit\.cmd"

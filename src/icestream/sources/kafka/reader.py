@@ -10,8 +10,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from icestream.contracts.decoder import Records
-from icestream.decode.formats import CHANGES, RECORD_KEY, RECORD_TOPIC
 from icestream.errors import TransientError
+from icestream.formats.lookup import CHANGES, RECORD_KEY, RECORD_TOPIC
 from icestream.sources.kafka.cluster import build_client
 from icestream.sources.kafka.faults import (
     expired,

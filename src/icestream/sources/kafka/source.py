@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, SourceTraits, Split
-from icestream.decode.formats import CHANGES, make_change_decoder, make_decoder, read_schema
 from icestream.errors import ConnectorError, IcestreamError, SourceChangedError, TransientError
+from icestream.formats.lookup import CHANGES, make_change_decoder, make_decoder, read_schema
 from icestream.sources.kafka import positions
 from icestream.sources.kafka.cluster import Cluster, ListedOffset, Topic
 from icestream.sources.kafka.faults import deleted, expired, truncated, where_is

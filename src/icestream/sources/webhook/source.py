@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, SourceTraits, Split
-from icestream.decode.formats import make_decoder, read_schema
 from icestream.errors import SourceChangedError, TransientError
+from icestream.formats.lookup import make_decoder, read_schema
 from icestream.sources.webhook.options import WebhookOptions
 from icestream.sources.webhook.reader import EXTRA_TYPES, read_slices, splits_of
 from icestream.sources.webhook.segments import loaded, paths_in

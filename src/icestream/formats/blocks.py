@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.contracts.decoder import Decoded, Decoder
-from icestream.decode.inference import merge_fields
-from icestream.decode.widening import join_columns
+from icestream.formats.inference import join_columns, merge_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
 
 NO_VALUE = "no value"
 

@@ -1,8 +1,4 @@
-"""Single JSON values made fit for an Arrow type, or refused with a reason.
-
-This is the slow road for the few records that Arrow's own reader does not take, so it agrees with
-that reader on what each type means, and is more lenient only where nothing is lost.
-"""
+"""Dates and times in text: their shapes, and what they mean."""
 
 from __future__ import annotations
 
@@ -10,19 +6,87 @@ import base64
 import binascii
 import json
 import re
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.decode.exact import rounds_to_double, rounds_to_float
-from icestream.decode.moments import nanos_since_epoch, parse_date, parse_time
+from icestream.formats.exact import rounds_to_double, rounds_to_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Convert = Callable[[Any], Any]
+
+
+TIMESTAMP = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ]((?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.(\d{1,9}))?)?)?)"
+    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
+    re.ASCII,
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.(\d{1,9}))?)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def nanos_since_epoch(text: str) -> int:
+    """Return the nanoseconds from 1970 to a timestamp; one without a zone is taken for UTC.
+
+    Raises:
+        ValueError: the text is not a timestamp.
+    """
+    found = TIMESTAMP.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    day, clock, fraction, zone = found.groups()
+    try:
+        seconds = (clock or "00").partition(".")[0]
+        moment = datetime.fromisoformat(f"{day}T{seconds}+00:00") - _offset(zone)
+    except OverflowError as exc:
+        raise ValueError(text) from exc
+    whole = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    return whole + int((fraction or "").ljust(9, "0"))
+
+
+def micros_since_epoch(text: str) -> int:
+    """Return the microseconds from 1970 to a timestamp; one without a zone is taken for UTC.
+
+    Raises:
+        ValueError: the text is not a timestamp, or has a fraction of a microsecond.
+    """
+    micros, left = divmod(nanos_since_epoch(text), 1000)
+    if left:
+        raise ValueError(text)
+    return micros
+
+
+def parse_date(text: str) -> date:
+    """Return the day that `YYYY-MM-DD` names, else raise ValueError."""
+    if _DATE.fullmatch(text) is None:
+        raise ValueError(text)
+    return date.fromisoformat(text)
+
+
+def parse_time(text: str) -> time:
+    """Return the time of day that `HH:MM[:SS[.ffffff]]` names, else raise ValueError."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    micros, left = divmod(int((found[2] or "").ljust(9, "0")), 1000)
+    if left:
+        raise ValueError(text)
+    return time.fromisoformat(text.partition(".")[0]).replace(microsecond=micros)
+
+
+def _offset(zone: str | None) -> timedelta:
+    if zone is None or zone == "Z":
+        return timedelta()
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return -size if zone[0] == "-" else size
+
 
 _SHOWN = 60
 # A number as JSON writes it. `007`, `+7`, `1_000` and ` 7` are no numbers but texts.

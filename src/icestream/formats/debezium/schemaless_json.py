@@ -11,26 +11,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.decode.blocks import BadValueError
-from icestream.decode.debezium import names
-from icestream.decode.debezium.flat import flat_lot, row_columns
-from icestream.decode.debezium.lot import Lot
-from icestream.decode.exact import doubles_are_exact, doubles_in
-from icestream.decode.inference import NULL, infer_type, known_part, merge
-from icestream.decode.json import JsonDecoder
-from icestream.decode.json_text import ENDLESS, joined, parse_object, read_text
-from icestream.decode.values import MisfitError, converter
+from icestream.formats.blocks import BadValueError
+from icestream.formats.debezium import event_batch
+from icestream.formats.debezium.event_batch import Lot, flat_lot, row_columns
+from icestream.formats.exact import doubles_are_exact, doubles_in
+from icestream.formats.inference import NULL, infer_type, known_part, merge
+from icestream.formats.json import ENDLESS, JsonDecoder, joined, parse_object, read_text
+from icestream.formats.values import MisfitError, converter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-    from icestream.decode.debezium.assembly import Keys
+    from icestream.formats.debezium.assembly import Keys
 
     Bad = list[tuple[int, str]]
 
-_ENVELOPE = pa.schema([("op", pa.string()), ("source", names.SOURCE)])
+
+_ENVELOPE = pa.schema([("op", pa.string()), ("source", event_batch.SOURCE)])
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity"}
 _NUMBERS = (pa.int64(), pa.float64())
 
@@ -60,7 +59,7 @@ def _read_fast(places: np.ndarray[Any, Any], values: pa.Array, keys: Keys) -> li
         return _fast_envelopes(places, values, keys, table)
     if {"op", "source"} <= set(table.schema.names):
         return None  # some of them may be envelopes
-    if names.is_aside(set(table.schema.names), set(keys.names(int(places[0])))):
+    if event_batch.is_aside(set(table.schema.names), set(keys.names(int(places[0])))):
         return []
     rows = table.to_struct_array().combine_chunks()
     kind = _row_type(rows.type)
@@ -74,7 +73,7 @@ def _fast_envelopes(
     strays = pc.any(pc.is_null(source.field("table"))).as_py()
     if strays or not {"before", "after"} & set(table.schema.names):
         return None
-    tables, which = names.tables_of(source)
+    tables, which = event_batch.tables_of(source)
     if len(tables) == 1:
         return _envelopes(places, table)
     # Each table has its own columns.
@@ -196,7 +195,7 @@ def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[li
             continue
         if is_envelope(record):
             envelopes.append((place, record))
-        elif not names.is_aside(set(record), set(keys.names(place))):
+        elif not event_batch.is_aside(set(record), set(keys.names(place))):
             rows.append((place, record))
     lots = [_slow_lot(each, bad) for each in _by_table(envelopes)]
     if rows:
@@ -218,7 +217,7 @@ def _by_table(
 
 def _slow_lot(envelopes: list[tuple[int, dict[str, Any]]], bad: Bad) -> Lot:
     kind = _found_type([one.get(part) for _, one in envelopes for part in ("before", "after")])
-    parts = [("before", kind), ("after", kind), ("source", names.SOURCE), ("op", pa.string())]
+    parts = [("before", kind), ("after", kind), ("source", event_batch.SOURCE), ("op", pa.string())]
     at, (before, after, source, ops) = _fitted_rows(envelopes, parts, bad)
     columns = row_columns({part.name: part.type for part in kind})
     return Lot(at, ops, before, after, source, columns)

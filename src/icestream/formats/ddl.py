@@ -11,6 +11,7 @@ from icestream.errors import PlanError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+
 _TODO = (
     "Write columns as in Spark SQL, e.g. `id bigint, at timestamp, price decimal(10,2), "
     "tags array<string>, who struct<name:string>`."

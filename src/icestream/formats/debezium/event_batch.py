@@ -1,7 +1,8 @@
-"""Records of one schema as columns, and the changes that they are."""
+"""What a record is of: its table, by its source or its topic."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -10,20 +11,102 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.contracts.changes import EMPTY, OP, UNSENT, unsent_names
-from icestream.decode.debezium import names
-from icestream.decode.debezium.faults import OddValueError
+from icestream.formats.debezium.types import Column, shown
+from icestream.formats.debezium.values import OddValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy.typing as npt
 
-    from icestream.decode.debezium.types import Column
-    from icestream.decode.debezium.unsent import Placeholder
+    from icestream.formats.debezium.assembly import Placeholder
+    from icestream.formats.debezium.types import Column
 
+    Table = tuple[str, ...]
     Flags = npt.NDArray[np.bool_]
     Ints = npt.NDArray[np.int64]
     Bad = list[tuple[int, str]]
+
+
+# The parts of a record's `source` that name its table.
+SOURCE = pa.struct([("db", pa.string()), ("schema", pa.string()), ("table", pa.string())])
+
+_TRANSACTION = {"status", "id", "event_count", "data_collections"}
+_SCHEMA_CHANGE = {"source", "databaseName", "ddl", "tableChanges"}
+_MESSAGE_FIELDS = {"op", "source", "message"}
+
+
+def of_topic(topic: str) -> Table:
+    """Return the table that a topic is named after: `prefix.schema.table`."""
+    return tuple(topic.split(".")[-2:])
+
+
+def of_tombstones(topic: str, tables: Collection[Table]) -> Table | None:
+    """Return the table that tombstones of a topic are of; None if nothing tells.
+
+    Changes name their table and tombstones don't, so the topic must be of one table alone, and
+    named after it.
+
+    Args:
+        topic: its name.
+        tables: those whose changes came by the topic.
+    """
+    if not tables:
+        return of_topic(topic)
+    if len(tables) > 1:
+        return None
+    (only,) = tables
+    # Debezium replaces what a topic can't have in its name.
+    name = re.sub(r"[^\w.-]", "_", only[-1], flags=re.ASCII)
+    return only if f".{topic}".endswith(f".{name}") else None
+
+
+def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
+    """Return the tables that rows are of, and which of them each row is of.
+
+    MySQL and MariaDB have no schemas beneath a database, so there the database is the first name.
+    """
+    outer, table = _outer(source), source.field("table")
+    one, other = outer.dictionary_encode(), table.dictionary_encode()
+    if len(one.dictionary) == 1 and len(other.dictionary) == 1:
+        only = (one.dictionary[0].as_py(), other.dictionary[0].as_py())
+        return [only], np.zeros(len(source), np.int64)
+    pairs = list(zip(outer.to_pylist(), table.to_pylist(), strict=True))
+    tables: list[Table] = list(dict.fromkeys(pairs))
+    numbers: dict[Table, int] = {pair: number for number, pair in enumerate(tables)}
+    return tables, np.array([numbers[pair] for pair in pairs], np.int64)
+
+
+def are_named(source: pa.Array) -> npt.NDArray[np.bool_]:
+    """Tell which rows name their table in full."""
+    full = pc.and_(
+        pc.not_equal(_outer(source), ""), pc.not_equal(source.field("table"), "")
+    ).fill_null(False)
+    flags: npt.NDArray[np.bool_] = full.to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _outer(source: pa.Array) -> pa.Array:
+    """Return the schema of each row's table, or its database where that has no schemas."""
+    db, schema = source.field("db"), source.field("schema")
+    # An empty text is no schema, as null is none.
+    return pc.coalesce(pc.if_else(pc.equal(schema, ""), pa.scalar(None, pa.string()), schema), db)
+
+
+def is_aside(fields: set[str], key: set[str]) -> bool:
+    """Tell whether fields are of a record that tells of the connector itself, not of rows.
+
+    Args:
+        fields: of the value.
+        key: fields of the record's key.
+    """
+    return (
+        (fields <= {"ts_ms", "ts_us", "ts_ns"} and key == {"serverName"})
+        or (fields >= _TRANSACTION and key == {"id"} and len(fields) <= len(_TRANSACTION) + 3)
+        or fields >= _SCHEMA_CHANGE
+        or (fields >= _MESSAGE_FIELDS and "after" not in fields)
+    )
+
 
 Unrepresentable = Literal["fail", "null"]
 
@@ -91,8 +174,8 @@ class Part:
 
 
 def parts_of(
-    lot: Lot, topic: names.Table, placeholder: Placeholder, unrepresentable: Unrepresentable
-) -> tuple[dict[names.Table, Part], Bad]:
+    lot: Lot, topic: Table, placeholder: Placeholder, unrepresentable: Unrepresentable
+) -> tuple[dict[Table, Part], Bad]:
     """Return the changes of each table, and the records that are none.
 
     Raises:
@@ -100,7 +183,7 @@ def parts_of(
     """
     if not lot.columns and not _flags(pc.equal(lot.ops, EMPTY)).all():
         raise OddValueError({}, "a row: it has no columns")
-    nameless = np.zeros(0, bool) if lot.source is None else ~names.are_named(lot.source)
+    nameless = np.zeros(0, bool) if lot.source is None else ~are_named(lot.source)
     without_table = [(int(lot.places[at]), NO_TABLE) for at in np.flatnonzero(nameless)]
     lot, removed, bad = _sorted_out(lot.where(~nameless) if without_table else lot)
     bad += without_table
@@ -108,7 +191,7 @@ def parts_of(
     if is_bad.any():
         rows, lot = rows.filter(pa.array(~is_bad)), lot.where(~is_bad)
     ours, gone = _by_table(lot, topic), _by_table(removed, topic)
-    parts: dict[names.Table, Part] = {}
+    parts: dict[Table, Part] = {}
     for table in dict.fromkeys([*ours, *gone]):
         at = ours.get(table, np.empty(0, np.int64))
         held = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
@@ -117,12 +200,12 @@ def parts_of(
     return parts, bad
 
 
-def _by_table(lot: Lot, topic: names.Table) -> dict[names.Table, Ints]:
+def _by_table(lot: Lot, topic: Table) -> dict[Table, Ints]:
     if not len(lot.places):
         return {}
     if lot.source is None:
         return {topic: np.arange(len(lot.places))}
-    tables, which = names.tables_of(lot.source)
+    tables, which = tables_of(lot.source)
     return {table: np.flatnonzero(which == number) for number, table in enumerate(tables)}
 
 
@@ -261,3 +344,40 @@ def _refuse_new(lot: Lot, missing: dict[str, Flags], is_bad: Flags, bad: Bad) ->
             )
             bad.append((int(lot.places[at]), reason))
             is_bad[at] = True
+
+
+_OP, _DELETED = "__op", "__deleted"
+HIDDEN_FIELDS = frozenset({_OP, _DELETED})
+
+
+def flat_lot(places: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[Column, ...]) -> Lot:
+    """Return records that are rows as a lot.
+
+    Args:
+        places: which records they are.
+        rows: a struct of `columns` as they are written.
+        columns: of a record: those of the table, `__op` and `__deleted` if they were asked for.
+
+    Raises:
+        OddValueError: no column is of the table.
+    """
+    held = dict(zip([column.name for column in columns], rows.flatten(), strict=True))
+    ops = pa.array(["u"] * len(rows), pa.string())
+    if _OP in held:
+        ops = pc.coalesce(held[_OP].cast(pa.string()), ops)
+    if _DELETED in held:
+        is_gone = pc.equal(held[_DELETED].cast(pa.string()), "true")
+        ops = pc.if_else(pc.fill_null(is_gone, False), DELETE, ops)
+    kept = tuple(column for column in columns if column.name not in HIDDEN_FIELDS)
+    if not kept:
+        raise OddValueError({}, "a row: it has no columns")
+    own = pa.StructArray.from_arrays(
+        [held[column.name] for column in kept],
+        fields=[pa.field(column.name, column.written) for column in kept],
+    )
+    return Lot(places, ops, own, own, None, kept)
+
+
+def row_columns(fields: Mapping[str, pa.DataType]) -> tuple[Column, ...]:
+    """Return columns of fields without a schema."""
+    return shown(pa.field(name, kind) for name, kind in fields.items())

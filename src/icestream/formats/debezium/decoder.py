@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.changes import ChangeDecoder, DecodedChanges
-from icestream.decode.debezium import names
-from icestream.decode.debezium.assembly import Assembly, Key, Keys
-from icestream.decode.debezium.lot import DELETE, parts_of
-from icestream.decode.debezium.unsent import PLACEHOLDER, Placeholder
-from icestream.decode.formats import RECORD_KEY, RECORD_TOPIC
+from icestream.formats.debezium import event_batch
+from icestream.formats.debezium.assembly import PLACEHOLDER, Assembly, Key, Keys, Placeholder
+from icestream.formats.debezium.event_batch import DELETE, parts_of
+from icestream.formats.lookup import RECORD_KEY, RECORD_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icestream.contracts.decoder import Records
-    from icestream.decode.debezium.lot import Lot, Part, Unrepresentable
+    from icestream.formats.debezium.event_batch import Lot, Part, Unrepresentable
 
     Bad = list[tuple[int, str]]
+
 
 HOSTILE = (
     pa.ArrowException, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError,
@@ -48,8 +48,8 @@ class DebeziumDecoder(ChangeDecoder):
     ) -> None:
         self.placeholder = placeholder
         self.unrepresentable = unrepresentable
-        self._known: dict[names.Table, tuple[str, ...]] = {}
-        self._tables: dict[str, set[names.Table]] = {}  # by topic
+        self._known: dict[event_batch.Table, tuple[str, ...]] = {}
+        self._tables: dict[str, set[event_batch.Table]] = {}  # by topic
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}, "_tables": {}}
@@ -110,9 +110,9 @@ class DebeziumDecoder(ChangeDecoder):
         self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
     ) -> DecodedChanges:
         keys = Keys(raw_keys, self.read_key)
-        placeholder, named = Placeholder(self.placeholder), names.of_topic(topic)
+        placeholder, named = Placeholder(self.placeholder), event_batch.of_topic(topic)
         lots, bad = self.read_lots(values, keys)
-        parts: dict[names.Table, list[Part]] = {}
+        parts: dict[event_batch.Table, list[Part]] = {}
         for each in lots:
             lot = (
                 replace(each, absent=self.absent_fields(values, each))
@@ -125,7 +125,7 @@ class DebeziumDecoder(ChangeDecoder):
                 parts.setdefault(table, []).append(part)
         tables = self._tables.setdefault(topic, set())
         tables.update(parts)
-        alone, owner = _tombstones(values, keys, parts), names.of_tombstones(topic, tables)
+        alone, owner = _tombstones(values, keys, parts), event_batch.of_tombstones(topic, tables)
         ignored = {topic: len(alone)} if alone and owner is None else {}
         if owner is None:
             alone = []
@@ -139,7 +139,7 @@ class DebeziumDecoder(ChangeDecoder):
 
 
 def _tombstones(
-    values: Sequence[bytes | None], keys: Keys, parts: Mapping[names.Table, Sequence[Part]]
+    values: Sequence[bytes | None], keys: Keys, parts: Mapping[event_batch.Table, Sequence[Part]]
 ) -> list[int]:
     """Return the records without a value that may delete a row.
 
@@ -159,7 +159,7 @@ def _tombstones(
     ]
 
 
-def _deleted(parts: Mapping[names.Table, Sequence[Part]]) -> set[int]:
+def _deleted(parts: Mapping[event_batch.Table, Sequence[Part]]) -> set[int]:
     deleted: set[int] = set()
     for part in (part for each in parts.values() for part in each):
         deleted.update(part.removed.tolist())

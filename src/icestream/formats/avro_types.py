@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.decode.values import json_text
 from icestream.errors import PlanError
+from icestream.formats.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Adapt = Callable[[Any], Any] | None
+
 
 _MOST_DIGITS = 38
 _PLAIN = {

@@ -1,24 +1,115 @@
-"""Columns as Debezium writes them, and as they are in a table."""
+"""Kafka Connect's schemas, which tell what Debezium's values mean."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.decode.debezium import moments, numbers
-from icestream.decode.debezium.faults import OddValueError, from_base64
+from icestream.formats.debezium import values
+from icestream.formats.debezium.values import OddValueError, from_base64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from icestream.decode.debezium.connect import ConnectType
+    from collections.abc import Callable, Iterable, Mapping
 
     Convert = Callable[[pa.Array], pa.Array]
+
+
+_ENVELOPE = {"op", "source", "after"}
+# Records beside those of tables: they say nothing about rows.
+_ASIDE = (".Heartbeat", ".TransactionMetadataValue", ".SchemaChangeValue", ".MessageValue")
+
+
+@dataclass(frozen=True)
+class ConnectType:
+    """A type of Kafka Connect.
+
+    Attributes:
+        kind: how a value is written: `int64`, `string`, `bytes`, `struct`, ...
+        name: what the value means, such as `io.debezium.time.Date`; empty for no more than `kind`.
+        parameters: what `name` needs besides, such as a scale.
+        members: of a struct, by name.
+        inner: of an array its elements, of a map its values.
+    """
+
+    kind: str
+    name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, ConnectType] = field(default_factory=dict)
+    inner: ConnectType | None = None
+
+    @property
+    def is_envelope(self) -> bool:
+        """Whether values are changes, with the row before and after."""
+        return self.name.endswith(".Envelope") or self.members.keys() >= _ENVELOPE
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether values tell of the connector itself, not of rows."""
+        return self.name.startswith("io.debezium.connector.") and self.name.endswith(_ASIDE)
+
+
+def from_json(schema: Any) -> ConnectType:
+    """Return the type that the `schema` part of a JSON record describes.
+
+    Raises:
+        ValueError: it is no schema.
+    """
+    if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
+        raise ValueError("it has a part without a type")
+    members = {}
+    for member in schema.get("fields") or ():
+        members[str(member.get("field"))] = from_json(member)
+    inner = schema.get("items") or schema.get("values")
+    return ConnectType(
+        kind=schema["type"],
+        name=str(schema.get("name") or ""),
+        parameters=dict(schema.get("parameters") or {}),
+        members=members,
+        inner=None if inner is None else from_json(inner),
+    )
+
+
+_AVRO_KINDS = {"int": "int32", "long": "int64", "enum": "string", "fixed": "bytes"}
+
+
+def from_avro(schema: Any, named: Mapping[str, Any]) -> ConnectType:
+    """Return the type that a parsed Avro schema describes.
+
+    Args:
+        schema: as fastavro parses it, with full names.
+        named: the types that are referred to by name.
+
+    Raises:
+        ValueError: it is a type that no connector writes.
+    """
+    if isinstance(schema, list):
+        branches = [branch for branch in schema if branch != "null"]
+        if len(branches) != 1:
+            raise ValueError("it has a union of several types")
+        return from_avro(branches[0], named)
+    if isinstance(schema, str):
+        known = named.get(schema)
+        plain = ConnectType(_AVRO_KINDS.get(schema, schema))
+        return plain if known is None else from_avro(known, named)
+    kind = schema["type"]
+    return from_avro(kind, named) if isinstance(kind, (dict, list)) else _from_part(schema, named)
+
+
+def _from_part(schema: Any, named: Mapping[str, Any]) -> ConnectType:
+    kind, name = schema["type"], str(schema.get("connect.name") or "")
+    told = schema.get("connect.parameters") or {}
+    if kind == "record":
+        members = {part["name"]: from_avro(part["type"], named) for part in schema["fields"]}
+        return ConnectType("struct", name or schema["name"], told, members)
+    inner = schema.get("items") or schema.get("values")
+    if inner is not None:
+        return ConnectType(kind, name, told, inner=from_avro(inner, named))
+    return ConnectType(_AVRO_KINDS.get(kind, kind), name, told)
 
 
 def _uuids(array: pa.Array) -> pa.Array:
@@ -48,20 +139,20 @@ _WRITTEN = {
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _ANY_SCALE = "io.debezium.data.VariableScaleDecimal"
 _NAMED: dict[str, tuple[pa.DataType, Convert]] = {
-    "io.debezium.time.Date": (pa.date32(), moments.days),
-    "io.debezium.time.Time": (pa.string(), moments.millis_of_day),
-    "io.debezium.time.MicroTime": (pa.string(), moments.micros_of_day),
-    "io.debezium.time.NanoTime": (pa.string(), moments.nanos_of_day),
-    "io.debezium.time.Timestamp": (pa.timestamp("us"), moments.millis),
-    "io.debezium.time.MicroTimestamp": (pa.timestamp("us"), moments.micros),
-    "io.debezium.time.NanoTimestamp": (pa.timestamp("us"), moments.nanos),
-    "io.debezium.time.ZonedTimestamp": (pa.timestamp("us", tz="UTC"), moments.zoned),
-    "io.debezium.time.IsoDate": (pa.date32(), moments.iso_days),
-    "io.debezium.time.IsoTime": (pa.string(), moments.iso_times),
-    "io.debezium.time.IsoTimestamp": (pa.timestamp("us"), moments.iso_moments),
-    "org.apache.kafka.connect.data.Date": (pa.date32(), moments.days),
-    "org.apache.kafka.connect.data.Time": (pa.string(), moments.millis_of_day),
-    "org.apache.kafka.connect.data.Timestamp": (pa.timestamp("us"), moments.millis),
+    "io.debezium.time.Date": (pa.date32(), values.days),
+    "io.debezium.time.Time": (pa.string(), values.millis_of_day),
+    "io.debezium.time.MicroTime": (pa.string(), values.micros_of_day),
+    "io.debezium.time.NanoTime": (pa.string(), values.nanos_of_day),
+    "io.debezium.time.Timestamp": (pa.timestamp("us"), values.millis),
+    "io.debezium.time.MicroTimestamp": (pa.timestamp("us"), values.micros),
+    "io.debezium.time.NanoTimestamp": (pa.timestamp("us"), values.nanos),
+    "io.debezium.time.ZonedTimestamp": (pa.timestamp("us", tz="UTC"), values.zoned),
+    "io.debezium.time.IsoDate": (pa.date32(), values.iso_days),
+    "io.debezium.time.IsoTime": (pa.string(), values.iso_times),
+    "io.debezium.time.IsoTimestamp": (pa.timestamp("us"), values.iso_moments),
+    "org.apache.kafka.connect.data.Date": (pa.date32(), values.days),
+    "org.apache.kafka.connect.data.Time": (pa.string(), values.millis_of_day),
+    "org.apache.kafka.connect.data.Timestamp": (pa.timestamp("us"), values.millis),
     "io.debezium.data.Uuid": (pa.uuid(), _uuids),
 }
 
@@ -128,9 +219,9 @@ def _meaning(
     if told.name in _NAMED:
         return _NAMED[told.name]
     if told.name == _DECIMAL:
-        return numbers.decimals(told.parameters, is_text=is_text)
+        return values.decimals(told.parameters, is_text=is_text)
     if told.name == _ANY_SCALE:
-        return pa.string(), numbers.any_scale(is_text=is_text)
+        return pa.string(), values.any_scale(is_text=is_text)
     if told.kind in ("array", "map", "struct"):
         return _nested(told, written, is_text=is_text)
     return (pa.binary(), _bytes) if told.kind == "bytes" and is_text else (written, None)
@@ -208,5 +299,5 @@ def _shown(field: pa.Field) -> Column:
     if pa.types.is_struct(field.type) and set(field.type.names) == {"scale", "value"}:
         kinds = (field.type.field("scale").type, field.type.field("value").type)
         if kinds == (pa.int64(), pa.string()):
-            return Column(field.name, field.type, pa.string(), numbers.any_scale(is_text=True))
+            return Column(field.name, field.type, pa.string(), values.any_scale(is_text=True))
     return Column(field.name, field.type, field.type)

@@ -11,6 +11,7 @@ from icestream.contracts.decoder import Decoded, Decoder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
 COLUMN = "value"
 
 

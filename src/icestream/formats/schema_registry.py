@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field, SecretStr
 
 from icestream.contracts.options import HttpAddress, Options
-from icestream.decode.blocks import BadValueError
 from icestream.errors import (
     ConnectorError,
     PlanError,
@@ -18,11 +17,13 @@ from icestream.errors import (
     TransientError,
     UnreachableError,
 )
+from icestream.formats.blocks import BadValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
 
 _NOT_FOUND = 404
 _TOO_MANY_REQUESTS = 429

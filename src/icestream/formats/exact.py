@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
     Ints = npt.NDArray[np.int64]
 
+
 _EXACT_DOUBLES = 2.0**53
 # Every text of at most 15 digits keeps its value in a double of this size.
 _TINY = 1e-290

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from icestream.decode.ddl import parse_ddl
 from icestream.errors import PlanError
+from icestream.formats.ddl import parse_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder
-    from icestream.decode.registry import RegistryOptions
+    from icestream.formats.schema_registry import RegistryOptions
+
 
 Format: TypeAlias = Literal[
     "json", "avro", "debezium-json", "debezium-avro", "csv", "string", "bytes"
@@ -66,7 +67,7 @@ def read_schema(text: str) -> GivenSchema:
 
 
 def _avro_columns(schema: Any) -> pa.Schema:
-    from icestream.decode.avro_types import AvroFields
+    from icestream.formats.avro_types import AvroFields
 
     try:
         return AvroFields(schema).columns
@@ -93,11 +94,11 @@ def make_decoder(
         PlanError: the format needs a schema and none is given, or gives changes, not rows.
     """
     if name == "json":
-        from icestream.decode.json import JsonDecoder
+        from icestream.formats.json import JsonDecoder
 
         return JsonDecoder(ignores_new=schema is not None)
     if name in ("string", "bytes"):
-        from icestream.decode.text import BytesDecoder, StringDecoder
+        from icestream.formats.text import BytesDecoder, StringDecoder
 
         return StringDecoder() if name == "string" else BytesDecoder()
     if name == "csv":
@@ -126,13 +127,13 @@ def make_change_decoder(
         PlanError: the format needs a registry and none is given.
     """
     if name == "debezium-json":
-        from icestream.decode.debezium.json import DebeziumJsonDecoder
+        from icestream.formats.debezium.json import DebeziumJsonDecoder
 
         return DebeziumJsonDecoder(placeholder, unrepresentable=unrepresentable)
     if name != "debezium-avro":
         return None
-    from icestream.decode.debezium.avro import DebeziumAvroDecoder
-    from icestream.decode.registry import Registry
+    from icestream.formats.debezium.avro import DebeziumAvroDecoder
+    from icestream.formats.schema_registry import Registry
 
     if registry is None:
         raise PlanError(
@@ -143,7 +144,7 @@ def make_change_decoder(
 
 
 def _csv(schema: GivenSchema | None) -> Decoder:
-    from icestream.decode.csv import CsvDecoder
+    from icestream.formats.csv import CsvDecoder
 
     if schema is None:
         raise PlanError(
@@ -156,8 +157,8 @@ def _csv(schema: GivenSchema | None) -> Decoder:
 def _avro(
     schema: GivenSchema | None, registry: RegistryOptions | None, subjects: tuple[str, ...]
 ) -> Decoder:
-    from icestream.decode.avro import AvroDecoder
-    from icestream.decode.registry import Registry
+    from icestream.formats.avro import AvroDecoder
+    from icestream.formats.schema_registry import Registry
 
     if registry is not None:
         return AvroDecoder(None, Registry(registry), subjects)

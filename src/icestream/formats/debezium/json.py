@@ -10,27 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.decode.blocks import BadValueError
-from icestream.decode.debezium import bare, names
-from icestream.decode.debezium.assembly import Key
-from icestream.decode.debezium.connect import ConnectType, from_json
-from icestream.decode.debezium.decoder import DebeziumDecoder
-from icestream.decode.debezium.flat import HIDDEN_FIELDS, flat_lot, row_columns
-from icestream.decode.debezium.lot import Lot
-from icestream.decode.debezium.numbers import as_bytes
-from icestream.decode.debezium.types import Column, columns_of
-from icestream.decode.debezium.unsent import PLACEHOLDER
-from icestream.decode.inference import infer_fields
-from icestream.decode.json import JsonDecoder
-from icestream.decode.json_text import parse_object
+from icestream.formats.blocks import BadValueError
+from icestream.formats.debezium import event_batch, schemaless_json
+from icestream.formats.debezium.assembly import PLACEHOLDER, Key
+from icestream.formats.debezium.decoder import DebeziumDecoder
+from icestream.formats.debezium.event_batch import HIDDEN_FIELDS, Lot, flat_lot, row_columns
+from icestream.formats.debezium.types import Column, ConnectType, columns_of, from_json
+from icestream.formats.debezium.values import as_bytes
+from icestream.formats.inference import infer_fields
+from icestream.formats.json import JsonDecoder, parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.decode.debezium.assembly import Keys
-    from icestream.decode.debezium.lot import Unrepresentable
+    from icestream.formats.debezium.assembly import Keys
+    from icestream.formats.debezium.event_batch import Unrepresentable
 
     Bad = list[tuple[int, str]]
+
 
 _SCHEMA = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
@@ -72,7 +69,7 @@ class Headed:
         if self.is_envelope:
             kind = pa.struct(written)
             columns = [("before", kind), ("after", kind), ("op", pa.string())]
-            columns.append(("source", names.SOURCE))
+            columns.append(("source", event_batch.SOURCE))
         self._decoder = _Payloads(self.columns, is_envelope=self.is_envelope)
         self._written = pa.schema(columns)
 
@@ -175,7 +172,7 @@ class DebeziumJsonDecoder(DebeziumDecoder):
             bad += faults
             lots += [] if lot is None else [lot]
         if plain[0]:
-            found, faults = bare.read(*plain, keys)
+            found, faults = schemaless_json.read(*plain, keys)
             lots += found
             bad += faults
         return lots, bad
@@ -222,7 +219,7 @@ class DebeziumJsonDecoder(DebeziumDecoder):
                 return Key(told, columns_of(from_json(schema), is_text=True))
             except (ValueError, AttributeError) as exc:
                 raise BadValueError(f"the key's schema can't be read: {exc}") from None
-        fields = bare.without_moments(infer_fields([told]))
+        fields = schemaless_json.without_moments(infer_fields([told]))
         return Key(told, row_columns(fields))
 
 
@@ -230,7 +227,7 @@ def _row_of(record: dict[str, Any]) -> dict[str, Any] | None:
     """Return the row that a change event brings; None if it brings none."""
     if record.keys() == {"schema", "payload"}:
         record = record["payload"]
-    row = record.get("after") if bare.is_envelope(record) else record
+    row = record.get("after") if schemaless_json.is_envelope(record) else record
     return row if isinstance(row, dict) else None
 
 

@@ -14,18 +14,18 @@ from fastavro import _read_py as plain_reader
 from fastavro.schema import SchemaParseException
 
 from icestream.contracts.decoder import Decoded, Decoder
-from icestream.decode.avro_types import AvroFields, reader_arguments
-from icestream.decode.blocks import NO_VALUE, BadValueError, empty_rows
-from icestream.decode.exact import cast_exactly
-from icestream.decode.inference import merge_fields, unknown_fields
-from icestream.decode.values import MisfitError, type_name
-from icestream.decode.widening import join_columns, wider_columns
 from icestream.errors import IcestreamError
+from icestream.formats.avro_types import AvroFields, reader_arguments
+from icestream.formats.blocks import NO_VALUE, BadValueError, empty_rows
+from icestream.formats.exact import cast_exactly
+from icestream.formats.inference import join_columns, merge_fields, unknown_fields, wider_columns
+from icestream.formats.values import MisfitError, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from icestream.decode.registry import Registry
+    from icestream.formats.schema_registry import Registry
+
 
 _HEADER = struct.Struct(">bI")
 HEADER_SIZE = _HEADER.size

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
-from icestream.decode.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
-from icestream.decode.exact import cast_decimals, floats_fit, rounds_to_double, texts_fit_doubles
-from icestream.decode.inference import EMPTY, infer_type
-from icestream.decode.json import is_in_calendar
-from icestream.decode.moments import parse_time
-from icestream.decode.values import NUMBER, MisfitError, converter, type_name
+from icestream.formats.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
+from icestream.formats.exact import cast_decimals, floats_fit, rounds_to_double, texts_fit_doubles
+from icestream.formats.inference import EMPTY, infer_type
+from icestream.formats.json import is_in_calendar
+from icestream.formats.values import NUMBER, MisfitError, converter, parse_time, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
 
 _CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")

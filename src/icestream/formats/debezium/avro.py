@@ -8,23 +8,20 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from icestream.decode.avro import SCHEMA_FAULTS, read_record, schema_id_of
-from icestream.decode.blocks import BadValueError
-from icestream.decode.debezium import names
-from icestream.decode.debezium.assembly import Key
-from icestream.decode.debezium.connect import ConnectType, from_avro
-from icestream.decode.debezium.decoder import DebeziumDecoder
-from icestream.decode.debezium.flat import flat_lot
-from icestream.decode.debezium.lot import Lot
-from icestream.decode.debezium.types import columns_of
-from icestream.decode.debezium.unsent import PLACEHOLDER
+from icestream.formats.avro import SCHEMA_FAULTS, read_record, schema_id_of
+from icestream.formats.blocks import BadValueError
+from icestream.formats.debezium import event_batch
+from icestream.formats.debezium.assembly import PLACEHOLDER, Key
+from icestream.formats.debezium.decoder import DebeziumDecoder
+from icestream.formats.debezium.event_batch import Lot, flat_lot
+from icestream.formats.debezium.types import ConnectType, columns_of, from_avro
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.decode.debezium.assembly import Keys
-    from icestream.decode.debezium.lot import Unrepresentable
-    from icestream.decode.registry import Registry
+    from icestream.formats.debezium.assembly import Keys
+    from icestream.formats.debezium.event_batch import Unrepresentable
+    from icestream.formats.schema_registry import Registry
 
     Bad = list[tuple[int, str]]
 
@@ -63,7 +60,7 @@ class _Writer:
             pa.array([record["op"] for record in records], pa.string()),
             pa.array([record["before"] for record in records], self.row),
             pa.array([record["after"] for record in records], self.row),
-            pa.array([record["source"] for record in records], names.SOURCE),
+            pa.array([record["source"] for record in records], event_batch.SOURCE),
             self.columns,
         )
 

@@ -1,0 +1,1 @@
+"""How bytes become rows: one module for each format, and what they share."""
