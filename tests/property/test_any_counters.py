@@ -8,7 +8,7 @@ from dataclasses import fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.metrics.counters import MetricsSnapshot, SinkMetrics
+from icestream.metrics.registry import MetricsSnapshot, SinkMetrics
 
 NAMES = [field.name for field in fields(MetricsSnapshot)]
 counts = st.integers(min_value=0, max_value=10**12)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.api.settings import Settings, catalog_of, plan_of
 from icestream.errors import PlanError
-from icestream.metrics.counters import SinkMetrics
+from icestream.metrics.registry import SinkMetrics
 from icestream.sinks.iceberg.sink import IcebergSink as TableSink
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from icestream.contracts.transform import Transform
     from icestream.engine.recovery.reconcile import Choice
     from icestream.engine.run import Run
-    from icestream.metrics.counters import SinkMetrics
     from icestream.metrics.events import Event
-    from icestream.metrics.registry import PipelineMetrics
+    from icestream.metrics.registry import PipelineMetrics, SinkMetrics
     from icestream.plan.plan import PipelinePlan
 
 

@@ -9,16 +9,21 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.catalogs.mysql_store import MysqlStore, check_encryption
-from icestream.catalogs.postgresql_store import PostgresqlStore
 from icestream.catalogs.sql_catalog import SqlStoredCatalog
-from icestream.catalogs.sql_store import SqliteStore, SqlStore
+from icestream.catalogs.sql_store import (
+    MysqlStore,
+    PostgresqlStore,
+    SqliteStore,
+    SqlStore,
+    check_encryption,
+)
 from icestream.contracts.options import PLACE, Options
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
 if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
+
 
 PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
 # Addresses are shown.

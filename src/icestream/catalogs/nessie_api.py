@@ -21,6 +21,7 @@ from urllib3.exceptions import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+
 Key = tuple[str, ...]
 Content = dict[str, Any]
 

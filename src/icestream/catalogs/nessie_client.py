@@ -15,6 +15,7 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
+    NoSuchTableError,
     TableAlreadyExistsError,
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -26,19 +27,6 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.typedef import EMPTY_DICT
 
 from icestream.catalogs.nessie_api import ConflictError, Found, Key, NessieApi
-from icestream.catalogs.nessie_content import (
-    NAMESPACE,
-    TABLE,
-    VIEW,
-    deletion,
-    is_kind,
-    namespace_content,
-    putting,
-    refuse_taken,
-    require_table,
-    shown,
-    table_content,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +36,66 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from pyiceberg.view import View
+
+    from icestream.catalogs.nessie_api import Content, Found, Key
+
+
+TABLE, NAMESPACE, VIEW = "ICEBERG_TABLE", "NAMESPACE", "ICEBERG_VIEW"
+
+
+def is_kind(content: Content | None, kind: str) -> bool:
+    """Tell whether there is something of that kind."""
+    return content is not None and content["type"] == kind
+
+
+def require_table(key: Key, found: Found) -> Content:
+    """Return the table that a key stands for, which must be there."""
+    content = found.contents.get(key)
+    if content is None or not is_kind(content, TABLE):
+        raise NoSuchTableError(f"table {shown(key)} does not exist")
+    return content
+
+
+def refuse_taken(key: Key, found: Found) -> None:
+    """Refuse to make something whose name is taken, or that would lie nowhere."""
+    if key in found.contents:
+        raise TableAlreadyExistsError(f"table {shown(key)} already exists")
+    if not is_kind(found.contents.get(key[:-1]), NAMESPACE):
+        raise NoSuchNamespaceError(f"namespace {shown(key[:-1])} does not exist")
+
+
+def table_content(metadata: TableMetadata, location: str) -> Content:
+    """Return what Nessie keeps of a table; Java's client goes by every one of the numbers."""
+    snapshot = metadata.current_snapshot_id
+    return {
+        "type": TABLE,
+        "metadataLocation": location,
+        "snapshotId": -1 if snapshot is None else snapshot,
+        "schemaId": metadata.current_schema_id,
+        "specId": metadata.default_spec_id,
+        "sortOrderId": metadata.default_sort_order_id,
+    }
+
+
+def namespace_content(key: Key, properties: dict[str, str]) -> Content:
+    """Return what Nessie keeps of a namespace."""
+    return {"type": NAMESPACE, "elements": list(key), "properties": properties}
+
+
+def putting(key: Key, content: Content) -> dict[str, Any]:
+    """Return the operation that puts something under a key."""
+    return {"type": "PUT", "key": {"elements": list(key)}, "content": content}
+
+
+def deletion(key: Key) -> dict[str, Any]:
+    """Return the operation that takes away what lies under a key."""
+    return {"type": "DELETE", "key": {"elements": list(key)}}
+
+
+def shown(key: Key) -> str:
+    """Return a key for messages."""
+    return repr(".".join(key))
+
 
 Name = str | tuple[str, ...]
 # A dropped table, an expired snapshot may still be in use on another branch.

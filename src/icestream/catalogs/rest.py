@@ -2,29 +2,66 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.catalogs import rest_properties
 from icestream.catalogs.rest_faults import Parties, explain
-from icestream.catalogs.rest_properties import ANSWER_TIMEOUT, CONNECT_TIMEOUT
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import CheckStep, reach
 from icestream.contracts.options import Options, PropertyText
-from icestream.contracts.secrets import hide, secrets_in
+from icestream.contracts.secrets import HIDDEN, hide, is_secret, secrets_in
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
     from icestream.contracts.storage import Storage
     from icestream.errors import IcestreamError
+
+
+# Java's names; a value in the file counts for both clients.
+CONNECT_TIMEOUT = "rest.client.connection-timeout-ms"
+ANSWER_TIMEOUT = "rest.client.socket-timeout-ms"
+# Values of properties such as `token-refresh-enabled`, which hide nothing.
+SWITCH = re.compile(r"|true|false|\d*", re.IGNORECASE)
+BLOCKS = {
+    "ssl": "let Python (REQUESTS_CA_BUNDLE) and Java (javax.net.ssl.trustStore) trust the server's "
+    "authority",
+    "auth": "give `credential` or `token`",
+}
+
+
+def check(properties: Mapping[str, str]) -> None:
+    """Refuse properties that a client would break at.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    for name in (CONNECT_TIMEOUT, ANSWER_TIMEOUT):
+        value = properties.get(name, "1")
+        if not re.fullmatch(r"[0-9]{1,9}", value) or not int(value):
+            raise ValueError(f"`{name}` is {value!r}, and not a number of milliseconds")
+    for name, instead in BLOCKS.items():
+        if name in properties:
+            raise ValueError(f"`{name}` is a block that only PyIceberg knows; {instead}")
+
+
+def hides(name: str, value: str) -> bool:
+    """Tell whether a property's value must not be shown."""
+    return is_secret(name, value) and not SWITCH.fullmatch(value)
+
+
+def shown(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties with their secrets put out of sight."""
+    return {name: HIDDEN if hides(name, value) else value for name, value in properties.items()}
+
 
 TOKEN_SERVER = "oauth2-server-uri"  # noqa: S105 - a name
 DELEGATION = "header.X-Iceberg-Access-Delegation"
@@ -57,12 +94,12 @@ class RestSettings(Options):
     @field_validator("properties")
     @classmethod
     def _check_properties(cls, properties: dict[str, str]) -> dict[str, str]:
-        rest_properties.check(properties)
+        check(properties)
         return properties
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, rest_properties.shown(value) if name == "properties" else value
+            yield name, shown(value) if name == "properties" else value
 
 
 class RestCatalogOptions(StorageBlocks):
@@ -288,7 +325,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         if self._client_credential is not None:
             yield from filter(None, (self._client_credential.partition(":")[2],))
         for key, value in self.options.rest.properties.items():
-            if rest_properties.hides(key, value):
+            if hides(key, value):
                 yield value
 
 

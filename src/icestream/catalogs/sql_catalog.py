@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icestream.catalogs import sql_faults
 from icestream.contracts.catalog import Abilities, Catalog
-from icestream.contracts.faults import CheckStep, told
+from icestream.contracts.faults import CheckStep, Fault, first_match, told
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
-from icestream.errors import ConnectorError, DependencyError, IcestreamError
-from icestream.storage.blocks import storage_for
-from icestream.storage.places import as_uri
+from icestream.errors import (
+    ConnectorError,
+    DependencyError,
+    IcestreamError,
+    RefusedError,
+    TransientError,
+    UnreachableError,
+)
+from icestream.storage.blocks import as_uri, storage_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +28,68 @@ if TYPE_CHECKING:
 
     from icestream.catalogs.sql_store import SqlStore
     from icestream.contracts.storage import Storage
+
+
+# Sources and stores are refused connections too, and must not be taken for the database.
+OF_DATABASE = re.compile(
+    r"\bP?SQL\w*Exception|UncheckedSQL|\borg\.(postgresql|mariadb|sqlite)\b|sqlalchemy"
+    r"|\b(psycopg|pymysql|sqlite3)\.|\bSQLITE_"
+)
+BROKE_OFF = "the catalog's database broke off"
+ANYWHERE = (
+    Fault(
+        r"password authentication failed|no pg_hba.conf entry|Access denied for user"
+        r"|permission denied for|role .{1,80} does not exist",
+        RefusedError,
+        "the catalog's database refuses the user",
+        "Look at `jdbc.user` and `jdbc.password`, and at what the user may do in the database.",
+    ),
+    Fault(
+        r"SQLITE_BUSY|SQLITE_LOCKED|database is locked",
+        TransientError,
+        "another process holds the catalog's database locked",
+        "It is asked again by the `restart` policy. Look for the process if it goes on.",
+    ),
+)
+OVER_A_NETWORK = (
+    Fault(
+        r"Connection (to .{1,120} )?refused|Connection ?[Rr]efused|UnknownHostException"
+        r"|connection attempt failed|[Ss]ocket fail to connect|Communications link failure",
+        UnreachableError,
+        "nobody answers at the address of the catalog's database",
+        "Is it running? Is `jdbc.uri` right? Is a firewall in between?",
+    ),
+    Fault(
+        r"terminating connection|the database system is (starting|shutting)|I/O error occurred"
+        r"|Connection reset|Broken pipe|connection has been closed|[Cc]onnection is closed"
+        r"|SQLNonTransientConnectionException|SQLTransientConnectionException|EOFException"
+        r"|unexpected end of stream|too many (clients|connections)|Lock wait timeout|[Dd]eadlock",
+        TransientError,
+        BROKE_OFF,
+        "It is asked again by the `restart` policy. Look at the database's log if it goes on.",
+    ),
+)
+UNKNOWN = Fault(
+    r"UncheckedSQLException",
+    TransientError,
+    BROKE_OFF,
+    "It is asked again by the `restart` policy. Look at the database's log if it goes on.",
+)
+
+
+def explain(said: str, where: str, *, is_served: bool) -> IcestreamError | None:
+    """Return the error that a fault's text stands for; None if it is not the database's.
+
+    Args:
+        said: what the driver says.
+        where: the place, for the message.
+        is_served: whether the database is reached over a network.
+    """
+    if not OF_DATABASE.search(said):
+        return None
+    faults = (*ANYWHERE, *OVER_A_NETWORK, UNKNOWN) if is_served else (*ANYWHERE, UNKNOWN)
+    return first_match(faults, said, where)
+
 
 AnswerT = TypeVar("AnswerT")
 
@@ -115,7 +183,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         return any(f"{row[0]}.".startswith(f"{name}.") for row in answer)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        known = sql_faults.explain(said, where, is_served=self.store.is_served)
+        known = explain(said, where, is_served=self.store.is_served)
         return known or super().explain(said, where)
 
     def check(self) -> Iterator[CheckStep]:

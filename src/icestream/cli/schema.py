@@ -190,7 +190,7 @@ def _difference(found: Comparison, evolution: str, branch: str, table: str) -> d
 
 
 def _statement(change: SchemaChange, table: str) -> str:
-    from icestream.schemas.spark_ddl import to_sql
+    from icestream.tables.schema import to_sql
 
     try:
         return to_sql([change], table)[0]

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from pyiceberg.types import IcebergType
+
+    Edit = Callable[[NestedField], NestedField | None]
+
 
 Path = tuple[str, ...]
 
@@ -100,3 +109,122 @@ class MakeOptional(SchemaChange):
 
     def __str__(self) -> str:
         return f"make {self.column!r} optional"
+
+
+def apply(
+    schema: Schema, changes: Iterable[SchemaChange], *, last_column_id: int | None = None
+) -> Schema:
+    """Return the schema after the changes, made one after another.
+
+    Columns keep their field ids; new ones get ids past `last_column_id`, the highest that the
+    table ever gave, or past those of the schema.
+
+    Raises:
+        ValueError: a change speaks of a column that is not there, or adds one that is.
+    """
+    fields = schema.as_struct()
+    ids = count(1 + max(last_column_id or 0, schema.highest_field_id))
+    for change in changes:
+        fields = _changed(fields, change, ids)
+    kept = Schema(*fields.fields)
+    identifiers = [key for key in schema.identifier_field_ids if key in kept.field_ids]
+    return Schema(*fields.fields, schema_id=schema.schema_id, identifier_field_ids=identifiers)
+
+
+def _changed(fields: StructType, change: SchemaChange, ids: Iterator[int]) -> StructType:
+    if isinstance(change, AddColumn):
+        return _added(fields, change, ids)
+
+    def edit(field: NestedField) -> NestedField | None:
+        if isinstance(change, DropColumn):
+            return None
+        if isinstance(change, RenameColumn):
+            return _with(field, name=change.new_name)
+        if isinstance(change, UpdateType):
+            return _with(field, field_type=change.new_type)
+        assert isinstance(change, MakeOptional)  # noqa: S101 - there are five kinds
+        return _with(field, required=False)
+
+    return _in_struct(fields, change.path, edit)
+
+
+def _added(fields: StructType, change: AddColumn, ids: Iterator[int]) -> StructType:
+    *parent, name = change.path
+    own_id = next(ids)
+    # It takes a type as well as a whole schema, whatever its signature says.
+    kind: Any = assign_fresh_schema_ids(change.field_type, lambda: next(ids))
+    fresh = NestedField(
+        field_id=own_id,
+        name=name,
+        field_type=kind,
+        required=False,
+        doc=change.doc,
+    )
+
+    def joined(struct: StructType) -> StructType:
+        if any(field.name == name for field in struct.fields):
+            raise ValueError(f"there is a column {change.column!r} already")
+        return StructType(*struct.fields, fresh)
+
+    if not parent:
+        return joined(fields)
+
+    def edit(field: NestedField) -> NestedField:
+        if not isinstance(field.field_type, StructType):
+            raise ValueError(f"column {'.'.join(parent)!r} is no struct")
+        return _with(field, field_type=joined(field.field_type))
+
+    return _in_struct(fields, tuple(parent), edit)
+
+
+def _in_struct(struct: StructType, path: Path, edit: Edit) -> StructType:
+    if all(field.name != path[0] for field in struct.fields):
+        raise ValueError(f"there is no column {path[0]!r}")
+    edited = [
+        _edited(field, path[1:], edit) if field.name == path[0] else field
+        for field in struct.fields
+    ]
+    return StructType(*(field for field in edited if field is not None))
+
+
+def _edited(field: NestedField, rest: Path, edit: Edit) -> NestedField | None:
+    if not rest:
+        return edit(field)
+    return _with(field, field_type=_in_type(field.field_type, rest, edit))
+
+
+def _in_type(kind: IcebergType, path: Path, edit: Edit) -> IcebergType:
+    if isinstance(kind, StructType):
+        return _in_struct(kind, path, edit)
+    if isinstance(kind, ListType) and path[0] == "element":
+        element = _present(_edited(kind.element_field, path[1:], edit), path)
+        return ListType(kind.element_id, element.field_type, element.required)
+    if isinstance(kind, MapType) and path[0] == "value":
+        value = _present(_edited(kind.value_field, path[1:], edit), path)
+        return MapType(kind.key_id, kind.key_type, kind.value_id, value.field_type, value.required)
+    raise ValueError(f"there is no column {path[0]!r}")
+
+
+def _present(field: NestedField | None, path: Path) -> NestedField:
+    if field is None:
+        raise ValueError(f"{path[0]!r} can't be dropped from its list or map")
+    return field
+
+
+def _with(
+    field: NestedField,
+    *,
+    name: str | None = None,
+    field_type: IcebergType | None = None,
+    required: bool | None = None,
+) -> NestedField:
+    # Made anew, not copied: PyIceberg's types keep their hash.
+    return NestedField(
+        field_id=field.field_id,
+        name=field.name if name is None else name,
+        field_type=field.field_type if field_type is None else field_type,
+        required=field.required if required is None else required,
+        doc=field.doc,
+        initial_default=field.initial_default,
+        write_default=field.write_default,
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import ResolveError
-from pyiceberg.schema import Schema, promote
+from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
 from pyiceberg.types import (
     BinaryType,
     DecimalType,
@@ -24,7 +24,6 @@ from pyiceberg.types import (
 )
 
 from icestream.errors import SchemaMismatchError
-from icestream.schemas.applying import apply
 from icestream.schemas.changes import (
     AddColumn,
     DropColumn,
@@ -32,9 +31,14 @@ from icestream.schemas.changes import (
     RenameColumn,
     SchemaChange,
     UpdateType,
+    apply,
 )
-from icestream.schemas.column_names import DIFFER_IN_CASE, twin_problem, twins_within
-from icestream.schemas.conversion import arrow_to_iceberg
+from icestream.schemas.column_names import (
+    DIFFER_IN_CASE,
+    refuse_clashes,
+    twin_problem,
+    twins_within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -42,6 +46,47 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.schemas.changes import Path
+
+
+NEWEST_FORMAT = 3
+
+
+def arrow_to_iceberg(columns: pa.Schema, format_version: int = NEWEST_FORMAT) -> Schema:
+    """Return an Iceberg schema with fresh field ids for Arrow columns.
+
+    Args:
+        columns: the Arrow columns.
+        format_version: of the table; before 3 there are no nanoseconds, and they are cut off.
+
+    Raises:
+        SchemaMismatchError: Iceberg has no such type, or names of columns clash.
+    """
+    from pyiceberg.io.pyarrow import (
+        UnsupportedPyArrowTypeException,
+        _pyarrow_to_schema_without_ids,
+    )
+
+    refuse_clashes(columns)
+    try:
+        schema = _pyarrow_to_schema_without_ids(
+            columns,
+            downcast_ns_timestamp_to_us=format_version < 3,
+            format_version=format_version,  # type: ignore[arg-type]
+        )
+    except UnsupportedPyArrowTypeException as exc:
+        raise SchemaMismatchError(
+            f"the rows have a type that Iceberg lacks: {exc}",
+            todo="Cast the column with a `cast` transform, or give a `schema`.",
+        ) from exc
+    return assign_fresh_schema_ids(schema)
+
+
+def iceberg_to_arrow(schema: Schema) -> pa.Schema:
+    """Return the Arrow columns of a table, without field ids."""
+    from pyiceberg.io.pyarrow import _pyarrow_schema_ensure_small_types, schema_to_pyarrow
+
+    return _pyarrow_schema_ensure_small_types(schema_to_pyarrow(schema, include_field_ids=False))
+
 
 MISFIT = "Convert the stream with a `cast` transform, or alter the table."
 ORDER = (RenameColumn, UpdateType, MakeOptional, AddColumn, DropColumn)

@@ -2,24 +2,161 @@
 
 from __future__ import annotations
 
+import atexit
+import json
+import os
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.contracts.faults import CheckStep, first_match, has_proxy, reach, shows
+from icestream.contracts.faults import CheckStep, Fault, first_match, has_proxy, reach, shows
 from icestream.contracts.jars import GCP_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.storage import Storage
-from icestream.errors import RefusedError
-from icestream.storage.gcs_faults import FAULTS, OF_GCS
-from icestream.storage.gcs_key import check_json, check_key, is_text, key_file
+from icestream.errors import ConnectorError, RefusedError, UnreachableError
 from icestream.storage.probing import probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icestream.errors import IcestreamError
+
+
+LONGEST_PATH = 4096
+KIND = "service_account"
+
+
+def is_text(key: str) -> bool:
+    """Tell whether a key is the JSON itself, and not the path of a file that holds it."""
+    return key.lstrip().startswith("{")
+
+
+def check_key(key: str) -> None:
+    """Refuse what is neither a path nor the JSON of a service account.
+
+    Raises:
+        ValueError: with the reason, which never quotes the key.
+    """
+    if is_text(key):
+        check_json(key)
+    elif not key.strip() or "\n" in key.strip() or len(key) > LONGEST_PATH:
+        raise ValueError("is neither the path of a file nor JSON text")
+
+
+def check_json(text: str) -> None:
+    """Refuse a text that is not the key of a service account.
+
+    Raises:
+        ValueError: with the reason, which never quotes the key.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise ValueError("begins like JSON and is not: was it cut off?") from None
+    kind = found.get("type") if isinstance(found, dict) else None
+    if kind != KIND:
+        raise ValueError(f"is JSON of the type {kind!r}, and must be of the type {KIND!r}")
+    missing = [name for name in ("client_email", "private_key") if not found.get(name)]
+    if missing:
+        raise ValueError(f"is the key of a service account without {' and '.join(missing)}")
+
+
+def key_file(key: str) -> str:
+    """Return the path of a key's file; the text of a key gets one that lives with this process."""
+    return _file_of(key) if is_text(key) else str(Path(key.strip()).expanduser().absolute())
+
+
+@cache
+def _file_of(text: str) -> str:
+    """Write a text to a file once, so that equal keys have equal paths."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("icestream-gcs-key")
+        os.write(descriptor, text.encode())
+        # Named by process: Java and Python's workers open it too, as the same user.
+        return f"/proc/{os.getpid()}/fd/{descriptor}"
+    descriptor, path = tempfile.mkstemp(prefix="icestream-gcs-key-", suffix=".json")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    atexit.register(_forget, path, os.getpid())
+    return path
+
+
+def _forget(path: str, owner: int) -> None:
+    # A forked child inherits the registration, but not the right to remove the file.
+    if os.getpid() == owner:
+        Path(path).unlink(missing_ok=True)
+
+
+# Whose fault it is: sources and Spark have faults that read alike.
+OF_GCS = (
+    r"google::cloud|com\.google\.(cloud|api|auth)|StorageException|gs://|GCSFileIO"
+    r"|(storage|oauth2)\.googleapis|cloud\.google\.com|metadata\.google|gcsfs"
+    r"|GOOGLE_APPLICATION_CREDENTIALS|Application\s+Default Credentials"
+)
+FAULTS = (
+    Fault(
+        r"invalid_grant.{0,80}(iat|exp|short-lived|time)|Token used too (early|late)",
+        RefusedError,
+        "this machine's clock and Google's are too far apart",
+        "Set this machine's clock by NTP; a signature is good for an hour.",
+    ),
+    Fault(
+        r"invalid_grant|Invalid JWT|account not found|invalid_client",
+        RefusedError,
+        "Google does not accept the key of the service account",
+        "Was the key deleted, or the account? Make a new key, and give it as "
+        "`gcs.service_account_key`.",
+    ),
+    Fault(
+        r"[Ee]rror reading credential file|[Ii]nvalid (contents in|PKCS|private key)"
+        r"|Cannot open credentials file|credentials? file .{0,200}(does not exist|parse)",
+        RefusedError,
+        "the key of the service account cannot be read",
+        "Look at `gcs.service_account_key`, or at the variable GOOGLE_APPLICATION_CREDENTIALS: "
+        "on a cluster the file must be on every machine.",
+    ),
+    Fault(
+        r"default credentials were not found|[Cc]ould not find [Dd]efault [Cc]redentials"
+        r"|automatically determine credentials|metadata\.google\.internal",
+        RefusedError,
+        "no credentials were found",
+        "Give `gcs.service_account_key`, or set up application default credentials "
+        "(`gcloud auth application-default login`, or the machine's service account).",
+    ),
+    Fault(
+        # To list or to write, nothing but the bucket must be there.
+        r"bucket does not exist|[Bb]ucket .{0,80}not (be )?found|404 Not Found\s+POST \S+/upload/"
+        r"|retry\.function=(ListObjects|CreateResumableUpload|Insert\w+).{0,200}status_code=404",
+        ConnectorError,
+        "there is no such bucket",
+        "Create it, or look at the spelling of `gcs.bucket` or of the catalog's `warehouse`.",
+    ),
+    Fault(
+        r"UNAUTHENTICATED|401 Unauthorized|Invalid Credentials|Anonymous caller|status_code=401",
+        RefusedError,
+        "the store does not accept the credentials",
+        "Look at `gcs.service_account_key`; without it, at the application default credentials.",
+    ),
+    Fault(
+        r"PERMISSION_DENIED|403 Forbidden|does not have storage\.|status_code=403",
+        RefusedError,
+        "the store denies access",
+        "Does the account have the role Storage Object Admin on the bucket, or at least "
+        "storage.objects.list, get, create and delete?",
+    ),
+    Fault(
+        r"UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]ould ?n.?t (connect|resolve)|UnknownHost"
+        r"|[Cc]onnection ?[Rr]efused|timed out|TimeoutException|status_code=(429|50\d)"
+        r"|StorageException: (429|50\d)",
+        UnreachableError,
+        "the store does not answer",
+        "Is it running? Is `gcs.endpoint` right? Is a firewall or a proxy in between?",
+    ),
+)
+
 
 HOST = "storage.googleapis.com:443"
 # Arrow is not told to go without credentials, but takes a token: it then looks for no others.

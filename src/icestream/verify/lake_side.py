@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from icestream.schemas.conversion import iceberg_to_arrow
+from icestream.schemas.comparison import iceberg_to_arrow
 from icestream.sinks.iceberg.ledger import read_mark
 from icestream.verify.side import Reader
 

@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from icestream.metrics.counters import MetricsSnapshot, SinkMetrics
+from icestream.metrics.registry import MetricsSnapshot, SinkMetrics
 
 NAMES = [field.name for field in fields(MetricsSnapshot)]
 

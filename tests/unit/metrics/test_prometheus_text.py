@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from icestream.metrics.counters import MetricsSnapshot, SinkMetrics
+from icestream.metrics.registry import MetricsSnapshot, SinkMetrics
 
 SNAPSHOT = MetricsSnapshot(
     records_written=123_456,

@@ -9,8 +9,7 @@ import pytest
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError
 from icestream.plan import build
-from icestream.storage.blocks import storage_at
-from icestream.storage.places import as_uri
+from icestream.storage.blocks import as_uri, storage_at
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from icestream.schemas.changes import (
 )
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
 from icestream.schemas.comparison import Comparison, compare
-from icestream.schemas.conversion import arrow_to_iceberg as to_iceberg
-from icestream.schemas.conversion import iceberg_to_arrow as to_arrow
+from icestream.schemas.comparison import arrow_to_iceberg as to_iceberg
+from icestream.schemas.comparison import iceberg_to_arrow as to_arrow
 from icestream.sinks.iceberg.declared import droppable
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.partition import parse_terms
