@@ -14,7 +14,7 @@ from tests.fixtures.spark import tell_spark
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import told
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
-from icestream.sinks.iceberg.sweeping import sweep
+from icestream.sinks.iceberg.staging_cleanup import sweep
 from icestream.testing.catalog_suite import CatalogSuite
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from icestream.catalogs.nessie import NessieCatalog, NessieCatalogOptions
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.contracts.faults import told
 from icestream.errors import ConnectorError, UnreachableError
-from icestream.sinks.iceberg.fanout.sink import FanOutSink
 from icestream.sinks.iceberg.java import JavaCatalog, java_errors
+from icestream.sinks.iceberg.multi.fan_out import FanOutSink
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.testing.catalog_suite import CatalogSuite
 

@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 from tests.fixtures.table_folder import TableFolder
 
 import icestream.sinks.iceberg.writer as writer_module
-from icestream.sinks.iceberg.evolve import to_iceberg
+from icestream.sinks.iceberg.migration import to_iceberg
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

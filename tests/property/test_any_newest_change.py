@@ -9,15 +9,15 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.modes.upsert.newest import (
+from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.upsert.newest import (
     FROM_TABLE,
     NOWHERE,
     OLDEST,
     Newest,
     newest,
 )
-from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+from icestream.sinks.iceberg.upsert.staging import Chunk
 
 Change = dict[str, Any]
 

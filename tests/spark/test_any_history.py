@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.sinks.iceberg.lineage import MarkSnapshot
+    from icestream.sinks.iceberg.ledger import MarkSnapshot
 
 HISTORIES = int(os.environ.get("ICESTREAM_HISTORIES", "2"))
 KILLS = int(os.environ.get("ICESTREAM_KILLS", "1"))

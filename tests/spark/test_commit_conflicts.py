@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.spark import Lake
 
-    from icestream.sinks.iceberg.lineage import MarkSnapshot
+    from icestream.sinks.iceberg.ledger import MarkSnapshot
 
 ROWS = pa.table({"id": [1, 2, 3]})
 

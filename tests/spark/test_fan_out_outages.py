@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.spark import Lake
 
-    from icestream.sinks.iceberg.lineage import MarkSnapshot
+    from icestream.sinks.iceberg.ledger import MarkSnapshot
 
 AWAY = "[SQLITE_BUSY] The database file is locked"
 DENIED = "permission denied for table iceberg_tables"

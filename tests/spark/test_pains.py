@@ -9,7 +9,7 @@ import pytest
 
 from icestream.formats.json import JsonDecoder
 from icestream.plan.plan import Batching
-from icestream.sinks.iceberg.modes.upsert.worker_cache import worker_cache
+from icestream.sinks.iceberg.upsert.key_index import worker_cache
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:

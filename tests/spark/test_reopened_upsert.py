@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from tests.fixtures.sink_batches import PIPELINE, mark, written
 
-from icestream.sinks.iceberg.java import JavaCatalog
-from icestream.sinks.iceberg.java_files import LiveFiles
-from icestream.sinks.iceberg.target import Target
+from icestream.sinks.iceberg.java import JavaCatalog, LiveFiles
+from icestream.sinks.iceberg.table import Target
 
 if TYPE_CHECKING:
     import pytest

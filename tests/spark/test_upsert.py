@@ -158,7 +158,7 @@ def test_tombstone_is_forgotten_after_its_days(lake: Lake) -> None:
 
 
 def test_tombstones_of_many_batches_are_joined(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from icestream.sinks.iceberg.modes.upsert import tombstones
+    from icestream.sinks.iceberg.upsert import tombstones
 
     monkeypatch.setattr(tombstones, "MANY_FILES", 3)
     schema = SCHEMA.append(pa.field("no", pa.int32()))
@@ -304,7 +304,7 @@ def test_rows_go_on_from_what_others_did_to_the_table(lake: Lake) -> None:
 def test_compaction_during_the_batch_makes_it_work_out_anew(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from icestream.sinks.iceberg.modes.upsert import mode
+    from icestream.sinks.iceberg.upsert import mode
 
     sink = upserting(lake)
     change(sink, [{"id": n, "name": "a"} for n in range(10)])
@@ -332,7 +332,7 @@ def test_compaction_during_the_batch_makes_it_work_out_anew(
 def test_row_that_another_writer_adds_during_the_batch_is_found(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, there_before: bool, by_hand: bool
 ) -> None:
-    from icestream.sinks.iceberg.modes.upsert import mode
+    from icestream.sinks.iceberg.upsert import mode
 
     sink = upserting(lake)
     change(sink, [{"id": 1, "name": "a"}] if there_before else [{"id": 7, "op": "d"}])

@@ -96,7 +96,7 @@ def diff_command(
 
 
 def _described(table: Table) -> dict[str, Any]:
-    from icestream.sinks.iceberg.layout import shown
+    from icestream.sinks.iceberg.partitioning import shown
 
     schema, spec = table.schema(), table.spec()
     older = [each for each in table.specs().values() if each.spec_id != spec.spec_id]
@@ -173,7 +173,7 @@ def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
 
 
 def _difference(found: Comparison, evolution: str, branch: str, table: str) -> dict[str, Any]:
-    from icestream.sinks.iceberg.evolve import permitted
+    from icestream.sinks.iceberg.migration import permitted
 
     refused = None
     try:

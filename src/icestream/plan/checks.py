@@ -9,9 +9,12 @@ from icestream.errors import IcestreamError, PlanError
 from icestream.plan.multi_table_checks import mirror_problems, reads_changes, route_problems
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.partition import parse_term, parse_terms
-from icestream.sinks.iceberg.partition_name import split_name
-from icestream.sinks.iceberg.sort import parse_sort_term
+from icestream.sinks.iceberg.partition_terms import (
+    parse_sort_term,
+    parse_term,
+    parse_terms,
+    split_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -10,9 +10,8 @@ from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.contracts.sink import MirroredTables
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
-from icestream.sinks.iceberg.partition import parse_terms
+from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
 from icestream.sinks.iceberg.properties import table_properties
-from icestream.sinks.iceberg.sort import parse_sort
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,15 +10,14 @@ if TYPE_CHECKING:
 
     from icestream.plan.plan import PipelinePlan
     from icestream.schemas.comparison import Comparison
-    from icestream.sinks.iceberg.evolve import TableShape
+    from icestream.sinks.iceberg.migration import TableShape
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
 def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:
     """Return how new files would be partitioned, if not as the table is now."""
-    from icestream.sinks.iceberg.layout import shown
-    from icestream.sinks.iceberg.partition import parse_terms
-    from icestream.sinks.iceberg.spec_change import names_partitions
+    from icestream.sinks.iceberg.partition_terms import parse_terms
+    from icestream.sinks.iceberg.partitioning import names_partitions, shown
 
     if not names_partitions(options):
         return []
@@ -37,7 +36,7 @@ def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, A
 
 
 def _differs(table: Table, terms: list[Any]) -> bool:
-    from icestream.sinks.iceberg.spec_change import spec_change
+    from icestream.sinks.iceberg.partitioning import spec_change
 
     return bool(spec_change(table.schema(), table.spec(), table.specs().values(), terms))
 
@@ -48,7 +47,7 @@ def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]
     Raises:
         SchemaMismatchError: the table may not be changed like that, or can't be.
     """
-    from icestream.sinks.iceberg.evolve import permitted
+    from icestream.sinks.iceberg.migration import permitted
 
     columns = None if pipeline.transforms else pipeline.source.schema()
     options = getattr(pipeline.sink, "options", None)
@@ -61,7 +60,7 @@ def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]
 
 def compare_columns(pipeline: PipelinePlan, table: Table, columns: pa.Schema) -> Comparison:
     """Return what rows with `columns` ask of a pipeline's table."""
-    from icestream.sinks.iceberg.evolve import asked
+    from icestream.sinks.iceberg.migration import asked
 
     sink: Any = pipeline.sink
     shape = shape_of(table, pipeline.name)
@@ -71,8 +70,7 @@ def compare_columns(pipeline: PipelinePlan, table: Table, columns: pa.Schema) ->
 
 def shape_of(table: Table, pipeline: str) -> TableShape:
     """Return the shape of a table that PyIceberg loaded."""
-    from icestream.sinks.iceberg.declared import is_shared, read_declared
-    from icestream.sinks.iceberg.evolve import TableShape
+    from icestream.sinks.iceberg.migration import TableShape, is_shared, read_declared
 
     return TableShape(
         schema=table.schema(),

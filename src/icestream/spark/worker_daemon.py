@@ -17,8 +17,8 @@ PRELOADED = (
     "pyspark.sql.pandas.serializers",
     "icestream.engine.batch.tasks",
     "icestream.sinks.iceberg.writer",
-    "icestream.sinks.iceberg.modes.upsert.matching",
-    "icestream.sinks.iceberg.modes.upsert.rows",
+    "icestream.sinks.iceberg.upsert.matching",
+    "icestream.sinks.iceberg.upsert.rows",
 )
 
 

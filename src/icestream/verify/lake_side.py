@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import BatchMark
 
-# Columns of `delete_mode: soft`, as `sinks/iceberg/modes/upsert/soft_deletes.py` names them.
+# Columns of `delete_mode: soft`, as `sinks/iceberg/upsert/mode.py` names them.
 DELETED = "_is_deleted"
 DELETED_AT = "_deleted_at"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.contracts.changes import Shape
 from icestream.contracts.sink import MirroredTables
 from icestream.errors import PlanError
-from icestream.sinks.iceberg.mirror.defaults import identifier_of, op_name_of
+from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sources.postgres_cdc.options import PostgresCdcOptions
 from icestream.verify.lake_side import LakeTable

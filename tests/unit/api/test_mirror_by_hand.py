@@ -24,7 +24,7 @@ from icestream.engine.run import Run
 from icestream.errors import PlanError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
 from icestream.metrics.registry import PipelineMetrics
-from icestream.sinks.iceberg.mirror.sink import MirrorSink
+from icestream.sinks.iceberg.multi.mirror import MirrorSink
 from icestream.testing.scripted_changes import ScriptedChanges
 
 if TYPE_CHECKING:

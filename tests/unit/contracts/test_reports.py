@@ -119,7 +119,7 @@ NOT_GATHERED = {
     "cli/demo.py",
     "contracts/reports.py",
     "metrics/registry.py",
-    "sinks/iceberg/modes/upsert/tombstones.py",
+    "sinks/iceberg/upsert/tombstones.py",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from icestream.catalogs.memory import MemoryCatalog, MemoryCatalogOptions
 from icestream.plan.fit_check import fit_steps
-from icestream.sinks.iceberg.fanout.sink import FanOutSink
+from icestream.sinks.iceberg.multi.fan_out import FanOutSink
 from icestream.sinks.iceberg.options import IcebergOptions
 
 

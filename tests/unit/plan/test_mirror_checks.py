@@ -11,7 +11,7 @@ from icestream.config import load, parse
 from icestream.contracts import registry
 from icestream.errors import ConfigError
 from icestream.plan import build
-from icestream.sinks.iceberg.mirror.sink import MirrorSink
+from icestream.sinks.iceberg.multi.mirror import MirrorSink
 from icestream.testing.scripted_changes import ScriptedChanges
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from icestream.config import parse
 from icestream.errors import ConfigError
 from icestream.plan import build
-from icestream.sinks.iceberg.fanout.sink import FanOutSink
+from icestream.sinks.iceberg.multi.fan_out import FanOutSink
 
 HEAD = "sinks:\n  lake:\n    connector: iceberg\n    config:\n"
 

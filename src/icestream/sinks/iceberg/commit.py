@@ -14,7 +14,7 @@ from icestream.errors import (
     CommitUnknownError,
     IcestreamError,
 )
-from icestream.sinks.iceberg import ledger, lineage
+from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.java import (
     COMMIT_FAILED,
     RUN_AGAIN,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icestream.sinks.iceberg.java_table import Change, JavaTable
-    from icestream.sinks.iceberg.lineage import MarkSnapshot
+    from icestream.sinks.iceberg.ledger import MarkSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +63,12 @@ def commit_once(
     key, text = ledger.property_key(mark.pipeline), mark.to_json()
     fence = Fence(table, key, seen, recorded, change.branch)
     summary = {**properties, **ledger.summary_of(mark)}
-    snapshot_key = lineage.property_key(mark.pipeline)
+    snapshot_key = ledger.snapshot_property_key(mark.pipeline)
     try:
         made: MarkSnapshot | None = table.commit(change, summary, {key: text}, fence, snapshot_key)
     except java_errors() as exc:
         _settle(exc, table, fence, key=key, text=text, seen=seen, where=where)
-        made = lineage.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
+        made = ledger.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
     snapshot_id = made.snapshot if made is not None else None
     # Asked once when the change is built, then once for each time it had to be built again.
     retries = max(fence.attempts - 1, 0)

@@ -11,19 +11,6 @@ from icestream.errors import CommitConflictError, SchemaMismatchError
 from icestream.schemas.changes import AddColumn, RenameColumn
 from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within
 from icestream.schemas.comparison import pending_renames, renames_by_id
-from icestream.sinks.iceberg.declared import (
-    declared_text,
-    is_shared,
-    property_key,
-    read_declared,
-)
-from icestream.sinks.iceberg.evolve import (
-    TableShape,
-    asked,
-    permitted,
-    refuse_on_branch,
-    to_iceberg,
-)
 from icestream.sinks.iceberg.java import (
     COMMIT_FAILED,
     java_class,
@@ -31,17 +18,32 @@ from icestream.sinks.iceberg.java import (
     java_message,
     refuse_dropped,
 )
-from icestream.sinks.iceberg.java_schema import (
+from icestream.sinks.iceberg.java_table import (
     change_columns,
     change_spec,
     read_specs,
     read_versions,
 )
-from icestream.sinks.iceberg.layout import partition_spec, shown, sort_order
-from icestream.sinks.iceberg.partition import parse_terms
+from icestream.sinks.iceberg.migration import (
+    TableShape,
+    asked,
+    declared_text,
+    is_shared,
+    permitted,
+    property_key,
+    read_declared,
+    refuse_on_branch,
+    to_iceberg,
+)
+from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
+from icestream.sinks.iceberg.partitioning import (
+    names_partitions,
+    partition_spec,
+    shown,
+    sort_order,
+    spec_change,
+)
 from icestream.sinks.iceberg.properties import properties_to_set, table_properties
-from icestream.sinks.iceberg.sort import parse_sort
-from icestream.sinks.iceberg.spec_change import names_partitions, spec_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from icestream.schemas.changes import SchemaChange
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.java_table import JavaTable
-    from icestream.sinks.iceberg.target import Target
+    from icestream.sinks.iceberg.table import Target
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,99 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
-from icestream.sinks.iceberg.lineage import find_contradiction, snapshot_to_record
+from icestream.schemas.changes import (
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    RenameColumn,
+    UpdateType,
+)
+from icestream.sinks.iceberg.ledger import find_contradiction, snapshot_to_record
 from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from icestream.sinks.iceberg.lineage import MarkSnapshot
+    from pyiceberg.types import IcebergType
+
+    from icestream.schemas.changes import SchemaChange
+    from icestream.sinks.iceberg.ledger import MarkSnapshot
+    from icestream.sinks.iceberg.partition_terms import Term
+    from icestream.sinks.iceberg.partitioning import SpecChange
+
+
+# By what PyIceberg and Iceberg's Java both call them, or begin them with.
+HANDED_OUT = (
+    "s3.access-key-id",
+    "s3.secret-access-key",
+    "s3.session-token",
+    "gcs.oauth2.token",
+    "adls.sas-token",
+)
+ENDS = (
+    "s3.session-token-expires-at-ms",
+    "gcs.oauth2.token-expires-at",
+    "adls.sas-token-expires-at",
+)
+
+ENDPOINT = "s3.endpoint"
+PATH_STYLE = "s3.path-style-access"
+# The name that is meant for PyIceberg counts before Java's own.
+REGIONS = ("s3.region", "client.region")
+
+
+def vended_properties(table: Any) -> dict[str, str]:
+    """Return what PyIceberg needs for the files of a table of the Java API.
+
+    A server hands credentials out as properties of the table, or as credentials of a place each:
+    then those of the longest place that the table lies below count.
+    """
+    location, io = str(table.location()), table.io()
+    found = _plain(io.properties())
+    places = [
+        (str(each.prefix()), each.config())
+        for each in _stored(io)
+        if location.startswith(str(each.prefix()))
+    ]
+    if places:
+        found |= _plain(max(places, key=lambda place: len(place[0]))[1])
+    return {**_store(found), **_credentials(found)}
+
+
+def end_ms(properties: dict[str, str]) -> int | None:
+    """Return when handed-out credentials run out, in milliseconds since 1970; None if unknown."""
+    ends = [int(value) for key, value in properties.items() if key.startswith(ENDS)]
+    return min(ends, default=None)
+
+
+def _plain(properties: Any) -> dict[str, str]:
+    return {str(key): str(properties.get(key)) for key in properties}
+
+
+def _credentials(found: dict[str, str]) -> dict[str, str]:
+    named = (*HANDED_OUT, *ENDS)
+    return {key: value for key, value in found.items() if key.startswith(named)}
+
+
+def _store(found: dict[str, str]) -> dict[str, str]:
+    """Return where the store is, by PyIceberg's names and with the defaults that Java has."""
+    told = {ENDPOINT: found[ENDPOINT]} if ENDPOINT in found else {}
+    regions = [found[key] for key in REGIONS if key in found]
+    if regions:
+        told["s3.region"] = regions[0]
+    if ENDPOINT in found or PATH_STYLE in found:
+        is_in_path = found.get(PATH_STYLE, "").lower() == "true"
+        told["s3.force-virtual-addressing"] = "false" if is_in_path else "true"
+    return told
+
+
+def _stored(io: Any) -> list[Any]:
+    from py4j.protocol import Py4JError
+
+    try:
+        return list(io.credentials())
+    except Py4JError:  # a FileIO that has no such method
+        return []
 
 
 class Fence:
@@ -175,8 +261,6 @@ class JavaTable:
 
     def vended_properties(self) -> dict[str, str]:
         """Return the credentials that the catalog handed out for the table's files, if any."""
-        from icestream.sinks.iceberg.vended import vended_properties
-
         return vended_properties(self.java)
 
     def commit_attempts(self) -> int:
@@ -301,3 +385,78 @@ class JavaTable:
             else:
                 update.set(key, value)
         update.commit()
+
+
+def read_versions(table: JavaTable) -> tuple[int, int]:
+    """Return the ids of the schema and the partition spec that the table has now."""
+    table.java.refresh()
+    return int(table.java.schema().schemaId()), int(table.java.spec().specId())
+
+
+def read_specs(table: JavaTable) -> list[PartitionSpec]:
+    """Return every partition spec that the table ever had."""
+    parser = table.jvm.org.apache.iceberg.PartitionSpecParser
+    return [
+        PartitionSpec.model_validate_json(parser.toJson(spec))
+        for spec in dict(table.java.specs()).values()
+    ]
+
+
+def change_columns(table: JavaTable, changes: Iterable[SchemaChange]) -> None:
+    """Change the table's columns in one commit.
+
+    Renames must come alone: Iceberg finds every other column by the name that it had before.
+    """
+    update = table.java.updateSchema()
+    for change in changes:
+        _change_column(table, update, change)
+    update.commit()
+
+
+def _change_column(table: JavaTable, update: Any, change: SchemaChange) -> None:
+    if isinstance(change, AddColumn):
+        *parents, name = change.path
+        # Always with a parent, if only null: without one a dot in the name is refused.
+        parent = ".".join(parents) or None
+        update.addColumn(parent, name, _java_type(table, change.field_type), change.doc)
+    elif isinstance(change, DropColumn):
+        update.deleteColumn(change.column)
+    elif isinstance(change, RenameColumn):
+        update.renameColumn(change.column, change.new_name)
+    elif isinstance(change, UpdateType):
+        update.updateColumn(change.column, _java_type(table, change.new_type))
+    elif isinstance(change, MakeOptional):
+        update.makeColumnOptional(change.column)
+
+
+def _java_type(table: JavaTable, kind: IcebergType) -> Any:
+    """Return a type in Java, by the one parser that there is: that of whole schemas."""
+    field = {
+        "id": 1,
+        "name": "x",
+        "required": False,
+        "type": json.loads(kind.model_dump_json()),
+    }
+    holder = json.dumps({"type": "struct", "schema-id": 0, "fields": [field]})
+    return table.jvm.org.apache.iceberg.SchemaParser.fromJson(holder).findField("x").type()
+
+
+def change_spec(table: JavaTable, change: SpecChange) -> None:
+    """Change how new files are partitioned, in one commit; files that are there stay."""
+    update = table.java.updateSpec()
+    for name in change.removed:
+        update.removeField(name)
+    for name, term in change.added:
+        update.addField(name, _java_term(table, term))
+    update.commit()
+
+
+def _java_term(table: JavaTable, term: Term) -> Any:
+    terms = table.jvm.org.apache.iceberg.expressions.Expressions
+    if term.transform == "identity":
+        return terms.ref(term.column)
+    if term.width is not None:
+        by_width = {"bucket": terms.bucket, "truncate": terms.truncate}
+        return by_width[term.transform](term.column, term.width)
+    plain = {"year": terms.year, "month": terms.month, "day": terms.day, "hour": terms.hour}
+    return plain[term.transform](term.column)

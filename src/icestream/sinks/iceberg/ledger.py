@@ -8,13 +8,17 @@ repeats the summaries of all snapshots, so offsets, which may be large, are not 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.offset import SHORT_LENGTH, BatchMark, short_form
 from icestream.errors import CorruptStateError
+from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 PREFIX = "icestream.mark."
 
@@ -70,3 +74,136 @@ def covers(held: BatchMark | None, mark: BatchMark) -> bool:
     # A wiped checkpoint restarts epochs at 0 under a new query id, so an epoch left by another
     # query tells nothing about this batch.
     return held is not None and held.query_id == mark.query_id and mark.epoch <= held.epoch
+
+
+SNAPSHOT_PREFIX = "icestream.mark-snapshot."
+# Table property set by the REST server of Nessie, which shows the newest snapshot alone.
+NESSIE = "nessie.catalog.content-id"
+
+
+@dataclass(frozen=True)
+class MarkSnapshot:
+    """The snapshot that was committed together with a mark.
+
+    Attributes:
+        table: UUID of the table.
+        snapshot: id of the snapshot. Iceberg chooses it once, whatever the number of attempts.
+        sequence: its sequence number in the first attempt; a retry can only raise it.
+    """
+
+    table: str
+    snapshot: int
+    sequence: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+def snapshot_property_key(pipeline: str) -> str:
+    """Return the table property that holds the snapshot of a pipeline's newest mark."""
+    return SNAPSHOT_PREFIX + pipeline
+
+
+def read_mark_snapshot(properties: Mapping[str, str], pipeline: str) -> MarkSnapshot | None:
+    """Return the snapshot of a pipeline's newest mark; None if none was recorded.
+
+    Raises:
+        CorruptStateError: the property holds something else.
+    """
+    key = snapshot_property_key(pipeline)
+    text = properties.get(key)
+    if text is None:
+        return None
+    try:
+        return MarkSnapshot(**json.loads(text))
+    except (ValueError, TypeError) as exc:
+        raise CorruptStateError(
+            f"table property {key!r} is not a snapshot recorded by icestream: {text!r}",
+            todo="Restore the property from an older metadata file of the table, or unset it if "
+            "the table was neither replaced nor rolled back.",
+        ) from exc
+
+
+def snapshot_to_record(table: Any, branch: str) -> MarkSnapshot | None:
+    """Return the snapshot of a Java table that a commit to a branch builds on, if there is one."""
+    head = _head(table, branch)
+    if head is None:
+        return None
+    return MarkSnapshot(_uuid(table), int(head.snapshotId()), int(head.sequenceNumber()))
+
+
+def find_contradiction(
+    jvm: Any, table: Any, recorded: MarkSnapshot | None, branch: str
+) -> str | None:
+    """Return how the history of a branch came to lack the recorded snapshot; None if it has it.
+
+    Args:
+        jvm: Spark's.
+        table: the Java table, as it was last refreshed.
+        recorded: the snapshot of the pipeline's mark; None if its version recorded none.
+        branch: the branch that the next commit extends.
+    """
+    if recorded is None:
+        return None
+    if _uuid(table) != recorded.table:
+        return "the table was dropped, and another one was created under its name"
+    head = _head(table, branch)
+    if head is not None and (
+        _includes(jvm, table, head, recorded) or _hides_history(table, head, recorded)
+    ):
+        return None
+    if branch != MAIN and table.snapshot(branch) is None:
+        return f"branch {branch!r} was dropped"
+    if head is None or _begins_after(table, head, recorded):
+        return "the table was replaced, e.g. by `CREATE OR REPLACE TABLE`"
+    return f"branch {branch!r} was rolled back"
+
+
+def _uuid(table: Any) -> str:
+    # `Table.uuid` fails where a table of format v1 has none.
+    return str(table.operations().current().uuid())
+
+
+def _head(table: Any, branch: str) -> Any:
+    # Iceberg creates a branch that is missing where the main one stands.
+    return table.snapshot(branch) or table.currentSnapshot()
+
+
+def _includes(jvm: Any, table: Any, head: Any, recorded: MarkSnapshot) -> bool:
+    """Tell whether the recorded snapshot is in the history of another one, or expired from it."""
+    if int(head.snapshotId()) == recorded.snapshot:
+        return True
+    found = table.snapshot(recorded.snapshot)
+    util = jvm.org.apache.iceberg.util.SnapshotUtil
+    if found is not None and util.isAncestorOf(table, head.snapshotId(), recorded.snapshot):
+        return True
+    oldest = _oldest_ancestor(table, head)
+    if oldest.parentId() is None:
+        return False
+    if found is not None and _oldest_ancestor(table, found).parentId() == oldest.parentId():
+        return False  # both histories come from one expired snapshot, so they are two branches
+    # The history breaks off since older snapshots were expired, and all that is left of it is
+    # newer than the recorded one, which only a tag may have kept. Format v1 has no sequence
+    # numbers.
+    return int(oldest.sequenceNumber()) > recorded.sequence or not recorded.sequence
+
+
+def _hides_history(table: Any, head: Any, recorded: MarkSnapshot) -> bool:
+    """Tell whether the catalog shows a newer snapshot and nothing of what came before it."""
+    is_newer = int(head.sequenceNumber()) > recorded.sequence
+    return is_newer and head.parentId() is None and NESSIE in table.properties()
+
+
+def _begins_after(table: Any, head: Any, recorded: MarkSnapshot) -> bool:
+    oldest = _oldest_ancestor(table, head)
+    return oldest.parentId() is None and int(oldest.sequenceNumber()) > recorded.sequence
+
+
+def _oldest_ancestor(table: Any, head: Any) -> Any:
+    """Return the oldest snapshot that can be reached from a branch's newest one."""
+    while (parent := head.parentId()) is not None:
+        before = table.snapshot(parent)
+        if before is None:
+            return head
+        head = before
+    return head

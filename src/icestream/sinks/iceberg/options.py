@@ -8,11 +8,81 @@ from pydantic import Field, StringConstraints, model_validator
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
 from icestream.contracts.options import NULL_IS_A_NAME, Namespace, Options, PropertyText
-from icestream.sinks.iceberg.maintenance_options import MaintenanceOptions
-from icestream.sinks.iceberg.publish_options import PublishOptions
 from icestream.storage.blocks import StorageBlocks
 
+Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[smhdw]$")]
+
+
+class CompactTrigger(Options):
+    """When compaction starts: as soon as one of these holds."""
+
+    files: int | None = Field(None, ge=2, description="This many small files.")
+    delete_ratio: float | None = Field(
+        None, gt=0, le=1, description="This share of the rows deleted."
+    )
+    size_mb: int | None = Field(None, ge=1, description="This many MiB in small files.")
+    every: Duration | None = Field(None, description="This much time, e.g. `1h`.")
+
+
+class CompactOptions(Options):
+    """Rewriting of small files and of files with deleted rows."""
+
+    when: CompactTrigger | None = Field(None, description="What starts a compaction.")
+    strategy: Literal["binpack", "sort", "zorder"] = Field(
+        "binpack", description="How rows are laid out in the new files."
+    )
+    where: str | None = Field(None, description="SQL condition for the partitions to compact.")
+
+
+class ExpireOptions(Options):
+    """Removal of old snapshots."""
+
+    older_than: Duration = Field("5d", description="Age past which a snapshot goes, e.g. `5d`.")
+    keep_last: int = Field(1, ge=1, description="Snapshots that are kept however old they are.")
+
+
+class OrphanOptions(Options):
+    """Removal of files that no snapshot knows."""
+
+    older_than: Duration = Field("3d", description="Age past which an orphan goes, e.g. `3d`.")
+
+
+class MaintenanceOptions(Options):
+    """Compaction, expiry and cleaning beside the stream."""
+
+    compact: CompactOptions | None = Field(None, description="Compaction; off if absent.")
+    expire: ExpireOptions | None = Field(None, description="Expiry of snapshots; off if absent.")
+    orphans: OrphanOptions | None = Field(None, description="Orphan files; off if absent.")
+    manifests: bool = Field(False, description="Rewrite manifests when they pile up.")
+    statistics: bool = Field(False, description="Write column statistics.")
+    schedule: str | None = Field(
+        None, description="When maintenance runs, as a cron line; beside the stream if absent."
+    )
+
+
 Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+class PublishCheck(Options):
+    """A query for what is wrong."""
+
+    name: Name = Field(description="Name of the check, shown when it does not hold.")
+    sql: Name = Field(
+        description="Query, in Spark SQL, that finds what is wrong; the check holds if it gives no "
+        "row. `rows` stands for the rows of the branch, the table's full name for what is "
+        "published, e.g. `SELECT * FROM rows WHERE id IS NULL`."
+    )
+
+
+class PublishOptions(Options):
+    """When the rows of a branch are published."""
+
+    checks: tuple[PublishCheck, ...] = Field(
+        min_length=1, description="Checks that must all hold, after each batch."
+    )
+    to: Name = Field("main", description="Branch that is moved forward to `branch` once they hold.")
+
+
 TablePattern = Annotated[str, StringConstraints(pattern=r"^[^.]+(\.[^.]+)+$")]
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
 CommitMode = Literal["append", "overwrite", "overwrite_table", "overwrite_partitions", "upsert"]

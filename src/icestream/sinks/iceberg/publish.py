@@ -11,8 +11,8 @@ from icestream.errors import CommitConflictError, CommitUnknownError, PublishErr
 
 if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
-    from icestream.sinks.iceberg.publish_options import PublishCheck, PublishOptions
-    from icestream.sinks.iceberg.target import Target
+    from icestream.sinks.iceberg.options import PublishCheck, PublishOptions
+    from icestream.sinks.iceberg.table import Target
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def publish(target: Target, options: PublishOptions, mark: BatchMark) -> None:
     Raises:
         PublishError: a check does not hold, or the branch of the readers has moved away.
     """
-    from icestream.sinks.iceberg.java_branches import head
+    from icestream.sinks.iceberg.java import head
 
     if not target.exists:
         return
@@ -89,7 +89,7 @@ def _ways_on(target: Target, to: str) -> str:
 
 def _refuse_if_moved(target: Target, to: str, branch: str, where: str) -> None:
     """Refuse to publish over commits that the branch does not have."""
-    from icestream.sinks.iceberg.java_branches import head, is_ancestor
+    from icestream.sinks.iceberg.java import head, is_ancestor
 
     seen, audited = head(target.handle, to), head(target.handle, branch)
     if seen is None or (audited is not None and is_ancestor(target.handle, seen, audited)):
@@ -107,8 +107,14 @@ def _refuse_if_moved(target: Target, to: str, branch: str, where: str) -> None:
 
 def _move(target: Target, to: str, audited: int, where: str) -> None:
     """Let readers see the snapshot that was audited, and no other one."""
-    from icestream.sinks.iceberg.java import COMMIT_FAILED, java_class, java_errors, java_message
-    from icestream.sinks.iceberg.java_branches import fast_forward, head
+    from icestream.sinks.iceberg.java import (
+        COMMIT_FAILED,
+        fast_forward,
+        head,
+        java_class,
+        java_errors,
+        java_message,
+    )
 
     branch = target.options.branch
     for attempt in range(ATTEMPTS):

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.catalog import quote_for_spark
+from icestream.contracts.changes import DELETES
 from icestream.contracts.faults import CheckStep, told
 from icestream.contracts.sink import Expectation, Sink
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg import ledger
-from icestream.sinks.iceberg.expectations import expectations_of
-from icestream.sinks.iceberg.modes.registry import MODES
+from icestream.sinks.iceberg.modes import MODES
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.publish import publish
-from icestream.sinks.iceberg.target import Target
-from icestream.sinks.iceberg.trying import store_steps
+from icestream.sinks.iceberg.store_check import store_steps
+from icestream.sinks.iceberg.table import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -29,6 +29,22 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, LostRows, TaskWriter, WrittenFile
     from icestream.errors import IcestreamError
+
+
+def expectations_of(options: IcebergOptions) -> tuple[Expectation, ...]:
+    """Return what a sink expects of its rows.
+
+    A delete carries little but its key, and what is expected of a row is not expected of it.
+    """
+    unless = ""
+    if options.commit_mode == "upsert" and options.op_field is not None:
+        said = f"lower(cast({quote_for_spark(options.op_field)} as string))"
+        named = ", ".join(f"'{word}'" for word in DELETES)
+        unless = f"coalesce({said} in ({named}), false) or "
+    return tuple(
+        Expectation(one.name, f"{unless}({one.expr})" if unless else one.expr, one.on_fail)
+        for one in options.expect
+    )
 
 
 class IcebergSink(Sink[IcebergOptions]):
@@ -50,13 +66,13 @@ class IcebergSink(Sink[IcebergOptions]):
         cls, options: IcebergOptions, catalog: Catalog[Any], name: str, *, changes: bool = False
     ) -> Sink[Any]:
         if changes:
-            from icestream.sinks.iceberg.mirror.sink import MirrorSink
+            from icestream.sinks.iceberg.multi.mirror import MirrorSink
 
             catalog.refuse_namespace(tuple(options.namespace))
             return MirrorSink(options, catalog, name)
         if options.route_by is None:
             return cls(options, catalog, name)
-        from icestream.sinks.iceberg.fanout.sink import FanOutSink
+        from icestream.sinks.iceberg.multi.fan_out import FanOutSink
 
         catalog.refuse_namespace(tuple(options.namespace))
         return FanOutSink(options, catalog, name)
@@ -86,7 +102,7 @@ class IcebergSink(Sink[IcebergOptions]):
         return ledger.covers(self.last_mark(), mark)
 
     def columns(self) -> pa.Schema | None:
-        from icestream.sinks.iceberg.evolve import to_arrow
+        from icestream.sinks.iceberg.migration import to_arrow
 
         schema = self.target.schema()
         if schema is None:
@@ -102,7 +118,7 @@ class IcebergSink(Sink[IcebergOptions]):
     def refuses_column(self, name: str) -> str | None:
         problem = reserved_problem(name)
         if problem is None and self.target.exists:
-            from icestream.sinks.iceberg.java_schema import read_specs
+            from icestream.sinks.iceberg.java_table import read_specs
 
             specs = read_specs(self.target.handle)
             taken = {field.name for spec in specs for field in spec.fields}
@@ -125,7 +141,7 @@ class IcebergSink(Sink[IcebergOptions]):
     def sort_columns(self) -> list[Any]:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-        from icestream.sinks.iceberg.sort import parse_sort
+        from icestream.sinks.iceberg.partition_terms import parse_sort
 
         if not self.sorts():
             return []
@@ -155,7 +171,7 @@ class IcebergSink(Sink[IcebergOptions]):
         return expectations_of(self.options)
 
     def row_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None] | None:
-        from icestream.sinks.iceberg.missing_values import missing_values
+        from icestream.sinks.iceberg.conform import missing_values
 
         schema = self.target.state.schema if self.target.exists else None
         return missing_values(schema, self.options)

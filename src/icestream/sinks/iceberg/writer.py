@@ -4,34 +4,173 @@ from __future__ import annotations
 
 import logging
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.conversions import to_json
 from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.types import UUIDType
+from pyiceberg.transforms import (
+    DayTransform,
+    IdentityTransform,
+    TruncateTransform,
+    VoidTransform,
+)
+from pyiceberg.types import (
+    DateType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    UUIDType,
+)
 
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.column_metrics import FLOATS, column_metrics
 from icestream.sinks.iceberg.conform import conform, file_columns
-from icestream.sinks.iceberg.partition_value import (
-    partition_json,
-    partition_values,
-    path_to,
-    transformed,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyiceberg.io import FileIO, OutputStream
     from pyiceberg.table.locations import LocationProvider
+    from pyiceberg.transforms import Transform
+    from pyiceberg.types import IcebergType, StructType
+
+    from icestream.sinks.iceberg.partition_terms import SortTerm
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Requests to a store that wait for their answers together.
+AT_ONCE = 8
+
+
+def readable(stream: Any) -> pa.NativeFile:
+    """Return an open file of PyIceberg's as one of Arrow's.
+
+    One that is Arrow's already must not be wrapped: Arrow then looks for its end by moving there,
+    which Google's store takes for a wrong range.
+    """
+    return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
+
+
+def for_each(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
+    """Call `work` for each item in a few threads, for stores that answer slowly.
+
+    Returns:
+        The results in the order of the items. If one fails, the others are done all the same.
+    """
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(AT_ONCE, len(items)), "icestream-store") as pool:
+        # Not `pool.map`, which cancels what has not begun when one fails.
+        futures = [pool.submit(work, item) for item in items]
+    return [future.result() for future in futures]
+
+
+def in_order(rows: pa.Table, order: Sequence[SortTerm]) -> pa.Table:
+    """Return the rows sorted; each term says by itself where its nulls go."""
+    keys: dict[str, Any] = {}
+    directions = []
+    for number, term in enumerate(order):
+        column = _column(rows, term.column)
+        keys[f"null{number}"] = pc.is_null(column)
+        directions.append((f"null{number}", "descending" if term.nulls_first else "ascending"))
+        keys[f"value{number}"] = column
+        directions.append((f"value{number}", "descending" if term.descending else "ascending"))
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions))
+
+
+def _column(rows: pa.Table, name: str) -> Any:
+    if name in rows.column_names:
+        return rows[name]
+    top, *rest = name.split(".")
+    return pc.struct_field(rows[top], rest)
+
+
+def transformed(column: pa.Array, kind: IcebergType, transform: Transform[Any, Any]) -> pa.Array:
+    """Return the partition value of each value of a column."""
+    is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
+    if is_nano and not isinstance(transform, IdentityTransform | VoidTransform):
+        # PyIceberg has no hours of nanoseconds, and rounds those before 1970 up for a bucket.
+        # Arrow's `floor_temporal` overflows for the earliest nanoseconds.
+        nanos = column.cast(pa.int64()).fill_null(0).to_numpy()
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        micros = pa.array(nanos // 1_000, mask=is_null)
+        column, kind = micros.cast(pa.timestamp("us")), TimestampType()
+    result: pa.Array = transform.pyarrow_transform(kind)(column)
+    return result
+
+
+def partition_values(column: pa.Array) -> list[Any]:
+    """Return partition values, dates and timestamps as numbers: Python lacks some of them."""
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def partition_json(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the values of a partition by field id, in the single-value form of the spec."""
+    described: dict[str, Any] = {}
+    for item, value in zip(spec.fields, values, strict=True):
+        if value is None:
+            continue
+        if isinstance(item.transform, DayTransform):
+            # Java's partition type of a day is a date, Arrow's transform gives a number.
+            described[str(item.field_id)] = _iso(value, "D")
+        elif isinstance(item.transform, IdentityTransform | TruncateTransform):
+            source = schema.find_type(item.source_id)
+            described[str(item.field_id)] = _to_json(source, value)
+        else:
+            described[str(item.field_id)] = value
+    return described
+
+
+def _to_json(kind: IcebergType, value: Any) -> Any:
+    if isinstance(kind, DateType):
+        return _iso(value, "D")
+    if isinstance(kind, TimestampType | TimestamptzType | TimestampNanoType | TimestamptzNanoType):
+        is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
+        has_zone = isinstance(kind, TimestamptzType | TimestamptzNanoType)
+        return _iso(value, "ns" if is_nano else "us") + ("+00:00" if has_zone else "")
+    return to_json(kind, value)  # type: ignore[arg-type]
+
+
+def _iso(value: int, unit: Literal["D", "us", "ns"]) -> str:
+    """Return a date or a timestamp as ISO 8601 has it, also outside of the years 1 to 9999."""
+    text = str(np.datetime64(value, unit)).removesuffix(".000000")
+    year, month, rest = text.rsplit("-", 2)
+    # Java wants four digits at least, and a sign before more of them.
+    sign = "-" if int(year) < 0 else "+" if int(year) > 9999 else ""
+    return f"{sign}{abs(int(year)):04}-{month}-{rest}"
+
+
+def path_to(struct: StructType, field_id: int) -> list[int]:
+    """Return the way to a field through nested structs, as the index at each level."""
+    from pyiceberg.types import StructType
+
+    for index, column in enumerate(struct.fields):
+        if column.field_id == field_id:
+            return [index]
+        if isinstance(column.field_type, StructType):
+            rest = path_to(column.field_type, field_id)
+            if rest:
+                return [index, *rest]
+    return []
+
 
 logger = logging.getLogger(__name__)
 

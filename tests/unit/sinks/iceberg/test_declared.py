@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from icestream.sinks.iceberg.declared import (
+from icestream.sinks.iceberg.migration import (
     declared_text,
     droppable,
     is_shared,
     property_key,
     read_declared,
+    to_iceberg,
 )
-from icestream.sinks.iceberg.evolve import to_iceberg
 
 POINT = pa.struct([("x", pa.int64())])
 TABLE = to_iceberg(pa.schema([("id", pa.int64()), ("note", pa.string()), ("at", POINT)]))

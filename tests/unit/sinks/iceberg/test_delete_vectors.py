@@ -14,8 +14,8 @@ from pyiceberg.table.puffin import PuffinFile
 from pyroaring import BitMap
 
 from icestream.errors import ConnectorError
-from icestream.sinks.iceberg.java_files import LiveFile
-from icestream.sinks.iceberg.modes.upsert.vectors import DeleteWriter, read_dead
+from icestream.sinks.iceberg.java import LiveFile
+from icestream.sinks.iceberg.upsert.matching import DeleteWriter, read_dead
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.evolve import permitted, to_iceberg
+from icestream.sinks.iceberg.migration import permitted, to_iceberg
 from icestream.tables.schema import compare
 
 TABLE = pa.schema(

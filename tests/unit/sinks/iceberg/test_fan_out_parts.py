@@ -11,16 +11,22 @@ from icestream.contracts.catalog import Abilities
 from icestream.contracts.offset import BatchMark
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, CorruptStateError, SchemaMismatchError
-from icestream.sinks.iceberg.arrow_sort import in_order
-from icestream.sinks.iceberg.fanout import staging
-from icestream.sinks.iceberg.fanout.memory import Memory
-from icestream.sinks.iceberg.fanout.naming import TableNaming
-from icestream.sinks.iceberg.fanout.routes import NO_NAME, Route, RouteFaults, column_path
-from icestream.sinks.iceberg.fanout.staging import RoutingWriter, StagedRows
-from icestream.sinks.iceberg.fanout.writing import Unit, _bins, _cut
-from icestream.sinks.iceberg.missing_values import MissingValues
-from icestream.sinks.iceberg.sort import parse_sort_term
-from icestream.sinks.iceberg.sweeping import sweep
+from icestream.sinks.iceberg.conform import MissingValues
+from icestream.sinks.iceberg.multi import routing
+from icestream.sinks.iceberg.multi.fan_out import Unit, _bins, _cut
+from icestream.sinks.iceberg.multi.memory import Memory
+from icestream.sinks.iceberg.multi.naming import TableNaming
+from icestream.sinks.iceberg.multi.routing import (
+    NO_NAME,
+    Route,
+    RouteFaults,
+    RoutingWriter,
+    StagedRows,
+    column_path,
+)
+from icestream.sinks.iceberg.partition_terms import parse_sort_term
+from icestream.sinks.iceberg.staging_cleanup import sweep
+from icestream.sinks.iceberg.writer import in_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +227,7 @@ def test_rows_keep_the_numbers_of_their_records(tmp_path: Path) -> None:
 def test_rows_are_written_as_they_come_once_they_are_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "FLUSH_BYTES", 1)
+    monkeypatch.setattr(routing, "FLUSH_BYTES", 1)
 
     what = staged(tmp_path, batch((1, "a", None)), batch((2, "a", "x"), (3, "b", None)))
 
@@ -239,7 +245,7 @@ def test_bad_row_leaves_no_file(tmp_path: Path) -> None:
 def test_column_with_far_too_many_values_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "MOST_TABLES", 2)
+    monkeypatch.setattr(routing, "MOST_TABLES", 2)
     with pytest.raises(AttentionError) as caught:
         staged(tmp_path, batch((1, "a", None), (2, "b", None), (3, "c", None)))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
 
 KINDS: list[tuple[pa.DataType, list[Any]]] = [
     (pa.int32(), [-1, 0, 7]),

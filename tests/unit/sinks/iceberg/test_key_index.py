@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from icestream.errors import ConnectorError, TransientError
-from icestream.sinks.iceberg.java_files import LiveFile
-from icestream.sinks.iceberg.modes.upsert import key_index
-from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.modes.upsert.key_index import (
+from icestream.sinks.iceberg.java import LiveFile
+from icestream.sinks.iceberg.upsert import key_index
+from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.upsert.key_index import (
     NO_SEQUENCE,
     ROW_ID,
     SPARE_INDEXES,
@@ -24,8 +24,8 @@ from icestream.sinks.iceberg.modes.upsert.key_index import (
     find,
     forget_others,
 )
-from icestream.sinks.iceberg.modes.upsert.newest import BatchKeys, newest
-from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+from icestream.sinks.iceberg.upsert.newest import BatchKeys, newest
+from icestream.sinks.iceberg.upsert.staging import Chunk
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,12 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from icestream.sinks.iceberg.java_files import LiveFile
-from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
-from icestream.sinks.iceberg.modes.upsert.key_ranges import files_that_may_hold
-from icestream.sinks.iceberg.modes.upsert.newest import newest
-from icestream.sinks.iceberg.modes.upsert.staging import Chunk
+from icestream.sinks.iceberg.java import LiveFile
+from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.upsert.jobs import files_that_may_hold
+from icestream.sinks.iceberg.upsert.key_index import IndexSettings
+from icestream.sinks.iceberg.upsert.newest import newest
+from icestream.sinks.iceberg.upsert.staging import Chunk
 
 INDEX = IndexSettings((1,), None, "", {})
 LONG = Schema(NestedField(1, "id", LongType()))

@@ -20,7 +20,7 @@ from pyiceberg.types import (
 )
 
 from icestream.errors import PlanError, SchemaMismatchError
-from icestream.sinks.iceberg.partition_name import (
+from icestream.sinks.iceberg.partition_terms import (
     as_filter,
     read_name,
     shown_partition,

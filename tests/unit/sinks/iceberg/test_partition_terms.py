@@ -4,8 +4,14 @@ import pytest
 
 from icestream.errors import PlanError
 from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.partition import Term, parse_term, parse_terms
-from icestream.sinks.iceberg.sort import SortTerm, parse_sort, parse_sort_term
+from icestream.sinks.iceberg.partition_terms import (
+    SortTerm,
+    Term,
+    parse_sort,
+    parse_sort_term,
+    parse_term,
+    parse_terms,
+)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from pyiceberg.types import (
 )
 from tests.fixtures.table_folder import TableFolder, batch, rows_of
 
-from icestream.sinks.iceberg.partition import parse_term
-from icestream.sinks.iceberg.partition_value import path_to, transformed
+from icestream.sinks.iceberg.partition_terms import parse_term
+from icestream.sinks.iceberg.writer import path_to, transformed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, VoidTransform
 
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.evolve import to_iceberg
+from icestream.sinks.iceberg.migration import to_iceberg
 from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.partition import parse_term
-from icestream.sinks.iceberg.spec_change import SpecChange, names_partitions, spec_change
+from icestream.sinks.iceberg.partition_terms import parse_term
+from icestream.sinks.iceberg.partitioning import SpecChange, names_partitions, spec_change
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

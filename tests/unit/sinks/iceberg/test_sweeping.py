@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.sinks.iceberg.sweeping import sweep, temporary_folder
+from icestream.sinks.iceberg.staging_cleanup import sweep, temporary_folder
 
 ARROW = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 FSSPEC = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
@@ -95,7 +95,7 @@ def test_temporary_folder_goes_with_its_owner() -> None:
 
 def test_temporary_folder_goes_with_the_process() -> None:
     code = (
-        "from icestream.sinks.iceberg.sweeping import temporary_folder\n"
+        "from icestream.sinks.iceberg.staging_cleanup import temporary_folder\n"
         "print(temporary_folder(temporary_folder))"
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -8,10 +8,9 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.evolve import to_iceberg
-from icestream.sinks.iceberg.layout import partition_spec, shown, sort_order
-from icestream.sinks.iceberg.partition import parse_term
-from icestream.sinks.iceberg.sort import parse_sort_term
+from icestream.sinks.iceberg.migration import to_iceberg
+from icestream.sinks.iceberg.partition_terms import parse_sort_term, parse_term
+from icestream.sinks.iceberg.partitioning import partition_spec, shown, sort_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable

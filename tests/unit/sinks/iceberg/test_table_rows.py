@@ -13,7 +13,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, TimestampType
 
-from icestream.sinks.iceberg.modes.upsert.table_rows import KEY, TableRows
+from icestream.sinks.iceberg.upsert.table_rows import KEY, TableRows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,24 +17,24 @@ from tests.fixtures.table_folder import TableFolder, rows_of
 
 from icestream.contracts.changes import TOMBSTONE, UNSENT
 from icestream.plan.spark_settings import KEEP_FACTOR, ROWS_PER_GIB
-from icestream.sinks.iceberg.arrow_files import for_each
-from icestream.sinks.iceberg.evolve import to_iceberg
-from icestream.sinks.iceberg.java_files import LiveFile
-from icestream.sinks.iceberg.modes.mode import paths_of
-from icestream.sinks.iceberg.modes.upsert import key_index, matching, staging, table_rows
-from icestream.sinks.iceberg.modes.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
-from icestream.sinks.iceberg.modes.upsert.matching import Matched, MatchTask
-from icestream.sinks.iceberg.modes.upsert.newest import NOWHERE, OLDEST, newest
-from icestream.sinks.iceberg.modes.upsert.rows import Donors, Rows, WriteTask
-from icestream.sinks.iceberg.modes.upsert.staging import (
+from icestream.sinks.iceberg.java import LiveFile
+from icestream.sinks.iceberg.migration import to_iceberg
+from icestream.sinks.iceberg.mode import paths_of
+from icestream.sinks.iceberg.partition_terms import parse_sort_term
+from icestream.sinks.iceberg.upsert import key_index, matching, staging, table_rows
+from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.upsert.key_index import IndexSettings
+from icestream.sinks.iceberg.upsert.matching import Matched, MatchTask
+from icestream.sinks.iceberg.upsert.newest import NOWHERE, OLDEST, newest
+from icestream.sinks.iceberg.upsert.rows import Donors, Rows, WriteTask
+from icestream.sinks.iceberg.upsert.staging import (
     KeySettings,
     StagingWriter,
     read_chunks,
     staged_pieces,
     unsent_in,
 )
-from icestream.sinks.iceberg.sort import parse_sort_term
+from icestream.sinks.iceberg.writer import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
     from icestream.contracts.sink import WrittenFile
-    from icestream.sinks.iceberg.modes.upsert.newest import Newest
-    from icestream.sinks.iceberg.modes.upsert.table_rows import TableRowsFile
+    from icestream.sinks.iceberg.upsert.newest import Newest
+    from icestream.sinks.iceberg.upsert.table_rows import TableRowsFile
 
 COLUMNS = pa.schema([("id", pa.string()), ("at", pa.int64()), ("text", pa.string())])
 STREAM = pa.schema([*COLUMNS, pa.field("op", pa.string()), pa.field(UNSENT, pa.list_(pa.string()))])

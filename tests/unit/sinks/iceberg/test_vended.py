@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from icestream.sinks.iceberg.vended import end_ms, vended_properties
+from icestream.sinks.iceberg.java_table import end_ms, vended_properties
 
 KEYS = {
     "s3.access-key-id": "lent",

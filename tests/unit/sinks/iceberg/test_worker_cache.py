@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.errors import ConnectorError
-from icestream.sinks.iceberg.modes.upsert.key_index import IndexSettings
-from icestream.sinks.iceberg.modes.upsert.worker_cache import (
+from icestream.sinks.iceberg.upsert.key_index import (
     UNUSED_SECS,
     VARIABLE,
+    IndexSettings,
     mark_used,
     tidy,
     worker_cache,

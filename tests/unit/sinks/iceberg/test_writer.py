@@ -18,7 +18,7 @@ from tests.fixtures.table_folder import MB, TableFolder, batch, path_of, rows_of
 
 from icestream.errors import SchemaMismatchError
 from icestream.sinks.iceberg import writer as writer_module
-from icestream.sinks.iceberg.evolve import to_iceberg
+from icestream.sinks.iceberg.migration import to_iceberg
 from icestream.sinks.iceberg.writer import WriteSettings
 
 if TYPE_CHECKING:

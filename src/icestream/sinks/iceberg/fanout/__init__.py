@@ -1,1 +1,0 @@
-"""`route_by`: one stream into many tables."""

@@ -1,1 +1,0 @@
-"""How a batch changes the table: one module a `commit_mode`."""

@@ -1,0 +1,307 @@
+"""The second pass of a fan-out: the rows of each table go to its own writer, few files a table."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from icestream.arrow import pieces
+from icestream.contracts.faults import CheckStep
+from icestream.contracts.sink import ROUTE, Commit, Expectation, TableCommits, added_up
+from icestream.errors import CommitConflictError, IcestreamError
+from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.modes import MODES
+from icestream.sinks.iceberg.multi.naming import STAGING
+from icestream.sinks.iceberg.multi.routing import StagedRows
+from icestream.sinks.iceberg.multi.sink import TablesSink
+from icestream.sinks.iceberg.partition_terms import parse_sort
+from icestream.sinks.iceberg.sink import expectations_of
+from icestream.sinks.iceberg.store_check import store_steps
+from icestream.sinks.iceberg.writer import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.sink import TaskWriter, WrittenFile
+    from icestream.sinks.iceberg.multi.routing import Route, RouteFaults
+    from icestream.sinks.iceberg.multi.shares import Share
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.partition_terms import SortTerm
+
+
+# A table is written by one task unless it has more rows than this, and more than its share.
+ROWS_A_TASK = 200_000
+BINS_A_SLOT = 3
+
+Written = tuple[int, int, "list[WrittenFile] | IcestreamError"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows that one task writes for one table.
+
+    Attributes:
+        table: number of the table.
+        part: number of the unit among those of the table.
+    """
+
+    table: int
+    part: int
+    rows: tuple[StagedRows, ...]
+    writer: TaskWriter
+
+    @property
+    def count(self) -> int:
+        return sum(one.rows for one in self.rows)
+
+
+def write_tables(
+    spark: SparkSession,
+    tables: Sequence[tuple[Sequence[StagedRows], TaskWriter]],
+    order: Sequence[SortTerm],
+) -> list[list[WrittenFile] | IcestreamError]:
+    """Write the rows of every table in one job; for each table its files, or why there are none."""
+    slots = spark.sparkContext.defaultParallelism
+    total = sum(one.rows for parts, _ in tables for one in parts)
+    share = max(ROWS_A_TASK, -(-total // slots))
+    units = [
+        Unit(number, part, rows, writer)
+        for number, (parts, writer) in enumerate(tables)
+        for part, rows in enumerate(_cut(parts, share))
+    ]
+    done = run_pieces(spark, _bins(units, slots * BINS_A_SLOT), WriteTables(tuple(order)))
+    outcomes: list[list[WrittenFile] | IcestreamError] = [[] for _ in tables]
+    # In the order of the rows: of two changes to one key the later one counts.
+    for table, _, found in sorted((one for each in done for one in each), key=lambda one: one[:2]):
+        so_far = outcomes[table]
+        if isinstance(so_far, IcestreamError):
+            continue
+        outcomes[table] = found if isinstance(found, IcestreamError) else so_far + found
+    return outcomes
+
+
+@dataclass(frozen=True)
+class WriteTables:
+    """Writes the units of one bin, one after the other."""
+
+    order: tuple[SortTerm, ...]
+
+    def __call__(self, units: list[Unit]) -> list[Written]:
+        return [(unit.table, unit.part, self._write(unit)) for unit in units]
+
+    def _write(self, unit: Unit) -> list[WrittenFile] | IcestreamError:
+        rows: Iterator[pa.RecordBatch] = (batch for one in unit.rows for batch in one())
+        try:
+            if not self.order:
+                return unit.writer.write(rows)
+            # Sorted piece by piece, each of which has files of its own: the order is a file's.
+            ordered = (in_order(pa.Table.from_batches(each), self.order) for each in pieces(rows))
+            return [file for each in ordered for file in unit.writer.write(each.to_batches())]
+        except IcestreamError as exc:
+            # The other tables of the bin are written all the same.
+            return exc
+
+
+def _cut(parts: Sequence[StagedRows], most: int) -> Iterator[tuple[StagedRows, ...]]:
+    """Cut the rows of a table where they are more than one task should write."""
+    if sum(one.rows for one in parts) <= most:
+        yield tuple(parts)
+        return
+    taken: list[StagedRows] = []
+    for one in parts:
+        for block in one.blocks:
+            if taken and sum(each.rows for each in taken) + block[1] > most:
+                yield tuple(taken)
+                taken = []
+            taken.append(StagedRows(one.path, (block,), one.io_properties))
+    yield tuple(taken)
+
+
+def _bins(units: list[Unit], most: int) -> list[list[Unit]]:
+    """Spread units over few bins, so that each bin has about as many rows as another."""
+    bins: list[list[Unit]] = [[] for _ in range(min(most, len(units)))]
+    sizes = [0] * len(bins)
+    for unit in sorted(units, key=lambda one: one.count, reverse=True):
+        lightest = sizes.index(min(sizes))
+        bins[lightest].append(unit)
+        sizes[lightest] += unit.count
+    return bins
+
+
+logger = logging.getLogger(__name__)
+
+
+class FanOutSink(TablesSink):
+    """The tables that rows name."""
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        super().__init__(options, catalog, name)
+        mode = MODES[options.commit_mode]
+        self.task_modules = (*mode.task_modules, "icestream.sinks.iceberg.multi.fan_out")
+        self._replaces = mode.replaces
+        self._sorts_themselves = mode.sorts_itself
+        self._columns: pa.Schema | None = None
+        self._folder = ""
+
+    @property
+    def route(self) -> Route:
+        from icestream.sinks.iceberg.multi.routing import Route
+
+        return Route.of(self.options, self.catalog)
+
+    def identity(self) -> str:
+        return ".".join((self.catalog.name, *self.options.namespace, "*"))
+
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
+        from icestream.sinks.iceberg.multi.tables import Tables
+        from icestream.sinks.iceberg.staging_cleanup import sweep, temporary_folder
+
+        self._tables = self._tables or Tables(self.options, self.catalog, self.name)
+        self._tables.open(spark, pipeline, cache or temporary_folder(self))
+        self._touched = None
+        java = self._tables.java
+        if self.options.create:
+            java.create_namespace(self.options.namespace)
+        # Nessie puts a random part behind a table's name; the folder must be found again.
+        place = java.default_location(self.options.namespace, STAGING).rstrip("/").rpartition("/")
+        self._folder = f"{place[0]}/{STAGING}/{quote(pipeline, safe='')}"
+        sweep(self._folder, self.catalog.pyiceberg_properties())
+
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
+        import pyarrow as pa
+
+        self.route.check(columns)
+        self._columns = pa.schema([column for column in columns if column.name != ROUTE])
+
+    def computed_columns(self) -> Mapping[str, str]:
+        from icestream.sinks.iceberg.multi.routing import column_path
+
+        route_by = self.options.route_by or ""
+        return {} if column_path(route_by) is not None else {ROUTE: route_by}
+
+    def expectations(self) -> tuple[Expectation, ...]:
+        return expectations_of(self.options)
+
+    def row_faults(self) -> RouteFaults:
+        from icestream.sinks.iceberg.conform import missing_values
+        from icestream.sinks.iceberg.multi.routing import RouteFaults
+
+        # What a table requires beside the keys, its own writer looks at.
+        return RouteFaults(self.route, missing_values(None, self.options))
+
+    def writer(self) -> TaskWriter:
+        from icestream.sinks.iceberg.multi.routing import RoutingWriter
+
+        assert self._columns is not None  # noqa: S101 - `prepare` comes first
+        return RoutingWriter(
+            columns=self._columns,
+            route=self.route,
+            missing=self.row_faults().missing,
+            folder=self._folder,
+            io_properties=self.catalog.pyiceberg_properties(),
+        )
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        done = self.commit_tables(files, mark, lambda: None)
+        for refused in done.refused:
+            raise refused.error
+        self.discard(files)
+        return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
+
+    def commit_tables(
+        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
+    ) -> TableCommits:
+        from icestream.sinks.iceberg.multi.shares import shares_of
+
+        tables = self.tables
+        mark = replace(mark, generation=tables.kept.kept.generation)
+        named = sorted({table for file in files for table in file.what["tables"]})
+        sinks = {table: tables.sink(table) for table in named}
+        shares = shares_of(files, sinks, self.catalog.pyiceberg_properties())
+        tables.each(lambda share: self._open(share, mark), shares)
+        opened = [share for share in shares if share.error is None]
+        # Before any of them is made: after a crash, each is known to hold rows or to lack them.
+        tables.kept.add(frozenset(share.table for share in opened))
+        if self._touched is not None:
+            self._touched = [share.sink for share in opened]
+        tables.each(lambda share: self._prepare(share, mark), opened)
+        tables.refuse_twins(share.table for share in opened if share.error is None)
+        ready = [share for share in shares if share.is_ready]
+        pieces = [(share.staged, share.writer) for share in ready if share.writer is not None]
+        order = () if self._sorts_themselves else parse_sort(self.options)
+        written = write_tables(tables.spark, pieces, order)
+        for share, found in zip(ready, written, strict=True):
+            if isinstance(found, IcestreamError):
+                share.refuse(found, mark)
+            else:
+                share.files = found
+        tables.each(lambda share: self._commit(share, mark, done), ready)
+        tables.note_written()
+        return TableCommits(
+            commits={share.name: share.commit for share in shares if share.commit is not None},
+            held=tuple(share.name for share in shares if share.is_held),
+            refused=tuple(share.refused() for share in shares if share.error is not None),
+        )
+
+    def _open(self, share: Share, mark: BatchMark) -> None:
+        from icestream.sinks.iceberg.java import java_errors
+
+        try:
+            self.tables.open_new(share.table)
+            self.tables.refuse_stranger(share.table, mark)
+        except java_errors() as exc:
+            share.refuse(self.tables.refusal(share.sink, exc), mark)
+        except IcestreamError as exc:
+            share.refuse(exc, mark)
+
+    def _prepare(self, share: Share, mark: BatchMark) -> None:
+        from icestream.sinks.iceberg.java import java_errors
+
+        assert self._columns is not None  # noqa: S101 - `prepare` comes first
+        try:
+            if self._holds(share.sink, mark):
+                share.is_held = True
+                return
+            share.sink.prepare(share.columns(self._columns))
+            share.writer = share.sink.writer()
+        except java_errors() as exc:
+            share.refuse(self.tables.refusal(share.sink, exc), mark)
+        except IcestreamError as exc:
+            share.refuse(exc, mark)
+
+    def _commit(self, share: Share, mark: BatchMark, done: Callable[[], None]) -> None:
+        if not share.is_ready or not share.files:
+            return
+        try:
+            share.commit = share.commit_once(replace(mark, rows=share.rows))
+        except IcestreamError as exc:
+            if isinstance(exc, CommitConflictError):
+                # Of any other commit it is not certain that the table lacks the files.
+                share.sink.discard(share.files)
+            share.refuse(exc, mark)
+        else:
+            done()
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        from pyiceberg.io import load_file_io
+
+        for path in (file.what["file-path"] for file in files):
+            load_file_io(self.catalog.pyiceberg_properties(), path).delete(path)
+
+    def check(self) -> Iterator[CheckStep]:
+        yield from self.catalog.check()
+        yield CheckStep("find namespace", self._describe_namespace)
+        yield CheckStep("find tables", self._describe_tables)
+        yield from store_steps(self.catalog, None)
+
+    def _describe_tables(self) -> str:
+        return f"{self.identity()}, by {self.options.route_by}"

@@ -1,0 +1,291 @@
+"""Tables that mirror those of a source of changes, each of them exactly once.
+
+Before a batch is read, the tables are made ready for what it may bring; tasks then write each
+block with the writers of its table, and all tables are committed side by side before the batch
+ends. A table that does not take its changes stops the pipeline: a mirror that leaves some out
+would be wrong for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from icestream.contracts.changes import Shape, shape_of
+from icestream.contracts.faults import CheckStep
+from icestream.contracts.sink import Commit, MirroredTables, TableCommits, added_up
+from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
+from icestream.sinks.iceberg.mode import paths_of
+from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
+from icestream.sinks.iceberg.multi.sink import TablesSink
+from icestream.sinks.iceberg.options import IcebergOptions
+from icestream.sinks.iceberg.store_check import store_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.catalog import Catalog, Identifier
+    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.sink import LostRows, TaskWriter, WrittenFile
+    from icestream.sinks.iceberg.multi.mirror_table import MirrorTable
+    from icestream.sinks.iceberg.multi.shares import Share
+
+
+logger = logging.getLogger(__name__)
+
+
+class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
+    """The tables of a source."""
+
+    task_modules = (
+        "icestream.sinks.iceberg.writer",
+        "icestream.sinks.iceberg.multi.mirror_writer",
+        "icestream.sinks.iceberg.upsert.staging",
+        "icestream.sinks.iceberg.upsert.matching",
+        "icestream.sinks.iceberg.upsert.rows",
+    )
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        super().__init__(options, catalog, name)
+        self._sources: dict[Identifier, tuple[str, ...]] = {}
+        self._expected: dict[tuple[str, ...], MirrorTable] = {}
+        # The newest shape of each table, so that most batches bring no surprise.
+        self._newest: dict[tuple[str, ...], pa.Schema] = {}
+        self._absent: frozenset[tuple[str, ...]] = frozenset()
+        self._warned: set[tuple[str, ...]] = set()
+        self._handed_over: set[str] = set()
+        self._reloading: set[tuple[str, ...]] = set()
+
+    def identity(self) -> str:
+        return ".".join((self.catalog.name, *self.options.namespace, self.options.table or "*"))
+
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
+        from icestream.sinks.iceberg.multi.mirror_table import MirrorTable
+        from icestream.sinks.iceberg.multi.tables import Tables
+        from icestream.sinks.iceberg.staging_cleanup import temporary_folder
+
+        self._tables = self._tables or Tables(self.options, self.catalog, self.name, MirrorTable)
+        self._tables.open(spark, pipeline, cache or temporary_folder(self))
+        self._touched = None
+        self._expected, self._newest = {}, {}
+
+    def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
+        raise AssertionError("a mirror follows shapes")
+
+    def follow(self, shapes: Sequence[pa.Schema]) -> None:
+        by_table = {source: [columns] for source, columns in self._newest.items()}
+        for columns in shapes:
+            by_table.setdefault(shape_of(columns).table, []).append(columns)
+        alone = {source: found for source, found in by_table.items() if _are_tombstones(found)}
+        changed = {source: found for source, found in by_table.items() if source not in alone}
+        named = {source: self._named(source, found) for source, found in changed.items()}
+        named |= self._tables_of_tombstones(alone)
+        self._absent = frozenset(by_table.keys() - named.keys())
+        sinks: dict[tuple[str, ...], Any] = {
+            source: self.tables.sink(table) for source, table in named.items()
+        }
+        self.tables.each(self._open, sinks.values())
+        self.tables.kept.add(frozenset(filter(self.tables.is_explained, named.values())))
+        self.tables.each(lambda source: self._ready(sinks[source], by_table[source]), list(named))
+        self.tables.refuse_twins(named.values())
+        self._expected = sinks
+        for source in changed:
+            cover = sinks[source].cover
+            shape = replace(cover.shape, is_first=False, is_tombstones=False)
+            self._newest[source] = shape.on(cover.columns)
+
+    def _tables_of_tombstones(
+        self, by_table: Mapping[tuple[str, ...], list[pa.Schema]]
+    ) -> dict[tuple[str, ...], Identifier]:
+        """Return the tables that tombstones which come without changes are applied to.
+
+        They create no table. One that another table of the source fills, or that is not ours, is
+        left alone: a router can give a topic any name, and tombstones don't name their table.
+        """
+        owners = dict(self._sources)
+        found: dict[tuple[str, ...], Identifier] = {}
+        for source, shapes in by_table.items():
+            table = self._identifier(shape_of(shapes[0]))
+            if not self.tables.java.exists(table[:-1], table[-1]):
+                continue
+            try:
+                owner = owners.get(table) or self._noted_source(table) or source
+            except ForeignTableError:
+                owner = ()
+            owners[table] = owner
+            if owner == source:
+                found[source] = table
+            elif source not in self._warned:
+                self._warned.add(source)
+                logger.warning(
+                    "tombstones of %s are left out: table %s mirrors %s",
+                    ".".join(source),
+                    ".".join(table),
+                    ".".join(owner) or "nothing of this pipeline",
+                )
+        return found
+
+    def _noted_source(self, table: Identifier) -> tuple[str, ...] | None:
+        sink: Any = self.tables.sink(table)
+        self._open(sink)
+        return cast("MirrorTable", sink).source()
+
+    def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
+        """Return the table of one of the source; no two may have the same."""
+        table = self._identifier(shape_of(shapes[0]))
+        owner = self._sources.setdefault(table, source)
+        if owner != source:
+            raise SchemaMismatchError(
+                f"two tables of the source would fill {'.'.join(table)!r}: {'.'.join(owner)!r} and "
+                f"{'.'.join(source)!r}",
+                where=f"sink {self.name!r}",
+                todo="Leave `namespace` and `table` out, so that each has its own names, or read "
+                "only one of them. The catalog may ignore case: rename one of them at the source.",
+            )
+        return table
+
+    def _identifier(self, shape: Shape) -> Identifier:
+        try:
+            return identifier_of(self.options, shape, self.catalog)
+        except SchemaMismatchError as exc:
+            raise exc.at(f"sink {self.name!r}") from None
+
+    def _open(self, table: MirrorTable) -> None:
+        try:
+            self.tables.open_new(table.identifier)
+        except IcestreamError as exc:
+            raise exc.at(f"table {table.identity()}") from exc.__cause__
+
+    def _ready(self, table: MirrorTable, shapes: list[pa.Schema]) -> None:
+        from icestream.sinks.iceberg.java import java_errors
+        from icestream.sinks.iceberg.multi.mirror_columns import cover_of
+
+        try:
+            cover = cover_of(shapes, table.columns(), op_name=op_name_of(self.options))
+            table.follow(replace(cover, keeps_missing=self.keeps_missing_fields()))
+        except java_errors() as exc:
+            raise self.tables.refusal(table, exc).at(f"table {table.identity()}") from exc
+        except IcestreamError as exc:
+            raise exc.at(f"table {table.identity()}") from exc.__cause__
+
+    def lost_rows(self, loaded: Collection[tuple[str, ...]] | None = None) -> list[LostRows]:
+        if loaded is None:
+            return super().lost_rows()
+        old = self.tables.moved_from()
+        sources = {self._identifier(Shape(source)): source for source in loaded}
+        found = self.tables.lost_rows(sources)
+        if old is not None and found:
+            moved = self._moved(old)
+            return [replace(moved, source_table=sources[table]) for table in found]
+        return [replace(lost, source_table=sources[table]) for table, lost in found.items()]
+
+    def reload(self, tables: Collection[tuple[str, ...]]) -> None:
+        self._reloading = set(tables)
+
+    def writer(self) -> TaskWriter:
+        from icestream.sinks.iceberg.multi.mirror_writer import MirrorWriter
+
+        writers = {source: table.writers() for source, table in self._expected.items()}
+        return MirrorWriter(writers, self._absent)
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        done = self.commit_tables(files, mark, lambda: None)
+        self.discard(files)
+        return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
+
+    def commit_tables(
+        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
+    ) -> TableCommits:
+        from icestream.sinks.iceberg.multi.shares import Share
+
+        mark = replace(mark, generation=self.tables.kept.kept.generation)
+        shares = []
+        for source, table in self._expected.items():
+            share = Share(table.identifier, table)
+            share.files = [file for file in files if file.what["table"] == table.identifier]
+            share.is_held = self._holds(table, mark)
+            # No rows may come of a table that is read from its beginning; it has a mark then.
+            if self._takes(source, table) and (share.files or table.is_first):
+                shares.append(share)
+            if table.is_first and not share.is_held:
+                table.target.mark_snapshot = None  # what it held before does not matter
+            _warn_of_nulls(share)
+        if self._touched is not None:
+            self._touched = [share.sink for share in shares]
+        self.tables.each(lambda share: self._commit(share, mark, done), shares)
+        self.tables.note_written()
+        for share in shares:
+            if share.error is not None:
+                raise share.error
+        return TableCommits(
+            commits={share.name: share.commit for share in shares if share.commit is not None},
+            held=tuple(share.name for share in shares if share.is_held),
+        )
+
+    def _commit(self, share: Share, mark: BatchMark, done: Callable[[], None]) -> None:
+        if share.is_held:
+            return
+        self.tables.refuse_stranger(share.table, mark)
+        rows = sum(file.rows for file in share.files)
+        # From here on the table may hold them, whatever we are told.
+        self._handed_over |= set(_paths(share.files))
+        try:
+            share.commit = share.commit_once(replace(mark, rows=rows))
+        except IcestreamError as exc:
+            share.refuse(exc, mark)
+        else:
+            done()
+
+    def _takes(self, source: tuple[str, ...], table: MirrorTable) -> bool:
+        """Tell whether a table takes its share: one to be loaded again waits for its first rows.
+
+        Until the source's position says that it is loaded again, a crash must find it as it was.
+        """
+        if table.is_first:
+            self._reloading.discard(source)
+        return source not in self._reloading
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        left: dict[Identifier, list[str]] = {}
+        for file in files:
+            paths = [path for path in _paths([file]) if path not in self._handed_over]
+            left.setdefault(tuple(file.what["table"]), []).extend(paths)
+        for table, paths in left.items():
+            self.tables.sink(table).target.remove(paths)
+        self._handed_over -= set(_paths(files))
+
+    def check(self) -> Iterator[CheckStep]:
+        yield from self.catalog.check()
+        yield CheckStep("find namespace", self._describe_namespace)
+        yield from store_steps(self.catalog, None)
+
+    def _describe_namespace(self) -> str:
+        named = bool(self.options.namespace)
+        return super()._describe_namespace() if named else "by the names of the source"
+
+
+def _are_tombstones(shapes: Sequence[pa.Schema]) -> bool:
+    return all(shape_of(columns).is_tombstones for columns in shapes)
+
+
+def _warn_of_nulls(share: Share) -> None:
+    """Say which values the table lacks because its types can't hold them."""
+    nulled: Counter[str] = Counter()
+    for file in share.files:
+        nulled.update(file.what.get("nulled", {}))
+    for column, count in nulled.items():
+        logger.warning(
+            "table %s: %d values of column %r do not fit into its type, and are null",
+            *(share.name, count, column),
+        )
+
+
+def _paths(files: Sequence[WrittenFile]) -> list[str]:
+    inner = [file.what["of"] for file in files]
+    return paths_of(file for file in inner if file is not None)

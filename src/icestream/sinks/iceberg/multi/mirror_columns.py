@@ -1,0 +1,252 @@
+"""The columns that a mirrored table is ready for, and how blocks of changes come to have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of, unsent_names
+from icestream.errors import SchemaMismatchError
+from icestream.schemas.column_names import RENAME_RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# What tells that a row is a change; never a column of the table.
+HIDDEN = (OP, UNSENT)
+
+
+@dataclass(frozen=True)
+class Cover:
+    """What a table is ready for.
+
+    Attributes:
+        shape: the newest shape of its rows.
+        columns: the columns that rows are given, without the hidden ones.
+        known: the exact columns of blocks that may come, as text; more may come where the shape
+            is not whole, as long as they fit.
+        op_name: the column that keeps what a change did, where every change becomes a row.
+        keeps_missing: whether a row keeps the table's values for columns that its block lacks.
+    """
+
+    shape: Shape
+    columns: pa.Schema
+    known: frozenset[str]
+    op_name: str | None = None
+    keeps_missing: bool = False
+
+    def takes(self, columns: pa.Schema) -> bool:
+        """Tell whether a block with these columns can be written as the table is."""
+        if not data_columns(columns):  # nothing but that all rows go
+            return True
+        if _key_ids(shape_of(columns), columns) != _key_ids(self.shape, self.columns):
+            return False
+        if self.shape.is_whole:
+            return as_text(columns) in self.known
+        return all(self._fits(column) for column in data_columns(columns))
+
+    def _fits(self, column: pa.Field) -> bool:
+        index = self.columns.get_field_index(column.name)
+        if index < 0:
+            return False
+        ours = self.columns.field(index).with_nullable(True)
+        try:
+            both = _unified([pa.schema([ours]), pa.schema([column.with_nullable(True)])])
+        except pa.ArrowInvalid:
+            return False
+        return bool(both.field(0).type == ours.type)
+
+    def conformed(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a block with the table's columns, by the source's ids of columns or by name.
+
+        Raises:
+            SchemaMismatchError: values of an older shape can't become those of the newest.
+        """
+        given = data_columns(block.schema)
+        places = _places(given, self.columns)
+        arrays = [
+            pa.nulls(block.num_rows, column.type)
+            if place is None
+            else _as_type(block.column(block.schema.get_field_index(place)), column)
+            for column, place in zip(self.columns, places, strict=True)
+        ]
+        columns = [*self.columns]
+        renamed = {old: new for old, new in zip(places, self.columns.names, strict=True) if old}
+        for name in HIDDEN:
+            index = block.schema.get_field_index(name)
+            if index < 0:
+                continue
+            array = block.column(index)
+            if name == UNSENT:
+                array = _renamed(array, renamed)
+            columns.append(pa.field(name, array.type))
+            arrays.append(array)
+        conformed = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+        absent = [name for name in self.columns.names if name not in renamed.values()]
+        absent = [name for name in absent if name not in block.schema.names]
+        if self.keeps_missing and not self.shape.is_whole and absent:
+            return _with_unsent(conformed, absent)
+        return conformed
+
+    def as_rows(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a conformed block as plain rows, each telling what it did if that is kept."""
+        arrays = [block.column(index) for index in range(len(self.columns))]
+        columns = [*self.columns]
+        if self.op_name is not None:
+            index = block.schema.get_field_index(OP)
+            arrays.append(_read_op(block) if index < 0 else block.column(index))
+            columns.append(pa.field(self.op_name, pa.string()))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def _with_unsent(block: pa.RecordBatch, absent: list[str]) -> pa.RecordBatch:
+    """Return a block whose rows also name `absent` as columns that they were sent without."""
+    index = block.schema.get_field_index(UNSENT)
+    if index < 0:
+        flags = {name: np.ones(block.num_rows, np.bool_) for name in absent}
+        return block.append_column(UNSENT, unsent_names(flags, block.num_rows))
+    lists = [[*(each or ()), *absent] for each in block.column(index).to_pylist()]
+    return block.set_column(index, UNSENT, pa.array(lists, pa.list_(pa.string())))
+
+
+def as_changes(block: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that were read as they are as changes that say so."""
+    return block.append_column(pa.field(OP, pa.string()), _read_op(block))
+
+
+def _read_op(block: pa.RecordBatch) -> pa.Array:
+    return pa.array(["r"] * block.num_rows, pa.string())
+
+
+def cover_of(
+    shapes: Sequence[pa.Schema], table: pa.Schema | None, *, op_name: str | None = None
+) -> Cover:
+    """Return what a table must be ready for so that blocks of all these shapes can be written.
+
+    Args:
+        shapes: columns of one table's blocks, in the order in which they were seen.
+        table: the table's columns, where there is a table.
+        op_name: as in `Cover`.
+
+    Raises:
+        SchemaMismatchError: a column has types that no column can hold together, or the name of a
+            hidden one.
+    """
+    told = [shape_of(columns) for columns in shapes]
+    for columns, shape in zip(shapes, told, strict=True):
+        _refuse_hidden(columns, shape)
+    newest = max(range(len(shapes)), key=lambda number: (told[number].version, number))
+    known = frozenset(as_text(columns) for columns in shapes)
+    if told[newest].is_whole:
+        return Cover(told[newest], pa.schema(data_columns(shapes[newest])), known, op_name)
+    return Cover(told[newest], _joined(shapes, table), known, op_name)
+
+
+def _refuse_hidden(columns: pa.Schema, shape: Shape) -> None:
+    """Refuse a table of the source with a column that has the name of a hidden one."""
+    for name in HIDDEN:
+        own = len(columns.get_all_field_indices(name)) - (0 if shape.is_snapshot else 1)
+        if own > 0:
+            raise SchemaMismatchError(
+                f"column {name!r} has a name that icestream uses for columns of its own",
+                todo=RENAME_RESERVED,
+            )
+
+
+def _joined(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:
+    """Return all columns of all shapes; those that the table has as wide as they are there."""
+    named = {column.name for columns in shapes for column in data_columns(columns)}
+    there = [column for column in table or () if column.name in named]
+    each = [pa.schema(data_columns(columns)) for columns in shapes]
+    try:
+        return _unified([pa.schema([one.with_nullable(True) for one in there]), *each])
+    except pa.ArrowInvalid as exc:
+        raise SchemaMismatchError(
+            f"a column came with types that do not go together: {exc}",
+            todo="Nothing of the batch was written. Mend the column in the source, or drop it from "
+            "the table and let it be made anew.",
+        ) from exc
+
+
+def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    try:
+        return pa.unify_schemas(list(schemas), promote_options="permissive")
+    except pa.ArrowTypeError as exc:
+        raise pa.ArrowInvalid(str(exc)) from None
+
+
+def data_columns(columns: pa.Schema) -> list[pa.Field]:
+    """Return the columns that have a place in the table.
+
+    One of type null says only that some rows were sent with a null for it.
+    """
+    return [
+        column
+        for column in columns
+        if column.name not in HIDDEN and not pa.types.is_null(column.type)
+    ]
+
+
+def column_ids(columns: pa.Schema) -> dict[str, str]:
+    """Return the source's id of each column, by name; none where the source has no ids."""
+    return {
+        column.name: column.metadata[COLUMN_ID].decode()
+        for column in columns
+        if column.metadata and COLUMN_ID in column.metadata
+    }
+
+
+def _key_ids(shape: Shape, columns: pa.Schema) -> tuple[str, ...]:
+    """Return the key as the source tells its columns apart, whatever they are called."""
+    ids = column_ids(columns)
+    return tuple(ids.get(name, name) for name in shape.key)
+
+
+def as_text(columns: pa.Schema) -> str:
+    """Return columns as text that is equal for equal columns, whatever else the schema tells."""
+    ids = column_ids(columns)
+    parts = [f"{one.name!r} {one.type} {ids.get(one.name)}" for one in data_columns(columns)]
+    return f"{shape_of(columns).key}: {', '.join(parts)}"
+
+
+def _places(given: list[pa.Field], wanted: pa.Schema) -> list[str | None]:
+    """Return, for each column wanted, the given one that it is, by id or else by name."""
+    ids = {source_id: name for name, source_id in column_ids(pa.schema(given)).items()}
+    names = {column.name for column in given}
+    known = column_ids(wanted)
+    places: list[str | None] = []
+    for column in wanted:
+        if ids and column.name in known:
+            places.append(ids.get(known[column.name]))
+        else:
+            places.append(column.name if column.name in names else None)
+    return places
+
+
+def _as_type(array: pa.Array, column: pa.Field) -> pa.Array:
+    if array.type == column.type:
+        return array
+    try:
+        return array.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+        raise SchemaMismatchError(
+            f"column {column.name!r} was {array.type} and is {column.type} now, and an older value "
+            f"can't become one: {exc}",
+            todo="Nothing of the batch was written. Start over, which reads the table anew: "
+            "`icestream run --start-over`.",
+        ) from exc
+
+
+def _renamed(names: pa.Array, renamed: dict[str, str]) -> pa.Array:
+    """Return lists of column names by their new names; those of dropped columns stay away."""
+    if all(old == new for old, new in renamed.items()) or not len(names.flatten()):
+        return names
+    lists = [
+        None if each is None else [renamed[name] for name in each if name in renamed]
+        for each in names.to_pylist()
+    ]
+    return pa.array(lists, names.type)

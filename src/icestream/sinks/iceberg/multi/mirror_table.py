@@ -1,0 +1,322 @@
+"""What a mirrored table is like where the file does not say: by its own key and columns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icestream.contracts.catalog import shorten
+from icestream.contracts.changes import OP
+from icestream.errors import SchemaMismatchError
+from icestream.schemas.changes import DropColumn, RenameColumn
+from icestream.schemas.column_names import refuse_reserved
+from icestream.sinks.iceberg.mode import EVERY_ROW, paths_of
+from icestream.sinks.iceberg.modes import MODES
+from icestream.sinks.iceberg.multi.mirror_columns import column_ids
+from icestream.sinks.iceberg.multi.mirror_writer import TableWriters
+from icestream.sinks.iceberg.multi.naming import TableNaming
+from icestream.sinks.iceberg.options import MAIN
+from icestream.sinks.iceberg.properties import SOURCE_COLUMNS, SOURCE_TABLE
+from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.upsert.mode import Upsert
+
+if TYPE_CHECKING:
+    from icestream.contracts.catalog import Catalog, Identifier
+    from icestream.contracts.changes import Shape
+    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.schemas.changes import SchemaChange
+    from icestream.sinks.iceberg.multi.mirror_columns import Cover
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+
+# What a change did, in a table that has a row of every change.
+OP_NAME = "_op"
+
+
+def identifier_of(options: IcebergOptions, shape: Shape, catalog: Catalog[Any]) -> Identifier:
+    """Return the table that mirrors one of the source: its own names, unless the file says.
+
+    Raises:
+        SchemaMismatchError: there can't be a table of that name.
+    """
+    namespace = tuple(options.namespace) or shape.table[:-1]
+    table = options.table or shape.table[-1]
+    try:
+        return TableNaming.of(options, catalog).identifier(namespace, table)
+    except ValueError as exc:
+        target = shorten(".".join((*namespace, table)))
+        raise SchemaMismatchError(
+            f"table {shorten('.'.join(shape.table))!r} of the source cannot be mirrored: "
+            f"{target!r} {exc}",
+            todo="Rename it at the source, or leave it out of the tables that the source reads. "
+            "If it is the only one, name its target with `namespace` and `table`.",
+        ) from None
+
+
+def op_name_of(options: IcebergOptions) -> str | None:
+    """Return the column that tells what a change did; None if rows are mirrored."""
+    return OP_NAME if _given(options, "commit_mode") and options.commit_mode == "append" else None
+
+
+def table_options(options: IcebergOptions, cover: Cover) -> IcebergOptions:
+    """Return the options of one mirrored table.
+
+    Raises:
+        SchemaMismatchError: rows are to be upserted, and nothing tells them apart.
+    """
+    key = _key(options, cover.shape)
+    given: dict[str, Any] = {"key_fields": key, "schema_evolution": _evolution(options)}
+    if _commit_mode(options, key, cover.shape) == "upsert":
+        given |= {"commit_mode": "upsert", "op_field": OP}
+    else:
+        given |= {"commit_mode": "append", "key_fields": ()}
+    if isinstance(options.partitioning, str) and not options.partition_fields:
+        given |= _partitioning(options, key, cover.columns)
+    return options.model_copy(update=given)
+
+
+def _key(options: IcebergOptions, shape: Shape) -> tuple[str, ...]:
+    if options.key_fields and shape.key and set(options.key_fields) != set(shape.key):
+        name = ".".join(shape.table)
+        raise SchemaMismatchError(
+            f"`key_fields` are {', '.join(options.key_fields)}, and the key of table {name!r} of "
+            f"the source is {', '.join(shape.key)}: of a deleted row it tells nothing else",
+            todo="Take `key_fields` out.",
+        )
+    return options.key_fields or shape.key
+
+
+def _evolution(options: IcebergOptions) -> str:
+    return options.schema_evolution if _given(options, "schema_evolution") else "full"
+
+
+def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: Shape) -> str:
+    if _given(options, "commit_mode") and options.commit_mode == "append":
+        return "append"
+    if not key and _given(options, "commit_mode"):
+        name = ".".join(shape.table)
+        raise SchemaMismatchError(
+            f"commit_mode 'upsert' needs a key, and table {name!r} of the source has none",
+            todo=f"Give it a primary key, or `ALTER TABLE {name} REPLICA IDENTITY FULL`, or name "
+            "the columns that tell its rows apart in `key_fields`. Without `commit_mode`, tables "
+            "without a key are appended to.",
+        )
+    # Of a table without a key, a database only ever tells inserts.
+    return "upsert" if key else "append"
+
+
+def _partitioning(
+    options: IcebergOptions, key: tuple[str, ...], columns: pa.Schema
+) -> dict[str, Any]:
+    if _given(options, "partitioning") and options.partitioning != "bucket":
+        return {}
+    for name in (name for name in key if name in columns.names):
+        if _can_be_bucketed(columns.field(name).type):
+            return {"partitioning": "bucket", "partition_fields": (name,)}
+    return {"partitioning": "none"}
+
+
+def _can_be_bucketed(kind: pa.DataType) -> bool:
+    return not (pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _given(options: IcebergOptions, name: str) -> bool:
+    return name in options.model_fields_set
+
+
+class MirrorTable(IcebergSink):
+    """A table that follows one of the source.
+
+    Attributes:
+        cover: what it is ready for; None until blocks of it are expected.
+        replaces_all: whether the rows of the batch take the place of all that it holds.
+        is_first: whether they are the first ones of the table as the source has it now.
+    """
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        super().__init__(options, catalog, name)
+        self._given = options
+        self.cover: Cover | None = None
+        self.replaces_all = False
+        self.is_first = False
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        return (*self.namespace, self.table)
+
+    def follow(self, cover: Cover) -> None:
+        """Make the table ready for rows: create it, give it their columns and names."""
+        options = table_options(self._given, cover)
+        if options != self.options:
+            self._adopt(options)
+        self.is_first = cover.shape.is_first
+        self.replaces_all = self.is_first and not _keeps_rows(options, cover)
+        self.cover = cover
+        columns = cover.columns
+        if cover.op_name is not None:
+            import pyarrow as pa
+
+            columns = columns.append(pa.field(cover.op_name, pa.string()))
+        self._make_room(columns)
+        self.target.prepare(
+            self.mode.table_columns(_plain(columns)),
+            declared=cover.shape.is_whole,
+            renames=self._renames(columns),
+        )
+        self._note_source(cover, columns)
+
+    def _adopt(self, options: IcebergOptions) -> None:
+        self.options = options
+        self.target.adopt(options)
+        self.mode = MODES[options.commit_mode](options, self.target)
+        self.mode.opened()
+
+    def writers(self) -> TableWriters:
+        """Return how tasks write the table's rows."""
+        assert self.cover is not None  # noqa: S101 - `follow` comes first
+        appends = not isinstance(self.mode, Upsert)
+        keeps_rows = _keeps_rows(self.options, self.cover)
+        return TableWriters(
+            table=self.identifier,
+            cover=self.cover,
+            # Read a second time, rows meet those that were kept.
+            snapshot=self.target.writer(in_order=False) if appends or not keeps_rows else None,
+            changes=self.mode.writer(),
+            appends=appends,
+            keeps_rows=keeps_rows,
+        )
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
+        """Commit what the tasks wrote for this table."""
+        branch = self.options.branch
+        mark = mark if branch == MAIN else replace(mark, branch=branch)
+        void, kept, is_emptied = _sorted_out(files)
+        replaces = is_emptied or self.replaces_all
+        if any("keys-path" in file.what for file in kept):
+            assert isinstance(self.mode, Upsert)  # noqa: S101 - only its writer stages rows
+            commit = self.mode.commit(kept, mark, replaces=replaces)
+        else:
+            commit = self._add(kept, mark, replaces=replaces)
+        self.discard(void)
+        return commit
+
+    def _add(self, files: list[WrittenFile], mark: BatchMark, *, replaces: bool) -> Commit:
+        from icestream.sinks.iceberg.java_table import Change
+
+        change = Change(
+            added=[file.what for file in files],
+            over=EVERY_ROW if replaces else None,
+            branch=self.options.branch,
+        )
+        return self.target.commit(change, mark, rows=sum(file.rows for file in files))
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        """Remove what tasks wrote, be it rows put aside or data files."""
+        inner = [file.what.get("of", file) for file in files]
+        self.target.remove(paths_of(file for file in inner if file is not None))
+
+    @property
+    def _ids_key(self) -> str:
+        return SOURCE_COLUMNS + self.target.pipeline
+
+    def _renames(self, columns: pa.Schema) -> dict[str, str]:
+        """Return the columns that the source calls by another name than the table does."""
+        if not self.target.exists:
+            return {}
+        state = self.target.state
+        names = {field.field_id: field.name for field in state.schema.fields}
+        kept = _read_ids(state.properties.get(self._ids_key))
+        renames = {}
+        for name, source_id in column_ids(columns).items():
+            old = names.get(kept.get(source_id, -1))
+            if old is not None and old != name:
+                renames[old] = name
+        return renames
+
+    def _make_room(self, columns: pa.Schema) -> None:
+        """Take names from columns that the source gave to others.
+
+        One that it dropped goes: its values must not become those of the new one. Those that
+        changed names with each other do so in one commit, since no order of renames would do.
+        """
+        if not self.target.exists or self.options.schema_evolution != "full":
+            return
+        state, ids = self.target.state, column_ids(columns)
+        kept = _read_ids(state.properties.get(self._ids_key))
+        if not kept.keys() & set(ids.values()):
+            return  # another table of that name, which has its columns by their names
+        owners = {field_id: source_id for source_id, field_id in kept.items()}
+        gone: list[SchemaChange] = [
+            DropColumn((field.name,))
+            for field in state.schema.fields
+            if field.name in ids and owners.get(field.field_id, ids[field.name]) not in ids.values()
+        ]
+        renames = self._renames(columns)
+        swapped: list[SchemaChange] = []
+        if any(new in renames for new in renames.values()):
+            refuse_reserved(renames.values())
+            swapped += [RenameColumn((old,), new) for old, new in renames.items()]
+        for changes in (gone, swapped):
+            if changes:
+                from icestream.sinks.iceberg.java_table import change_columns
+
+                change_columns(self.target.handle, changes)
+                self.target.look()
+
+    def _note_source(self, cover: Cover, columns: pa.Schema) -> None:
+        """Keep in the table which of the source it mirrors, and which column is which there.
+
+        Renames need the columns; tombstones, which do not name their table, need its name.
+        """
+        state = self.target.state
+        noted: dict[str, str] = {}
+        fields = {field.name: field.field_id for field in state.schema.fields}
+        ids = column_ids(columns).items()
+        found = {source_id: fields[name] for name, source_id in ids if name in fields}
+        if found and found != _read_ids(state.properties.get(self._ids_key)):
+            noted[self._ids_key] = json.dumps(found, sort_keys=True, separators=(",", ":"))
+        if cover.shape.table != self.source() and not cover.shape.is_tombstones:
+            noted[SOURCE_TABLE + self.target.pipeline] = json.dumps(cover.shape.table)
+        if noted:
+            self.target.handle.set_properties(noted)
+            self.target.look()
+
+    def source(self) -> tuple[str, ...] | None:
+        """Return the table of the source that fills this one, if that was noted."""
+        text = self.target.state.properties.get(SOURCE_TABLE + self.target.pipeline)
+        return tuple(json.loads(text)) if text else None
+
+
+def _keeps_rows(options: IcebergOptions, cover: Cover) -> bool:
+    """Tell whether rows stay that the source has no more: deleted ones, or all that ever were."""
+    return cover.op_name is not None or (
+        options.commit_mode == "upsert" and options.delete_mode != "hard"
+    )
+
+
+def _sorted_out(
+    files: list[WrittenFile],
+) -> tuple[list[WrittenFile], list[WrittenFile], bool]:
+    """Return the files that a truncate made void, those that count, and whether there was one."""
+    inner = [file.what["of"] for file in files]
+    if None not in inner:
+        return [], inner, False
+    last = len(inner) - 1 - inner[::-1].index(None)
+    return [file for file in inner[:last] if file is not None], inner[last + 1 :], True
+
+
+def _plain(columns: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([column.remove_metadata() for column in columns])
+
+
+def _read_ids(text: str | None) -> dict[str, int]:
+    try:
+        return {str(key): int(value) for key, value in json.loads(text or "{}").items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}  # without it a rename is a new column, and it is written anew

@@ -1,0 +1,89 @@
+"""The names of tables that rows or a source choose: which are valid, and which they may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.catalog import name_problem
+from icestream.sinks.iceberg.properties import TOMBSTONES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from icestream.contracts.catalog import Abilities, Catalog, Identifier
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+
+# A folder beside the tables of a fan-out, where their rows are staged.
+STAGING = "__icestream"
+
+
+@dataclass(frozen=True)
+class TableNaming:
+    """Turns names that come from data into identifiers of tables. Used in tasks, too.
+
+    Attributes:
+        abilities: what the catalog makes of names.
+        namespace: the only one that may be named, beside what `allowed` lists; None for any.
+        allowed: patterns of further tables, `namespace.table`.
+        dead_letter: the dead-letter table of the sink.
+    """
+
+    abilities: Abilities
+    namespace: Identifier | None = None
+    allowed: tuple[str, ...] = ()
+    dead_letter: Identifier | None = None
+
+    @classmethod
+    def of(cls, options: IcebergOptions, catalog: Catalog[Any]) -> TableNaming:
+        """Return the rules of a sink."""
+        dead = options.dead_letter_name()
+        return cls(
+            catalog.abilities,
+            None if options.route_by is None else options.namespace,
+            options.allowed_tables,
+            None if dead is None else catalog.abilities.stored_name((*dead[0], dead[1])),
+        )
+
+    def lists(self, identifier: Identifier) -> bool:
+        """Tell whether the file allows a table by name, whoever created it."""
+        patterns = [self.abilities.stored_name(tuple(one.split("."))) for one in self.allowed]
+        return any(
+            len(pattern) == len(identifier) and all(map(fnmatchcase, identifier, pattern))
+            for pattern in patterns
+        )
+
+    def allows(self, identifier: Identifier) -> bool:
+        """Tell whether the file allows rows to name a table."""
+        if self.namespace is None:
+            return True
+        own = self.abilities.stored_name(self.namespace)
+        return identifier[:-1] == own or self.lists(identifier)
+
+    def identifier(self, namespace: Sequence[str], table: str) -> Identifier:
+        """Return the identifier that a namespace and a table's name stand for.
+
+        Raises:
+            ValueError: no row may name that table; the message says why, behind the name.
+        """
+        for part in (*namespace, table):
+            problem = name_problem(part)
+            if problem is not None:
+                raise ValueError(f"is not a valid table name: {problem}")
+        if len(namespace) > 1 and not self.abilities.nested_namespaces:
+            raise ValueError("is not a valid table name: the catalog has no nested namespaces")
+        identifier = self.abilities.stored_name((*namespace, table))
+        if identifier == self.dead_letter:
+            raise ValueError("is the dead-letter table")
+        if identifier[-1].endswith(TOMBSTONES):
+            raise ValueError("is reserved for the deleted keys of another table")
+        if identifier[-1] == STAGING:
+            raise ValueError("is reserved for the folder in which rows are staged")
+        if not self.allows(identifier):
+            own = ".".join(self.abilities.stored_name(self.namespace or ()))
+            raise ValueError(
+                f"is outside of namespace {own!r}, and `allowed_tables` does not list it"
+            )
+        return identifier

@@ -1,0 +1,347 @@
+"""Reads from a row which table it goes to."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.arrow import pieces
+from icestream.contracts.catalog import shorten
+from icestream.contracts.sink import ROUTE, TaskWriter, WrittenFile
+from icestream.contracts.transform import ROW
+from icestream.errors import AttentionError, BadRecordError, SchemaMismatchError
+from icestream.sinks.iceberg.multi.naming import TableNaming
+from icestream.sinks.iceberg.writer import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from icestream.contracts.catalog import Catalog, Identifier
+    from icestream.sinks.iceberg.conform import MissingValues
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")
+PART = re.compile(r"\w+|`[^`]+`")
+NO_NAME = "route_by: the row names no table, its value is null"
+
+
+def column_path(route_by: str) -> tuple[str, ...] | None:
+    """Return the column that `route_by` names; None if it is an expression."""
+    if COLUMN.fullmatch(route_by.strip()) is None:
+        return None
+    return tuple(part.strip("`") for part in PART.findall(route_by))
+
+
+@dataclass(frozen=True)
+class Route:
+    """From a row to its table.
+
+    Attributes:
+        path: the column with the name, and the way into it where that is a struct.
+        namespace: where a bare name is.
+        naming: which names are valid.
+    """
+
+    path: tuple[str, ...]
+    namespace: Identifier
+    naming: TableNaming
+
+    @classmethod
+    def of(cls, options: IcebergOptions, catalog: Catalog[Any]) -> Route:
+        assert options.route_by is not None  # noqa: S101 - a fan-out has one
+        path = column_path(options.route_by) or (ROUTE,)
+        return cls(path, options.namespace, TableNaming.of(options, catalog))
+
+    def check(self, columns: pa.Schema) -> None:
+        """Look whether rows with these columns can name a table.
+
+        Raises:
+            SchemaMismatchError: they lack the column, or it holds no names.
+        """
+        shown = ".".join(self.path)
+        kind: Any = pa.struct(list(columns))
+        for name in self.path:
+            index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+            if index < 0:
+                raise SchemaMismatchError(
+                    f"route_by: the rows have no column {shown!r}",
+                    todo=f"Their columns: {', '.join(columns.names)}.",
+                )
+            kind = kind.field(index).type
+        if pa.types.is_nested(kind):
+            raise SchemaMismatchError(
+                f"route_by: column {shown!r} is a {kind}, which names no table",
+                todo="Use a column of text, or a Spark SQL expression that gives text.",
+            )
+
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the name that each row gives, as text."""
+        top, *rest = self.path
+        column = batch.column(batch.schema.get_field_index(top))
+        found = pc.struct_field(column, rest) if rest else column
+        if pa.types.is_binary(found.type):
+            return found.cast(pa.string())
+        return found if pa.types.is_string(found.type) else found.cast(pa.string())
+
+    def table_of(self, value: str) -> Identifier:
+        """Return the namespace and table that a value names.
+
+        Raises:
+            ValueError: it names none; the message says why.
+        """
+        *namespace, table = value.split(".")
+        try:
+            return self.naming.identifier(namespace or self.namespace, table)
+        except ValueError as exc:
+            raise ValueError(f"route_by: {shorten(value)!r} {exc}") from None
+
+    def tables(self, values: pa.Array) -> dict[str, Identifier]:
+        """Return the table of each name among the values.
+
+        Raises:
+            BadRecordError: some row names none.
+        """
+        try:
+            if values.null_count:
+                raise ValueError(NO_NAME)
+            return {value: self.table_of(value) for value in values.unique().to_pylist()}
+        except ValueError as exc:
+            raise bad_row(str(exc)) from None
+
+
+def bad_row(reason: str) -> BadRecordError:
+    """Return the error of a row that goes to no table."""
+    return BadRecordError(
+        reason,
+        todo="Nothing of the batch was written. Leave such rows out with a `filter` transform, or "
+        "set `on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`.",
+    )
+
+
+@dataclass(frozen=True)
+class RouteFaults:
+    """Tells why rows name no table, or can't be found in it again.
+
+    Attributes:
+        route: tells the table of a row.
+        missing: tells which rows lack a part of their key; None if there are no keys.
+    """
+
+    route: Route
+    missing: MissingValues | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array | None:
+        nameless = self._nameless(batch)
+        lacking = None if self.missing is None else self.missing(batch)
+        if nameless is None or lacking is None:
+            return lacking if nameless is None else nameless
+        return pc.coalesce(nameless, lacking)
+
+    def _nameless(self, batch: pa.RecordBatch) -> pa.Array | None:
+        values = self.route.values(batch)
+        reasons = {value: self._reason(value) for value in values.unique().to_pylist()}
+        if not any(reasons.values()):
+            return None
+        return pa.array([reasons[value] for value in values.to_pylist()], pa.string())
+
+    def _reason(self, value: str | None) -> str | None:
+        if value is None:
+            return NO_NAME
+        try:
+            self.route.table_of(value)
+        except ValueError as exc:
+            return str(exc)
+        return None
+
+
+FLUSH_BYTES = 64 << 20
+MOST_TABLES = 10_000
+
+
+@dataclass
+class Staged:
+    """The rows of one table in one file.
+
+    Attributes:
+        blocks: number and row count of each record batch that holds them.
+        valued: the columns that some row has a value for.
+    """
+
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+    valued: set[str] = field(default_factory=set)
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.blocks)
+
+
+class RoutingWriter(TaskWriter):
+    """Puts rows aside, table by table.
+
+    Args:
+        columns: the columns of the rows.
+        route: tells the table of a row.
+        missing: tells which rows lack a part of their key; None if there are no keys.
+        folder: where the files go, which every machine reaches.
+        io_properties: how PyIceberg reaches the store, secrets included.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: pa.Schema,
+        route: Route,
+        folder: str,
+        io_properties: Mapping[str, str],
+        missing: MissingValues | None = None,
+    ) -> None:
+        self._columns = columns
+        self._route = route
+        self._missing = missing
+        self._folder = folder
+        self._io_properties = dict(io_properties)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        staging = _Staging(self._columns, self._route, self._folder, self._io_properties)
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    self._refuse_missing(batch)
+                    staging.add(batch)
+            return staging.close()
+        except BaseException:
+            staging.discard()
+            raise
+
+    def _refuse_missing(self, batch: pa.RecordBatch) -> None:
+        reasons = None if self._missing is None else self._missing(batch)
+        if reasons is not None:
+            raise bad_row(reasons.drop_null()[0].as_py())
+
+
+class _Staging:
+    def __init__(
+        self, columns: pa.Schema, route: Route, folder: str, io_properties: dict[str, str]
+    ) -> None:
+        from pyiceberg.io import load_file_io
+
+        self._columns = columns
+        self._route = route
+        self._path = f"{folder}/staged-{uuid.uuid4()}.arrow"
+        self._io = load_file_io(io_properties, self._path)
+        self._stream: Any = None
+        self._file: Any = None
+        self._blocks = 0
+        self._waiting: dict[Identifier, list[pa.RecordBatch]] = {}
+        self._waiting_bytes = 0
+        self._staged: dict[Identifier, Staged] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        values = self._route.values(batch)
+        tables = self._route.tables(values)
+        encoded = values.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        if self._file is None:
+            self._open(batch.schema)
+        rows = _conformed(batch, self._columns)
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        if len(names) > 1:
+            order = np.argsort(codes, kind="stable")
+            rows, codes = rows.take(pa.array(order)), codes[order]
+        edges = np.searchsorted(codes, np.arange(len(names) + 1))
+        for number, name in enumerate(names):
+            start, stop = int(edges[number]), int(edges[number + 1])
+            part = rows.slice(start, stop - start)
+            self._waiting.setdefault(tables[name], []).append(part)
+        _refuse_too_many(len(self._staged.keys() | self._waiting.keys()))
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def close(self) -> list[WrittenFile]:
+        if self._file is None:
+            return []
+        self._flush()
+        self._file.close()
+        size = int(self._stream.tell())
+        self._stream.close()
+        rows = sum(staged.rows for staged in self._staged.values())
+        what = {"file-path": self._path, "tables": self._staged}
+        return [WrittenFile(rows, size, what)]
+
+    def discard(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._io.delete(self._path)
+
+    def _open(self, shape: pa.Schema) -> None:
+        if ROW in shape.names:
+            self._columns = self._columns.append(shape.field(ROW))
+        self._stream = self._io.new_output(self._path).create()
+        self._file = pa.ipc.new_file(pa.PythonFile(self._stream, mode="w"), self._columns)
+
+    def _flush(self) -> None:
+        for table, parts in self._waiting.items():
+            staged = self._staged.setdefault(table, Staged())
+            for piece in pieces(parts):
+                block = piece[0] if len(piece) == 1 else pa.concat_batches(piece)
+                self._file.write_batch(block)
+                staged.blocks.append((self._blocks, block.num_rows))
+                staged.valued |= {
+                    name
+                    for name, column in zip(block.schema.names, block.columns, strict=True)
+                    if column.null_count < block.num_rows
+                }
+                self._blocks += 1
+        self._waiting = {}
+        self._waiting_bytes = 0
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """Some rows of one table that were put aside; called in a task, it gives them."""
+
+    path: str
+    blocks: tuple[tuple[int, int], ...]
+    io_properties: Mapping[str, Any]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.blocks)
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        from pyiceberg.io import load_file_io
+
+        io = load_file_io(dict(self.io_properties), self.path)
+        with io.new_input(self.path).open() as stream:
+            file = pa.ipc.open_file(readable(stream))
+            for number, _ in self.blocks:
+                yield file.get_batch(number)
+
+
+def _refuse_too_many(tables: int) -> None:
+    if tables > MOST_TABLES:
+        raise AttentionError(
+            f"route_by: the rows of one batch name more than {MOST_TABLES} tables",
+            todo="Nothing of the batch was written. Look whether `route_by` names a column with "
+            "few values.",
+        )
+
+
+def _conformed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Return the rows with exactly these columns."""
+    arrays = []
+    for column in columns:
+        index = batch.schema.get_field_index(column.name)
+        if index < 0:
+            arrays.append(pa.nulls(batch.num_rows, column.type))
+        else:
+            found = batch.column(index)
+            arrays.append(found if found.type == column.type else found.cast(column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -1,0 +1,166 @@
+"""One table's share of one batch, on its way into the table."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from icestream.contracts.changes import UNSENT
+from icestream.contracts.sink import Commit, RefusedRows
+from icestream.errors import (
+    CheckpointLostError,
+    CommitUnknownError,
+    ConnectorError,
+    CorruptStateError,
+    IcestreamError,
+    RefusedError,
+    SupersededError,
+    TransientError,
+)
+from icestream.sinks.iceberg import ledger
+from icestream.sinks.iceberg.multi.routing import StagedRows
+from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+    from icestream.contracts.catalog import Identifier
+    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.sink import TaskWriter, WrittenFile
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.sink import IcebergSink
+
+
+logger = logging.getLogger(__name__)
+
+# Before another attempt at a commit that broke off and left nothing behind.
+PAUSES_SECS = (0.1, 0.2, 0.4)
+# Raised before the table's metadata is swapped, or by a catalog that did not swap it. Credentials
+# that are refused, and a store that breaks off, are no fault of one table.
+DEFINITE = ("BadRequestException", "IllegalArgumentException")
+# What a catalog or a store says to every table alike: the batch is replayed when it has passed.
+OF_ALL_TABLES = (TransientError, RefusedError)
+# What is no fault of one table, or must never be passed over: the whole batch stops.
+GRAVE = (*OF_ALL_TABLES, SupersededError, CheckpointLostError, CorruptStateError)
+
+
+@dataclass
+class Share:
+    """The rows of a batch that go to one table, and what has become of them."""
+
+    table: Identifier
+    sink: IcebergSink
+    staged: list[StagedRows] = field(default_factory=list)
+    valued: set[str] = field(default_factory=set)
+    is_held: bool = False
+    error: IcestreamError | None = None
+    writer: TaskWriter | None = None
+    files: list[WrittenFile] = field(default_factory=list)
+    commit: Commit | None = None
+
+    @property
+    def name(self) -> str:
+        return self.sink.identity()
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.staged)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is still something to do for the table."""
+        return not self.is_held and self.error is None
+
+    def columns(self, stream: pa.Schema) -> pa.Schema:
+        """Return those columns of the stream that the table needs.
+
+        A stream that is a union of events has columns that most of its tables never fill.
+        """
+        import pyarrow as pa
+
+        wanted = self.valued | needed_columns(self.sink.options)
+        return pa.schema([one for one in stream if one.name in wanted or not one.nullable])
+
+    def refuse(self, error: IcestreamError, mark: BatchMark) -> None:
+        """Note that the table does not take its rows; a grave error is raised on.
+
+        The error says which table it is.
+        """
+        error.at(f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {self.name}")
+        if isinstance(error, GRAVE) or self._is_unclear(error):
+            raise error
+        logger.warning("%s", error)
+        self.error = error
+
+    def commit_once(self, mark: BatchMark) -> Commit:
+        """Commit the files; an attempt that broke off is looked up, and made again."""
+        for pause in PAUSES_SECS:
+            try:
+                return self.sink.commit(self.files, mark)
+            except CommitUnknownError as exc:  # noqa: PERF203 - each attempt by itself
+                if self._holds(mark, exc):
+                    return Commit(None, mark.rows, 0, len(self.files), 0, 0.0)
+                logger.info("%s: %s; once more", self.name, exc.what)
+                time.sleep(pause)
+        return self.sink.commit(self.files, mark)
+
+    def _holds(self, mark: BatchMark, unclear: CommitUnknownError) -> bool:
+        from icestream.sinks.iceberg.java import java_errors
+
+        key = ledger.property_key(mark.pipeline)
+        try:
+            found = self.sink.target.handle.read_property(key)
+        except java_errors() as lost:
+            raise TransientError(unclear.what, where=unclear.where, todo=unclear.todo) from lost
+        return found is not None and ledger.covers(ledger.parse_mark(found, key), mark)
+
+    def _is_unclear(self, error: IcestreamError) -> bool:
+        """Tell whether a commit may still arrive in the table, after we looked for it in vain."""
+        if not isinstance(error, CommitUnknownError):
+            return False
+        from icestream.sinks.iceberg.java import java_class
+
+        cause = error.__cause__
+        if not isinstance(cause, Exception) or not java_class(cause).endswith(DEFINITE):
+            return True
+        return isinstance(self.sink.explain(cause), OF_ALL_TABLES)
+
+    def refused(self) -> RefusedRows:
+        assert self.error is not None  # noqa: S101 - asked for only then
+        return RefusedRows(self.name, self.error, self.rows, tuple(self.staged))
+
+
+def shares_of(
+    files: Iterable[WrittenFile],
+    sinks: Mapping[Identifier, IcebergSink],
+    io_properties: Mapping[str, str],
+) -> list[Share]:
+    """Gather what the tasks put aside, table by table."""
+    shares = {table: Share(table, sink) for table, sink in sinks.items()}
+    for file in files:
+        for table, staged in file.what["tables"].items():
+            share = shares[table]
+            blocks = tuple(staged.blocks)
+            share.staged.append(StagedRows(file.what["file-path"], blocks, io_properties))
+            share.valued |= staged.valued
+    return list(shares.values())
+
+
+def needed_columns(options: IcebergOptions) -> set[str]:
+    """Return the columns that a table can't do without, whatever its rows hold."""
+    named = [*options.key_fields, *(term.column for term in parse_terms(options))]
+    named += [term.column for term in parse_sort(options)]
+    named += [name for name in (options.sequence_field, options.op_field) if name is not None]
+    return {UNSENT, *named, *(name.split(".")[0] for name in named)}
+
+
+def catalog_refused(message: str) -> ConnectorError:
+    """Return the error of a table that the catalog does not let us make or read."""
+    return ConnectorError(
+        f"the catalog refused the table: {message}",
+        todo="Look whether its name and our rights are what the catalog wants.",
+    )

@@ -1,0 +1,148 @@
+"""What every sink of many Iceberg tables does, whoever names the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.faults import told
+from icestream.contracts.sink import LostRows, ManyTables
+from icestream.errors import ConnectorError
+from icestream.schemas.column_names import reserved_problem
+from icestream.sinks.iceberg.options import IcebergOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.offset import BatchMark
+    from icestream.errors import IcestreamError
+    from icestream.sinks.iceberg.multi.tables import Tables
+    from icestream.sinks.iceberg.sink import IcebergSink
+
+
+class TablesSink(ManyTables[IcebergOptions]):
+    """Tables of one catalog, each with the marks of one pipeline."""
+
+    options_type = IcebergOptions
+    _replaces = False
+
+    def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
+        stored = catalog.abilities.stored_name(options.namespace)
+        is_stored = stored == options.namespace
+        self.options = options if is_stored else options.model_copy(update={"namespace": stored})
+        self.catalog = catalog
+        self.name = name
+        self._tables: Tables | None = None
+        self._touched: list[IcebergSink] | None = None
+
+    @property
+    def tables(self) -> Tables:
+        assert self._tables is not None  # noqa: S101 - `open` comes first
+        return self._tables
+
+    def last_mark(self) -> BatchMark | None:
+        return self.tables.newest_mark()
+
+    def marks(self) -> list[BatchMark]:
+        return self.tables.marks()
+
+    def foreign_marks(self) -> list[BatchMark]:
+        return self.tables.foreign_marks()
+
+    def holds(self, mark: BatchMark) -> bool:  # noqa: ARG002 - the contract's
+        return False
+
+    def columns(self) -> pa.Schema | None:
+        return None
+
+    def replaces(self) -> bool:
+        return self._replaces
+
+    def needs_end(self) -> bool:
+        return self._replaces and self.options.commit_mode != "overwrite"
+
+    def begin_anew(self, again: BatchMark | None) -> None:
+        newest = self.last_mark()
+        self.tables.kept.begin(0 if newest is None else newest.generation + 1, again)
+
+    def read_again(self) -> BatchMark | None:
+        return self.tables.kept.batch_again()
+
+    def lost_rows(
+        self,
+        loaded: Collection[tuple[str, ...]] | None = None,  # noqa: ARG002 - for mirrors
+    ) -> list[LostRows]:
+        old = self.tables.moved_from()
+        if old is not None:
+            return [self._moved(old)]
+        return list(self.tables.lost_rows().values())
+
+    def _moved(self, old: str) -> LostRows:
+        """Return the problem of a file that names other tables than the ones with the rows."""
+        before = f"{self.catalog.name}.{old}"
+        return LostRows(
+            self.identity(),
+            f"the rows of this pipeline are in {before}, and the file says {self.identity()}",
+            f"To continue with the tables that hold them, change the file back to {before}.",
+        )
+
+    def accept_lost_rows(self) -> None:
+        self.tables.accept_lost_rows()
+
+    def audits(self) -> bool:
+        return self.options.publish is not None
+
+    def publish(self, mark: BatchMark) -> None:
+        if self.options.publish is None:
+            return
+        # At the start any table may be behind, if the last run ended before this.
+        touched = self.tables.all() if self._touched is None else self._touched
+        self.tables.each(lambda sink: sink.publish(mark), touched)
+        self._touched = []
+
+    def let_go(self, spark: SparkSession) -> None:
+        from icestream.sinks.iceberg.java import forget_catalogs
+
+        self.catalog.close()
+        forget_catalogs(spark)
+
+    def explain(self, fault: BaseException) -> IcestreamError | None:
+        return self.catalog.explain(told(fault), f"table {self.identity()}")
+
+    def _holds(self, table: IcebergSink, mark: BatchMark) -> bool:
+        """Tell whether a table holds the batch, be it under the checkpoint that was lost."""
+        if table.holds(mark):
+            # One that was rolled back still has the mark.
+            return not table.lost_rows()
+        held, again = table.last_mark(), self.read_again()
+        if held is None or again is None or (again.start, again.end) != (mark.start, mark.end):
+            return False
+        return (held.query_id, held.epoch) == (again.query_id, again.epoch)
+
+    def refuses_column(self, name: str) -> str | None:
+        return reserved_problem(name)
+
+    def keeps_missing_fields(self) -> bool:
+        return self.options.missing_fields == "keep"
+
+    def adds_columns(self) -> bool:
+        return self.options.schema_evolution != "strict"
+
+    def widens_columns(self) -> bool:
+        return self.options.schema_evolution == "full"
+
+    def _describe_namespace(self) -> str:
+        name = ".".join(self.options.namespace)
+        if self.catalog.has_namespace(tuple(self.options.namespace)):
+            return name
+        if not self.options.create:
+            raise ConnectorError(
+                f"the namespace {name!r} does not exist, and `create` is false",
+                where=f"sink {self.name!r}, table {self.identity()}",
+                todo="Create it with its tables, set `create: true`, or look at the spelling of "
+                "`namespace`.",
+            )
+        return f"{name} will be created"

@@ -1,0 +1,409 @@
+"""The tables of a fan-out: found again at the start, made on the way, worked on side by side."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from icestream.contracts.catalog import folder_name
+from icestream.contracts.faults import told
+from icestream.contracts.offset import is_of_replay
+from icestream.contracts.sink import LostRows
+from icestream.errors import (
+    AttentionError,
+    CheckpointLostError,
+    ConnectorError,
+    ForeignTableError,
+    SchemaMismatchError,
+    TransientError,
+)
+from icestream.sinks.iceberg.multi.memory import Memory
+from icestream.sinks.iceberg.multi.naming import TableNaming
+from icestream.sinks.iceberg.multi.shares import OF_ALL_TABLES, catalog_refused
+from icestream.sinks.iceberg.properties import TOMBSTONES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.catalog import Catalog, Identifier
+    from icestream.contracts.offset import BatchMark
+    from icestream.sinks.iceberg.java import JavaCatalog
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.sink import IcebergSink
+
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 16
+DROPPED = "the table was dropped, and the rows that this pipeline committed went with it"
+UNMARKED = (
+    "the table has no mark of this pipeline, which committed rows to it: it was dropped and "
+    "recreated, or the mark was removed"
+)
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class Tables:
+    """Every table that one pipeline is known to write to, each a sink of its own.
+
+    Args:
+        options: the sink's.
+        catalog: where the tables are.
+        name: the sink's.
+        kind: what each table is; plain sinks if absent.
+    """
+
+    def __init__(
+        self,
+        options: IcebergOptions,
+        catalog: Catalog[Any],
+        name: str,
+        kind: type[IcebergSink] | None = None,
+    ) -> None:
+        self._options = options
+        self._kind = kind
+        self._catalog = catalog
+        self._name = name
+        self._sinks: dict[Identifier, IcebergSink] = {}
+        self._strangers: list[BatchMark] = []
+        self._opened_late: set[Identifier] = set()
+        self._by_uuid: dict[str, Identifier] = {}
+        self._lost: frozenset[Identifier] = frozenset()
+        self._unreadable: dict[Identifier, ConnectorError] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._spark: SparkSession | None = None
+        self._java: JavaCatalog | None = None
+        self._cache: Path | None = None
+        self._pipeline = ""
+        self.memory: Memory | None = None
+
+    @property
+    def java(self) -> JavaCatalog:
+        assert self._java is not None  # noqa: S101 - `open` comes first
+        return self._java
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None  # noqa: S101 - `open` comes first
+        return self._spark
+
+    @property
+    def kept(self) -> Memory:
+        assert self.memory is not None  # noqa: S101 - `open` comes first
+        return self.memory
+
+    def open(self, spark: SparkSession, pipeline: str, cache: Path) -> None:
+        """Connect, and read the tables that are remembered or, failing that, found by marks.
+
+        Raises:
+            AttentionError: an earlier version let rows name tables that the file does not allow.
+        """
+        from icestream.sinks.iceberg.java import JavaCatalog
+
+        self._spark, self._pipeline, self._cache = spark, pipeline, cache
+        self._catalog.client()
+        self._java = JavaCatalog(spark, self._catalog.name)
+        self._by_uuid = {}
+        self._pool = self._pool or ThreadPoolExecutor(AT_ONCE, "icestream-table")
+        self.memory = Memory(cache)
+        if self.memory.is_there:
+            stored = self._catalog.abilities.stored_name
+            known = sorted({stored(table) for table in self.memory.kept.tables})
+            self._sinks = dict(zip(known, self.each(self._opened, known), strict=True))
+            self._strangers = []
+            self._refuse_disallowed()
+        else:
+            self._find()
+
+    def _refuse_disallowed(self) -> None:
+        """Refuse tables that rows could name in earlier versions, which remembered no place.
+
+        Without this, `on_error` would apply to all rows to come of these tables.
+        """
+        if self.kept.kept.place:
+            return
+        naming = TableNaming.of(self._options, self._catalog)
+        outside = sorted(
+            ".".join(table)
+            for table, sink in self._sinks.items()
+            if _has_mark(sink) and not naming.allows(table)
+        )
+        if outside:
+            raise AttentionError(
+                f"the pipeline has written to tables outside of namespace "
+                f"{'.'.join(self._options.namespace)!r}, which rows may no longer name unless the "
+                "file lists them",
+                where=self._where,
+                todo=f"Add to the sink: `allowed_tables: [{', '.join(outside)}]`.",
+            )
+
+    def _find(self) -> None:
+        """Look through the namespace, or the whole catalog, for tables with a mark of the pipeline.
+
+        Raises:
+            ConnectorError: a table of the namespace can't be read, or none of the catalog can.
+        """
+        found = sorted(self._there())
+        opened = zip(found, self.each(self._opened_if_readable, found), strict=True)
+        sinks = {name: sink for name, sink in opened if sink is not None}
+        if self._unreadable and (self._options.namespace or not sinks):
+            raise next(iter(self._unreadable.values()))
+        for table, error in self._unreadable.items():
+            logger.warning(
+                "skipping table %s, which can't be read: %s", ".".join(table), error.what
+            )
+            del self._sinks[table]
+        self._strangers = [mark for sink in sinks.values() for mark in sink.foreign_marks()]
+        self._sinks = {name: sink for name, sink in sinks.items() if sink.last_mark() is not None}
+        self.kept.recover(frozenset(self._sinks))
+
+    def _opened_if_readable(self, table: Identifier) -> IcebergSink | None:
+        """Open a table that may be another team's, without its files or its bucket.
+
+        If it is ours, `open_new` refuses the first rows for it: nobody knows what it holds.
+        """
+        try:
+            return self._opened(table)
+        except TransientError:
+            raise
+        except ConnectorError as exc:
+            self._unreadable[table] = exc
+            return None
+
+    def _there(self) -> Iterable[Identifier]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        dead = self._options.dead_letter_name()
+        client = self._catalog.client()
+        # Tables that bring their own namespace may be in any.
+        namespaces = [self._options.namespace] if self._options.namespace else []
+        tables: set[Identifier] = set()
+        for namespace in namespaces or client.list_namespaces():
+            with suppress(NoSuchNamespaceError):
+                names = client.list_tables(namespace)
+                tables |= {(*namespace, name[-1]) for name in names}
+        tables = {name for name in tables if not name[-1].endswith(TOMBSTONES)}
+        stored = self._catalog.abilities.stored_name
+        return tables if dead is None else tables - {stored((*dead[0], dead[1]))}
+
+    def sink(self, table: Identifier) -> IcebergSink:
+        """Return the sink of a table, which is opened when it is first needed."""
+        from icestream.sinks.iceberg.sink import IcebergSink
+
+        known = self._sinks.get(table)
+        if known is None:
+            *namespace, name = table
+            given = {"namespace": tuple(namespace), "table": name, "route_by": None}
+            options = self._options.model_copy(update=given)
+            kind = self._kind or IcebergSink
+            known = self._sinks[table] = kind(options, self._catalog, self._name)
+            naming = TableNaming.of(self._options, self._catalog)
+            known.target.only_own = not self._options.table and not naming.lists(table)
+        return known
+
+    def open_new(self, table: Identifier) -> None:
+        """Open a table that was not known at the start.
+
+        Raises:
+            ForeignTableError: somebody else created it, and the file does not list it.
+            ConnectorError: it could not be read at the start.
+        """
+        sink = self._sinks[table]
+        if table in self._unreadable:
+            raise self._unreadable[table]
+        if not sink.target.is_open:
+            self._open(sink, table)
+            self._opened_late.add(table)
+        try:
+            sink.target.refuse_foreign()
+        except ForeignTableError:
+            # Not one of ours: it has no part in where we resume, nor in what we publish.
+            del self._sinks[table]
+            raise
+
+    def refuse_twins(self, tables: Iterable[Identifier]) -> None:
+        """Refuse two names for one table, before any row is written to it.
+
+        Some servers ignore case or accents without declaring it. Under its second name the table
+        would seem to hold the batch already, and the rows of that name would be lost.
+
+        Raises:
+            SchemaMismatchError: two names mean one table.
+        """
+        for table in tables:
+            target = self._sinks[table].target
+            first = (
+                self._by_uuid.setdefault(target.handle.uuid(), table) if target.exists else table
+            )
+            if first != table:
+                raise SchemaMismatchError(
+                    f"{'.'.join(first)!r} and {'.'.join(table)!r} are one table: the catalog does "
+                    "not distinguish the two names",
+                    where=self._where,
+                    todo="Nothing of the batch was written. Give the tables names that differ in "
+                    "more than case or accents, e.g. `route_by: lower(kind)`.",
+                )
+
+    def is_explained(self, table: Identifier) -> bool:
+        """Tell whether a table was found at the start, or holds no rows of the pipeline."""
+        return table not in self._opened_late or self._sinks[table].last_mark() is None
+
+    def refuse_stranger(self, table: Identifier, mark: BatchMark) -> None:
+        """Look whether a table that was opened late holds rows that nobody has reckoned with.
+
+        Raises:
+            CheckpointLostError: it does, of this pipeline.
+        """
+        held = None if self.is_explained(table) else self._sinks[table].last_mark()
+        self._opened_late.discard(table)
+        if held is None or held.query_id == mark.query_id or is_of_replay(mark):
+            return
+        raise CheckpointLostError(
+            f"the table holds this pipeline's rows up to batch {held.epoch} of another "
+            "checkpoint, and was not found at the start: it is outside of the sink's namespace, or "
+            "could not be read then",
+            todo="Nothing was written to it. To write to it all the same, next to what it "
+            f"holds, unset its property 'icestream.mark.{mark.pipeline}'.",
+        )
+
+    @property
+    def place(self) -> str:
+        """Where rows go that do not say it themselves."""
+        return ".".join((*self._options.namespace, self._options.table or "*"))
+
+    def note_written(self) -> None:
+        """Remember, once a batch is committed, which tables hold rows."""
+        known = filter(self.is_explained, self._sinks)
+        marked = [table for table in known if _has_mark(self._sinks[table])]
+        self.kept.add_written(frozenset(marked), self.place)
+
+    def moved_from(self) -> str | None:
+        """Return where rows went so far, if the file names another place now."""
+        kept = self.kept.kept
+        return kept.place if kept.written and kept.place not in ("", self.place) else None
+
+    def lost_rows(self, tables: Iterable[Identifier] | None = None) -> dict[Identifier, LostRows]:
+        """Return what happened to tables that lack rows which the pipeline committed.
+
+        Args:
+            tables: those that must hold rows; all that are known to if absent.
+        """
+        kept = self.kept.kept
+        expected = sorted(kept.written if tables is None else set(tables) - kept.given_up)
+        self.each(self._open_known, expected)
+        found = {table: self._lost_rows(table) for table in expected}
+        lost = {table: one for table, one in found.items() if one is not None}
+        self._lost = frozenset(lost)
+        return lost
+
+    def _open_known(self, table: Identifier) -> None:
+        if not self.sink(table).target.is_open:
+            self._open(self._sinks[table], table)
+
+    def _lost_rows(self, table: Identifier) -> LostRows | None:
+        sink = self._sinks[table]
+        if not sink.target.exists:
+            return LostRows(sink.identity(), DROPPED)
+        if sink.last_mark() is None:
+            if sink.target.is_mirror and table not in self.kept.kept.written:
+                return None  # loaded empty by an earlier version, which left no mark then
+            return LostRows(sink.identity(), UNMARKED)
+        return sink.target.lost_rows()
+
+    def accept_lost_rows(self) -> None:
+        """Continue with the tables as they are."""
+        self.each(lambda sink: sink.accept_lost_rows(), self.all())
+        marked = frozenset(table for table, sink in self._sinks.items() if _has_mark(sink))
+        self.kept.give_up(marked, self.place, self.kept.kept.given_up | (self._lost - marked))
+
+    def all(self) -> list[IcebergSink]:
+        """Return the tables that were opened."""
+        return [sink for sink in self._sinks.values() if sink.target.is_open]
+
+    def marks(self) -> list[BatchMark]:
+        """Return the pipeline's newest mark in each of the tables."""
+        return [mark for sink in self.all() if (mark := sink.last_mark()) is not None]
+
+    def newest_mark(self) -> BatchMark | None:
+        """Return the pipeline's newest mark in any of the tables."""
+        return max(self.marks(), key=_age, default=None)
+
+    def foreign_marks(self) -> list[BatchMark]:
+        """Return the newest mark of every other pipeline in any of the tables."""
+        newest: dict[str, BatchMark] = {}
+        own = [mark for sink in self.all() for mark in sink.foreign_marks()]
+        for mark in sorted([*self._strangers, *own], key=_age):
+            newest[mark.pipeline] = mark
+        return list(newest.values())
+
+    def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+        """Do work side by side; all of it is done before the first error is raised."""
+        assert self._pool is not None  # noqa: S101 - `open` comes first
+        waiting = [self._pool.submit(self._active, work, item) for item in items]
+        errors = [error for one in waiting if (error := one.exception()) is not None]
+        for error in errors:
+            raise error
+        return [one.result() for one in waiting]
+
+    def _active(self, work: Callable[[Item], Outcome], item: Item) -> Outcome:
+        from icestream.sinks.iceberg.java import activate
+
+        activate(self.spark)
+        return work(item)
+
+    def _opened(self, table: Identifier) -> IcebergSink:
+        sink = self.sink(table)
+        self._open(sink, table)
+        return sink
+
+    def _open(self, sink: IcebergSink, table: Identifier) -> None:
+        from icestream.sinks.iceberg.java import java_errors
+
+        assert self._cache is not None  # noqa: S101 - `open` comes first
+        folder = self._cache / "tables" / folder_name(table)
+        try:
+            sink.open(self.spark, self._pipeline, folder)
+        except java_errors() as exc:
+            raise self.refusal(sink, exc) from exc
+
+    def refusal(self, sink: IcebergSink, fault: Exception) -> ConnectorError:
+        """Return the error of a table that the catalog refuses, by what Java said of it.
+
+        Raises:
+            TransientError: the catalog or the store is away: the fault is none of the table's.
+            RefusedError: they refuse our credentials, which are those for every table.
+        """
+        from icestream.sinks.iceberg.java import java_errors, java_message
+
+        known = sink.explain(fault)
+        if isinstance(known, OF_ALL_TABLES):
+            raise known from fault
+        try:
+            self.java.exists(self._options.namespace, "icestream")
+        except java_errors() as exc:
+            known = self._catalog.explain(told(exc), self._where)
+            if isinstance(known, OF_ALL_TABLES):
+                raise known from exc
+            raise TransientError(
+                f"the catalog does not answer: {java_message(fault)}", where=self._where
+            ) from exc
+        return catalog_refused(java_message(fault))
+
+    @property
+    def _where(self) -> str:
+        return f"sink {self._name!r}, {self._catalog.identity()}"
+
+
+def _has_mark(sink: IcebergSink) -> bool:
+    return sink.target.seen is not None
+
+
+def _age(mark: BatchMark) -> tuple[int, int]:
+    return mark.generation, mark.epoch

@@ -1,0 +1,171 @@
+"""`commit_mode: overwrite`, `overwrite_table`, `overwrite_partitions`: rows replace rows.
+
+A bounded load replaces once and then adds. Which load a batch belongs to stands in its mark, and
+so, in the table, in the mark of the last batch: as long as both name one load, what that load has
+replaced is not replaced again. For `overwrite`, where each batch may touch other partitions, the
+table also remembers which partitions the load has replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from icestream.errors import CorruptStateError, SchemaMismatchError
+from icestream.sinks.iceberg.mode import EVERY_ROW, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.sinks.iceberg.java_table import Change
+    from icestream.sinks.iceberg.partition_terms import NamedPartition
+    from icestream.sinks.iceberg.writer import IcebergWriter
+
+
+PREFIX = "icestream.load."
+
+
+class Overwrite(Mode):
+    """Data files in the place of those that were there."""
+
+    replaces = True
+
+    def writer(self) -> IcebergWriter:
+        if self.options.commit_mode == "overwrite_partitions":
+            self._named()  # a name that means nothing is told before a row is written
+        return self.target.writer()
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
+        from icestream.sinks.iceberg.java_table import Change
+
+        change = Change(branch=self.options.branch)
+        if files:  # no rows replace nothing
+            try:
+                change = self._replacement(files, mark)
+            except SchemaMismatchError:
+                self.discard(files)
+                raise
+        return self.target.commit(change, mark, rows=sum(file.rows for file in files))
+
+    def _replacement(self, files: list[WrittenFile], mark: BatchMark | None) -> Change:
+        from icestream.sinks.iceberg.java_table import Change
+
+        described, branch = [file.what for file in files], self.options.branch
+        if self.options.commit_mode == "overwrite":
+            return self._touched(files, mark)
+        over = EVERY_ROW
+        if self.options.commit_mode == "overwrite_partitions":
+            over = self._over_named(files)
+        going_on = mark is not None and bool(mark.load) and self._last_load() == mark.load
+        return Change(added=described, over=None if going_on else over, branch=branch)
+
+    def _touched(self, files: list[WrittenFile], mark: BatchMark | None) -> Change:
+        """Replace the partitions that the load meets for the first time, and add to the others."""
+        from icestream.sinks.iceberg.java_table import Change
+
+        self._refuse_older_specs()
+        load = mark.load if mark is not None else ""
+        replaced = self._replaced(load) if load and self._last_load() == load else set()
+        fresh = [file.what for file in files if partition_key(file) not in replaced]
+        rest = [file.what for file in files if partition_key(file) in replaced]
+        properties = {}
+        if load:
+            known = sorted(replaced | {partition_key(file) for file in files})
+            properties[self._key] = json.dumps(
+                {"load": load, "partitions": known}, separators=(",", ":")
+            )
+        branch = self.options.branch
+        return Change(added=rest, replacing=fresh, branch=branch, properties=properties)
+
+    @property
+    def _key(self) -> str:
+        return PREFIX + self.target.pipeline
+
+    @property
+    def _where(self) -> str:
+        return f"pipeline {self.target.pipeline!r}, table {self.target.identity}"
+
+    def _last_load(self) -> str:
+        last = self.target.last_mark()
+        return last.load if last is not None else ""
+
+    def _replaced(self, load: str) -> set[str]:
+        """Return the partitions that the load has replaced, by the table itself."""
+        text = self.target.handle.read_property(self._key) or ""
+        try:
+            kept: dict[str, Any] = json.loads(text)
+            if kept["load"] == load:
+                return set(kept["partitions"])
+        except (ValueError, TypeError, KeyError):
+            pass
+        # A batch of the load is in the table, so the partitions that it replaced were noted.
+        raise CorruptStateError(
+            f"table property {self._key!r} does not tell what load {load!r} has replaced: {text!r}",
+            where=self._where,
+            todo="Restore the property from an older metadata file of the table, or load anew "
+            "with `icestream run --once --start-over`.",
+        )
+
+    def _refuse_older_specs(self) -> None:
+        """Refuse to guess which files of another spec hold rows of a partition."""
+        from icestream.sinks.iceberg.java import holds_older_specs
+
+        if self.target.state.spec.fields and holds_older_specs(
+            self.target.handle, self.options.branch
+        ):
+            raise SchemaMismatchError(
+                "the table has data files of an older partition spec, of which can't be told "
+                "whether they hold rows of the partitions to replace",
+                where=self._where,
+                todo="Nothing was written. Rewrite the table into its current spec, e.g. with "
+                "Spark's `rewrite_data_files` and `rewrite-all`, or use `commit_mode: "
+                "overwrite_table`.",
+            )
+
+    def _named(self) -> list[NamedPartition]:
+        from icestream.sinks.iceberg.partition_terms import read_name
+
+        state = self.target.state
+        try:
+            return [
+                read_name(name, state.spec, state.schema)
+                for name in self.options.overwrite_partitions
+            ]
+        except SchemaMismatchError as exc:
+            exc.at(self._where)
+            raise
+
+    def _over_named(self, files: list[WrittenFile]) -> str:
+        """Return the rows that the named partitions hold, once every new row is in one."""
+        from icestream.sinks.iceberg.partition_terms import as_filter, shown_partition
+
+        self._refuse_older_specs()
+        state, named = self.target.state, self._named()
+        outside = [
+            file for file in files if not any(one.holds(file.what["partition"]) for one in named)
+        ]
+        if outside:
+            partition = outside[0].what["partition"]
+            same = [file for file in outside if file.what["partition"] == partition]
+            count = sum(file.rows for file in same)
+            raise SchemaMismatchError(
+                f"{count} {'row' if count == 1 else 'rows'} of the batch belong to partition "
+                f"{shown_partition(state.spec, partition)!r}, which `overwrite_partitions` does "
+                f"not name: {_listed(self.options.overwrite_partitions)}",
+                where=self._where,
+                todo="Nothing was written. Name the partition too, leave such rows out with a "
+                "`filter`, or use `commit_mode: overwrite`, which replaces what a batch touches.",
+            )
+        return as_filter(named, state.spec, state.schema)
+
+
+def partition_key(file: WrittenFile) -> str:
+    """Return a file's partition as text that is equal for equal partitions."""
+    values = json.dumps(file.what["partition"], sort_keys=True, separators=(",", ":"))
+    return f"{file.what['spec-id']}:{values}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)

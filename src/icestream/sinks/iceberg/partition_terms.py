@@ -1,0 +1,331 @@
+"""Reads the order of rows within a file, from the words of the YAML file."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from icestream.errors import PlanError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+
+SORT_TERM = re.compile(
+    r"^\s*(?P<column>[^\s,()]+)(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?\s*$",
+    re.IGNORECASE,
+)
+
+
+class SortTerm(NamedTuple):
+    """One column of a sort order."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
+
+    def __str__(self) -> str:
+        direction = "desc" if self.descending else "asc"
+        return f"{self.column} {direction} nulls {'first' if self.nulls_first else 'last'}"
+
+
+def parse_sort(options: IcebergOptions) -> list[SortTerm]:
+    """Return the sort order that the options ask for; empty for none.
+
+    Raises:
+        PlanError: a term cannot be read.
+    """
+    return [parse_sort_term(text) for text in options.sort_order]
+
+
+def parse_sort_term(text: str) -> SortTerm:
+    """Read one term such as `ts desc nulls last`.
+
+    As in SQL and in Iceberg, nulls come first in ascending order and last in descending order
+    unless the term says otherwise.
+
+    Raises:
+        PlanError: it cannot be read.
+    """
+    found = SORT_TERM.match(text)
+    if found is None:
+        raise PlanError(
+            f"{text!r} is not a sort term",
+            todo="Write a column, then `asc` or `desc`, then `nulls first` or `nulls last`.",
+        )
+    descending = (found["direction"] or "asc").lower() == "desc"
+    nulls = found["nulls"]
+    nulls_first = not descending if nulls is None else nulls.lower() == "first"
+    return SortTerm(found["column"], descending, nulls_first)
+
+
+TERM = re.compile(
+    r"^\s*(?P<name>[A-Za-z]+)\s*\(\s*(?:(?P<width>[^,()]+?)\s*,)?\s*(?P<column>[^,()]+?)\s*\)\s*$"
+)
+COLUMN = re.compile(r"^[^\s,()]+$")
+TRANSFORMS = {
+    "identity": "identity",
+    "year": "year",
+    "years": "year",
+    "month": "month",
+    "months": "month",
+    "day": "day",
+    "days": "day",
+    "date": "day",
+    "hour": "hour",
+    "hours": "hour",
+    "bucket": "bucket",
+    "truncate": "truncate",
+    "void": "void",
+}
+WITH_WIDTH = ("bucket", "truncate")
+EXAMPLE = "Write e.g. `days(ts)`, `bucket(16, id)`, `truncate(4, code)` or `identity(country)`."
+
+
+class Term(NamedTuple):
+    """One partition field: an Iceberg transform, its width where it has one, and the column."""
+
+    transform: str
+    width: int | None
+    column: str
+
+    def __str__(self) -> str:
+        inside = self.column if self.width is None else f"{self.width}, {self.column}"
+        return f"{self.transform}({inside})"
+
+
+def parse_terms(options: IcebergOptions) -> list[Term]:
+    """Return the partition fields that the options ask for; none for `none` and `table_default`.
+
+    Raises:
+        PlanError: a term cannot be read, or fields are missing.
+    """
+    mode = options.partitioning
+    if not isinstance(mode, str):
+        return [parse_term(text) for text in mode]
+    if mode in ("none", "table_default"):
+        return []
+    if not options.partition_fields:
+        raise PlanError(
+            f"partitioning {mode!r} needs at least one field, and none is given",
+            todo="Add e.g. `partition_fields: [country]`, or use `partitioning: none`.",
+        )
+    transform = options.time_granularity if mode == "time" else mode
+    width = options.num_buckets if mode == "bucket" else None
+    return [Term(transform, width, column) for column in options.partition_fields]
+
+
+def parse_term(text: str) -> Term:
+    """Read one term such as `days(ts)`; a bare column name means its identity.
+
+    Raises:
+        PlanError: it cannot be read.
+    """
+    found = TERM.match(text)
+    if found is None:
+        if COLUMN.match(text.strip()):
+            return Term("identity", None, text.strip())
+        raise PlanError(f"{text!r} is not a partition transform", todo=EXAMPLE)
+    transform = TRANSFORMS.get(found["name"].lower())
+    if transform is None:
+        raise PlanError(
+            f"no partition transform is called {found['name']!r}",
+            todo="There are: bucket, days, hours, identity, months, truncate, years.",
+        )
+    return Term(transform, _width(text, transform, found["width"]), found["column"])
+
+
+def _width(text: str, transform: str, width: str | None) -> int | None:
+    if transform not in WITH_WIDTH:
+        if width is not None:
+            raise PlanError(
+                f"{text!r} has a width, which {transform!r} does not take", todo=EXAMPLE
+            )
+        return None
+    if width is None or not width.isdecimal() or int(width) < 1:
+        raise PlanError(
+            f"{text!r} needs a whole number above 0 before the column",
+            todo=f"Write e.g. `{transform}(16, id)`.",
+        )
+    return int(width)
+
+
+EXAMPLE_NAME = "Write e.g. `year=2024/month=10`, with `%2F` for a slash in a value."
+NULL = "null"
+MOMENTS = {
+    "year": (re.compile(r"(?P<year>\d{4})"), "2024"),
+    "month": (re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)"), "2024-10"),
+    "day": (re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"), "2024-10-31"),
+    "hour": (
+        re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)-(?P<hour>\d\d)"),
+        "2024-10-31-23",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class NamedPartition:
+    """The partitions that one name stands for; a name may leave partition fields out.
+
+    Attributes:
+        name: the name as it was written.
+        values: what each named field must be, by its id, in the JSON form of Iceberg's
+            specification; None for null.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+
+    def holds(self, partition: Mapping[str, Any]) -> bool:
+        """Tell whether a file's partition is one of them."""
+        return all(partition.get(field) == value for field, value in self.values.items())
+
+
+def split_name(name: str) -> dict[str, str]:
+    """Return the fields that a name gives, and their values as text.
+
+    Raises:
+        PlanError: it is no name of a partition.
+    """
+    fields: dict[str, str] = {}
+    for part in name.strip("/").split("/"):
+        field, equals, value = part.partition("=")
+        field = unquote(field.strip())
+        if not equals or not field:
+            raise PlanError(f"{name!r} is not the name of a partition", todo=EXAMPLE_NAME)
+        if field in fields:
+            raise PlanError(f"{name!r} gives field {field!r} twice", todo=EXAMPLE_NAME)
+        fields[field] = unquote(value.strip())
+    return fields
+
+
+def read_name(name: str, spec: PartitionSpec, schema: Schema) -> NamedPartition:
+    """Return what a name stands for in a table.
+
+    Raises:
+        SchemaMismatchError: the table is not partitioned that way.
+    """
+    fields = {field.name: field for field in spec.fields}
+    if not fields:
+        raise SchemaMismatchError(
+            f"the table is not partitioned, so it has no partition {name!r}",
+            todo="Use `commit_mode: overwrite_table`, or partition the table.",
+        )
+    values: dict[str, Any] = {}
+    for given, text in split_name(name).items():
+        if given not in fields:
+            raise SchemaMismatchError(
+                f"partition {name!r}: the table has no partition field {given!r}",
+                todo=f"Its partition fields: {', '.join(fields)}.",
+            )
+        field = fields[given]
+        values[str(field.field_id)] = None if text == NULL else _value(name, text, field, schema)
+    return NamedPartition(name, values)
+
+
+def as_filter(named: Sequence[NamedPartition], spec: PartitionSpec, schema: Schema) -> str:
+    """Return the expression, as JSON, that matches every row of the partitions."""
+    fields = {str(field.field_id): field for field in spec.fields}
+    each = [
+        _joined(
+            "and", [_predicate(fields[id_], value, schema) for id_, value in one.values.items()]
+        )
+        for one in named
+    ]
+    return json.dumps(_joined("or", each))
+
+
+def shown_partition(spec: PartitionSpec, partition: Mapping[str, Any]) -> str:
+    """Return the name of a file's partition."""
+    return "/".join(
+        f"{field.name}={_shown(field, partition.get(str(field.field_id)))}" for field in spec.fields
+    )
+
+
+def _value(name: str, text: str, field: PartitionField, schema: Schema) -> Any:
+    transform = str(field.transform).partition("[")[0]
+    if transform in MOMENTS:
+        return _moment(name, text, field.name, transform)
+    if transform == "bucket":
+        if not text.isdecimal():
+            raise _unfit(name, text, field.name, "the number of a bucket")
+        return int(text)
+    from pyiceberg.conversions import to_json
+    from pyiceberg.expressions.literals import literal
+
+    wanted = schema.find_type(field.source_id)
+    try:
+        typed = literal(text).to(wanted)
+        return to_json(wanted, typed.value)  # type: ignore[arg-type]
+    except (ValueError, TypeError, ArithmeticError) as exc:
+        raise _unfit(name, text, field.name, f"a {wanted}") from exc
+
+
+def _moment(name: str, text: str, field: str, unit: str) -> Any:
+    from datetime import datetime, timezone
+
+    pattern, example = MOMENTS[unit]
+    found = pattern.fullmatch(text)
+    parts = {key: int(value) for key, value in found.groupdict().items()} if found else {}
+    try:
+        moment = datetime(**{"month": 1, "day": 1, **parts}, tzinfo=timezone.utc)
+    except (ValueError, TypeError) as exc:
+        raise _unfit(name, text, field, f"of the form {example!r}") from exc
+    if unit == "day":
+        return moment.date().isoformat()
+    if unit == "hour":
+        return int(moment.timestamp() // 3600)
+    years = moment.year - 1970
+    return years if unit == "year" else years * 12 + moment.month - 1
+
+
+def _unfit(name: str, text: str, field: str, wanted: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"partition {name!r}: field {field!r} must be {wanted}, found {text!r}", todo=EXAMPLE_NAME
+    )
+
+
+def _shown(field: PartitionField, value: Any) -> str:
+    """Return a value in the words that a name has for it."""
+    transform = str(field.transform)
+    if value is None:
+        return NULL
+    if transform == "year":
+        return str(1970 + value)
+    if transform == "month":
+        return f"{1970 + value // 12}-{value % 12 + 1:02}"
+    if transform == "hour":
+        from datetime import datetime, timezone
+
+        return datetime.fromtimestamp(value * 3600, tz=timezone.utc).strftime("%Y-%m-%d-%H")
+    return str(value)
+
+
+def _predicate(field: PartitionField, value: Any, schema: Schema) -> dict[str, Any]:
+    column = schema.find_column_name(field.source_id)
+    if value is None:
+        return {"type": "is-null", "term": column}
+    transform = str(field.transform)
+    term = (
+        column
+        if transform == "identity"
+        else {"type": "transform", "transform": transform, "term": column}
+    )
+    return {"type": "eq", "term": term, "value": value}
+
+
+def _joined(how: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Join expressions two by two, so that many of them don't nest as deep as they are many."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    left, right = _joined(how, parts[:middle]), _joined(how, parts[middle:])
+    return {"type": how, "left": left, "right": right}

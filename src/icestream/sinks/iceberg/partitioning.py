@@ -1,0 +1,200 @@
+"""Partition specs and sort orders, as PyIceberg has them, from the terms of the file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+
+from icestream.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
+
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.partition_terms import SortTerm, Term
+
+
+AnyTransform: TypeAlias = Transform[Any, Any]
+FIRST_PARTITION_ID = 1000
+PLAIN_TRANSFORMS: dict[str, Callable[[], AnyTransform]] = {
+    "year": YearTransform,
+    "month": MonthTransform,
+    "day": DayTransform,
+    "hour": HourTransform,
+    "identity": IdentityTransform,
+    "void": VoidTransform,
+}
+
+
+def partition_spec(schema: Schema, terms: Sequence[Term]) -> PartitionSpec:
+    """Return the spec that partitions `schema` by `terms`."""
+    fields = []
+    for index, term in enumerate(terms):
+        column = _column(schema, term.column, "partitioning")
+        transform = _transform(term)
+        if not transform.can_transform(column.field_type):
+            raise SchemaMismatchError(
+                f"partitioning: column {term.column!r} is a {column.field_type}, "
+                f"which {term.transform!r} can't take",
+                todo="Use another transform, or another column.",
+            )
+        fields.append(
+            PartitionField(
+                source_id=column.field_id,
+                field_id=FIRST_PARTITION_ID + index,
+                transform=transform,
+                name=_partition_name(term, {each.name: each.field_id for each in schema.fields}),
+            )
+        )
+    return PartitionSpec(*fields)
+
+
+def shown(spec: PartitionSpec, schema: Schema) -> str:
+    """Return a spec in the words of the file."""
+    terms = []
+    for field in spec.fields:
+        column = schema.find_column_name(field.source_id)
+        name, _, width = str(field.transform).rstrip("]").partition("[")
+        inside = f"{width}, {column}" if width else column
+        terms.append(f"{column}" if name == "identity" else f"{name}({inside})")
+    return f"[{', '.join(terms)}]" if terms else "nothing"
+
+
+def sort_order(schema: Schema, terms: Sequence[SortTerm]) -> SortOrder:
+    """Return the order that sorts `schema` by `terms`; the unsorted order for none."""
+    fields = [
+        SortField(
+            source_id=_column(schema, term.column, "sort_order").field_id,
+            transform=IdentityTransform(),
+            direction=SortDirection.DESC if term.descending else SortDirection.ASC,
+            null_order=NullOrder.NULLS_FIRST if term.nulls_first else NullOrder.NULLS_LAST,
+        )
+        for term in terms
+    ]
+    return SortOrder(*fields, order_id=1) if fields else SortOrder(order_id=0)
+
+
+def _column(schema: Schema, name: str, option: str) -> NestedField:
+    try:
+        return schema.find_field(name)
+    except ValueError as exc:
+        raise SchemaMismatchError(
+            f"{option}: the rows have no column {name!r}",
+            todo=f"Their columns: {', '.join(schema.column_names)}.",
+        ) from exc
+
+
+def _transform(term: Term) -> AnyTransform:
+    if term.transform in PLAIN_TRANSFORMS:
+        return PLAIN_TRANSFORMS[term.transform]()
+    width = term.width or 1
+    return BucketTransform(width) if term.transform == "bucket" else TruncateTransform(width)
+
+
+def _partition_name(term: Term, columns: Mapping[str, int]) -> str:
+    """Return the name that Spark would give, unless a column has it: Iceberg refuses that."""
+    if term.transform == "identity" and term.column in columns:
+        return term.column
+    suffix = {"truncate": "_trunc", "identity": ""}.get(term.transform, f"_{term.transform}")
+    name = term.column.replace(".", "_") + suffix
+    others = (f"{name}_{number}" for number in range(2, len(columns) + 3))
+    return next(each for each in (name, *others) if each not in columns)
+
+
+Key = tuple[int, str]
+
+
+class SpecChange(NamedTuple):
+    """Partition fields that go, by name, and those that come, by name and term."""
+
+    removed: tuple[str, ...] = ()
+    added: tuple[tuple[str, Term], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.removed or self.added)
+
+
+def names_partitions(options: IcebergOptions) -> bool:
+    """Tell whether the file says how the table is partitioned, so that it may be changed."""
+    given = "partitioning" in options.model_fields_set
+    return given and options.partitioning != "table_default"
+
+
+def spec_change(
+    schema: Schema, spec: PartitionSpec, specs: Iterable[PartitionSpec], terms: Sequence[Term]
+) -> SpecChange:
+    """Return what makes the table partitioned by `terms`; nothing if it is, in whatever order.
+
+    Args:
+        schema: the table's columns.
+        spec: its partition spec.
+        specs: every spec that it ever had.
+        terms: the partition fields that the file asks for.
+
+    Raises:
+        SchemaMismatchError: a term does not fit the columns.
+    """
+    present = {_key(field): field for field in _live(spec)}
+    wanted = partition_spec(schema, terms).fields
+    keys = {_key(field) for field in wanted}
+    removed = tuple(field.name for key, field in present.items() if key not in keys)
+    past = [field for each in specs for field in _live(each)]
+    added = tuple(
+        (_free_name(field, term, past, schema), term)
+        for field, term in zip(wanted, terms, strict=True)
+        if _key(field) not in present
+    )
+    return SpecChange(removed, added)
+
+
+def _live(spec: PartitionSpec) -> Iterator[PartitionField]:
+    # Format v1 can't remove a field, and makes it void instead.
+    return (field for field in spec.fields if not isinstance(field.transform, VoidTransform))
+
+
+def _key(field: PartitionField) -> Key:
+    return field.source_id, str(field.transform)
+
+
+def _free_name(
+    field: PartitionField, term: Term, past: Sequence[PartitionField], schema: Schema
+) -> str:
+    """Return a name that means no other field, of now or earlier, and no column.
+
+    The metadata tables show the partitions of all specs side by side, by name. A field that the
+    table had before keeps its old name, by which Iceberg gives it its old id too.
+    """
+    taken = {}
+    for other in past:
+        if _key(other) == _key(field):
+            return other.name
+        taken[other.name] = other
+    is_own_column = isinstance(field.transform, IdentityTransform)
+    columns = {column.name: column.field_id for column in schema.fields}
+
+    def is_free(name: str) -> bool:
+        of_column = columns.get(name)
+        is_clear = of_column is None or (is_own_column and of_column == field.source_id)
+        return name not in taken and is_clear
+
+    candidates = [field.name]
+    if term.width is not None:
+        candidates.append(f"{field.name}_{term.width}")
+    candidates += [f"{field.name}_{number}" for number in range(2, len(past) + len(columns) + 4)]
+    return next(name for name in candidates if is_free(name))

@@ -1,0 +1,83 @@
+"""Removes what nobody uses any more: staged rows of a run that was cut off, temporary folders."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import weakref
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+logger = logging.getLogger(__name__)
+
+
+def temporary_folder(owner: object) -> Path:
+    """Make a folder that is removed with its owner, at the latest when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="icestream-"))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def sweep(
+    folder: str, io_properties: Mapping[str, str], *, older_than: timedelta = timedelta()
+) -> None:
+    """Empty the folder of one pipeline, which nobody else uses; no table is in it.
+
+    Args:
+        folder: the folder.
+        io_properties: how PyIceberg reaches the store, secrets included.
+        older_than: how old a file must be; a run that was only paused may still want young ones.
+    """
+    from pyiceberg.io import load_file_io
+
+    io: Any = load_file_io(dict(io_properties), folder)
+    newest = datetime.now(tz=timezone.utc) - older_than
+    # PyArrowFileIO gives a file system of Arrow, FsspecFileIO one of fsspec.
+    empty = _empty_by_arrow if hasattr(io, "fs_by_scheme") else _empty_by_fsspec
+    try:
+        empty(io, folder, newest)
+    except _faults() as exc:
+        logger.warning("%s: rows that were put aside stay behind: %s", folder, exc)
+
+
+def _empty_by_arrow(io: Any, folder: str, newest: datetime) -> None:
+    from pyarrow.fs import FileSelector
+
+    scheme, host, path = io.parse_location(folder)
+    store = io.fs_by_scheme(scheme, host)
+    for found in store.get_file_info(FileSelector(path, allow_not_found=True)):
+        if found.mtime is None or found.mtime <= newest:
+            store.delete_file(found.path)
+
+
+def _empty_by_fsspec(io: Any, folder: str, newest: datetime) -> None:
+    parts = urlsplit(folder)
+    store = io.get_fs(parts.scheme or "file", parts.hostname)
+    # Processes share such an object, and it remembers what it has listed.
+    store.invalidate_cache()
+    try:
+        listed = store.ls(folder, detail=True)
+    except FileNotFoundError:
+        return
+    for found in listed:
+        name = found["name"]
+        # Azure tells the time in the listing; others are asked file by file.
+        changed = found.get("last_modified") or store.modified(name)
+        if found["type"] == "file" and changed <= newest:
+            store.rm(name)
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """Return what the libraries of stores raise; those for Azure have classes of their own."""
+    try:
+        from azure.core.exceptions import AzureError
+    except ModuleNotFoundError:
+        return (OSError,)
+    return OSError, AzureError, RuntimeError

@@ -1,0 +1,48 @@
+"""A step of `icestream check`: the store of a table whose place only the catalog knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.faults import CheckStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyiceberg.table import Table
+
+    from icestream.contracts.catalog import Catalog
+
+
+UNKNOWN = "not known before the table is there"
+
+
+def store_steps(catalog: Catalog[Any], identifier: tuple[str, ...] | None) -> Iterator[CheckStep]:
+    """Yield the step that tries a table's store, unless the catalog's own steps do.
+
+    Args:
+        catalog: the table's catalog.
+        identifier: namespace and table; None where rows name the tables.
+    """
+    if catalog.tries_store():
+        return
+
+    def run() -> str:
+        table = None if identifier is None else catalog.find_table(identifier)
+        return UNKNOWN if table is None else _try(catalog, table)
+
+    yield CheckStep("try store", run)
+
+
+def _try(catalog: Catalog[Any], table: Table) -> str:
+    """Write, read and remove an object beside the table's files, with the table's credentials."""
+    from icestream.storage.blocks import storage_at
+    from icestream.storage.probing import probe
+
+    location, given = table.location(), catalog.storage
+    store = given if given is not None and given.covers(location) else storage_at(location)
+    # A server may lend credentials for the table's own folder only, so the bucket is not listed.
+    for step in probe(store, location, table.io.properties):
+        if step.name != "list store":
+            step.run()
+    return location

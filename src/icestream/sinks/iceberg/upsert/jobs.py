@@ -1,0 +1,174 @@
+"""Which data files can hold a key of the batch, by the bounds that the table keeps of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyiceberg.conversions import from_bytes
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, LongType
+
+from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.partition_terms import parse_sort
+from icestream.sinks.iceberg.upsert.matching import MatchTask, pieces_of
+from icestream.sinks.iceberg.upsert.newest import OLDEST
+from icestream.sinks.iceberg.upsert.rows import Donors, Rows, WriteTask, with_row_ids
+from icestream.sinks.iceberg.writer import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from icestream.contracts.sink import WrittenFile
+    from icestream.sinks.iceberg.java import LiveFile
+    from icestream.sinks.iceberg.table import Target
+    from icestream.sinks.iceberg.upsert.key_index import IndexSettings
+    from icestream.sinks.iceberg.upsert.matching import Matched
+    from icestream.sinks.iceberg.upsert.newest import BatchKeys, Newest
+    from icestream.sinks.iceberg.upsert.staging import Chunk
+
+    Ints = npt.NDArray[np.int64]
+    Flags = npt.NDArray[np.bool_]
+
+
+RANGED = (IntegerType, LongType)
+
+
+def files_that_may_hold(
+    files: Sequence[LiveFile], batch: BatchKeys, index: IndexSettings, schema: Schema
+) -> list[LiveFile]:
+    """Return the files within whose bounds a key of the batch lies, or which keep no bounds.
+
+    Only for keys that are one whole number: hashes have no order. Keys that grow with time, as
+    serial numbers do, leave all but the newest files out.
+    """
+    kind = schema.find_field(index.key_ids[0]).field_type
+    if batch.high is not None or not isinstance(kind, RANGED):
+        return list(files)
+    # By their sign: as unsigned numbers, which they are sorted as, negative ones come last.
+    keys = np.sort(batch.low.view(np.int64))
+    return [file for file in files if _may_hold(file, keys, index.key_ids[0], kind)]
+
+
+def _may_hold(file: LiveFile, keys: Ints, field: int, kind: IntegerType | LongType) -> bool:
+    lower, upper = (_bound(file, side, field, kind) for side in ("lower-bounds", "upper-bounds"))
+    if lower is None or upper is None:
+        return True
+    first = np.searchsorted(keys, lower, side="left")
+    return bool(np.searchsorted(keys, upper, side="right") > first)
+
+
+def _bound(file: LiveFile, side: str, field: int, kind: IntegerType | LongType) -> int | None:
+    kept = file.described.get(side)
+    if kept is None or field not in kept["keys"]:
+        return None
+    raw = bytes.fromhex(kept["values"][kept["keys"].index(field)])
+    # A file written before the column was widened has shorter bounds.
+    stored = IntegerType() if len(raw) == 4 else kind
+    return int(from_bytes(stored, raw))
+
+
+def look_up(
+    target: Target, batch: Newest, files: Sequence[LiveFile], index: IndexSettings, folder: str
+) -> list[Matched]:
+    """Find the batch's keys in the table, and delete the rows that they take the place of.
+
+    Args:
+        target: the table.
+        batch: the keys.
+        files: the table's data files.
+        index: how keys are looked up.
+        folder: where the rows of the batch are staged.
+    """
+    from pyiceberg.io import load_file_io
+
+    state = target.state
+    keys = batch.keys()
+    near = files_that_may_hold(files, keys, index, state.schema)
+    lacking = [state.schema.find_field(name) for name in batch.donors]
+    task = MatchTask(
+        batch=keys,
+        index=index,
+        location=state.location,
+        format_version=state.format_version,
+        folder=folder,
+        lacking=Schema(*lacking).model_dump_json() if lacking else None,
+    )
+    slots = target.session.sparkContext.defaultParallelism
+    found = run_pieces(target.session, pieces_of(near, slots), task)
+    io = load_file_io(target.io_properties(), state.location)
+    matched = for_each(found, lambda part: part.loaded(io))
+    target.remove(part.numbers_path for part in found if part.numbers_path is not None)
+    return matched
+
+
+def late_keys(batch: Newest, matched: Sequence[Matched]) -> Flags:
+    """Tell for which keys the table's row is newer than the change."""
+    late = np.zeros(len(batch), np.bool_)
+    for part in matched:
+        late[part.late] = True
+    return late
+
+
+def write_rows(
+    target: Target,
+    batch: Newest,
+    chunks: Sequence[Chunk],
+    matched: Sequence[Matched],
+    late: Flags,
+    deleted: Ints | None = None,
+) -> tuple[list[WrittenFile], dict[str, int]]:
+    """Write the rows of a batch that count.
+
+    Args:
+        target: the table.
+        batch: the newest change of each key.
+        chunks: where the rows are.
+        matched: what was found of the keys in the table.
+        late: keys whose change is older than what the table holds.
+        deleted: how new the last delete of each key is, where that is remembered.
+
+    Returns:
+        The files, and how many rows did what.
+    """
+    there = np.zeros(len(batch), np.bool_)
+    in_table = np.full(len(batch), OLDEST, np.int64)
+    row_ids = np.full(len(batch), -1, np.int64)
+    for part in matched:
+        there[part.keys] = True
+        row_ids[part.keys] = part.row_ids
+        if part.sequence is not None:
+            in_table[part.keys] = part.sequence
+    batch = batch.since(deleted, in_table)
+    counts = np.flatnonzero(~batch.deletes & ~late)
+    keeps_ids = target.state.format_version >= 3 and bool((row_ids[counts] >= 0).any())
+    pieces = _pieces(batch, len(chunks), counts, row_ids if keeps_ids else None)
+    task = WriteTask(
+        chunks=tuple(chunk.path for chunk in chunks),
+        writer=target.writer(with_row_ids(target.state.schema) if keeps_ids else None),
+        table_rows=tuple(part.rows for part in matched if part.rows is not None),
+        order=tuple(parse_sort(target.options)),
+        io_properties=target.io_properties(),
+    )
+    written = run_pieces(target.session, pieces, task)
+    return [file for files in written for file in files], {
+        "inserted": int((~there[counts]).sum()),
+        "updated": int(there[counts].sum()),
+        "deleted": int((there & batch.deletes & ~late).sum()),
+        "late": int(late.sum()),
+    }
+
+
+def _pieces(batch: Newest, chunks: int, counts: Ints, row_ids: Ints | None) -> list[Rows]:
+    pieces = []
+    for number in range(chunks):
+        keys = counts[batch.place.chunk[counts] == number]
+        # In the order that they came, which a sort order may have given them.
+        keys = keys[np.argsort(batch.place.row[keys], kind="stable")]
+        if len(keys):
+            ids = None if row_ids is None else row_ids[keys]
+            donors = Donors.of(batch, keys) if batch.donors else None
+            pieces.append(Rows(number, keys, batch.place.row[keys], ids, donors))
+    return pieces

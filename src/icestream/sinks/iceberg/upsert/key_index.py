@@ -1,0 +1,392 @@
+"""A folder on each machine that runs tasks, for what can be made again; the tasks tidy it.
+
+The driver's state folder is no place for it: on a cluster, tasks run on other machines and often as
+another user. Everything in the folder may vanish at any moment, also under a task that is about to
+read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.errors import ConnectorError, TransientError
+from icestream.sinks.iceberg.conform import as_type
+from icestream.sinks.iceberg.upsert.fingerprints import fingerprints, numbers
+from icestream.sinks.iceberg.upsert.table_rows import names_by_id, open_data_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+    import pyarrow.parquet as pq
+
+    from icestream.sinks.iceberg.java import LiveFile
+    from icestream.sinks.iceberg.upsert.newest import BatchKeys
+
+    Ints = npt.NDArray[np.int64]
+
+
+VARIABLE = "ICESTREAM_CACHE_DIR"
+# What nobody has used for so long belongs to a file or table that is gone, or is rarely needed.
+FOLDER_UNUSED_SECS = 3 * 24 * 3600
+TIDY_EVERY_SECS = 600
+# Of the disk space that is free or taken by the cache itself.
+LARGEST_SHARE = 0.5
+
+
+def worker_cache() -> Path:
+    """Return the folder of this machine and user, made for this user alone.
+
+    Raises:
+        ConnectorError: no folder can be made here.
+    """
+    tried = []
+    for place in _places():
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = place.lstat()
+        except OSError as exc:
+            tried.append(f"{place} ({(exc.strerror or str(exc)).lower()})")
+            continue
+        # In a folder that all users share, somebody else may have put another one in its place.
+        if (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.getuid()
+            and os.access(place, os.W_OK)
+        ):
+            return place
+        tried.append(f"{place} (not writable, or of another user)")
+    raise ConnectorError(
+        f"the key index needs a folder on the machine of the task, and none can be used: "
+        f"{', '.join(tried)}",
+        todo=f"Set {VARIABLE} in the environment of the workers to a folder that their user can "
+        f"write, or for all of them with `spark.conf: {{spark.executorEnv.{VARIABLE}: /path}}`.",
+    )
+
+
+def _places() -> list[Path]:
+    given = os.environ.get(VARIABLE)
+    if given:
+        return [Path(given)]
+    shared = Path(tempfile.gettempdir()) / f"icestream-{os.getuid()}"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    return [Path(home) / "icestream", shared] if Path(home).is_absolute() else [shared]
+
+
+def mark_used(path: Path) -> None:
+    """Note that a file was used now."""
+    with suppress(OSError):  # somebody removed it
+        os.utime(path)
+
+
+def tidy(folder: Path) -> None:
+    """Remove files below a folder that were not used for days, or that take too much of the disk.
+
+    Any number of tasks may do so at once. A file that another task has open stays readable.
+    """
+    stamp = folder / "tidied"
+    with suppress(OSError):
+        if time.time() - stamp.stat().st_mtime < TIDY_EVERY_SECS:
+            return
+    try:
+        stamp.touch()
+        free = shutil.disk_usage(folder).free
+    except OSError:  # there is no folder yet, or no longer
+        return
+    kept = []
+    for path in folder.glob("*/*"):
+        with suppress(OSError):
+            found = path.stat()
+            kept.append((found.st_mtime, found.st_size, path))
+    kept.sort(reverse=True)
+    limit = (free + sum(size for _, size, _ in kept)) * LARGEST_SHARE
+    oldest = time.time() - FOLDER_UNUSED_SECS
+    total = 0
+    for used_at, size, path in kept:
+        total += size
+        if used_at < oldest or total > limit:
+            with suppress(OSError):
+                path.unlink()
+
+
+VERSION = 2
+ROW_ID = 2147483540  # Iceberg's own field id
+# Removed once there are this many too many, and nobody has used them for a while.
+SPARE_INDEXES = 64
+UNUSED_SECS = 3600
+# Another task may remove an index as soon as it is made, if the disk is small.
+ATTEMPTS = 3
+NO_SEQUENCE = np.iinfo(np.int64).min
+ROWS_READ_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What is looked up, and where indexes are kept.
+
+    Attributes:
+        key_ids: field ids of the key's columns.
+        sequence_id: field id of the sequence, kept in the index too; None for none.
+        folder: the table's folder of indexes, below that of the machine that a task runs on.
+        io_properties: how PyIceberg reaches the store, secrets included.
+        types: the types of the table's columns by field id. A file may store a column as another
+            one: other writers use milliseconds or INT96, and columns become wider.
+    """
+
+    key_ids: tuple[int, ...]
+    sequence_id: int | None
+    folder: str
+    io_properties: Mapping[str, str]
+    types: Mapping[int, pa.DataType] = field(default_factory=dict)
+
+    def file_of(self, data_file: str) -> Path:
+        """Return where the index of a data file is kept."""
+        return self.place / self.name_of(data_file)
+
+    def name_of(self, data_file: str) -> str:
+        """Return the name of the index of a data file."""
+        said = f"{VERSION}|{self.key_ids}|{self.sequence_id}|{data_file}"
+        return f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.keys"
+
+    @property
+    def place(self) -> Path:
+        """The folder of indexes on this machine: another one in each process that asks."""
+        return worker_cache() / "keys" / self.folder
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of one data file that have a key of the batch.
+
+    Attributes:
+        keys: which key of the batch.
+        positions: which row of the file.
+        row_ids: its id; None before format v3.
+        sequence: how new it is; None if that is not kept.
+    """
+
+    keys: Ints
+    positions: Ints
+    row_ids: Ints | None
+    sequence: Ints | None
+
+
+def forget_others(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
+    """Remove the indexes on this machine of data files that left the table.
+
+    The driver does so for its own machine; on others, tasks remove what is no longer used.
+    """
+    folder = settings.place
+    kept = list(folder.glob("*.keys")) if folder.exists() else []
+    if len(kept) <= len(files) + SPARE_INDEXES:
+        return
+    wanted = {settings.name_of(file.path) for file in files}
+    # Another pipeline may use them, for another branch or key of the table.
+    unused_since = time.time() - UNUSED_SECS
+    for path in kept:
+        if path.name not in wanted:
+            with suppress(OSError):  # somebody else was quicker
+                if path.stat().st_mtime < unused_since:
+                    path.unlink()
+
+
+def find(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> Found:
+    """Look the keys of a batch up in a data file."""
+    parts = [_find(segment, batch) for segment in _segments(file, settings)]
+    positions = joined([segment["position"][rows] for segment, _, rows in parts])
+    row_ids = None
+    if file.first_row_id is not None:
+        row_ids = positions + file.first_row_id
+        stored = [segment["row_id"][rows] for segment, _, rows in parts if "row_id" in segment]
+        if stored:
+            known = joined(stored)
+            row_ids = np.where(known >= 0, known, row_ids)
+    sequence = None
+    if settings.sequence_id is not None:
+        sequence = joined([segment["sequence"][rows] for segment, _, rows in parts])
+    return Found(joined([keys for _, keys, _ in parts]), positions, row_ids, sequence)
+
+
+def joined(arrays: Sequence[npt.NDArray[Any]]) -> Ints:
+    """Return arrays of whole numbers as one; an empty one for none."""
+    return np.concatenate(arrays).astype(np.int64) if arrays else np.zeros(0, np.int64)
+
+
+def _find(
+    segment: dict[str, npt.NDArray[Any]], batch: BatchKeys
+) -> tuple[dict[str, npt.NDArray[Any]], Ints, Ints]:
+    """Return the segment, the keys found in it, and the row of the segment for each."""
+    low = segment["low"]
+    if len(low) < len(batch):
+        # The longer side is searched: each row of the segment is one key at most.
+        keys = np.searchsorted(batch.low, low)
+        keys[keys == len(batch)] = 0
+        rows = np.arange(len(low))
+        hit = batch.low[keys] == low
+        keys, rows = keys[hit], rows[hit]
+        # Halves that are alike lie side by side; step over those of another key.
+        keys, rows = _stepped(segment, batch, keys, rows)
+    else:
+        first = np.searchsorted(low, batch.low, side="left")
+        last = np.searchsorted(low, batch.low, side="right")
+        counts = last - first
+        keys = np.repeat(np.arange(len(batch)), counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = np.repeat(first, counts) + within
+        if batch.high is not None:
+            same = segment["high"][rows] == batch.high[keys]
+            keys, rows = keys[same], rows[same]
+    return segment, keys, rows
+
+
+def _stepped(
+    segment: dict[str, npt.NDArray[Any]], batch: BatchKeys, keys: Ints, rows: Ints
+) -> tuple[Ints, Ints]:
+    if batch.high is None:
+        return keys, rows
+    found_keys, found_rows = [], []
+    while len(keys):
+        same = segment["high"][rows] == batch.high[keys]
+        found_keys.append(keys[same])
+        found_rows.append(rows[same])
+        keys, rows = keys[~same] + 1, rows[~same]
+        inside = keys < len(batch)
+        keys, rows = keys[inside], rows[inside]
+        alike = batch.low[keys] == segment["low"][rows]
+        keys, rows = keys[alike], rows[alike]
+    return joined(found_keys), joined(found_rows)
+
+
+def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    path = settings.file_of(file.path)
+    with _opened(file, settings, path) as mapped:
+        mark_used(path)
+        reader = pa.ipc.open_file(mapped)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            yield {
+                name: batch.column(index).to_numpy()
+                for index, name in enumerate(batch.schema.names)
+            }
+
+
+def _opened(file: LiveFile, settings: IndexSettings, path: Path) -> pa.MemoryMappedFile:
+    """Return the index of a data file, made if there is none; one that a power cut cut is none."""
+    for _ in range(ATTEMPTS):
+        try:
+            mapped = pa.memory_map(str(path))
+            pa.ipc.open_file(mapped)
+        except (OSError, pa.ArrowInvalid):  # noqa: PERF203 - each attempt by itself
+            _make(file, settings, path)
+        else:
+            return mapped
+    raise TransientError(
+        f"the index of keys {path} vanished {ATTEMPTS} times before it could be read",
+        todo="Something else removes files there, or the disk is full.",
+    )
+
+
+def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
+    """Write the index of a data file, whole or not at all."""
+    from pyiceberg.io import load_file_io
+
+    if file.described["file-format"].lower() != "parquet":
+        raise ConnectorError(
+            f"upsert can't look for keys in {file.path}: it is no Parquet file",
+            todo="Rewrite the table's files to Parquet first, with `rewrite_data_files`.",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    begun = path.with_suffix(f".{uuid.uuid4().hex}.new")
+    io = load_file_io(dict(settings.io_properties), file.path)
+    try:
+        with io.new_input(file.path).open() as stream, pa.OSFile(str(begun), "wb") as output:
+            parquet = open_data_file(stream)
+            writer = None
+            for segment in _sorted_row_groups(parquet, file.path, settings):
+                writer = writer or pa.ipc.new_file(output, segment.schema)
+                writer.write_batch(segment)
+            if writer is None:
+                writer = pa.ipc.new_file(output, pa.schema([("low", pa.uint64())]))
+            writer.close()
+        begun.chmod(0o600)
+        begun.replace(path)
+    finally:
+        begun.unlink(missing_ok=True)
+
+
+def _sorted_row_groups(
+    parquet: pq.ParquetFile, path: str, settings: IndexSettings
+) -> Iterator[pa.RecordBatch]:
+    names = names_by_id(parquet, path)
+    if not all(key in names for key in settings.key_ids):
+        return  # the key's columns are younger than the file, so no row of it has one
+    wanted = [*settings.key_ids, ROW_ID]
+    if settings.sequence_id is not None:
+        wanted.append(settings.sequence_id)
+    columns = [names[number] for number in wanted if number in names]
+    offset = 0
+    for number in range(parquet.num_row_groups):
+        found = [
+            _numbers_of(rows, names, settings)
+            for rows in parquet.iter_batches(
+                ROWS_READ_AT_ONCE, row_groups=[number], columns=columns, use_threads=False
+            )
+        ]
+        if found:
+            yield _segment(found, offset)
+        offset += parquet.metadata.row_group(number).num_rows
+
+
+def _numbers_of(
+    rows: pa.RecordBatch, names: Mapping[int, str], settings: IndexSettings
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what an index keeps of rows, and which of them have a whole key.
+
+    A few rows at a time: the texts of a row group's keys need not fit into one Arrow array.
+    """
+
+    def column(number: int) -> pa.Array:
+        stored = rows.column(names[number])
+        into = settings.types.get(number, stored.type)
+        is_uuid = any(isinstance(kind, pa.BaseExtensionType) for kind in (stored.type, into))
+        return stored if is_uuid else as_type(stored, into)
+
+    # A row without a key is nobody's: no change will ever name it.
+    whole = np.ones(rows.num_rows, np.bool_)
+    for key in settings.key_ids:
+        whole &= column(key).is_valid().to_numpy(zero_copy_only=False)
+    at = np.flatnonzero(whole)
+    keys = fingerprints([column(key).take(pa.array(at)) for key in settings.key_ids])
+    arrays: dict[str, npt.NDArray[Any]] = {"whole": whole, "low": keys.low}
+    if keys.high is not None:
+        arrays["high"] = keys.high
+    if ROW_ID in names:
+        arrays["row_id"] = numbers(column(ROW_ID).fill_null(-1))[at]
+    if settings.sequence_id is not None:
+        arrays["sequence"] = np.full(rows.num_rows, NO_SEQUENCE, np.int64)
+        if settings.sequence_id in names:
+            found = column(settings.sequence_id)
+            known = found.is_valid().to_numpy(zero_copy_only=False)
+            arrays["sequence"][known] = numbers(found.drop_null())
+        arrays["sequence"] = arrays["sequence"][at]
+    return arrays
+
+
+def _segment(parts: Sequence[dict[str, npt.NDArray[Any]]], offset: int) -> pa.RecordBatch:
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays["position"] = (np.flatnonzero(arrays.pop("whole")) + offset).astype(np.uint32)
+    order = np.argsort(arrays["low"])
+    return pa.RecordBatch.from_pydict({name: pa.array(a[order]) for name, a in arrays.items()})

@@ -1,0 +1,373 @@
+"""Deletes by position: deletion vectors for format v3, position delete files for v2.
+
+A data file has one of either at most: the new one holds what the old one held, which leaves the
+table in the same commit.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+import zlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyroaring import BitMap
+
+from icestream.errors import ConnectorError
+from icestream.sinks.iceberg.upsert.key_index import IndexSettings, find, joined, tidy
+from icestream.sinks.iceberg.upsert.staging import (
+    numbers_of,
+    read_numbers,
+    write_numbers,
+)
+from icestream.sinks.iceberg.upsert.table_rows import TableRows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+    from pyiceberg.io import FileIO
+
+    from icestream.sinks.iceberg.java import LiveFile
+    from icestream.sinks.iceberg.upsert.key_index import Found
+    from icestream.sinks.iceberg.upsert.newest import BatchKeys
+    from icestream.sinks.iceberg.upsert.table_rows import TableRowsFile
+
+    Ints = npt.NDArray[np.int64]
+
+
+PUFFIN_MAGIC = b"PFA1"
+VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+# Field ids that Iceberg's specification reserves.
+ROW_POSITION = 2147483645
+DELETED_PATH = 2147483546
+DELETED_POSITION = 2147483545
+POSITION_DELETES = pa.schema(
+    [
+        pa.field(
+            "file_path",
+            pa.string(),
+            nullable=False,
+            metadata={"PARQUET:field_id": str(DELETED_PATH)},
+        ),
+        pa.field(
+            "pos",
+            pa.int64(),
+            nullable=False,
+            metadata={"PARQUET:field_id": str(DELETED_POSITION)},
+        ),
+    ]
+)
+
+
+def read_dead(file: LiveFile, io: FileIO) -> BitMap:
+    """Return the positions of a data file's rows that are deleted already."""
+    dead = BitMap()
+    for delete in file.deletes:
+        if delete["content"] == "equality-deletes":
+            raise ConnectorError(
+                "upsert can't tell which rows are still there: another writer put equality "
+                f"deletes on {file.path}",
+                todo="Fold them in first: `CALL system.rewrite_data_files(table => '...', "
+                "options => map('delete-file-threshold', '1'))`. Use one upsert writer a table.",
+            )
+        if delete["file-format"].lower() == "puffin":
+            dead |= _read_vector(delete, io)
+        else:
+            dead |= _read_position_deletes(delete, file.path, io)
+    return dead
+
+
+def _read_vector(delete: Mapping[str, Any], io: FileIO) -> BitMap:
+    with io.new_input(delete["file-path"]).open() as stream:
+        stream.seek(delete["content-offset"])
+        blob = stream.read(delete["content-size-in-bytes"])
+    # length, magic, count of 32-bit maps; a data file has fewer rows than one of them holds.
+    count = int.from_bytes(blob[8:16], "little")
+    return BitMap.deserialize(blob[20:-4]) if count else BitMap()
+
+
+def _read_position_deletes(delete: Mapping[str, Any], path: str, io: FileIO) -> BitMap:
+    with io.new_input(delete["file-path"]).open() as stream:
+        rows = pq.read_table(stream, columns=["file_path", "pos"], partitioning=None)
+    mine = rows.filter(pc.equal(rows.column("file_path"), path))
+    return BitMap(mine.column("pos").to_numpy().astype(np.uint32))
+
+
+@dataclass
+class DeleteWriter:
+    """Writes the deletes of one task.
+
+    Args:
+        io: the store.
+        location: where the table keeps its data files.
+        format_version: of the table.
+    """
+
+    io: FileIO
+    location: str
+    format_version: int
+    _vectors: list[tuple[LiveFile, BitMap]] = field(default_factory=list)
+    _written: list[dict[str, Any]] = field(default_factory=list)
+    replaced: list[dict[str, Any]] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+
+    def delete(self, file: LiveFile, dead: BitMap, positions: Ints) -> None:
+        """Delete rows of a data file, besides those that are dead already."""
+        union = dead | BitMap(positions.astype(np.uint32))
+        self.touched.append(file.path)
+        # A table that was upgraded from v2 may have deletes of many files beside vectors.
+        self.replaced += [one for one in file.deletes if "referenced-data-file" in one]
+        if self.format_version >= 3:
+            self._vectors.append((file, union))
+        else:
+            self._written.append(self._write_positions(file, union))
+
+    def close(self) -> list[dict[str, Any]]:
+        """Return the delete files in the JSON form of Iceberg's specification."""
+        if self._vectors:
+            self._written += self._write_vectors()
+            self._vectors = []
+        return self._written
+
+    def _new_path(self, suffix: str) -> str:
+        return f"{self.location.rstrip('/')}/data/{uuid.uuid4()}-deletes.{suffix}"
+
+    def _write_vectors(self) -> list[dict[str, Any]]:
+        path = self._new_path("puffin")
+        content = bytearray(PUFFIN_MAGIC)
+        blobs, described = [], []
+        for file, dead in self._vectors:
+            blob = _vector_blob(dead)
+            blobs.append(
+                {
+                    "type": "deletion-vector-v1",
+                    "fields": [ROW_POSITION],
+                    "snapshot-id": -1,
+                    "sequence-number": -1,
+                    "offset": len(content),
+                    "length": len(blob),
+                    "properties": {
+                        "referenced-data-file": file.path,
+                        "cardinality": str(len(dead)),
+                    },
+                }
+            )
+            described.append(
+                {
+                    **_described(file, path, "puffin", len(dead)),
+                    "content-offset": len(content),
+                    "content-size-in-bytes": len(blob),
+                }
+            )
+            content += blob
+        footer = json.dumps({"blobs": blobs, "properties": {"created-by": "icestream"}}).encode()
+        content += PUFFIN_MAGIC + footer + struct.pack("<i", len(footer)) + bytes(4) + PUFFIN_MAGIC
+        with self.io.new_output(path).create() as stream:
+            stream.write(bytes(content))
+        return [{**one, "file-size-in-bytes": len(content)} for one in described]
+
+    def _write_positions(self, file: LiveFile, dead: BitMap) -> dict[str, Any]:
+        path = self._new_path("parquet")
+        rows = pa.table(
+            [pa.array([file.path] * len(dead)), pa.array(dead.to_array(), pa.int64())],
+            schema=POSITION_DELETES,
+        )
+        with self.io.new_output(path).create() as stream:
+            pq.write_table(rows, stream)
+            size = stream.tell()
+        # Bounds of the path that are alike tell readers of v2 that one data file is meant.
+        bound = {"keys": [DELETED_PATH], "values": [file.path.encode().hex()]}
+        return {
+            **_described(file, path, "parquet", len(dead)),
+            "file-size-in-bytes": size,
+            "lower-bounds": bound,
+            "upper-bounds": bound,
+        }
+
+
+def _vector_blob(dead: BitMap) -> bytes:
+    dead.run_optimize()
+    body = VECTOR_MAGIC + struct.pack("<qI", 1, 0) + dead.serialize()
+    return struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def _described(file: LiveFile, path: str, kind: str, count: int) -> dict[str, Any]:
+    return {
+        "spec-id": file.described["spec-id"],
+        "content": "position-deletes",
+        "file-path": path,
+        "file-format": kind,
+        "partition": file.described["partition"],
+        "record-count": count,
+        "referenced-data-file": file.path,
+    }
+
+
+# A task for this many rows of the table at least: less is not worth starting one.
+ROWS_A_TASK = 2_000_000
+# Of each task's keys, about a megabyte.
+KEYS_A_REPORT = 50_000
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What one task found and did.
+
+    Attributes:
+        keys: keys of the batch that the table holds a row of, older than the change.
+        row_ids: the id of each such row, -1 if it has none.
+        late: keys for which the table's row is newer than the change.
+        deletes: the delete files written.
+        replaced: the delete files that they stand for.
+        touched: the data files that they speak of.
+        sequence: how new each row of `keys` is; None if the stream does not tell.
+        rows: the table's rows, where the change was sent without some columns.
+        numbers_path: the file that holds `keys`, `row_ids`, `late` and `sequence` if they are many.
+    """
+
+    keys: Ints
+    row_ids: Ints
+    late: Ints
+    deletes: list[dict[str, Any]] = field(default_factory=list)
+    replaced: list[dict[str, Any]] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+    sequence: Ints | None = None
+    rows: TableRowsFile | None = None
+    numbers_path: str | None = None
+
+    def stored(self, io: FileIO, path: str) -> Matched:
+        """Return the same for a report: what is many goes to a file."""
+        if len(self.keys) + len(self.late) <= KEYS_A_REPORT:
+            return self
+        none = np.full(len(self.late), -1)
+        arrays = {
+            "key": np.concatenate([self.keys, self.late]),
+            "row_id": np.concatenate([self.row_ids, none]),
+            "late": np.repeat([False, True], [len(self.keys), len(self.late)]),
+        }
+        if self.sequence is not None:
+            arrays["sequence"] = np.concatenate([self.sequence, none])
+        write_numbers(io, path, numbers_of(arrays))
+        empty = np.zeros(0, np.int64)
+        return replace(
+            self, keys=empty, row_ids=empty, late=empty, sequence=None, numbers_path=path
+        )
+
+    def loaded(self, io: FileIO) -> Matched:
+        """Return the same with all of its numbers."""
+        if self.numbers_path is None:
+            return self
+        found, _ = read_numbers(io, self.numbers_path)
+        late = found["late"]
+        return replace(
+            self,
+            keys=found["key"][~late],
+            row_ids=found["row_id"][~late],
+            late=found["key"][late],
+            sequence=found["sequence"][~late] if "sequence" in found else None,
+        )
+
+
+@dataclass(frozen=True)
+class MatchTask:
+    """Looks a batch's keys up in some of the table's files.
+
+    Attributes:
+        batch: the keys of the batch.
+        index: how keys are looked up.
+        location: where the table is.
+        format_version: of the table.
+        folder: where the rows of the batch are staged.
+        lacking: the columns that some row of the batch was sent without, as JSON of a schema.
+    """
+
+    batch: BatchKeys
+    index: IndexSettings
+    location: str
+    format_version: int
+    folder: str
+    lacking: str | None = None
+
+    @cached_property
+    def _io(self) -> FileIO:
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(dict(self.index.io_properties), self.location)
+
+    def __call__(self, files: Sequence[LiveFile]) -> Matched:
+        writer = DeleteWriter(self._io, self.location, self.format_version)
+        wanted = self.batch.wants_table_row
+        rows = None
+        if self.lacking is not None:
+            columns = Schema.model_validate_json(self.lacking)
+            rows = TableRows(self._io, columns, f"{self.folder}/{uuid.uuid4()}.arrow")
+        tidy(self.index.place.parent)
+        keys, row_ids, late, sequence = [], [], [], []
+        for file in files:
+            found = find(file, self.batch, self.index)
+            if not len(found.keys):
+                continue
+            dead = read_dead(file, self._io)
+            alive = _not_in(found.positions, np.asarray(dead.to_array(), np.int64))
+            newer = self._newer(found) & alive
+            hit = alive & ~newer
+            late.append(found.keys[newer])
+            if not hit.any():
+                continue
+            writer.delete(file, dead, found.positions[hit])
+            keys.append(found.keys[hit])
+            # A file from before the table was upgraded to v3 has no ids.
+            known = np.full(len(hit), -1) if found.row_ids is None else found.row_ids
+            row_ids.append(known[hit])
+            if found.sequence is not None:
+                sequence.append(found.sequence[hit])
+            if rows is not None and wanted is not None:
+                asked = hit & wanted[found.keys]
+                rows.take(file.path, found.keys[asked], found.positions[asked])
+        matched = Matched(
+            keys=joined(keys),
+            row_ids=joined(row_ids),
+            late=joined(late),
+            deletes=writer.close(),
+            replaced=writer.replaced,
+            touched=writer.touched,
+            rows=None if rows is None else rows.close(),
+            sequence=joined(sequence) if self.batch.sequence is not None else None,
+        )
+        return matched.stored(self._io, f"{self.folder}/{uuid.uuid4()}.keys")
+
+    def _newer(self, found: Found) -> npt.NDArray[np.bool_]:
+        if found.sequence is None or self.batch.sequence is None:
+            return np.zeros(len(found.keys), np.bool_)
+        return found.sequence > self.batch.sequence[found.keys]
+
+
+def pieces_of(files: Sequence[LiveFile], slots: int) -> list[list[LiveFile]]:
+    """Share files out among tasks, evenly by rows."""
+    total = sum(file.rows for file in files)
+    count = max(1, min(slots, len(files), -(-total // ROWS_A_TASK)))
+    pieces: list[list[LiveFile]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for file in sorted(files, key=lambda one: one.rows, reverse=True):
+        least = loads.index(min(loads))
+        pieces[least].append(file)
+        loads[least] += file.rows
+    return [piece for piece in pieces if piece]
+
+
+def _not_in(values: Ints, sorted_values: Ints) -> npt.NDArray[np.bool_]:
+    if not len(sorted_values):
+        return np.ones(len(values), np.bool_)
+    at = np.searchsorted(sorted_values, values)
+    at[at == len(sorted_values)] = 0
+    flags: npt.NDArray[np.bool_] = sorted_values[at] != values
+    return flags

@@ -1,0 +1,310 @@
+"""`delete_mode: soft`: a deleted row stays, and says so in two columns."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from icestream.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
+from icestream.sinks.iceberg.mode import EVERY_ROW, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.sink import Commit, WrittenFile
+    from icestream.sinks.iceberg.java import LiveFiles
+    from icestream.sinks.iceberg.java_table import Change
+    from icestream.sinks.iceberg.upsert.key_index import IndexSettings
+    from icestream.sinks.iceberg.upsert.matching import Matched
+    from icestream.sinks.iceberg.upsert.newest import Newest
+    from icestream.sinks.iceberg.upsert.staging import Chunk, KeySettings, StagingWriter
+    from icestream.sinks.iceberg.upsert.tombstones import Tombstones
+
+
+# Not `_deleted`: Spark refuses to read a table with a column of that name, which is its own.
+DELETED = "_is_deleted"
+DELETED_AT = "_deleted_at"
+
+
+def with_soft_columns(columns: Iterable[pa.Field], delete_mode: str) -> pa.Schema:
+    """Return the columns that the table has, with those that tell of deletes where wanted."""
+    import pyarrow as pa
+
+    kept = [column for column in columns if column.name not in (DELETED, DELETED_AT)]
+    if delete_mode != "soft":
+        return pa.schema(columns)
+    return pa.schema(
+        [
+            *kept,
+            pa.field(DELETED, pa.bool_(), metadata={"doc": "Whether the source deleted the row."}),
+            pa.field(DELETED_AT, pa.timestamp("us", tz="UTC"), metadata={"doc": "When."}),
+        ]
+    )
+
+
+def without_soft_columns(columns: pa.Schema, delete_mode: str) -> list[pa.Field]:
+    """Return the columns that the stream brings."""
+    own = (DELETED, DELETED_AT) if delete_mode == "soft" else ()
+    return [column for column in columns if column.name not in own]
+
+
+def soft_deleted(batch: pa.RecordBatch, deletes: pa.Array) -> pa.RecordBatch:
+    """Return the rows with both columns set, by whether each is a delete."""
+    from datetime import datetime, timezone
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    now = pa.scalar(datetime.now(tz=timezone.utc), pa.timestamp("us", tz="UTC"))
+    at = pc.if_else(deletes, now, pa.scalar(None, pa.timestamp("us", tz="UTC")))
+    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+    arrays |= {DELETED: deletes, DELETED_AT: at}
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+logger = logging.getLogger(__name__)
+
+# How often a batch is worked out anew when a compaction or another writer was quicker.
+ATTEMPTS = 5
+# Rows put aside by a run that may be paused, and not dead, are left to it for so long.
+LEFT_BEHIND = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a batch does to the table, ready to commit."""
+
+    files: list[WrittenFile]
+    matched: list[Matched]
+    base: int | None
+    inserted: int
+    updated: int
+    deleted: int
+    late: int
+
+
+class Upsert(Mode):
+    """Rows by key."""
+
+    task_modules = (
+        "icestream.sinks.iceberg.writer",
+        "icestream.sinks.iceberg.upsert.matching",
+        "icestream.sinks.iceberg.upsert.rows",
+    )
+    sorts_itself = True
+    _live: LiveFiles | None = None
+    _swept = ""
+
+    def opened(self) -> None:
+        self._live = None
+        # Their table has a client of its own, which was let go with the others.
+        self.__dict__.pop("_tombstones", None)
+
+    @property
+    def keys(self) -> KeySettings:
+        from icestream.sinks.iceberg.upsert.staging import KeySettings
+
+        options = self.options
+        return KeySettings(
+            fields=options.key_fields,
+            sequence=options.sequence_field,
+            op=options.op_field,
+            delete_mode=options.delete_mode,
+        )
+
+    def table_columns(self, columns: pa.Schema) -> pa.Schema:
+        from icestream.contracts.changes import UNSENT
+
+        hidden = {self.options.op_field, UNSENT}
+        kept = [column for column in columns if column.name not in hidden]
+        self._check(columns)
+        return with_soft_columns(kept, self.options.delete_mode)
+
+    def stream_columns(self, columns: pa.Schema) -> pa.Schema:
+        import pyarrow as pa
+
+        kept = without_soft_columns(columns, self.options.delete_mode)
+        op = self.options.op_field
+        return pa.schema([*kept, *([] if op is None else [pa.field(op, pa.string())])])
+
+    def writer(self) -> StagingWriter:
+        from icestream.sinks.iceberg.upsert.staging import StagingWriter
+
+        state = self.target.state
+        return StagingWriter(
+            schema=state.schema.model_dump_json(),
+            keys=self.keys,
+            folder=self._staging(),
+            io_properties=self.target.io_properties(),
+        )
+
+    def _staging(self) -> str:
+        """Return where rows are put aside, emptied of what an earlier run left there."""
+        from icestream.sinks.iceberg.staging_cleanup import sweep
+
+        name = quote(self.target.pipeline, safe="") or "by-hand"
+        folder = f"{self.target.state.location.rstrip('/')}/data/__staged/{name}"
+        if folder != self._swept:
+            sweep(folder, self.target.io_properties(), older_than=LEFT_BEHIND)
+            self._swept = folder
+        return folder
+
+    def commit(
+        self, files: list[WrittenFile], mark: BatchMark | None, *, replaces: bool = False
+    ) -> Commit:
+        """Change the table by what the tasks wrote.
+
+        Args:
+            files: the rows, put aside.
+            mark: the batch's.
+            replaces: whether all that the table held goes first.
+        """
+        from icestream.sinks.iceberg.upsert.newest import newest
+        from icestream.sinks.iceberg.upsert.staging import read_chunks
+
+        try:
+            chunks = read_chunks(files, self.target.io_properties())
+            commit = self._commit(newest(chunks), chunks, mark, replaces=replaces)
+        except CommitUnknownError:
+            raise  # whoever asked may look, and commit the same rows once more
+        except BaseException:
+            self.discard(files)
+            raise
+        self.discard(files)
+        return commit
+
+    def _commit(
+        self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None, *, replaces: bool
+    ) -> Commit:
+        rows = sum(len(chunk.deletes) for chunk in chunks)
+        for attempt in range(1, ATTEMPTS + 1):
+            outcome = self._work_out(batch, chunks, mark, replaces=replaces)
+            change = self._change(outcome)
+            if replaces:
+                change = replace(change, over=EVERY_ROW, keyed=False, base=None)
+            try:
+                commit = self.target.commit(change, mark, rows=rows)
+            except CommitConflictError as exc:
+                self._remove(outcome.files, outcome.matched)
+                if not exc.stale or attempt == ATTEMPTS:
+                    raise
+                logger.info("%s: %s; working the batch out anew", self.target.identity, exc.what)
+            else:
+                return replace(commit, retries=commit.retries + attempt - 1)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _work_out(
+        self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None, *, replaces: bool
+    ) -> _Outcome:
+        from icestream.sinks.iceberg.upsert.jobs import late_keys, look_up, write_rows
+        from icestream.sinks.iceberg.upsert.key_index import forget_others
+
+        live = self._files()
+        files = [] if replaces else live.refresh()
+        index = self._index()
+        matched = look_up(self.target, batch, files, index, self._staging())
+        forget_others(index, files)  # all of them, if the table begins anew
+        late, deleted = late_keys(batch, matched), None
+        try:
+            if self._tombstones is not None:
+                assert batch.sequence is not None  # noqa: S101 - or there were no tombstones
+                deleted = self._tombstones.sequences(batch)
+                late |= deleted > batch.sequence
+                self._tombstones.remember(batch, chunks, late, mark)
+            written, counts = write_rows(self.target, batch, chunks, matched, late, deleted)
+        except BaseException:
+            self._remove([], matched)
+            raise
+        finally:
+            self.target.remove(part.rows.path for part in matched if part.rows is not None)
+        return _Outcome(written, matched, live.snapshot_id, **counts)
+
+    @cached_property
+    def _tombstones(self) -> Tombstones | None:
+        """The memory of deleted keys; None if changes come in order, or no delete removes a row."""
+        from icestream.sinks.iceberg.upsert.tombstones import Tombstones
+
+        options = self.options
+        removes = options.delete_mode == "hard" and options.op_field is not None
+        if options.sequence_field is None or not removes or not options.tombstone_days:
+            return None
+        return Tombstones(options, self.target)
+
+    def _change(self, outcome: _Outcome) -> Change:
+        from icestream.sinks.iceberg.java_table import Change
+
+        matched = outcome.matched
+        return Change(
+            added=[file.what for file in outcome.files],
+            deletes=[one for part in matched for one in part.deletes],
+            replaced_deletes=[one for part in matched for one in part.replaced],
+            touched=[path for part in matched for path in part.touched],
+            keyed=True,
+            base=outcome.base,
+            branch=self.options.branch,
+            summary={
+                "icestream.rows-inserted": str(outcome.inserted),
+                "icestream.rows-updated": str(outcome.updated),
+                "icestream.rows-deleted": str(outcome.deleted),
+                "icestream.rows-late": str(outcome.late),
+            },
+        )
+
+    def _remove(self, files: list[WrittenFile], matched: list[Matched]) -> None:
+        paths = {file.what["file-path"] for file in files}
+        paths |= {one["file-path"] for part in matched for one in part.deletes}
+        self.target.remove(sorted(paths))
+
+    def _files(self) -> LiveFiles:
+        from icestream.sinks.iceberg.java import LiveFiles
+
+        if self._live is None or self._live.table is not self.target.handle:
+            keys = [name for name in self.options.key_fields if "." not in name]
+            self._live = LiveFiles(self.target.handle, self.options.branch, keys)
+        return self._live
+
+    def _index(self) -> IndexSettings:
+        from icestream.sinks.iceberg.conform import types_by_id
+        from icestream.sinks.iceberg.upsert.key_index import IndexSettings
+
+        schema = self.target.state.schema
+        sequence = self.options.sequence_field
+        return IndexSettings(
+            key_ids=tuple(schema.find_field(name).field_id for name in self.options.key_fields),
+            sequence_id=None if sequence is None else schema.find_field(sequence).field_id,
+            folder=self.target.handle.uuid(),
+            io_properties=self.target.io_properties(),
+            types=types_by_id(schema),
+        )
+
+    def _check(self, columns: pa.Schema) -> None:
+        """Look whether the rows have a key, and something to compare them by."""
+        from icestream.sinks.iceberg.migration import to_iceberg
+        from icestream.sinks.iceberg.upsert.fingerprints import can_be_key, is_number
+
+        schema = to_iceberg(columns, 3)
+        kinds: dict[str, Any] = {column.name: column.field_type for column in schema.fields}
+        options = self.options
+        named = [("key_fields", name) for name in options.key_fields]
+        named += [("sequence_field", options.sequence_field)] if options.sequence_field else []
+        for option, name in named:
+            if name not in kinds:
+                raise SchemaMismatchError(
+                    f"{option}: the rows have no column {name!r}",
+                    todo=f"Their columns: {', '.join(kinds)}.",
+                )
+            fits = can_be_key if option == "key_fields" else is_number
+            if not fits(kinds[name]):
+                raise SchemaMismatchError(
+                    f"{option}: column {name!r} is a {kinds[name]}, which can't be "
+                    + ("part of a key" if option == "key_fields" else "compared by age"),
+                    todo="Use a column of whole numbers, dates, times"
+                    + (", text or bytes." if option == "key_fields" else " or timestamps."),
+                )

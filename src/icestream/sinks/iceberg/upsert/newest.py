@@ -1,0 +1,226 @@
+"""Of several changes to one key in a batch, the newest; and what it lacks, from the ones before.
+
+Works on the keys alone, as arrays: the rows stay where the tasks put them aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from icestream.sinks.iceberg.upsert.fingerprints import Fingerprints, Numbers
+    from icestream.sinks.iceberg.upsert.staging import Chunk
+
+    Ints = npt.NDArray[np.int64]
+    Indexes = npt.NDArray[np.int32]
+    Flags = npt.NDArray[np.bool_]
+
+
+# Where the value of a column that the newest change lacks comes from, if not from a row of the
+# batch.
+FROM_TABLE = -1
+NOWHERE = -2
+# The sequence of a change that never was.
+OLDEST = int(np.iinfo(np.int64).min)
+
+
+class Place(NamedTuple):
+    """Where rows were put aside: the number of the chunk, and of the row in it."""
+
+    chunk: Indexes
+    row: Indexes
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """The keys of a batch, sorted; as much of `Newest` as a look-up needs.
+
+    Attributes:
+        low: the keys.
+        high: their other half; None if `low` is the key itself.
+        sequence: how new the change of each is; None if the stream does not tell.
+        wants_table_row: for which keys a value of the table's row is needed; None for none.
+    """
+
+    low: Numbers
+    high: Numbers | None
+    sequence: Ints | None
+    wants_table_row: Flags | None = None
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest change of each key, sorted by key.
+
+    Attributes:
+        low: the keys.
+        high: their other half; None if `low` is the key itself.
+        deletes: which changes take the key away.
+        sequence: how new each is; None if the stream does not tell.
+        place: where the row is.
+        donors: by column, for each key, which change of the batch gives the value that the newest
+            one was sent without: an index into `all_places`, `FROM_TABLE` or `NOWHERE`. Only
+            columns that some row was sent without.
+        lacking: by column, the keys whose newest change was sent without it.
+        all_places: where every change of the batch is.
+        deciding: by column, for each key, the change that `donors` follows from, as an index into
+            `ages`. Empty if the stream does not tell how new changes are.
+        ages: how new every change of the batch is, in the order of `all_places`.
+    """
+
+    low: Numbers
+    high: Numbers | None
+    deletes: Flags
+    sequence: Ints | None
+    place: Place
+    donors: Mapping[str, Indexes]
+    lacking: Mapping[str, Flags]
+    all_places: Place
+    deciding: Mapping[str, Indexes] = field(default_factory=dict)
+    ages: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def keys(self) -> BatchKeys:
+        """Return what is needed to look the keys up."""
+        wanted = np.zeros(len(self), np.bool_)
+        for name, donors in self.donors.items():
+            # The table's row may be newer than the change that gives the value.
+            may_be_newer = donors == FROM_TABLE if self.sequence is None else True
+            wanted |= self.lacking[name] & may_be_newer
+        return BatchKeys(self.low, self.high, self.sequence, wanted if self.donors else None)
+
+    def since(self, deleted: Ints | None, in_table: Ints) -> Newest:
+        """Return the batch without values from changes that are older than what is known.
+
+        Args:
+            deleted: for each key, how new its last delete is, `OLDEST` for none.
+            in_table: for each key, how new the table's row is, `OLDEST` for none.
+        """
+        ages = self.ages
+        if ages is None:
+            return self
+
+        def known(name: str) -> Indexes:
+            found = self.donors[name]
+            sequence = np.where(found == FROM_TABLE, OLDEST, ages[self.deciding[name]])
+            if deleted is not None:
+                found = np.where(deleted > sequence, np.int32(NOWHERE), found)
+            return np.where(in_table > sequence, np.int32(FROM_TABLE), found)
+
+        return replace(self, donors=shared(self.donors, known))
+
+
+def newest(chunks: Sequence[Chunk]) -> Newest:
+    """Return the newest change of each key; of two alike in sequence, the one that came later."""
+    low = np.concatenate([chunk.keys.low for chunk in chunks])
+    high = _joined([chunk.keys for chunk in chunks])
+    deletes = np.concatenate([chunk.deletes for chunk in chunks])
+    sequence = (
+        None
+        if chunks[0].sequence is None
+        else np.concatenate([c.sequence for c in chunks if c.sequence is not None])
+    )
+    place = Place(
+        np.concatenate([np.full(len(c.deletes), n, np.int32) for n, c in enumerate(chunks)]),
+        np.concatenate([np.arange(len(c.deletes), dtype=np.int32) for c in chunks]),
+    )
+    # Sorts are stable, so that equals stay in the order they came in.
+    order = _order(low, high, sequence)
+    low = low[order]
+    ends = np.ones(len(low), np.bool_)
+    ends[:-1] = low[1:] != low[:-1]
+    if high is not None:
+        high = high[order]
+        ends[:-1] |= high[1:] != high[:-1]
+    last = order[ends]
+    unsent = _unsent(chunks)
+    # Columns that were always left out together, as by soft deletes, share their arrays.
+    ordered = deletes[order]
+    deciding = shared(unsent, lambda name: _deciding(~unsent[name][order], ordered, ends))
+    donors = shared(unsent, lambda name: _donors(deciding[name], ~unsent[name][order], ordered))
+    return Newest(
+        low=low[ends],
+        high=None if high is None else high[ends],
+        deletes=deletes[last],
+        sequence=None if sequence is None else sequence[last],
+        place=Place(place.chunk[last], place.row[last]),
+        donors=donors,
+        lacking=shared(unsent, lambda name: unsent[name][last]),
+        all_places=Place(place.chunk[order], place.row[order]),
+        deciding={} if sequence is None else deciding,
+        ages=None if sequence is None or not unsent else sequence[order],
+    )
+
+
+def _joined(keys: Sequence[Fingerprints]) -> Numbers | None:
+    halves = [key.high for key in keys if key.high is not None]
+    return np.concatenate(halves) if halves else None
+
+
+def _order(low: Numbers, high: Numbers | None, sequence: Ints | None) -> Ints:
+    by = [key for key in (sequence, high, low) if key is not None]
+    return np.argsort(low, kind="stable") if len(by) == 1 else np.lexsort(by)
+
+
+def shared(
+    arrays: Mapping[str, npt.NDArray[Any]], work: Callable[[str], npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Call `work` with the name of each array, but once for an array that has several names."""
+    done: dict[int, npt.NDArray[Any]] = {}
+    for name, array in arrays.items():
+        if id(array) not in done:
+            done[id(array)] = work(name)
+    return {name: done[id(array)] for name, array in arrays.items()}
+
+
+def joined_flags(parts: Sequence[Mapping[str, Flags]], lengths: Sequence[int]) -> dict[str, Flags]:
+    """Join flags by name; names whose flags are the same arrays share what they are joined to."""
+    absent = [np.zeros(length, np.bool_) for length in lengths]
+    done: dict[tuple[int, ...], Flags] = {}
+    found = {}
+    for name in sorted({name for part in parts for name in part}):
+        arrays = [part.get(name, none) for part, none in zip(parts, absent, strict=True)]
+        key = tuple(map(id, arrays))
+        if key not in done:
+            done[key] = np.concatenate(arrays)
+        found[name] = done[key]
+    return found
+
+
+def _unsent(chunks: Sequence[Chunk]) -> dict[str, Flags]:
+    return joined_flags([c.unsent for c in chunks], [len(c.deletes) for c in chunks])
+
+
+def _deciding(sent: Flags, deletes: Flags, ends: Flags) -> Indexes:
+    """Return, for each key, the last of its changes that brought a value or deleted the row.
+
+    Changes come sorted by key and age; `ends` flags the newest of each key. The first change of
+    the key if none did either.
+    """
+    count = len(sent)
+    starts = np.ones(count, np.bool_)
+    starts[1:] = ends[:-1]
+    own = np.arange(count, dtype=np.int32)
+    # Every change stands for itself, for the end of what came before, or passes on what was.
+    # Numbered so that the greatest so far is the newest that counts.
+    marks = np.where(sent | deletes | starts, own, np.int32(-1))
+    chosen: Indexes = np.maximum.accumulate(marks)[ends]
+    return chosen
+
+
+def _donors(chosen: Indexes, sent: Flags, deletes: Flags) -> Indexes:
+    """Return where the value of each key comes from: a delete leaves nothing to take it from."""
+    found = np.where(sent[chosen], chosen, np.int32(FROM_TABLE))
+    return np.where(deletes[chosen], np.int32(NOWHERE), found)

@@ -1,0 +1,367 @@
+"""Numbers of many rows in Arrow files beside the staged rows, rather than in reports to the driver.
+
+A report goes through the JVM of the driver, in one piece with those of all other tasks; a file is
+read by whoever needs it. Arrow and not pickle, since others may write to the store. Numbers of a
+few rows stay in the report: a file would cost a batch three more requests to the store.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from icestream.arrow import PIECE_BYTES, cut, pieces
+from icestream.contracts.changes import DELETES, UNSENT
+from icestream.contracts.sink import TaskWriter, WrittenFile
+from icestream.errors import BadRecordError
+from icestream.sinks.iceberg.conform import conform, file_columns
+from icestream.sinks.iceberg.upsert.fingerprints import Fingerprints, fingerprints, numbers
+from icestream.sinks.iceberg.upsert.mode import (
+    DELETED,
+    DELETED_AT,
+    soft_deleted,
+)
+from icestream.sinks.iceberg.upsert.newest import joined_flags
+from icestream.sinks.iceberg.writer import for_each, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+    from pyiceberg.io import FileIO
+
+    Arrays = Mapping[str, npt.NDArray[Any]]
+    Numbers = tuple[dict[str, npt.NDArray[Any]], dict[str, str]]
+
+
+ROWS_A_BLOCK = 1 << 20
+# The most that a report holds: about 60,000 keys.
+REPORT_BYTES = 1_500_000
+
+
+def numbers_of(arrays: Arrays, names: Mapping[str, str] | None = None) -> pa.Table:
+    """Return arrays of one length as a table.
+
+    Args:
+        arrays: by name.
+        names: further names, each for one of the arrays.
+    """
+    table = pa.table({name: pa.array(values) for name, values in arrays.items()})
+    return table.replace_schema_metadata({"names": json.dumps(dict(names or {}))})
+
+
+def write_numbers(io: FileIO, path: str, numbers: pa.Table) -> None:
+    """Write what `numbers_of` returned to a file."""
+    with io.new_output(path).create() as stream:
+        _write(pa.PythonFile(stream, mode="w"), numbers)
+
+
+def packed(numbers: pa.Table) -> bytes:
+    """Return what `numbers_of` returned as bytes, for a report."""
+    output = pa.BufferOutputStream()
+    _write(output, numbers)
+    content: bytes = output.getvalue().to_pybytes()
+    return content
+
+
+def read_numbers(io: FileIO, path: str) -> Numbers:
+    """Return the arrays of a file, and the further names of some of them."""
+    with io.new_input(path).open() as stream:
+        return _read(readable(stream))
+
+
+def unpacked(content: bytes) -> Numbers:
+    """Return the arrays of `packed` numbers, and the further names of some of them."""
+    return _read(pa.BufferReader(content))
+
+
+def _write(output: pa.NativeFile, numbers: pa.Table) -> None:
+    file = pa.ipc.new_file(output, numbers.schema)
+    file.write_table(numbers, max_chunksize=ROWS_A_BLOCK)
+    file.close()
+
+
+def _read(source: pa.NativeFile) -> Numbers:
+    table = pa.ipc.open_file(source).read_all()
+    arrays = {
+        name: np.ascontiguousarray(table.column(name).to_numpy()) for name in table.schema.names
+    }
+    return arrays, json.loads(table.schema.metadata[b"names"])
+
+
+@dataclass(frozen=True)
+class KeySettings:
+    """What makes a row the row that it is.
+
+    Attributes:
+        fields: the columns of the key.
+        sequence: column that tells which of two changes is newer; None for their own order.
+        op: column that tells which rows are deletes; None if none is.
+        delete_mode: `hard`, `soft` or `ignore`.
+    """
+
+    fields: tuple[str, ...]
+    sequence: str | None = None
+    op: str | None = None
+    delete_mode: str = "hard"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What the driver knows of the rows that one task has staged.
+
+    Attributes:
+        path: the Arrow file of the rows.
+        keys: the key of each row.
+        deletes: which rows take theirs away.
+        sequence: how new each is; None for the order of the rows.
+        unsent: by column, the rows that were sent without a value for it.
+    """
+
+    path: str
+    keys: Fingerprints
+    deletes: npt.NDArray[np.bool_]
+    sequence: npt.NDArray[np.int64] | None
+    unsent: Mapping[str, npt.NDArray[np.bool_]]
+
+
+class StagingWriter(TaskWriter):
+    """Puts rows aside, with the table's columns and types.
+
+    Args:
+        schema: the table's schema as JSON.
+        keys: what a key is.
+        folder: where the rows lie until the commit.
+        io_properties: how PyIceberg reaches the store, secrets included.
+    """
+
+    def __init__(
+        self, *, schema: str, keys: KeySettings, folder: str, io_properties: Mapping[str, str]
+    ) -> None:
+        self._schema_json = schema
+        self._keys = keys
+        self._folder = folder
+        self._io_properties = dict(io_properties)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        from pyiceberg.io import load_file_io
+
+        schema = optional(Schema.model_validate_json(self._schema_json))
+        columns = file_columns(schema)
+        noted = _Noted(self._keys)
+        path = f"{self._folder}/{uuid.uuid4()}.arrow"
+        io = load_file_io(dict(self._io_properties), path)
+        output = None
+        try:
+            for batch in self._changes(batches):
+                if output is None:
+                    stream = io.new_output(path).create()
+                    output = pa.ipc.new_file(pa.PythonFile(stream, mode="w"), columns)
+                told = self._told(batch)
+                fitting = conform(told.rows, schema, columns)
+                noted.add(told, fitting)
+                for part in cut(fitting, PIECE_BYTES):
+                    output.write_batch(part)
+            if output is None:
+                return []
+            output.close()
+            stream.close()
+            keys = noted.stored(io, f"{path}.keys")
+        except BaseException:
+            if output is not None:
+                stream.close()
+                io.delete(path)
+            raise
+        size = len(io.new_input(path))
+        return [WrittenFile(noted.rows, size, {"file-path": path, **keys})]
+
+    def _changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            kept = batch
+            if self._keys.delete_mode == "ignore" and self._keys.op is not None:
+                kept = batch.filter(pc.invert(pa.array(deletes_in(batch, self._keys.op))))
+            if kept.num_rows:
+                yield kept
+
+    def _told(self, batch: pa.RecordBatch) -> _Told:
+        """Say what each row is; a soft delete is a row that was sent with little but its key."""
+        deletes = deletes_in(batch, self._keys.op)
+        # A record can lack a field that only another table of the stream has a column for.
+        unsent = {name: f for name, f in unsent_in(batch).items() if name in self._names}
+        if self._keys.delete_mode != "soft":
+            return _Told(batch, deletes, unsent)
+        rows = soft_deleted(batch, pa.array(deletes))
+        own = {*self._keys.fields, self._keys.sequence, self._keys.op, UNSENT, DELETED, DELETED_AT}
+        if deletes.any():
+            for name in (name for name in self._names if name not in own):
+                unsent[name] = unsent[name] | deletes if name in unsent else deletes
+        return _Told(rows, np.zeros(len(deletes), np.bool_), unsent)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [field.name for field in Schema.model_validate_json(self._schema_json).fields]
+
+
+class _Told(NamedTuple):
+    """Rows, which of them are deletes, and by column those that were sent without it."""
+
+    rows: pa.RecordBatch
+    deletes: npt.NDArray[np.bool_]
+    unsent: dict[str, npt.NDArray[np.bool_]]
+
+
+class _Noted:
+    """The keys of the rows that a task has staged so far, as numbers."""
+
+    def __init__(self, keys: KeySettings) -> None:
+        self.rows = 0
+        self._keys = keys
+        self._numbers: dict[str, list[npt.NDArray[Any]]] = {}
+        self._lengths: list[int] = []
+        self._unsent: list[Mapping[str, npt.NDArray[np.bool_]]] = []
+
+    def add(self, told: _Told, fitting: pa.RecordBatch) -> None:
+        # Batch by batch: the texts of all keys need not fit into one Arrow array.
+        found = fingerprints(
+            [self._required(fitting, name, "part of the key") for name in self._keys.fields]
+        )
+        arrays: dict[str, npt.NDArray[Any] | None] = {
+            "low": found.low,
+            "high": found.high,
+            "delete": told.deletes,
+        }
+        if self._keys.sequence is not None:
+            sequence = self._required(fitting, self._keys.sequence, "the sequence field")
+            arrays["sequence"] = numbers(sequence)
+        for name, array in arrays.items():
+            if array is not None:
+                self._numbers.setdefault(name, []).append(array)
+        self._unsent.append(told.unsent)
+        self._lengths.append(fitting.num_rows)
+        self.rows += fitting.num_rows
+
+    def stored(self, io: FileIO, path: str) -> dict[str, Any]:
+        """Return the keys for a report, or where they are: many go to a file."""
+        arrays = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
+        # Columns that were always left out together share their array, here and in the file.
+        names: dict[str, str] = {}
+        stored: dict[int, str] = {}
+        for column, flags in joined_flags(self._unsent, self._lengths).items():
+            names[column] = stored.setdefault(id(flags), f"unsent-{len(stored)}")
+            arrays[names[column]] = flags
+        numbers = numbers_of(arrays, names)
+        if numbers.nbytes <= REPORT_BYTES:
+            return {"keys": packed(numbers), "keys-path": None}
+        write_numbers(io, path, numbers)
+        return {"keys-path": path}
+
+    def _required(self, batch: pa.RecordBatch, name: str, role: str) -> pa.Array:
+        column = batch.column(batch.schema.get_field_index(name))
+        if column.null_count:
+            row = batch.slice(int(pc.index(column.is_null(), True).as_py()), 1).to_pylist()[0]
+            shown = {key: value for key, value in row.items() if key in self._keys.fields}
+            raise BadRecordError(
+                f"column {name!r} is {role}, and a row has no value for it: {shown}",
+                todo="Nothing of the batch was written. Leave such rows out with a `filter` "
+                f"transform: `{name} is not null`.",
+            )
+        return column
+
+
+def deletes_in(batch: pa.RecordBatch, op: str | None) -> npt.NDArray[np.bool_]:
+    """Tell for each row whether it takes its key away."""
+    index = -1 if op is None else batch.schema.get_field_index(op)
+    if index < 0:
+        return np.zeros(batch.num_rows, np.bool_)
+    said = pc.utf8_lower(batch.column(index).cast(pa.string()))
+    found = pc.is_in(said, pa.array(DELETES))
+    flags: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+    return flags
+
+
+def unsent_in(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
+    """Tell for each column that some row was sent without, which rows those are."""
+    index = batch.schema.get_field_index(UNSENT)
+    if index < 0:
+        return {}
+    lists = batch.column(index)
+    parents = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+    names = pc.list_flatten(lists).dictionary_encode()
+    flags = np.zeros((len(names.dictionary), batch.num_rows), np.bool_)
+    flags[names.indices.to_numpy(), parents] = True
+    # Columns that are left out together share an array, which is then handled once.
+    unique: dict[bytes, npt.NDArray[np.bool_]] = {}
+    return {
+        name: unique.setdefault(each.tobytes(), each)
+        for name, each in zip(names.dictionary.to_pylist(), flags, strict=True)
+    }
+
+
+def optional(schema: Schema) -> Schema:
+    """Return the schema with no column required: a delete carries little but its key."""
+    fields = [field.model_copy(update={"required": False}) for field in schema.fields]
+    return Schema(*fields, schema_id=schema.schema_id)
+
+
+def read_chunks(files: Sequence[WrittenFile], io_properties: Mapping[str, Any]) -> list[Chunk]:
+    """Return the keys of the rows that tasks have staged."""
+    from pyiceberg.io import load_file_io
+
+    paths = [path for file in files if (path := file.what["keys-path"]) is not None]
+    stored = {}
+    if paths:
+        io = load_file_io(dict(io_properties), paths[0])
+        stored = dict(zip(paths, for_each(paths, partial(read_numbers, io)), strict=True))
+    return [_chunk(file.what, stored) for file in files]
+
+
+def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> Chunk:
+    path = what["keys-path"]
+    arrays, names = unpacked(what["keys"]) if path is None else stored[path]
+    return Chunk(
+        path=what["file-path"],
+        keys=Fingerprints(arrays["low"], arrays.get("high")),
+        deletes=arrays["delete"],
+        sequence=arrays.get("sequence"),
+        unsent={column: arrays[stored] for column, stored in names.items()},
+    )
+
+
+def staged_pieces(
+    path: str,
+    io_properties: Mapping[str, Any],
+    columns: Sequence[str] | None = None,
+    most_bytes: int | None = None,
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield staged rows in pieces of bounded size, each with the number of its first row.
+
+    Args:
+        path: the Arrow file.
+        io_properties: how PyIceberg reaches the store, secrets included.
+        columns: those to read; all of them if absent.
+        most_bytes: the bound; a row that is larger is a piece by itself.
+    """
+    from pyiceberg.io import load_file_io
+
+    io = load_file_io(dict(io_properties), path)
+    with io.new_input(path).open() as stream:
+        source = readable(stream)
+        file = pa.ipc.open_file(source)
+        if columns is not None:
+            places = [file.schema.get_field_index(name) for name in columns]
+            options = pa.ipc.IpcReadOptions(included_fields=places)
+            file = pa.ipc.open_file(source, options=options)
+        batches = (file.get_batch(number) for number in range(file.num_record_batches))
+        first = 0
+        for piece in pieces(batches, most_bytes or PIECE_BYTES):
+            rows = pa.Table.from_batches(piece)
+            yield first, rows if columns is None else rows.select(list(columns))
+            first += rows.num_rows

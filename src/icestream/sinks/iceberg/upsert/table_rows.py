@@ -1,0 +1,147 @@
+"""Columns of a data file by Iceberg's field ids, which outlive every rename."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
+from pyiceberg.schema import Schema
+
+from icestream.errors import ConnectorError
+from icestream.sinks.iceberg.conform import conform, file_columns
+from icestream.sinks.iceberg.upsert.staging import optional
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow.parquet as pq
+    from pyiceberg.io import FileIO
+
+    Ints = npt.NDArray[np.int64]
+
+
+def open_data_file(stream: Any) -> pq.ParquetFile:
+    """Open a data file of the table, with INT96 timestamps as microseconds.
+
+    As nanoseconds, which is Arrow's default, years outside of 1677 to 2262 become other years.
+    """
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
+
+
+def names_by_id(parquet: pq.ParquetFile, path: str) -> dict[int, str]:
+    """Return the name of each top-level column in the file.
+
+    Raises:
+        ConnectorError: the file has no ids, so it can't be told which column is which.
+    """
+    names = {
+        int(column.metadata[b"PARQUET:field_id"]): column.name
+        for column in parquet.schema_arrow
+        if column.metadata and b"PARQUET:field_id" in column.metadata
+    }
+    if not names:
+        raise ConnectorError(
+            f"upsert can't look for keys in {path}: its columns have no field ids, as those of "
+            "files that were imported",
+            todo="Rewrite the table's files first, with `rewrite_data_files` and `rewrite-all`.",
+        )
+    return names
+
+
+KEY = "__icestream_key"
+ROWS_READ_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class TableRowsFile:
+    """Rows of the table in an Arrow file, each with the number of its key in the batch.
+
+    Attributes:
+        path: the file.
+        row_bytes: about how large a row is, where they are largest.
+    """
+
+    path: str
+    row_bytes: int
+
+
+class TableRows:
+    """Gathers columns of chosen rows, from one data file after the other, in an Arrow file.
+
+    Args:
+        io: the store.
+        columns: the columns, as the table has them now; a file may know them, and what they are
+            made of, by older names and narrower types.
+        path: the Arrow file.
+    """
+
+    def __init__(self, io: FileIO, columns: Schema, path: str) -> None:
+        self._io = io
+        self._columns = optional(columns)
+        self._arrow_columns = file_columns(self._columns)
+        self._path = path
+        self._row_bytes = 0
+        self._stream: Any = None
+        self._file: Any = None
+
+    def take(self, path: str, keys: Ints, positions: Ints) -> None:
+        """Read the rows at `positions` of a data file, each for a key of the batch."""
+        if not len(positions):
+            return
+        order = np.argsort(positions, kind="stable")
+        keys, positions = keys[order], positions[order]
+        with self._io.new_input(path).open() as stream:
+            parquet = open_data_file(stream)
+            names = names_by_id(parquet, path)
+            known = [names[one.field_id] for one in self._columns.fields if one.field_id in names]
+            if not known:
+                self._add(pa.record_batch({KEY: pa.array(keys)}), keys)
+                return
+            end = 0
+            for number in range(parquet.num_row_groups):
+                start, end = end, end + parquet.metadata.row_group(number).num_rows
+                first, last = np.searchsorted(positions, (start, end))
+                if last > first:
+                    at = positions[first:last] - start
+                    self._take_group(parquet, number, known, keys[first:last], at)
+
+    def close(self) -> TableRowsFile | None:
+        """Return the file; None if no row was taken."""
+        if self._file is None:
+            return None
+        self._file.close()
+        self._stream.close()
+        return TableRowsFile(self._path, self._row_bytes)
+
+    def _take_group(
+        self, parquet: pq.ParquetFile, number: int, known: list[str], keys: Ints, at: Ints
+    ) -> None:
+        """Take rows of one row group, of which a few are in memory at a time."""
+        # A writer may store nanoseconds where the table has microseconds.
+        cut = not any(kind in str(self._columns) for kind in ("timestamp_ns", "timestamptz_ns"))
+        end = 0
+        for rows in parquet.iter_batches(ROWS_READ_AT_ONCE, row_groups=[number], columns=known):
+            start, end = end, end + rows.num_rows
+            first, last = np.searchsorted(at, (start, end))
+            if last == first:
+                continue
+            chosen = rows.take(pa.array(at[first:last] - start))
+            held = pyarrow_to_schema(chosen.schema, downcast_ns_timestamp_to_us=cut)
+            there = [one for one in self._columns.fields if one.field_id in held._lazy_id_to_name]
+            fitting = _to_requested_schema(
+                Schema(*there), held, chosen, downcast_ns_timestamp_to_us=cut
+            )
+            self._add(fitting, keys[first:last])
+
+    def _add(self, rows: pa.RecordBatch, keys: Ints) -> None:
+        fitting = conform(rows, self._columns, self._arrow_columns)
+        fitting = fitting.append_column(KEY, pa.array(keys))
+        if self._file is None:
+            self._stream = self._io.new_output(self._path).create()
+            self._file = pa.ipc.new_file(pa.PythonFile(self._stream, mode="w"), fitting.schema)
+        self._file.write_batch(fitting)
+        self._row_bytes = max(self._row_bytes, -(-fitting.nbytes // fitting.num_rows))
