@@ -18,7 +18,7 @@ from tests.fixtures.waiting import wait_until
 
 from icestream.errors import ConnectorError, RefusedError, SourceChangedError
 from icestream.plan.plan import Batching
-from icestream.sources.kafka import KafkaOptions, KafkaSource, positions
+from icestream.sources.kafka import KafkaOptions, KafkaSource, ranges
 from icestream.testing.source_suite import SourceSuite, System
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class RecreatedTopic(KafkaSource):
 
 
 def offset_of(position: Position) -> int:
-    return sum(positions.offsets_of(position).values())
+    return sum(ranges.offsets_of(position).values())
 
 
 @pytest.mark.parametrize("moment", ["admission", "read", "after the first check"])

@@ -9,12 +9,10 @@ import psycopg
 import pytest
 
 from icestream.contracts.changes import OP, UNSENT, shape_of
-from icestream.sources.postgres_cdc.messages import Messages
-from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
-from icestream.sources.postgres_cdc.relation import ROW_KEY, Relation, key_of
-from icestream.sources.postgres_cdc.text_values import SESSION_SETTINGS
-from icestream.sources.postgres_cdc.types import TypeCatalog
-from icestream.sources.postgres_cdc.visibility import Visibility
+from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Visibility, Wanted
+from icestream.sources.postgres_cdc.tables import ROW_KEY, Relation, key_of
+from icestream.sources.postgres_cdc.tuples import Messages
+from icestream.sources.postgres_cdc.types import SESSION_SETTINGS, TypeCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,9 +20,8 @@ from icestream.errors import (
     TransientError,
     UnreachableError,
 )
-from icestream.sources.postgres_cdc.lineage import Anchor, lineage_of, verify
-from icestream.sources.postgres_cdc.lsn import as_lsn
 from icestream.sources.postgres_cdc.server import Server
+from icestream.sources.postgres_cdc.timeline import Anchor, as_lsn, lineage_of, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from tests.fixtures.mirrored_tables import Mirror
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import SourceChangedError, TransientError
-from icestream.sources.postgres_cdc.lsn import as_lsn, from_lsn
+from icestream.sources.postgres_cdc.timeline import as_lsn, from_lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from tests.fixtures.mirrored_tables import Mirror
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import SourceChangedError
-from icestream.sources.postgres_cdc.waiting_changes import COUNTED_BYTES
+from icestream.sources.postgres_cdc.source import COUNTED_BYTES
 
 if TYPE_CHECKING:
     import psycopg

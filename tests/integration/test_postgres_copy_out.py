@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from icestream.sources.postgres_cdc.copy_out import copied_out
+from icestream.sources.postgres_cdc.server import copied_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from icestream.sources.postgres_cdc.text_values import SESSION_SETTINGS
-from icestream.sources.postgres_cdc.types import TYPES_QUERY, TypeCatalog
+from icestream.sources.postgres_cdc.types import SESSION_SETTINGS, TYPES_QUERY, TypeCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.webhook_server import JSON, Server
 
-from icestream.sources.webhook import protocol, receiver
+from icestream.sources.webhook import receiver, server
 from icestream.sources.webhook import server as server_module
 from icestream.sources.webhook.server import bound
 
@@ -95,13 +95,13 @@ def test_connections_leave_half_of_the_files_to_the_pipeline(
 ) -> None:
     for files, most in ((1_024, 512), (65_536, 1_000), (resource.RLIM_INFINITY, 1_000)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert protocol.most_connections() == most
+        assert server.most_connections() == most
 
 
 def test_connection_too_many_is_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr("icestream.sources.webhook.server.MOST_CONNECTIONS", 1)
     with Server(tmp_path) as server, server.raw() as first:
         first.sendall(WHOLE)
         assert first.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")

@@ -19,7 +19,7 @@ from icestream.errors import (
     TransientError,
 )
 from icestream.sources.webhook import WebhookOptions, WebhookSource
-from icestream.sources.webhook.records import NO_KEY, Arrival
+from icestream.sources.webhook.segments import NO_KEY, Arrival
 from icestream.sources.webhook.spool import Spool
 from icestream.testing.source_suite import SourceSuite, System, rows_of
 

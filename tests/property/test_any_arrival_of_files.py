@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from icestream.sources.files import FilesOptions, FilesSource
-from icestream.sources.files.listing import FileEntry, list_paths, look_at
+from icestream.sources.files.folder import FileEntry, list_paths, look_at
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:

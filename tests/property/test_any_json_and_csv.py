@@ -28,7 +28,7 @@ from icestream.formats.csv import CsvDecoder
 from icestream.formats.ddl import parse_ddl
 from icestream.formats.inference import merge_fields, new_columns
 from icestream.formats.json import JsonDecoder
-from icestream.sources.files.csv import HeaderDecoder, infer_columns
+from icestream.sources.files.text import HeaderDecoder, infer_columns
 
 if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoded, Decoder

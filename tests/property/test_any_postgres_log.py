@@ -23,9 +23,9 @@ from tests.fixtures.pgoutput_log import (
 )
 
 from icestream.contracts.changes import OP, UNSENT, shape_of
-from icestream.sources.postgres_cdc.messages import Messages
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
-from icestream.sources.postgres_cdc.relation import Column
+from icestream.sources.postgres_cdc.tables import Column
+from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
 
 if TYPE_CHECKING:

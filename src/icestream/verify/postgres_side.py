@@ -19,15 +19,14 @@ from icestream.contracts.changes import EMPTY, OP, shape_of
 from icestream.errors import ConnectorError, TransientError
 from icestream.sources.postgres_cdc import slot
 from icestream.sources.postgres_cdc.changes import BLOCK_BYTES, load_types, peek
-from icestream.sources.postgres_cdc.chunks import Range, count_pages, read_range
 from icestream.sources.postgres_cdc.driver import END_OF_LOG, Driver
-from icestream.sources.postgres_cdc.lsn import as_lsn
-from icestream.sources.postgres_cdc.messages import Messages
+from icestream.sources.postgres_cdc.offset import Place
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
-from icestream.sources.postgres_cdc.position import Place
-from icestream.sources.postgres_cdc.relation import FULL, ROW_KEY, block_columns
 from icestream.sources.postgres_cdc.server import Server
-from icestream.sources.postgres_cdc.snapshot import Snapshot
+from icestream.sources.postgres_cdc.snapshot import Range, Snapshot, count_pages, read_range
+from icestream.sources.postgres_cdc.tables import FULL, ROW_KEY, block_columns
+from icestream.sources.postgres_cdc.timeline import as_lsn
+from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
 from icestream.verify.side import Changes, Point, Reader, Side, SideTable
 
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import Position
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
-    from icestream.sources.postgres_cdc.relation import Relation
     from icestream.sources.postgres_cdc.server import Session
-    from icestream.sources.postgres_cdc.tables import Table
+    from icestream.sources.postgres_cdc.tables import Relation, Table
     from icestream.verify.side import TableNames
 
 # Smaller parts cost more in connections than they save.

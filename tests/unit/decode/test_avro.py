@@ -13,8 +13,8 @@ import pytest
 from icestream.errors import BadRecordError
 from icestream.formats.avro import AvroDecoder
 from icestream.formats.schema_registry import AvroSchema, Registry, RegistryOptions
-from icestream.sources.files.avro import read_avro
-from icestream.sources.files.opened import FilePart
+from icestream.sources.files.parts import FilePart
+from icestream.sources.files.readers import read_avro
 
 SCHEMA: dict[str, Any] = {
     "type": "record",

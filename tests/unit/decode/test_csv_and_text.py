@@ -11,7 +11,7 @@ from icestream.formats.csv import CsvDecoder
 from icestream.formats.ddl import parse_ddl
 from icestream.formats.lookup import make_decoder, read_schema
 from icestream.formats.text import BytesDecoder, StringDecoder
-from icestream.sources.files.csv import HeaderDecoder, infer_columns
+from icestream.sources.files.text import HeaderDecoder, infer_columns
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import PlanError
-from icestream.sources.datagen.numbers import Dice
-from icestream.sources.datagen.values import rows_of
+from icestream.sources.datagen.values import Dice, rows_of
 
 TIMES_US = np.arange(1_700_000_000_000_000, 1_700_000_000_001_000, 10, dtype=np.int64)
 POINT = pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string()))])

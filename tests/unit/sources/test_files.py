@@ -149,7 +149,7 @@ def test_line_knows_its_file_and_number(tmp_path: Path) -> None:
 def test_line_longer_than_a_block_is_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.files.lines.BLOCK_BYTES", 8)
+    monkeypatch.setattr("icestream.sources.files.text.BLOCK_BYTES", 8)
     (tmp_path / "a.json").write_bytes(b"1\n" + b"2" * 30 + b"\n3\n")
 
     rows = everything(quick(tmp_path))

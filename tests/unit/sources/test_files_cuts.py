@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from icestream.errors import BadRecordError
 from icestream.sources.files import FilesOptions, FilesSource
-from icestream.sources.files.avro import cut_blocks
+from icestream.sources.files.readers import cut_blocks
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_file_cut_anywhere_gives_every_row_once(
     block: int,
     batch_bytes: int,
 ) -> None:
-    monkeypatch.setattr("icestream.sources.files.lines.BLOCK_BYTES", max(block, 8))
+    monkeypatch.setattr("icestream.sources.files.text.BLOCK_BYTES", max(block, 8))
     monkeypatch.setattr("icestream.sources.files.source.BYTES_WORTH_A_TASK", 30)
     monkeypatch.setattr("icestream.sources.files.source.ROWS_WORTH_A_TASK", 2)
     folder = tmp_path_factory.mktemp("in")

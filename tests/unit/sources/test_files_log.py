@@ -11,7 +11,7 @@ import pytest
 
 from icestream.errors import SourceChangedError
 from icestream.sources.files import FilesOptions, FilesSource
-from icestream.sources.files.listing import FileEntry, look_at
+from icestream.sources.files.folder import FileEntry, look_at
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from icestream.errors import CorruptStateError, SupersededError
 from icestream.sources.files import FilesOptions, FilesSource
-from icestream.sources.files.listing import FileEntry
+from icestream.sources.files.folder import FileEntry
 from icestream.sources.files.log import FileLog
 from icestream.testing.source_suite import rows_of
 

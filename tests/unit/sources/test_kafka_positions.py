@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.errors import PlanError, UnreachableError
-from icestream.sources.kafka import KafkaOptions, KafkaSource, positions
+from icestream.sources.kafka import KafkaOptions, KafkaSource, ranges
 from icestream.sources.kafka.options import StartingPlace
-from icestream.sources.kafka.positions import Span
+from icestream.sources.kafka.ranges import Span
 
 
 def options(**changes: Any) -> KafkaOptions:
@@ -29,28 +29,28 @@ def problem(**changes: Any) -> str:
 def at(*offsets: int | None, begins: dict[int, int] | None = None) -> dict[str, Any]:
     told = {("orders", i): offset for i, offset in enumerate(offsets) if offset is not None}
     new = {("orders", i): begin for i, begin in (begins or {}).items()}
-    return positions.make({"orders": "x1"}, told, new)
+    return ranges.make({"orders": "x1"}, told, new)
 
 
 def in_epoch(epoch: int, *offsets: int) -> dict[str, Any]:
     told = {("orders", i): offset for i, offset in enumerate(offsets)}
-    return positions.make({"orders": "x1"}, told, epochs=dict.fromkeys(told, epoch))
+    return ranges.make({"orders": "x1"}, told, epochs=dict.fromkeys(told, epoch))
 
 
 def test_leader_epoch_of_the_start_is_compared_if_it_changed() -> None:
-    assert positions.spans(in_epoch(3, 0, 5), in_epoch(4, 9, 5)) == [Span("orders", 0, 0, 9, 3)]
-    assert positions.spans(in_epoch(3, 0), in_epoch(3, 9)) == [Span("orders", 0, 0, 9, -1)]
-    assert positions.spans(in_epoch(3, 0), at(9)) == [Span("orders", 0, 0, 9, 3)]
-    assert positions.spans(at(0), in_epoch(4, 9)) == [Span("orders", 0, 0, 9, -1)]
-    pieces = positions.splits(in_epoch(3, 0), in_epoch(4, 40_000), 2)
+    assert ranges.spans(in_epoch(3, 0, 5), in_epoch(4, 9, 5)) == [Span("orders", 0, 0, 9, 3)]
+    assert ranges.spans(in_epoch(3, 0), in_epoch(3, 9)) == [Span("orders", 0, 0, 9, -1)]
+    assert ranges.spans(in_epoch(3, 0), at(9)) == [Span("orders", 0, 0, 9, 3)]
+    assert ranges.spans(at(0), in_epoch(4, 9)) == [Span("orders", 0, 0, 9, -1)]
+    pieces = ranges.splits(in_epoch(3, 0), in_epoch(4, 40_000), 2)
     assert [piece.what[0].epoch for piece in pieces] == [3, -1], "later offsets were listed later"
 
 
 def test_capped_offset_has_the_epoch_in_which_it_was_listed() -> None:
-    capped = positions.cap(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
-    assert positions.offsets_of(capped, "epochs") == {("orders", 0): 4, ("orders", 1): 3}
-    unknown = positions.cap(in_epoch(3, 0), at(90), 10)
-    assert positions.offsets_of(unknown, "epochs") == {}, "an older epoch may end before it"
+    capped = ranges.cap(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
+    assert ranges.offsets_of(capped, "epochs") == {("orders", 0): 4, ("orders", 1): 3}
+    unknown = ranges.cap(in_epoch(3, 0), at(90), 10)
+    assert ranges.offsets_of(unknown, "epochs") == {}, "an older epoch may end before it"
 
 
 def test_brokers_are_a_list_or_have_commas() -> None:
@@ -203,28 +203,28 @@ def test_position_is_json_in_the_form_of_the_docs() -> None:
 
 
 def test_partition_met_for_the_first_time_begins_at_its_lowest_offset() -> None:
-    assert positions.spans(at(5, None), at(6, 9, begins={1: 4})) == [
+    assert ranges.spans(at(5, None), at(6, 9, begins={1: 4})) == [
         Span("orders", 0, 5, 6),
         Span("orders", 1, 4, 9),
     ]
 
 
 def test_capped_position_moves_partitions_by_their_share() -> None:
-    assert positions.cap(at(0, 100), at(800, 300), 100) == at(80, 120)
+    assert ranges.cap(at(0, 100), at(800, 300), 100) == at(80, 120)
 
 
 def test_capped_position_leaves_out_a_new_partition_that_gets_no_rows() -> None:
     start, end = at(0, None), at(1000, 101, begins={1: 100})
 
-    assert positions.cap(start, end, 10) == at(10)
-    assert positions.cap(at(999, None), end, 1) == at(1000)
+    assert ranges.cap(start, end, 10) == at(10)
+    assert ranges.cap(at(999, None), end, 1) == at(1000)
 
 
 def test_long_partition_is_cut_when_there_are_fewer_than_slots() -> None:
-    parts = positions.splits(at(0, 0), at(90_000, 30_000), 4)
+    parts = ranges.splits(at(0, 0), at(90_000, 30_000), 4)
 
     assert sorted(split.rows for split in parts) == [30_000] * 4
 
 
 def test_short_partition_is_not_cut() -> None:
-    assert len(positions.splits(at(0), at(15_000), 4)) == 1
+    assert len(ranges.splits(at(0), at(15_000), 4)) == 1

@@ -23,11 +23,10 @@ from tests.fixtures.pgoutput_log import (
 from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, nulled_in, shape_of
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc import pgoutput
-from icestream.sources.postgres_cdc.messages import HEADER, SIGNATURE, TRAILER, Messages
-from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
-from icestream.sources.postgres_cdc.relation import ROW_KEY, Column
+from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Visibility, Wanted
+from icestream.sources.postgres_cdc.tables import ROW_KEY, Column
+from icestream.sources.postgres_cdc.tuples import HEADER, SIGNATURE, TRAILER, Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
-from icestream.sources.postgres_cdc.visibility import Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ import pytest
 from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
 from icestream.errors import AttentionError
 from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block, typed
-from icestream.sources.postgres_cdc.relation import (
+from icestream.sources.postgres_cdc.tables import (
     ROW_KEY,
     Column,
     Relation,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.sources.postgres_cdc.column_numbers import numbered
-from icestream.sources.postgres_cdc.relation import Column
+from icestream.sources.postgres_cdc.changes import numbered
+from icestream.sources.postgres_cdc.tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

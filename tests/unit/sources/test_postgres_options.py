@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
-from icestream.sources.postgres_cdc.label import names_of
+from icestream.sources.postgres_cdc.offset import names_of
 
 
 def options(**told: Any) -> PostgresCdcOptions:

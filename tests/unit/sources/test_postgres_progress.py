@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
-from icestream.sources.postgres_cdc.lag import Lag
-from icestream.sources.postgres_cdc.lineage import Anchor
-from icestream.sources.postgres_cdc.position import Note, Part, Place
+from icestream.sources.postgres_cdc.driver import Lag
+from icestream.sources.postgres_cdc.offset import Note, Part, Place
 from icestream.sources.postgres_cdc.slot import SavedPlace
-from icestream.sources.postgres_cdc.waiting_changes import (
+from icestream.sources.postgres_cdc.source import (
     COUNTED_BYTES,
     LOOKED_BYTES,
     WaitingChanges,
 )
+from icestream.sources.postgres_cdc.timeline import Anchor
 
 FAR = 1 << 40
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, cast
 
-from icestream.sources.postgres_cdc.chunks import Range
-from icestream.sources.postgres_cdc.steps import dealt
+from icestream.sources.postgres_cdc.batch_planning import dealt
+from icestream.sources.postgres_cdc.snapshot import Range
 
 ONE, OTHER = cast("Any", "one"), cast("Any", "other")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from icestream.sources.postgres_cdc.visibility import Visibility, is_visible
+from icestream.sources.postgres_cdc.pgoutput import Visibility, is_visible
 
 ROUND = 2**32
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from icestream.sources.webhook.bodies import events_in, is_gzip, is_lines, unzipped
 from icestream.sources.webhook.group_commit import Rate
-from icestream.sources.webhook.refusal import Refusal
+from icestream.sources.webhook.requests import Refusal, events_in, is_gzip, is_lines, unzipped
 
 
 def events(body: str, *, lines: bool = False) -> list[bytes]:

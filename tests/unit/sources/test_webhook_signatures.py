@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from icestream.sources.webhook.options import WebhookAuth
-from icestream.sources.webhook.refusal import Refusal
-from icestream.sources.webhook.signatures import Verifier
+from icestream.sources.webhook.requests import Refusal, Verifier
 
 NOW = 1_614_265_330
 BODY = b'{"test": 2432232314}'

@@ -15,8 +15,7 @@ import pytest
 from icestream.errors import ConnectorError, CorruptStateError
 from icestream.sources.webhook import ids
 from icestream.sources.webhook.ids import DAY_US, TakenIds, key_of
-from icestream.sources.webhook.reader import read_slices, splits_of
-from icestream.sources.webhook.records import NO_KEY, SEGMENT, Arrival
+from icestream.sources.webhook.segments import NO_KEY, SEGMENT, Arrival, read_slices, splits_of
 from icestream.sources.webhook.spool import Spool, SpoolFullError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from icestream.sources.webhook.ids import TakenIds, key_of
-from icestream.sources.webhook.reader import read_slices, splits_of
-from icestream.sources.webhook.records import NO_KEY, Arrival
+from icestream.sources.webhook.segments import NO_KEY, Arrival, read_slices, splits_of
 from icestream.sources.webhook.spool import FREE_BYTES, Spool
 
 if TYPE_CHECKING:

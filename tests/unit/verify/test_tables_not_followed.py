@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from icestream.sources.postgres_cdc import PostgresCdcOptions
-from icestream.sources.postgres_cdc.relation import Relation
-from icestream.sources.postgres_cdc.tables import Table
+from icestream.sources.postgres_cdc.tables import Relation, Table
 from icestream.verify.postgres_side import PostgresSide
 
 READ_WHOLE = "its changes are not followed: it is as the pipeline last read it"

@@ -12,9 +12,7 @@ from pydantic import Field, model_validator
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.options import Options
 from icestream.contracts.source import Source, SourceTraits, Split
-from icestream.sources.datagen.numbers import Dice
-from icestream.sources.datagen.shop import SHOP_EVENTS, shop_events
-from icestream.sources.datagen.values import rows_of
+from icestream.sources.datagen.values import SHOP_EVENTS, Dice, rows_of, shop_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

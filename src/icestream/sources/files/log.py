@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icestream.errors import CorruptStateError, SupersededError
-from icestream.sources.files.listing import FileEntry
+from icestream.sources.files.folder import FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

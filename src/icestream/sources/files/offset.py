@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from icestream.contracts.offset import Position
-    from icestream.sources.files.listing import FileEntry
+    from icestream.sources.files.folder import FileEntry
 
 CHANGED_FILE_REMEDY = (
     "Put it back as it was. Files must not change once they are in the folder: write them "

@@ -17,25 +17,27 @@ import pyarrow as pa
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, Split
 from icestream.errors import SchemaMismatchError, SourceChangedError
-from icestream.sources.files.avro import cut_blocks, first_block_row_bytes
-from icestream.sources.files.csv import HeaderDecoder
-from icestream.sources.files.folder import Folder, local_path
-from icestream.sources.files.formats import read_part, schema_of
-from icestream.sources.files.lines import cut_lines, line_bytes
-from icestream.sources.files.listing import list_paths
+from icestream.sources.files.folder import Folder, list_paths, local_path
 from icestream.sources.files.log import FileLog
 from icestream.sources.files.offset import FilesOffset
-from icestream.sources.files.opened import FilePart, opened
 from icestream.sources.files.options import FilesOptions
-from icestream.sources.files.parquet import row_groups_of
+from icestream.sources.files.parts import FilePart, opened
+from icestream.sources.files.readers import (
+    cut_blocks,
+    first_block_row_bytes,
+    read_part,
+    row_groups_of,
+    schema_of,
+)
+from icestream.sources.files.text import HeaderDecoder, cut_lines, line_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icestream.contracts.decoder import Decoder, Records
     from icestream.contracts.offset import Position
-    from icestream.sources.files.listing import FileEntry
-    from icestream.sources.files.parquet import RowGroup
+    from icestream.sources.files.folder import FileEntry
+    from icestream.sources.files.readers import RowGroup
 
 logger = logging.getLogger(__name__)
 

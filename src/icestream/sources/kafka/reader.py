@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from icestream.contracts.decoder import Records
 from icestream.errors import TransientError
 from icestream.formats.lookup import CHANGES, RECORD_KEY, RECORD_TOPIC
-from icestream.sources.kafka.cluster import build_client
-from icestream.sources.kafka.faults import (
+from icestream.sources.kafka.cluster import (
+    build_client,
     expired,
     is_out_of_range,
     is_truncation,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from icestream.sources.kafka.options import KafkaOptions
-    from icestream.sources.kafka.positions import Span
+    from icestream.sources.kafka.ranges import Span
 
 _MOST_RECORDS = 20_000
 _BYTES = 16 << 20

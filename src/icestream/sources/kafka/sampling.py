@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from icestream.sources.kafka.options import KafkaOptions
-    from icestream.sources.kafka.positions import Partition, Span
+    from icestream.sources.kafka.ranges import Partition, Span
 
 _INTERVALS = 4
 _MOST_PARTITIONS = 50

@@ -13,9 +13,16 @@ from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.errors import ConnectorError, IcestreamError, SourceChangedError, TransientError
 from icestream.formats.lookup import CHANGES, make_change_decoder, make_decoder, read_schema
-from icestream.sources.kafka import positions
-from icestream.sources.kafka.cluster import Cluster, ListedOffset, Topic
-from icestream.sources.kafka.faults import deleted, expired, truncated, where_is
+from icestream.sources.kafka import ranges
+from icestream.sources.kafka.cluster import (
+    Cluster,
+    ListedOffset,
+    Topic,
+    deleted,
+    expired,
+    truncated,
+    where_is,
+)
 from icestream.sources.kafka.options import KafkaOptions, StartingPlace
 from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
 from icestream.sources.kafka.sampling import RecordSampler
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder, Records
     from icestream.contracts.offset import Position
-    from icestream.sources.kafka.positions import Partition
+    from icestream.sources.kafka.ranges import Partition
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +89,7 @@ class KafkaSource(Source[KafkaOptions]):
                 where=where_is(self.options.brokers),
             )
         ids = {name: topic.id for name, topic in topics.items()}
-        return positions.make(ids, _offsets(listed), epochs=_epochs(listed))
+        return ranges.make(ids, _offsets(listed), epochs=_epochs(listed))
 
     def _starting_offsets(self, partitions: list[Partition]) -> dict[Partition, ListedOffset]:
         starting, cluster = self.options.starting, self._connected()
@@ -109,9 +116,9 @@ class KafkaSource(Source[KafkaOptions]):
 
     def newest(self, current: Position) -> Position:
         """Return the end of every partition, or `current` if none has moved."""
-        before = positions.offsets_of(current)
+        before = ranges.offsets_of(current)
         is_due = time.monotonic() - self._described_at >= _DESCRIBE_SECS
-        topics = self._describe(positions.ids_of(current)) if is_due else self._topics
+        topics = self._describe(ranges.ids_of(current)) if is_due else self._topics
         if is_due:
             self._warn_of_lost(current, topics)
             self._refuse_other_ids(current, topics)
@@ -131,39 +138,37 @@ class KafkaSource(Source[KafkaOptions]):
         if not moved:
             return current
         found = {name: topics[name].id for name, _ in moved}
-        ids = {**found, **positions.ids_of(current)}
-        epochs = positions.offsets_of(current, "epochs")
+        ids = {**found, **ranges.ids_of(current)}
+        epochs = ranges.offsets_of(current, "epochs")
         kept = {key: epoch for key, epoch in epochs.items() if key not in moved}
-        return positions.make(
-            ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)}
-        )
+        return ranges.make(ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)})
 
     def rows_between(self, start: Position, end: Position) -> int:
         """Return the number of offsets: at most so many records, fewer after compaction."""
-        return sum(span.rows for span in positions.spans(start, end))
+        return sum(span.rows for span in ranges.spans(start, end))
 
     def cap(self, start: Position, end: Position, max_rows: int) -> Position:
         """Return a position that every partition reaches at the same time.
 
         It is at most about `max_batch_mb` away, by the size of records that are sampled.
         """
-        capped = positions.cap(start, end, max_rows)
+        capped = ranges.cap(start, end, max_rows)
         if self._sampler is None:
             self._sampler = RecordSampler(self.options)
         most_bytes = self.options.max_batch_mb << 20
-        rows = self._sampler.rows_within(positions.spans(start, capped), most_bytes)
-        return positions.cap(start, capped, rows)
+        rows = self._sampler.rows_within(ranges.spans(start, capped), most_bytes)
+        return ranges.cap(start, capped, rows)
 
     def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
         """Cut by partitions, and long partitions further when there are few."""
-        return positions.splits(start, end, slots)
+        return ranges.splits(start, end, slots)
 
     def refuse_changed(self, start: Position, end: Position) -> None:
         """Compare the ids of the topics to be read with those that the offsets are of.
 
         A topic that is gone is left to the reader: what it could read is of the old topic.
         """
-        read = {span.topic for span in positions.spans(start, end)}
+        read = {span.topic for span in ranges.spans(start, end)}
         self._refuse_other_ids(end, self._connected().describe(read))
 
     def read(self, split: Split) -> Iterator[Records]:
@@ -265,13 +270,13 @@ class KafkaSource(Source[KafkaOptions]):
         return deleted(name, self.options.brokers)
 
     def _warn_of_lost(self, current: Position, topics: dict[str, Topic]) -> None:
-        for name in positions.ids_of(current):
+        for name in ranges.ids_of(current):
             if name not in topics and name not in self._lost:
                 _log.warning("topic %r is no longer read: gone, or not asked for", name)
                 self._lost.add(name)
 
     def _refuse_other_ids(self, position: Position, topics: dict[str, Topic]) -> None:
-        for name, known in positions.ids_of(position).items():
+        for name, known in ranges.ids_of(position).items():
             found = topics.get(name)
             if found is not None and found.id != known:
                 self._described_at = float("-inf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from icestream.contracts.changes import noting_nulled
 from icestream.errors import ConnectorError
-from icestream.sources.postgres_cdc.changed_rows import changes_block, truncate_block
-from icestream.sources.postgres_cdc.relation_message import read_relation, read_truncate
+from icestream.sources.postgres_cdc.blocks import changes_block, truncate_block
+from icestream.sources.postgres_cdc.tables import Column, Relation, key_of
 from icestream.sources.postgres_cdc.tuples import Bytes
 
 if TYPE_CHECKING:
@@ -19,11 +20,93 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from icestream.sources.postgres_cdc.messages import Messages
-    from icestream.sources.postgres_cdc.relation import Relation
-    from icestream.sources.postgres_cdc.tuples import Mask, Places
+    from icestream.sources.postgres_cdc.tuples import Mask, Messages, Places
     from icestream.sources.postgres_cdc.types import TypeCatalog
-    from icestream.sources.postgres_cdc.visibility import Visibility
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What a snapshot sees.
+
+    Attributes:
+        xmin: every transaction before it had ended.
+        xmax: no transaction from it on had begun.
+        running: those between the two that had not ended.
+    """
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, snapshot: str) -> Visibility:
+        """Read the text of a `pg_snapshot`."""
+        xmin, xmax, running = snapshot.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
+
+    def sees(self, xids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell of each 32-bit transaction id whether the snapshot sees what it did."""
+        ahead = (xids - self.xmax) & 0xFFFFFFFF
+        full = self.xmax + np.where(ahead >= 1 << 31, ahead - (1 << 32), ahead)
+        seen: npt.NDArray[np.bool_] = full < self.xmax
+        if self.running:
+            seen &= ~np.isin(full, np.fromiter(self.running, np.int64, len(self.running)))
+        return seen
+
+
+def is_visible(xid: int, snapshot: str) -> bool:
+    """Tell whether a snapshot, given as text, sees a transaction, given by 32 bits of its id."""
+    return bool(Visibility.parse(snapshot).sees(np.array([xid], np.int64))[0])
+
+
+# The replica identity and the number of columns; the type and modifier of a column.
+_TABLE, _COLUMN = struct.Struct(">ch"), struct.Struct(">Ii")
+# What an empty name of a namespace stands for.
+_OWN_NAMESPACE = "pg_catalog"
+
+
+def read_relation(data: Bytes, start: int) -> Relation:
+    """Read a message Relation: a table without the numbers of its columns."""
+    place = start + 5
+    namespace, place = _name(data, place)
+    name, place = _name(data, place)
+    identity, count = _TABLE.unpack_from(data.buffer, place)
+    place += _TABLE.size
+    columns = []
+    for _ in range(count):
+        is_key = bool(data.bytes[place] & 1)
+        column, place = _name(data, place + 1)
+        oid, typmod = _COLUMN.unpack_from(data.buffer, place)
+        place += _COLUMN.size
+        columns.append(Column(column, oid, typmod, is_key))
+    told = identity.decode()
+    return Relation(
+        id=_id(data, start + 1),
+        namespace=namespace or _OWN_NAMESPACE,
+        name=name,
+        identity=told,
+        columns=tuple(columns),
+        key=key_of(told, columns),
+    )
+
+
+def read_truncate(data: Bytes, start: int) -> list[int]:
+    """Read a message Truncate: the ids of the tables that are emptied."""
+    count = int(data.int32[start + 1])
+    return [_id(data, start + 6 + 4 * place) for place in range(count)]
+
+
+def _id(data: Bytes, place: int) -> int:
+    return int(data.int32[place]) & 0xFFFFFFFF
+
+
+def _name(data: Bytes, place: int) -> tuple[str, int]:
+    view = memoryview(data.buffer)
+    length = 0
+    while view[place + length]:
+        length += 1
+    return bytes(view[place : place + length]).decode("utf-8", "replace"), place + length + 1
+
 
 BEGIN, RELATION, TRUNCATE = ord("B"), ord("R"), ord("T")
 # Insert, Update, Delete.

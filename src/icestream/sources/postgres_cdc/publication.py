@@ -15,17 +15,7 @@ from zlib import crc32
 from psycopg import sql
 
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
-from icestream.sources.postgres_cdc.others_publication import refuse_untold
-from icestream.sources.postgres_cdc.publication_commands import (
-    CANT_CHANGE,
-    CANT_MAKE,
-    creating,
-    listed,
-    refusal,
-    run,
-    shown,
-)
-from icestream.sources.postgres_cdc.tables import narrowed
+from icestream.sources.postgres_cdc.tables import ONLY, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +23,126 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
     from icestream.sources.postgres_cdc.server import Session
     from icestream.sources.postgres_cdc.tables import Found, Table
+
+
+CANT_MAKE = "the database has no publication {name!r}, and user {user!r} may not make it"
+CANT_CHANGE = "user {user!r} may not change publication {name!r}"
+
+
+def creating(name: str, actions: str, tables: Sequence[Table]) -> sql.Composed:
+    """Return the command that makes a publication."""
+    return sql.SQL(
+        "CREATE PUBLICATION {} {}WITH (publish = {}, publish_via_partition_root = true)"
+    ).format(sql.Identifier(name), _for_tables(tables), sql.Literal(actions))
+
+
+def _for_tables(tables: Sequence[Table]) -> sql.Composable:
+    return sql.SQL("FOR TABLE {} ").format(listed(tables)) if tables else sql.SQL("")
+
+
+def listed(tables: Sequence[Table]) -> sql.Composed:
+    """Return tables as a command names them."""
+    return sql.SQL(", ").join(
+        # A table that inherits is published for itself, if it is followed: it has another key.
+        sql.SQL("{}{}").format(ONLY[not table.is_partitioned], sql.Identifier(*table.names))
+        for table in tables
+    )
+
+
+def run(session: Session, name: str, command: sql.Composed, why: str) -> None:
+    """Run a command that only an owner may run, and else say what an administrator should."""
+    try:
+        session.rows(command)
+    except RefusedError as exc:
+        said = exc.what.rpartition("lacks a right: ")[2]
+        raise refusal(session, name, command, why, said) from None
+
+
+def refusal(
+    session: Session, name: str, command: sql.Composed, why: str, said: str
+) -> RefusedError:
+    """Return the error that tells an administrator what to run."""
+    return RefusedError(
+        why.format(name=name, user=session.server.options.user) + f" ({said})",
+        where=session.server.where,
+        todo=f"Let the owner of the tables run: {command.as_string()}",
+    )
+
+
+def shown(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return sql.Identifier(name).as_string()
+
+
+# Tables of which every part is told, each by its own name.
+TOLD_BY_PARTS = """
+SELECT root.id FROM unnest(%s::oid[]) AS root (id)
+WHERE (
+    SELECT bool_and(EXISTS (
+        SELECT FROM pg_catalog.pg_publication_tables AS told
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = told.schemaname
+        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = told.tablename
+        WHERE told.pubname = %s AND c.oid = part.relid
+    ))
+    FROM pg_catalog.pg_partition_tree(root.id) AS part WHERE part.isleaf
+)
+"""
+
+
+def refuse_untold(
+    session: Session,
+    options: PostgresCdcOptions,
+    lacking: Sequence[Table],
+    found: Mapping[tuple[str, str], Found],
+    state: Publication,
+) -> list[ConnectorError]:
+    """Refuse a publication that does not tell of tables as it is asked to.
+
+    Args:
+        session: of the database.
+        options: which tables are asked for, and which of them by name.
+        lacking: those that it does not tell of.
+        found: all of them.
+        state: the publication.
+
+    Returns:
+        Why tables that the file does not name are left out.
+
+    Raises:
+        ConnectorError: it leaves out a table that the file names, or tells the parts of one.
+    """
+    name = options.publication_name
+    parted = [] if state.via_root else _told_by_parts(session, name, found)
+    if parted:
+        raise ConnectorError(
+            f"publication {name!r} tells changes of {', '.join(parted)} as those of the parts",
+            where=session.server.where,
+            todo=f"Run `ALTER PUBLICATION {shown(name)} SET (publish_via_partition_root = true)`.",
+        )
+    named = [table.label for table in lacking if table.names in options.named_tables]
+    if named:
+        raise _untold(session, name, ", ".join(named))
+    return [_untold(session, name, table.label) for table in lacking]
+
+
+def _told_by_parts(
+    session: Session, name: str, found: Mapping[tuple[str, str], Found]
+) -> list[str]:
+    labels = {
+        each.table.relation.id: each.table.label
+        for each in found.values()
+        if each.table.is_partitioned and each.table.mode == "incremental" and not each.is_part
+    }
+    return [labels[root] for (root,) in session.rows(TOLD_BY_PARTS, [list(labels), name])]
+
+
+def _untold(session: Session, name: str, tables: str) -> ConnectorError:
+    return ConnectorError(
+        f"publication {name!r} does not tell of {tables}",
+        where=session.server.where,
+        todo=f"Run `ALTER PUBLICATION {shown(name)} ADD TABLE {tables}`.",
+    )
+
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from icestream.contracts.faults import CheckStep, reach
 from icestream.errors import AttentionError, ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
-from icestream.sources.postgres_cdc.others_publication import refuse_untold
+from icestream.sources.postgres_cdc.publication import refuse_untold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from icestream.errors import AttentionError, ConnectorError, SourceChangedError, TransientError
-from icestream.sources.postgres_cdc.lsn import as_lsn
+from icestream.sources.postgres_cdc.timeline import as_lsn
 
 if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.server import Server, Session

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from icestream.errors import IcestreamError, TransientError
-from icestream.sources.webhook.refusal import Refusal
+from icestream.sources.webhook.requests import Refusal
 from icestream.sources.webhook.spool import SpoolFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from icestream.sources.webhook.records import Arrival
+    from icestream.sources.webhook.segments import Arrival
     from icestream.sources.webhook.spool import Spool
 
 logger = logging.getLogger(__name__)

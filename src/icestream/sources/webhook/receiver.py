@@ -9,12 +9,19 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from icestream.sources.webhook.bodies import events_in, is_gzip, is_lines, too_large, unzipped
 from icestream.sources.webhook.group_commit import Rate
 from icestream.sources.webhook.ids import key_of
-from icestream.sources.webhook.records import MOST_ID_BYTES, NO_KEY, Arrival
-from icestream.sources.webhook.refusal import Refusal
-from icestream.sources.webhook.signatures import ID_HEADER, Verifier
+from icestream.sources.webhook.requests import (
+    ID_HEADER,
+    Refusal,
+    Verifier,
+    events_in,
+    is_gzip,
+    is_lines,
+    too_large,
+    unzipped,
+)
+from icestream.sources.webhook.segments import MOST_ID_BYTES, NO_KEY, Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, MutableMapping

@@ -2,19 +2,96 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import struct
 import zlib
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from icestream.errors import CorruptStateError
-from icestream.sources.webhook.records import FRAME, HEAD, MAGIC, SEGMENT, unpacked
+import pyarrow as pa
+
+from icestream.contracts.decoder import Records
+from icestream.contracts.source import Split
+from icestream.errors import CorruptStateError, SourceChangedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
-    from icestream.sources.webhook.records import Arrival
+    from icestream.sources.webhook.options import Extra
+
+SEGMENT = struct.Struct("<8s16sQ")
+MAGIC = b"ICEHOOK1"
+FRAME = struct.Struct("<II")
+# Number of the first event, micros of 1970, key of the id; lengths of stream, id and headers; and
+# the count of events, whose lengths follow.
+HEAD = struct.Struct("<QQ16sHHII")
+NO_KEY = bytes(16)
+MOST_ID_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What one id brought, before it has a number.
+
+    Attributes:
+        stream: name of the stream.
+        received_us: when, in microseconds of 1970.
+        key: what the id is remembered by; `NO_KEY` if the sender gave none.
+        event_id: the id as it was sent.
+        headers: of the request, as JSON; empty unless they are asked for.
+        events: as they were sent.
+    """
+
+    stream: bytes
+    received_us: int
+    key: bytes
+    event_id: bytes
+    headers: bytes
+    events: Sequence[bytes]
+
+    @property
+    def size(self) -> int:
+        """How many bytes its record takes."""
+        names = len(self.stream) + len(self.event_id) + len(self.headers)
+        return FRAME.size + HEAD.size + names + sum(4 + len(each) for each in self.events)
+
+    def packed(self, number: int) -> bytes:
+        """Return the record of these events, the first of which has this number."""
+        head = HEAD.pack(
+            number,
+            self.received_us,
+            self.key,
+            len(self.stream),
+            len(self.event_id),
+            len(self.headers),
+            len(self.events),
+        )
+        lengths = struct.pack(f"<{len(self.events)}I", *map(len, self.events))
+        body = b"".join((head, self.stream, self.event_id, self.headers, lengths, *self.events))
+        return FRAME.pack(len(body), zlib.crc32(body)) + body
+
+
+def unpacked(body: bytes | memoryview) -> tuple[int, Arrival]:
+    """Return the number of the first event of a record whose checksum is right, and all of it."""
+    number, at, key, streams, ids, headers, count = HEAD.unpack_from(body)
+    place = HEAD.size
+    stream = bytes(body[place : place + streams])
+    place += streams
+    event_id = bytes(body[place : place + ids])
+    place += ids
+    told = bytes(body[place : place + headers])
+    place += headers
+    lengths = struct.unpack_from(f"<{count}I", body, place)
+    place += 4 * count
+    events = []
+    for length in lengths:
+        events.append(bytes(body[place : place + length]))
+        place += length
+    return number, Arrival(stream, at, key, event_id, told, events)
+
 
 SUFFIX = ".events"
 # So many bytes apart, a segment knows where an event begins.
@@ -151,3 +228,127 @@ def corrupt(path: Path, reason: str) -> CorruptStateError:
         todo="Restore it from a backup. It holds events that were answered with success, so none "
         "of it is passed over.",
     )
+
+
+# Below this a second task costs more than it saves.
+WORTH_CUTTING = 10_000
+MOST_EVENTS = 20_000
+MOST_BYTES = 16 << 20
+
+EXTRA_TYPES: dict[Extra, pa.DataType] = {
+    "event_id": pa.string(),
+    "received_at": pa.timestamp("us", tz="UTC"),
+    "stream": pa.string(),
+    "number": pa.int64(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),
+}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Events of one segment, from `begin` up to but not including `end`.
+
+    Attributes:
+        path: the segment.
+        offset: where a record begins that is at or before `begin`.
+    """
+
+    path: str
+    offset: int
+    begin: int
+    end: int
+
+
+def splits_of(segments: Sequence[Segment], begin: int, end: int, slots: int) -> list[Split]:
+    """Cut the events between two numbers for `slots` tasks at a time."""
+    rows = end - begin
+    if rows <= 0:
+        return []
+    pieces = max(1, min(slots, rows // WORTH_CUTTING))
+    edges = [begin + rows * piece // pieces for piece in range(pieces + 1)]
+    return [
+        Split(tuple(_slices(segments, low, high)), high - low)
+        for low, high in itertools.pairwise(edges)
+    ]
+
+
+def _slices(segments: Sequence[Segment], begin: int, end: int) -> Iterator[Slice]:
+    for segment in segments:
+        low, high = max(begin, segment.first), min(end, segment.end)
+        if low < high:
+            yield Slice(str(segment.path), segment.offset_of(low), low, high)
+
+
+def read_slices(slices: Sequence[Slice], wanted: Sequence[Extra]) -> Iterator[Records]:
+    """Yield the events of some slices, in the order in which they came."""
+    for part in slices:
+        block = _Block(wanted)
+        for number, arrival in _arrivals(part):
+            for place in range(
+                max(part.begin - number, 0), min(part.end - number, len(arrival.events))
+            ):
+                block.add(number + place, arrival, arrival.events[place])
+            if block.is_full():
+                yield block.records()
+                block = _Block(wanted)
+        if block.values:
+            yield block.records()
+
+
+def _arrivals(part: Slice) -> Iterator[tuple[int, Arrival]]:
+    path = Path(part.path)
+    reached = part.begin
+    try:
+        for found in records_in(path, part.offset):
+            if isinstance(found, Fault):
+                raise corrupt(path, f"at byte {found.offset}: {found.reason}")
+            number, arrival, _ = found
+            reached = number + len(arrival.events)
+            yield number, arrival
+            if reached >= part.end:
+                return
+    except FileNotFoundError as exc:
+        raise SourceChangedError(
+            f"events {part.begin} to {part.end - 1} are gone: there is no file {path}",
+            todo="Was the spool removed? On a cluster, is it a folder that every worker sees?",
+        ) from exc
+    raise corrupt(path, f"it ends at event {reached}, and those up to {part.end} were promised")
+
+
+class _Block:
+    """Events that become one block of records."""
+
+    def __init__(self, wanted: Sequence[Extra]) -> None:
+        self._wanted = wanted
+        self._facts: list[tuple[int, Arrival]] = []
+        self._size = 0
+        self.values: list[bytes] = []
+
+    def add(self, number: int, arrival: Arrival, event: bytes) -> None:
+        self.values.append(event)
+        self._facts.append((number, arrival))
+        self._size += len(event)
+
+    def is_full(self) -> bool:
+        return len(self.values) >= MOST_EVENTS or self._size >= MOST_BYTES
+
+    def records(self) -> Records:
+        first = self._facts[0][0]
+        extra = {
+            f"webhook_{name}": pa.array(
+                [_FACTS[name](*each) for each in self._facts], EXTRA_TYPES[name]
+            )
+            for name in self._wanted
+        }
+        return Records(
+            pa.array(self.values, pa.binary()), extra, lambda index: f"event {first + index}"
+        )
+
+
+_FACTS: dict[Extra, Callable[[int, Arrival], Any]] = {
+    "event_id": lambda _, arrival: arrival.event_id.decode("utf-8", "replace") or None,
+    "received_at": lambda _, arrival: arrival.received_us,
+    "stream": lambda _, arrival: arrival.stream.decode(),
+    "number": lambda number, _: number,
+    "headers": lambda _, arrival: json.loads(arrival.headers) if arrival.headers else None,
+}

@@ -15,10 +15,9 @@ from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.errors import SourceChangedError, TransientError
 from icestream.formats.lookup import make_decoder, read_schema
 from icestream.sources.webhook.options import WebhookOptions
-from icestream.sources.webhook.reader import EXTRA_TYPES, read_slices, splits_of
-from icestream.sources.webhook.segments import loaded, paths_in
+from icestream.sources.webhook.segments import EXTRA_TYPES, loaded, paths_in, read_slices, splits_of
 from icestream.sources.webhook.server import Endpoint, bound, spool_fault, tls_context, where_is
-from icestream.sources.webhook.spool_files import holder
+from icestream.sources.webhook.spool import holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import Position
 
+
 Partition: TypeAlias = tuple[str, int]
 # Below this a second task costs more than it saves.
 _WORTH_CUTTING = 10_000

@@ -1,9 +1,4 @@
-"""Whether a server still has the log that an offset was taken from.
-
-A server restored from a backup, or a standby promoted before it had received everything, answers at
-the same address with the same tables, but its log is another one: an offset past the point where
-the two logs part skips changes. So each connection is compared with the offset that it continues.
-"""
+"""Places in PostgreSQL's log, as numbers and as the server writes them."""
 
 from __future__ import annotations
 
@@ -13,12 +8,23 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from icestream.errors import AttentionError, IcestreamError, SourceChangedError, TransientError
-from icestream.sources.postgres_cdc.lsn import as_lsn, from_lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icestream.sources.postgres_cdc.server import Server, Session
+
+
+def as_lsn(place: int) -> str:
+    """Return a place as the server writes it: `16/B374D848`."""
+    return f"{place >> 32:X}/{place & 0xFFFFFFFF:X}"
+
+
+def from_lsn(text: str) -> int:
+    """Read a place as the server writes it."""
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
 
 # The name of a log file begins with its timeline. The last checkpoint's timeline would be that of
 # before a promotion until the next one.

@@ -1,20 +1,28 @@
-"""Positions: how far the log is read, which tables are followed, which are still to be read whole.
-
-A table that was read under a snapshot keeps a note of it: which transactions the rows hold already.
-The note goes once the log is read up to where the snapshot was taken.
-"""
+"""Names of tables as positions write them: `public.orders`, quoted as SQL does where needed."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from icestream.sources.postgres_cdc.lineage import Anchor
+from icestream.sources.postgres_cdc.timeline import Anchor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icestream.contracts.offset import Position
+
+
+PIECE = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
+
+
+def names_of(label: str) -> tuple[str, str]:
+    """Return schema and name of a label."""
+    schema, name = (
+        quoted.replace('""', '"') if quoted else plain for quoted, plain in PIECE.findall(label)
+    )
+    return schema, name
 
 
 @dataclass(frozen=True)

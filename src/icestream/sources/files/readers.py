@@ -1,4 +1,4 @@
-"""Reads Avro container files."""
+"""Reads Parquet files."""
 
 from __future__ import annotations
 
@@ -7,21 +7,78 @@ import struct
 import zlib
 from io import SEEK_CUR
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from icestream.errors import BadRecordError, DependencyError
-from icestream.sources.files.columns import fit_file, storable_columns
-from icestream.sources.files.opened import unreadable
+from icestream.sources.files.parts import fit_file, storable_columns, unreadable
+from icestream.sources.files.text import first_line, header_of, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from icestream.contracts.decoder import Records
     from icestream.formats.avro_types import AvroFields
-    from icestream.sources.files.opened import FilePart
+    from icestream.sources.files.options import FilesOptions
+    from icestream.sources.files.parts import FilePart
 
-ROWS_A_BLOCK = 20_000
+
+ROWS_A_BLOCK = 50_000
+
+
+class RowGroup(NamedTuple):
+    """What the footer of a file says of a row group; bytes are those of the unpacked values."""
+
+    rows: int
+    bytes: int
+
+
+def row_groups_of(file: IO[bytes]) -> list[RowGroup]:
+    """Return the row groups of a file; none if the file is broken."""
+    try:
+        found = pq.read_metadata(file)
+    except pa.ArrowInvalid:
+        # Reading the file reports what is wrong; here only its size is of interest.
+        return []
+    groups = (found.row_group(index) for index in range(found.num_row_groups))
+    return [RowGroup(group.num_rows, group.total_byte_size) for group in groups]
+
+
+def parquet_schema(file: IO[bytes], name: str) -> pa.Schema:
+    """Return the columns of a file."""
+    try:
+        return storable_columns(pq.read_schema(file))
+    except pa.ArrowInvalid as exc:
+        raise unreadable(name, "parquet", exc) from exc
+
+
+def read_parquet(
+    file: IO[bytes], part: FilePart, name: str, schema: pa.Schema | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file with the columns of `schema`.
+
+    Args:
+        file: the file, opened.
+        part: which row groups to read.
+        name: what the file is called in an error.
+        schema: the columns to give, one that the file lacks is null; None for the file's own.
+    """
+    try:
+        # As nanoseconds, Arrow's default, years outside of 1677 to 2262 become other years.
+        reader = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+        found = reader.schema_arrow.names
+        wanted = found if schema is None else schema.names
+        columns = [column for column in wanted if column in found]
+        end = reader.num_row_groups if part.end is None else part.end
+        for batch in reader.iter_batches(ROWS_A_BLOCK, [*range(part.start, end)], columns):
+            yield fit_file(batch, schema, name)
+    except (pa.ArrowInvalid, OSError) as exc:
+        raise unreadable(name, "parquet", exc) from exc
+
+
+AVRO_ROWS_A_BLOCK = 20_000
 _SYNC_BYTES = 16
 # What fastavro raises for a broken file: it checks little itself.
 _FAULTS = (
@@ -179,7 +236,7 @@ def _fields(reader: Any) -> AvroFields:
 
 def _next_records(reader: Any, name: str) -> list[dict[str, Any]]:
     try:
-        return list(islice(reader, ROWS_A_BLOCK))
+        return list(islice(reader, AVRO_ROWS_A_BLOCK))
     except _FAULTS as exc:
         raise unreadable(name, "avro", exc) from exc
 
@@ -192,3 +249,45 @@ def _batch(records: list[dict[str, Any]], fields: AvroFields) -> pa.RecordBatch:
             values = [adapt(value) for value in values]
         arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=fields.columns)
+
+
+def schema_of(file: IO[bytes], name: str, kind: str) -> pa.Schema:
+    """Return the columns of a Parquet or Avro file."""
+    return parquet_schema(file, name) if kind == "parquet" else avro_schema(file, name)
+
+
+def read_part(
+    file: IO[bytes], part: FilePart, name: str, options: FilesOptions, schema: pa.Schema | None
+) -> Iterator[Records | pa.RecordBatch]:
+    """Yield the rows of a file, or of a part of it.
+
+    Args:
+        file: the file, opened.
+        part: which part of it.
+        name: what the file is called in an error.
+        options: those of the source.
+        schema: the columns to give, for formats that have columns; None for the file's own.
+    """
+    if options.format in {"json", "csv"}:
+        yield from _read_lines(file, part, name, options)
+    elif options.format == "parquet":
+        yield from read_parquet(file, part, name, schema)
+    else:
+        yield from read_avro(file, part, name, schema)
+
+
+def _read_lines(
+    file: IO[bytes], part: FilePart, name: str, options: FilesOptions
+) -> Iterator[Records]:
+    line, start = part.line, part.start
+    context: dict[str, Any] = {}
+    if options.format == "csv" and options.options.header:
+        header = first_line(file)
+        if header:
+            context = {"header": list(header_of(header, name, options.options.delimiter))}
+        if not start:
+            line, start = 1, file.tell()
+    if part.start:
+        file.seek(start)
+    size = None if part.end is None else part.end - start
+    yield from read_lines(file, name, line=line, size=size, context=context)

@@ -9,8 +9,8 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from icestream.sources.postgres_cdc.chunks import Bounds, Key, Range, count_pages, find_bounds
-from icestream.sources.postgres_cdc.position import Note, Part, Place
+from icestream.sources.postgres_cdc.offset import Note, Part, Place
+from icestream.sources.postgres_cdc.snapshot import Bounds, Key, Range, count_pages, find_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.server import Session
     from icestream.sources.postgres_cdc.snapshot import Snapshot
     from icestream.sources.postgres_cdc.tables import Table
+
 
 _log = logging.getLogger(__name__)
 
