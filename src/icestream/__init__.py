@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from icestream.api.by_hand import IcebergSink
     from icestream.api.pipeline import Pipeline
     from icestream.api.settings import Settings
+    from icestream.api.sink import IcebergSink
     from icestream.config import Config, load
     from icestream.errors import IcestreamError
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -28,7 +28,7 @@ _HOMES = {
     "FilesOptions": "icestream.sources.files",
     "FilesSource": "icestream.sources.files",
     "IcebergOptions": "icestream.sinks.iceberg.options",
-    "IcebergSink": "icestream.api.by_hand",
+    "IcebergSink": "icestream.api.sink",
     "IcestreamError": "icestream.errors",
     "KafkaOptions": "icestream.sources.kafka",
     "KafkaSource": "icestream.sources.kafka",

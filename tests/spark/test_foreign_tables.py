@@ -20,7 +20,7 @@ from icestream.errors import (
     ForeignTableError,
 )
 from icestream.metrics.events import RecordsFailed
-from icestream.testing.scripted_changes import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

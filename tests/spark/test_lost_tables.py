@@ -14,8 +14,7 @@ from tests.fixtures.sink_batches import append, mark, written
 from icestream.engine.batch import batch as batch_module
 from icestream.errors import CheckpointLostError, CorruptStateError, IcestreamError
 from icestream.sinks.iceberg.java_table import Fence
-from icestream.testing.scripted import ScriptedSource
-from icestream.testing.scripted_changes import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, row
 
 from icestream.contracts.changes import TOMBSTONE, noting_nulled
 from icestream.errors import SchemaMismatchError
-from icestream.testing.scripted_changes import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, changes
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake

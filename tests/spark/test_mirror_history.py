@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.fixtures.scripted_orders import mirror, of_orders, order, rows, snapshot
 
-from icestream.testing.scripted_changes import ScriptedChanges
+from icestream.testing.scripted import ScriptedChanges
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake

@@ -13,8 +13,7 @@ from tests.fixtures.fan_outs import planned
 from tests.fixtures.scripted_orders import mirror, rows
 
 from icestream.formats.json import JsonDecoder
-from icestream.testing.scripted import ScriptedSource
-from icestream.testing.scripted_changes import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
 from icestream.transforms.filter import FilterOptions, FilterTransform
 from icestream.transforms.rename import RenameOptions, RenameTransform
 

@@ -14,8 +14,7 @@ from tests.fixtures.sink_batches import append
 from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.formats.json import JsonDecoder
 from icestream.schemas.column_names import RENAME_RESERVED, RESERVED
-from icestream.testing.scripted import ScriptedSource
-from icestream.testing.scripted_changes import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
 from icestream.transforms.rename import RenameOptions, RenameTransform
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from tests.fixtures.scripted_orders import mirror
 from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import shape_of
 from icestream.errors import BadRecordError, SchemaMismatchError
-from icestream.testing.scripted import ScriptedSource
-from icestream.testing.scripted_changes import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake

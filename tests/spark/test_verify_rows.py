@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.plain_side import PlainRows
 
-from icestream.verify.comparison import Comparison, agree, terms_of
-from icestream.verify.lake_side import LakeTable
-from icestream.verify.report import RowDifference
+from icestream.verify.comparison import Comparison, RowDifference, agree, terms_of
+from icestream.verify.side import LakeTable
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from icestream.api.settings import Settings, plan_of
 from icestream.contracts import registry
-from icestream.errors import PlanError
+from icestream.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icestream.api.by_hand import IcebergSink
+    from icestream.api.sink import IcebergSink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
     from icestream.engine.recovery.reconcile import Choice
@@ -20,6 +22,47 @@ if TYPE_CHECKING:
     from icestream.metrics.events import Event
     from icestream.metrics.registry import PipelineMetrics, SinkMetrics
     from icestream.plan.plan import PipelinePlan
+    from icestream.sinks.iceberg.options import IcebergOptions
+
+
+def refuse_unfit(
+    name: str, options: IcebergOptions, *, changes: bool = False, transforms: int = 0
+) -> None:
+    """Refuse a pipeline that a file would be refused for.
+
+    Args:
+        name: the pipeline's.
+        options: of the sink.
+        changes: whether the source gives changes.
+        transforms: how many the pipeline has.
+
+    Raises:
+        PlanError: the first thing that does not fit together.
+        UnavailableError: an option is not available in this version.
+    """
+    from icestream.config import parse
+    from icestream.config.model import NAME_PATTERN
+    from icestream.plan import build, refuse_planned
+    from icestream.plan.multi_table_checks import transforms_refused
+
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise PlanError(
+            f"{name!r} is no name for a pipeline",
+            todo="Begin with a letter, and go on with letters, digits, '_' and '-'.",
+        )
+    if changes and transforms:
+        raise transforms_refused(f"pipeline {name!r}")
+    # The catalog is built already, and may hold secrets. A `$` is only text to a script.
+    given = options.model_dump(mode="json", exclude_unset=True, exclude={"catalog"})
+    sink = {"connector": "iceberg", "config": given}
+    text = json.dumps({"sinks": {"python": sink}}).replace("${", "$ {")
+    try:
+        mirrored = ("python",) if changes else ()
+        refuse_planned(build(parse(text, "script.yaml"), for_changes=mirrored))
+    except ConfigError as exc:
+        first = exc.problems[0]
+        where = f"pipeline {name!r}, options of the sink"
+        raise PlanError(first.what, where=where, todo=first.todo) from exc
 
 
 @dataclass(frozen=True)
@@ -126,7 +169,6 @@ class Pipeline:
         return self._live
 
     def _launch(self, name: str, *, once: bool, beginning: Choice) -> Pipeline:
-        from icestream.api.checks import refuse_unfit
         from icestream.engine.run import Run, RunChoices
         from icestream.metrics.registry import PipelineMetrics
         from icestream.plan.plan import refuse_endless

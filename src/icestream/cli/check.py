@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli import render
+from icestream.cli import output
 from icestream.cli.deadline import OverdueError, within
-from icestream.cli.screen import Screen, error_document, with_config
+from icestream.cli.output import Screen, error_document, with_config
 from icestream.errors import IcestreamError, PlanError, UnreachableError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _ask_all(
     plan: Plan, chosen: Mapping[tuple[str, str], Source[Any] | Sink[Any]], screen: Screen
 ) -> list[PartReport]:
     """Ask each part, and of each pipeline whose two parts are well whether they fit together."""
-    from icestream.plan.fit_check import fit_steps
+    from icestream.plan.table_changes import fit_steps
 
     plan.enter_environment()
     reports = {
@@ -181,7 +181,7 @@ def _run(step: CheckStep, part: str = "") -> StepReport:
 
 
 def _step_text(step: StepReport) -> str:
-    sign = render.tick(good=step.good)
+    sign = output.tick(good=step.good)
     if step.good is None:
         return f"  {sign} {step.name:{NAME_WIDTH}} not asked"
     line = f"  {sign} {step.name:{NAME_WIDTH}} {step.seconds:5.2f} s  {step.detail}".rstrip()
@@ -192,7 +192,7 @@ def _step_text(step: StepReport) -> str:
 
 def _contents(plan: Plan) -> str:
     return ", ".join(
-        render.count(len(parts), noun)
+        output.count(len(parts), noun)
         for parts, noun in (
             (plan.sources, "source"),
             (plan.sinks, "sink"),
@@ -207,7 +207,7 @@ def _closing(reports: list[PartReport], errors: list[IcestreamError], *, offline
     if not errors:
         return "All is well." if reports else "The file is good, and names nothing to connect to."
     broken = sum(bool(report.errors()) for report in reports)
-    return f"{broken} of {render.count(len(reports), 'part')} can't be used."
+    return f"{broken} of {output.count(len(reports), 'part')} can't be used."
 
 
 def _document(

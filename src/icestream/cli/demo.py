@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli.screen import Screen, with_screen
+from icestream.cli.output import Screen, with_screen
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def command(screen: Screen, seconds: float, folder: Path | None, *, cdc: bool) -
         from icestream.cli.demo_cdc import run_cdc_demo
 
         return run_cdc_demo(screen, seconds, folder)
-    from icestream.cli.running import run_plan, show_outcome
+    from icestream.cli.live import run_plan, show_outcome
     from icestream.config import load
     from icestream.engine.run import RunChoices
     from icestream.plan.planner import build
@@ -196,8 +196,8 @@ def _spark(plan: Plan) -> str:
 
 
 def _show(screen: Screen, file: Path, run: Run, answer: Answer, readers: dict[str, Path]) -> None:
+    from icestream.cli.live import summary_line
     from icestream.cli.query import document_of, text_of
-    from icestream.cli.running import summary_line
 
     scripts = {name: path.read_text(encoding="utf-8") for name, path in readers.items()}
     document: dict[str, Any] = {

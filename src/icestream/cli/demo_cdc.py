@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import psycopg
 
     from icestream.cli.demo_postgres import DemoServer
-    from icestream.cli.screen import Screen
+    from icestream.cli.output import Screen
     from icestream.engine.run import Run
     from icestream.plan.plan import Plan
-    from icestream.verify.report import TableReport
+    from icestream.verify.comparison import TableReport
 
 MIRROR_FILE = """\
 # What `icestream demo --cdc` ran: every table of PostgreSQL, and every change to it.
@@ -109,7 +109,7 @@ def _mirror(
 ) -> int:
     import psycopg
 
-    from icestream.cli.running import run_plan, show_outcome
+    from icestream.cli.live import run_plan, show_outcome
     from icestream.config import load
     from icestream.engine.run import RunChoices, open_plan_session
     from icestream.plan.planner import build
@@ -208,8 +208,8 @@ def _show(
     *,
     is_kept: bool,
 ) -> None:
+    from icestream.cli.live import summary_line
     from icestream.cli.query import document_of, text_of
-    from icestream.cli.running import summary_line
     from icestream.cli.verify import told
     from icestream.tables.query import query
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli import render
-from icestream.cli.screen import Screen, with_config
+from icestream.cli import output
+from icestream.cli.output import Screen, with_config
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -185,14 +185,14 @@ def _document(name: str, letters: Letters) -> dict[str, Any]:
                 "pipeline": one.pipeline,
                 "reason": one.reason,
                 "count": one.count,
-                "newest": render.iso(one.newest),
+                "newest": output.iso(one.newest),
             }
             for one in letters.reasons
         ],
         "letters": [
             {
                 **row,
-                "failed_at": render.iso(row["failed_at"]),
+                "failed_at": output.iso(row["failed_at"]),
                 "raw": _as_text(row["raw"]),
                 "raw_base64": None if row["raw"] is None else base64.b64encode(row["raw"]).decode(),
             }
@@ -228,10 +228,10 @@ def _text(name: str, letters: Letters, limit: int) -> str:
         for row in letters.newest
     ]
     more = len(letters.reasons) - limit
-    lines = [f"{name}: {render.count(letters.total, 'dead letter')}", ""]
-    lines += [render.table(REASONS, reasons)]
-    lines += [f"... and {render.count(more, 'more reason')}"] if more > 0 else []
-    return "\n".join([*lines, "", "The newest:", render.table(NEWEST, newest)])
+    lines = [f"{name}: {output.count(letters.total, 'dead letter')}", ""]
+    lines += [output.table(REASONS, reasons)]
+    lines += [f"... and {output.count(more, 'more reason')}"] if more > 0 else []
+    return "\n".join([*lines, "", "The newest:", output.table(NEWEST, newest)])
 
 
 def _short(text: str) -> str:
@@ -254,11 +254,11 @@ def _replay_document(pipeline: PipelinePlan, outcome: Replayed) -> dict[str, Any
 def _replay_text(pipeline: PipelinePlan, outcome: Replayed) -> str:
     lines = []
     if outcome.settled:
-        had = render.count(outcome.settled, "letter")
+        had = output.count(outcome.settled, "letter")
         lines.append(f"{had} of an earlier replay, whose rows were written already, removed")
     lines.append(
-        f"{pipeline.name}: {render.count(outcome.letters, 'dead letter')} read, "
-        f"{outcome.taken:,} replayed, {render.count(outcome.rows, 'row')} written to "
+        f"{pipeline.name}: {output.count(outcome.letters, 'dead letter')} read, "
+        f"{outcome.taken:,} replayed, {output.count(outcome.rows, 'row')} written to "
         f"{pipeline.sink.identity()}"
     )
     lines += [f"still bad: {n:,} x {_short(why)}" for why, n in outcome.still_bad.most_common(20)]

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from icestream.cli.screen import Screen, with_screen
+from icestream.cli.output import Screen, with_screen
 
 
 @click.command("json-schema", short_help="Print the JSON Schema of the configuration file.")

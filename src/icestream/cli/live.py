@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
-from icestream.cli import render
+from icestream.cli import output
+from icestream.cli.output import SEE_MORE, Screen, error_document, unexpected
+from icestream.errors import ConnectorError, IcestreamError
 from icestream.metrics.events import (
     BatchSkipped,
     BatchSpread,
@@ -25,8 +27,13 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from icestream.cli.screen import Screen
+    from icestream.cli.output import Screen
     from icestream.engine.progress import Progress
+    from icestream.engine.run import Run, RunChoices
+    from icestream.engine.runner import PipelineRunner
+    from icestream.metrics.registry import PipelineMetrics
+    from icestream.plan.plan import Plan
+
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +71,10 @@ class BatchLog:
             )
         elif isinstance(event, RecordsFailed):
             kept = f", {event.dead_letters:,} kept as dead letters" if event.dead_letters else ""
-            bad = render.count(event.count, "record")
+            bad = output.count(event.count, "record")
             logger.warning("%s: %s could not be used%s", event.pipeline, bad, kept)
         elif isinstance(event, ExpectationUnmet):
-            bad = render.count(event.count, "record")
+            bad = output.count(event.count, "record")
             logger.warning(
                 "%s: expectation %r is not met by %s", event.pipeline, event.expectation, bad
             )
@@ -78,12 +85,12 @@ class BatchLog:
 def batch_line(event: BatchWritten, lag_rows: int) -> str:
     """Return a batch in one line."""
     table = f" of {event.table}" if event.of_many else ""
-    retries = f", {render.count(event.retries, 'retry').replace('retrys', 'retries')}"
+    retries = f", {output.count(event.retries, 'retry').replace('retrys', 'retries')}"
     return (
-        f"{event.pipeline}: batch {event.epoch}{table}, {render.count(event.rows, 'row')} in "
-        f"{render.count(event.files, 'file')}, {render.size(event.bytes)}, "
+        f"{event.pipeline}: batch {event.epoch}{table}, {output.count(event.rows, 'row')} in "
+        f"{output.count(event.files, 'file')}, {output.size(event.bytes)}, "
         f"write {event.write_secs:.1f} s, commit {event.commit_secs:.1f} s"
-        f"{retries if event.retries else ''}, lag {render.count(lag_rows, 'row')}"
+        f"{retries if event.retries else ''}, lag {output.count(lag_rows, 'row')}"
     )
 
 
@@ -91,8 +98,8 @@ def spread_line(event: BatchSpread) -> str:
     """Return a batch that went to several tables in one line."""
     held = f", {event.held:,} held it already" if event.held else ""
     return (
-        f"{event.pipeline}: batch {event.epoch}, {render.count(event.rows, 'row')} in "
-        f"{render.count(event.files, 'file')} of {render.count(event.tables, 'table')}{held}, "
+        f"{event.pipeline}: batch {event.epoch}, {output.count(event.rows, 'row')} in "
+        f"{output.count(event.files, 'file')} of {output.count(event.tables, 'table')}{held}, "
         f"put aside {event.write_secs:.1f} s, commit {event.commit_secs:.1f} s"
     )
 
@@ -153,3 +160,125 @@ def _lines(progresses: Sequence[Progress], hint: str) -> Table | Text:
         if one.error is not None:
             lines.add_row("", Text(str(one.error).splitlines()[0], style="red"))
     return lines
+
+
+TICK_SECS = 0.2
+
+
+def run_plan(
+    plan: Plan,
+    choices: RunChoices,
+    screen: Screen,
+    *,
+    hint: str = "Ctrl-C finishes the batch in hand and stops.",
+    tick: Callable[[Run], None] = lambda _: None,
+) -> Run:
+    """Run every pipeline of a plan to its end, showing how they do.
+
+    Args:
+        plan: what to run.
+        choices: what the person who starts it chose.
+        screen: where the view is shown.
+        hint: what the live view says below.
+        tick: called now and then while the pipelines run.
+    """
+    from icestream.engine.run import Run
+    from icestream.metrics.registry import PipelineMetrics
+
+    metrics = PipelineMetrics()
+    live = is_live(screen)
+    log = BatchLog(logging.DEBUG if live else logging.INFO)
+
+    def emit(event: Any) -> None:
+        metrics.observe(event)
+        log.observe(event)
+
+    run = Run(plan, choices, emit)
+    # Set before Spark starts, for a signal that comes early, and again since Spark sets its own.
+    run.stop_on_signals()
+    with ExitStack() as stack:
+        stack.enter_context(_endpoint(plan, metrics))
+        if live:
+            stack.enter_context(
+                live_view(screen, lambda: [one.progress for one in run.runners], hint)
+            )
+        else:
+            logger.info("starting Spark")
+        run.start()
+        run.stop_on_signals()
+        run.wait(lambda: tick(run), TICK_SECS)
+    return run
+
+
+@contextmanager
+def _endpoint(plan: Plan, metrics: PipelineMetrics) -> Iterator[None]:
+    """Serve metrics while the block runs; a port that is taken is no reason not to run."""
+    from icestream.metrics.endpoint import serve
+
+    if plan.metrics_port == 0:
+        yield
+        return
+    try:
+        token = plan.metrics_token.get_secret_value() if plan.metrics_token else None
+        endpoint = serve(metrics.registry, plan.metrics_host, plan.metrics_port, token=token)
+    except ConnectorError as exc:
+        logger.warning("%s", exc)
+        yield
+        return
+    try:
+        yield
+    finally:
+        endpoint.close()
+
+
+def show_outcome(run: Run, screen: Screen) -> None:
+    """Show how each pipeline ended: a line each on stdout, errors in full on stderr."""
+    lines, errors = [], []
+    for runner in run.runners:
+        lines.append(summary_line(runner))
+        if runner.error is not None:
+            errors.append(runner.error)
+            if not screen.is_json:
+                screen.fail({}, _told(runner.plan.name, runner.error, screen))
+    screen.show(_document(run, errors), "\n".join(lines))
+
+
+def _told(pipeline: str, error: BaseException, screen: Screen) -> str:
+    where = f"pipeline {pipeline!r}"
+    if isinstance(error, IcestreamError):
+        return str(error.at(where))
+    logger.debug("%s: the error comes from here", where, exc_info=error)
+    return f"{where}: {unexpected(error)}" + ("" if screen.verbose else f"\n  {SEE_MORE}")
+
+
+def summary_line(runner: PipelineRunner) -> str:
+    """Return how a pipeline ended, in one line."""
+    progress = runner.progress
+    parts = [
+        f"{progress.pipeline}: {progress.state}",
+        f"{output.count(progress.rows, 'row')} in "
+        f"{output.count(progress.batches, 'batch').replace('batchs', 'batches')}",
+    ]
+    if progress.bad:
+        parts.append(output.count(progress.bad, "bad record"))
+    parts.append(f"table {progress.table}")
+    if progress.snapshot_id is not None:
+        parts.append(f"snapshot {progress.snapshot_id}")
+    return ", ".join(parts)
+
+
+def _document(run: Run, errors: list[BaseException]) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "exit_code": run.exit_code(),
+        "pipelines": [
+            {
+                **{key: value for key, value in runner.progress.to_json().items() if key != "pid"},
+                "error": None if runner.error is None else error_document(runner.error),
+            }
+            for runner in run.runners
+        ],
+    }
+    documents = [error_document(error) for error in errors]
+    if documents:
+        document["error"] = max(documents, key=lambda one: int(one["exit_code"]))
+    return document

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import click
 
 from icestream.cli.deadline import end_process
-from icestream.cli.screen import SEE_MORE, Screen, error_document, unexpected
+from icestream.cli.output import SEE_MORE, Screen, error_document, unexpected
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:

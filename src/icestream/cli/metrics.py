@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli.screen import Screen, with_config
+from icestream.cli.output import Screen, with_config
 from icestream.errors import PlanError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:

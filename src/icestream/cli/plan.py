@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icestream.cli.screen import Screen, with_config
+from icestream.cli.output import Screen, with_config
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from icestream.cli import render
-from icestream.cli.screen import Screen, with_screen
+from icestream.cli import output
+from icestream.cli.output import Screen, with_screen
 
 
 @click.command("prepare", short_help="Get ahead what starts of Spark wait for.")
@@ -35,15 +35,15 @@ def command(screen: Screen, path: Path | None) -> int:
     plan = build(load(path)) if path else None
     wanted = tuple(dict.fromkeys((*archived_jars(), *(plan.jars if plan else ()))))
     jars = resolve(wanted)
-    screen.say(f"{render.count(len(jars), 'jar')} in {jars[0].parent}")
+    screen.say(f"{output.count(len(jars), 'jar')} in {jars[0].parent}")
     if plan is not None and (packages := resolve_packages(unlocked(wanted), plan.state)):
-        screen.say(f"{render.count(len(packages), 'jar')} of packages in {packages[0].parent}")
+        screen.say(f"{output.count(len(packages), 'jar')} of packages in {packages[0].parent}")
         jars += packages
     began = time.monotonic()
     archive = write_archive()
     secs, size = time.monotonic() - began, archive.stat().st_size
     screen.show(
         {"jars": [str(jar) for jar in jars], "class_archive": str(archive), "bytes": size},
-        f"Spark's classes, {render.size(size)}, in {archive}: {secs:.0f} s",
+        f"Spark's classes, {output.size(size)}, in {archive}: {secs:.0f} s",
     )
     return 0

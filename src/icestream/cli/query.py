@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli import render
-from icestream.cli.screen import Screen, with_config
+from icestream.cli import output
+from icestream.cli.output import Screen, with_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def command(screen: Screen, path: Path, sql: str, limit: int, branch: str | None
     answer = query(sql, build(load(path)).enter_environment().catalogs, limit=limit, branch=branch)
     screen.show(document_of(answer), text_of(answer))
     if answer.is_cut and not screen.is_json:
-        screen.note(f"Only the first {render.count(limit, 'row')} are shown; see --limit.")
+        screen.note(f"Only the first {output.count(limit, 'row')} are shown; see --limit.")
     return 0
 
 
@@ -57,7 +57,7 @@ def document_of(answer: Answer) -> dict[str, Any]:
 
 def text_of(answer: Answer) -> str:
     """Return an answer as a table."""
-    return f"{render.table(answer.columns, answer.rows)}\n({render.count(len(answer.rows), 'row')})"
+    return f"{output.table(answer.columns, answer.rows)}\n({output.count(len(answer.rows), 'row')})"
 
 
 def _plain(value: Any) -> Any:

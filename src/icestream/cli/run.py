@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icestream.cli.screen import Screen, with_config
+from icestream.cli.output import Screen, with_config
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def command(
     Ctrl-C or SIGTERM finishes the batch in hand and stops; the next run goes on from there. A
     pipeline that fails does not stop the others; the exit code tells.
     """
-    from icestream.cli.running import run_plan, show_outcome
+    from icestream.cli.live import run_plan, show_outcome
     from icestream.config import load
     from icestream.engine.run import RunChoices
     from icestream.plan.plan import refuse_endless

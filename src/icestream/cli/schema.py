@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli import render
+from icestream.cli import output
+from icestream.cli.output import Screen, with_config
 from icestream.cli.plan import DIFFERENCES
-from icestream.cli.screen import Screen, with_config
 from icestream.cli.snapshots import wanted_table
 from icestream.errors import SchemaMismatchError
 
@@ -62,7 +62,7 @@ def show_command(screen: Screen, path: Path, table: str | None, pipeline: str | 
         f"partitioned by  {document['partitioned_by']}",
         *(f"  older files   {words}" for words in document["partitioned_before"]),
         "",
-        render.table(HEAD, [tuple(column.values()) for column in document["columns"]]),
+        output.table(HEAD, [tuple(column.values()) for column in document["columns"]]),
     ]
     screen.show(document, "\n".join(lines))
     return 0

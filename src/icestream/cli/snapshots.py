@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli import render
-from icestream.cli.screen import Screen, with_config
+from icestream.cli import output
+from icestream.cli.output import Screen, with_config
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def command(screen: Screen, path: Path, table: str | None, pipeline: str | None,
     lines = [f"table     {found.name}", f"metadata  {found.table.metadata_location}", ""]
     lines.append(_table(snapshots) if snapshots else "There are no snapshots yet.")
     if total > len(snapshots):
-        lines.append(f"... and {render.count(total - len(snapshots), 'older snapshot')}")
+        lines.append(f"... and {output.count(total - len(snapshots), 'older snapshot')}")
     screen.show(document, "\n".join(lines))
     return 0
 
@@ -107,7 +107,7 @@ def _table(snapshots: list[SnapshotInfo]) -> str:
         (
             f"{one.snapshot_id}{' *' if one.is_current else ''}{_refs(one)}",
             one.parent_snapshot_id or "",
-            render.moment_of(one.timestamp_ms).strftime("%Y-%m-%d %H:%M:%S"),
+            output.moment_of(one.timestamp_ms).strftime("%Y-%m-%d %H:%M:%S"),
             one.operation,
             one.rows_added,
             one.pipeline,
@@ -115,4 +115,4 @@ def _table(snapshots: list[SnapshotInfo]) -> str:
         )
         for one in snapshots
     ]
-    return render.table(HEAD, rows)
+    return output.table(HEAD, rows)

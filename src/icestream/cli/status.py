@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli import render
-from icestream.cli.screen import Screen, with_config
+from icestream.cli import output
+from icestream.cli.output import Screen, with_config
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _table(plan: Plan, pipeline: PipelinePlan, said: dict[str, Any]) -> dict[str
         "snapshot_id": None if current is None else current.snapshot_id,
         "last_commit_at": None
         if newest is None
-        else render.iso(render.moment_of(newest.timestamp_ms)),
+        else output.iso(output.moment_of(newest.timestamp_ms)),
         "mark": None
         if mark is None
         else {"epoch": mark.epoch, "query_id": mark.query_id, "rows": mark.rows, "end": mark.end},
@@ -131,8 +131,8 @@ def _text(reports: list[dict[str, Any]]) -> str:
         for message in (one["table_error"], (one["error"] or {}).get("message"))
         if message
     ]
-    return "\n".join([render.table(HEAD, rows), *reasons])
+    return "\n".join([output.table(HEAD, rows), *reasons])
 
 
 def _age(moment: str | None) -> str:
-    return render.age(None if moment is None else datetime.fromisoformat(moment))
+    return output.age(None if moment is None else datetime.fromisoformat(moment))

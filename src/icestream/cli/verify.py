@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icestream.cli import render
-from icestream.cli.screen import Screen, with_config
+from icestream.cli import output
+from icestream.cli.output import Screen, with_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from icestream.verify.report import RowDifference, SideReport, TableReport
+    from icestream.verify.comparison import RowDifference, SideReport, TableReport
 
 DIFFERENCES = 4
 SIGNS = {"missing": "-", "extra": "+", "different": "~", "doubled": "+"}
@@ -56,8 +56,7 @@ def command(
     from icestream.config import load
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
-    from icestream.verify.mirrors import left_out
-    from icestream.verify.verify import verify
+    from icestream.verify.verify import left_out, verify
 
     plan = build(load(path), only=pipelines)
     refuse_planned(plan)
@@ -83,12 +82,12 @@ def command(
 
 def told(report: TableReport) -> str:
     """Return what is said of a table: one line if it is the same."""
-    head = f"{render.tick(good=report.is_same)} {report.source} -> {report.table}: {report.status}"
+    head = f"{output.tick(good=report.is_same)} {report.source} -> {report.table}: {report.status}"
     if not report.point:
         return f"{head}\n    {report.reason}"
-    lines = [head + (f", {render.count(report.in_lake.rows, 'row')}" if report.is_same else "")]
+    lines = [head + (f", {output.count(report.in_lake.rows, 'row')}" if report.is_same else "")]
     if report.changed_since:
-        since = render.count(report.changed_since, "row")
+        since = output.count(report.changed_since, "row")
         lines.append(f"    {since} changed since the newest batch, not compared")
     if report.only_in_lake:
         lines.append(
@@ -116,12 +115,12 @@ def _differences(report: TableReport) -> list[str]:
     lines += [line for row in report.rows for line in _row(row)]
     more = sum(report.counts.values()) - len(report.rows)
     if more > 0:
-        lines.append(f"    and {render.count(more, 'more row').replace('more rows', 'more')}")
+        lines.append(f"    and {output.count(more, 'more row').replace('more rows', 'more')}")
     return lines
 
 
 def _side(side: SideReport) -> str:
-    rows = render.count(side.rows, "row")
+    rows = output.count(side.rows, "row")
     if side.first_key is None or side.last_key is None:
         return rows
     return f"{rows}, keys {', '.join(side.first_key)} to {', '.join(side.last_key)}"

@@ -25,7 +25,7 @@ from icestream.errors import PlanError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
 from icestream.metrics.registry import PipelineMetrics
 from icestream.sinks.iceberg.multi.mirror import MirrorSink
-from icestream.testing.scripted_changes import ScriptedChanges
+from icestream.testing.scripted import ScriptedChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.api.by_hand import IcebergSink
 from icestream.api.pipeline import Pipeline
 from icestream.api.settings import Settings
+from icestream.api.sink import IcebergSink
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.testing.scripted import ScriptedSource
 

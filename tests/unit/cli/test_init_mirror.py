@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 from tests.fixtures.ports import closed_port
 
-from icestream.cli.init_postgres import (
+from icestream.cli.init import (
     Database,
     FoundTable,
     Look,
@@ -205,7 +205,7 @@ def test_tables_that_the_pattern_leaves_out_are_not_noted_as_mirrored() -> None:
 def test_json_tells_mirrored_tables_and_other_schemas(
     icestream: Icestream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.cli.init_postgres.look_into", lambda _: THREE_SCHEMAS)
+    monkeypatch.setattr("icestream.cli.init.look_into", lambda _: THREE_SCHEMAS)
     ended = icestream("init", "postgres://me@db.example/shop", "--output", "json")
     assert ended.document["tables"] == ["public.orders"]
     assert ended.document["other_schemas"] == ["hr", "sales"]

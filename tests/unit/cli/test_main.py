@@ -11,7 +11,7 @@ import click
 import pytest
 
 from icestream.cli import main
-from icestream.cli.screen import Screen, unexpected
+from icestream.cli.output import Screen, unexpected
 from icestream.errors import UnreachableError
 
 if TYPE_CHECKING:

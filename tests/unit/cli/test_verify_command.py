@@ -8,7 +8,7 @@ import click
 from tests.unit.cli.shop import write_file
 
 from icestream.cli.verify import told
-from icestream.verify.report import RowDifference, SideReport, TableReport
+from icestream.verify.comparison import RowDifference, SideReport, TableReport
 
 if TYPE_CHECKING:
     from pathlib import Path

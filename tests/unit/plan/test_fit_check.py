@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from icestream.catalogs.memory import MemoryCatalog, MemoryCatalogOptions
-from icestream.plan.fit_check import fit_steps
+from icestream.plan.table_changes import fit_steps
 from icestream.sinks.iceberg.multi.fan_out import FanOutSink
 from icestream.sinks.iceberg.options import IcebergOptions
 

@@ -12,7 +12,7 @@ from icestream.contracts import registry
 from icestream.errors import ConfigError
 from icestream.plan import build
 from icestream.sinks.iceberg.multi.mirror import MirrorSink
-from icestream.testing.scripted_changes import ScriptedChanges
+from icestream.testing.scripted import ScriptedChanges
 
 if TYPE_CHECKING:
     from pathlib import Path

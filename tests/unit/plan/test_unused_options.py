@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.api.checks import refuse_unfit
+from icestream.api.pipeline import refuse_unfit
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan import build

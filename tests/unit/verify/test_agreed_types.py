@@ -7,7 +7,7 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from icestream.verify.agreed_types import common_type, converted
+from icestream.verify.checksums import common_type, converted
 from icestream.verify.comparison import agree
 
 

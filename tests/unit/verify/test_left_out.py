@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from icestream.config import load
 from icestream.plan.planner import build
-from icestream.verify.mirrors import find_mirrors, left_out
+from icestream.verify.verify import find_mirrors, left_out
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icestream.contracts.offset import Position
-    from icestream.verify.report import TableReport
+    from icestream.verify.comparison import TableReport
     from icestream.verify.side import TableNames
 
 ORDERS = ("public", "orders")
