@@ -23,7 +23,7 @@ from icestream.plan.planner import build
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.plan.plan import PipelinePlan
 
 
@@ -36,12 +36,12 @@ class Feed:
         self._spark = spark
         self._columns = Columns(plan, PipelineState(state, plan.name))
         self._epoch = 0
-        self._at: Position = plan.source.first()
+        self._at: Offset = plan.source.initial()
         plan.sink.open(spark, plan.name, self.cache)
 
     def next_batch(self) -> None:
         source = self.plan.source
-        end = source.cap(self._at, source.newest(self._at), self.plan.batching.max_batch_rows)
+        end = source.limit(self._at, source.latest(self._at), self.plan.batching.max_batch_rows)
         mark = BatchMark(
             self.plan.name, "bench", self._epoch, source.identity(), self._at, end, instance="bench"
         )

@@ -12,7 +12,7 @@ from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import tell_spark
 
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
-from icestream.contracts.faults import told
+from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
 from icestream.sinks.iceberg.staging_cleanup import sweep
 from icestream.testing.catalog_suite import CatalogSuite
@@ -169,6 +169,6 @@ def test_refusal_of_azure_that_spark_meets_is_put_into_words(
     with pytest.raises(Exception) as caught:  # noqa: PT011 - as the runner meets it
         spark.range(1).writeTo(f"{catalog.name}.db.t").create()
 
-    error = catalog.explain(told(caught.value), "table db.t")
-    assert error is not None, told(caught.value)
+    error = catalog.explain(exception_text(caught.value), "table db.t")
+    assert error is not None, exception_text(caught.value)
     assert error.what == what

@@ -14,7 +14,7 @@ from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import Lake, tell_spark
 
 from icestream.catalogs.glue import GlueCatalog, GlueCatalogOptions
-from icestream.contracts.faults import told
+from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError, RefusedError, UnreachableError
 from icestream.testing.catalog_suite import CatalogSuite
 
@@ -103,7 +103,7 @@ def test_name_that_glue_cannot_have_is_explained(
     with pytest.raises(Exception, match="Glue") as caught:
         spark.sql(f"CREATE NAMESPACE {glue_catalog.name}.`a b`")
 
-    error = glue_catalog.explain(told(caught.value), glue_catalog.where)
+    error = glue_catalog.explain(exception_text(caught.value), glue_catalog.where)
     assert type(error) is ConnectorError
     assert str(error) == (
         f"{glue_catalog.where}: Glue does not take the name\n"
@@ -142,7 +142,7 @@ def test_spark_without_keys_is_told_the_same(
         spark.sql(f"CREATE NAMESPACE {catalog.name}.db")
 
     system.clearProperty("aws.disableEc2Metadata")
-    error = catalog.explain(told(caught.value), catalog.where)
+    error = catalog.explain(exception_text(caught.value), catalog.where)
     assert error is not None
     assert error.what == "no credentials were found"
 

@@ -14,7 +14,7 @@ from tests.fixtures.shared_catalog import shared_both_ways
 from tests.fixtures.spark import Lake, tell_spark
 
 from icestream.catalogs.hive import HiveCatalog, HiveCatalogOptions
-from icestream.contracts.faults import told
+from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError, UnreachableError
 from icestream.sinks.iceberg.java import JavaCatalog, java_errors
 from icestream.testing.catalog_suite import CatalogSuite
@@ -154,7 +154,7 @@ def fault_in_java(catalog: HiveCatalog, spark: SparkSession) -> Exception | None
     tell_spark(spark, catalog)
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).exists(("a",), "b")
-    return catalog.explain(told(caught.value), "table a.b")
+    return catalog.explain(exception_text(caught.value), "table a.b")
 
 
 def test_metastore_that_comes_back_is_used_again(hive_metastore_own: HiveMetastore) -> None:

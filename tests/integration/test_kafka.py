@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.fixtures.schema_registry import SchemaRegistry
     from tests.fixtures.spark import Lake
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.contracts.source import Split
 
 
@@ -35,7 +35,7 @@ def source_of(broker: KafkaBroker, *topics: str, **changes: Any) -> KafkaSource:
     return KafkaSource(KafkaOptions.model_validate(told))
 
 
-def values(source: KafkaSource, start: Position, end: Position, slots: int = 2) -> list[Any]:
+def values(source: KafkaSource, start: Offset, end: Offset, slots: int = 2) -> list[Any]:
     return [
         value
         for split in source.splits(start, end, slots)
@@ -77,7 +77,7 @@ def test_missing_topic_is_named_with_similar_ones(kafka_broker: KafkaBroker) -> 
     wrong = name.replace("orders", "ordres")
 
     with pytest.raises(ConnectorError) as caught:
-        source_of(kafka_broker, wrong).first()
+        source_of(kafka_broker, wrong).initial()
 
     assert str(caught.value) == (
         f"source kafka {kafka_broker.bootstrap}: no topic is called {wrong!r}\n"
@@ -103,7 +103,7 @@ def test_refused_credentials_are_told_apart_from_silence(kafka_broker: KafkaBrok
     }
 
     with pytest.raises(RefusedError) as caught:
-        source_of(kafka_broker, "orders", options=settings).first()
+        source_of(kafka_broker, "orders", options=settings).initial()
 
     assert str(caught.value) == (
         f"source kafka {kafka_broker.bootstrap}: access was refused (_AUTHENTICATION)\n"
@@ -118,8 +118,8 @@ def test_starting_places_are_kept_to(kafka_broker: KafkaBroker) -> None:
 
     def read_from(starting: Any) -> list[Any]:
         source = source_of(kafka_broker, topic, starting=starting)
-        start = source.first()
-        return values(source, start, source.newest(start))
+        start = source.initial()
+        return values(source, start, source.latest(start))
 
     assert read_from("earliest") == [b"a", b"b", b"c"]
     assert read_from("latest") == []
@@ -140,9 +140,9 @@ def test_facts_of_a_record_become_columns(kafka_broker: KafkaBroker) -> None:
     )
     every = ["key", "headers", "timestamp", "topic", "partition", "offset"]
     source = source_of(kafka_broker, topic, include=every)
-    start = source.first()
+    start = source.initial()
 
-    (split,) = source.splits(start, source.newest(start), 1)
+    (split,) = source.splits(start, source.latest(start), 1)
     (records,) = source.read(split)
 
     assert records.values.to_pylist() == [b"a", None]
@@ -174,24 +174,24 @@ def test_pattern_takes_up_topics_and_partitions_made_later(kafka_broker: KafkaBr
     kafka_broker.produce(f"{prefix}-a", ["1"])
     told = {"topics": (), "topic_pattern": f"{prefix}-.*"}
     first = source_of(kafka_broker, **told)
-    end = first.newest(first.first())
+    end = first.latest(first.initial())
 
     kafka_broker.create_topic(f"{prefix}-b", partitions=2)
     later = source_of(kafka_broker, **told)
-    assert later.newest(end) == end, "a topic without records is no progress"
+    assert later.latest(end) == end, "a topic without records is no progress"
     kafka_broker.produce(f"{prefix}-b", ["2", "3"], partition=1)
-    newest = source_of(kafka_broker, **told).newest(end)
+    newest = source_of(kafka_broker, **told).latest(end)
 
     assert values(later, end, newest) == [b"2", b"3"]
     assert newest["topics"][f"{prefix}-b"]["begins"] == {"1": 0}
-    assert later.newest(newest) == newest
+    assert later.latest(newest) == newest
 
 
 def test_topic_made_anew_is_noticed(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, ["a"])
     source = source_of(kafka_broker, topic)
-    end = source.newest(source.first())
+    end = source.latest(source.initial())
     old = end["topics"][topic]["id"]
     kafka_broker.delete_topic(topic)
     wait_until(lambda: topic not in kafka_broker.topics(), "the topic to go")
@@ -200,9 +200,9 @@ def test_topic_made_anew_is_noticed(kafka_broker: KafkaBroker) -> None:
     anew = source_of(kafka_broker, topic)
 
     with pytest.raises(SourceChangedError) as caught:
-        anew.newest(end)
+        anew.latest(end)
 
-    new = anew.first()["topics"][topic]["id"]
+    new = anew.initial()["topics"][topic]["id"]
     assert new != old
     assert str(caught.value) == (
         f"source kafka {kafka_broker.bootstrap}: topic {topic!r} was deleted and created again "
@@ -221,17 +221,17 @@ class RecreatedTopic(KafkaSource):
     def __reduce__(self) -> tuple[Any, ...]:
         return KafkaSource, (self.options,)  # tasks know nothing of this module
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         if self.moment == "admission" and offset_of(start):
             self._recreate()
-        return super().cap(start, end, max_rows)
+        return super().limit(start, end, max_rows)
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         if self.moment == "read" and offset_of(start):
             self._recreate()
         return super().splits(start, end, slots)
 
-    def refuse_changed(self, start: Position, end: Position) -> None:
+    def refuse_changed(self, start: Offset, end: Offset) -> None:
         super().refuse_changed(start, end)
         if self.moment == "after the first check" and offset_of(start):
             self._recreate()
@@ -241,7 +241,7 @@ class RecreatedTopic(KafkaSource):
         recreate(self.broker, self.options.topics[0])
 
 
-def offset_of(position: Position) -> int:
+def offset_of(position: Offset) -> int:
     return sum(ranges.offsets_of(position).values())
 
 
@@ -271,13 +271,13 @@ def test_topic_created_again_at_any_moment_is_read_whole_or_refused(
     topic, delay = kafka_broker.new_topic(), random.uniform(0, 0.5)  # noqa: S311
     kafka_broker.produce(topic, [f"old-{n}" for n in range(50)])
     source, seen = source_of(kafka_broker, topic), []
-    current = source.first()
+    current = source.initial()
     recreated = Timer(delay, recreate, (kafka_broker, topic))
     recreated.start()
     deadline, refusal = time.monotonic() + 60, None
     while refusal is None and time.monotonic() < deadline:
         try:
-            end = source.cap(current, source.newest(current), 7)
+            end = source.limit(current, source.latest(current), 7)
             source.refuse_changed(current, end)
             read = values(source, current, end)
             source.refuse_changed(current, end)
@@ -305,8 +305,8 @@ def test_records_gone_by_retention_are_noticed(kafka_broker: KafkaBroker) -> Non
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, ["a", "b", "c", "d"])
     source = source_of(kafka_broker, topic)
-    start = source.first()
-    end = source.newest(start)
+    start = source.initial()
+    end = source.latest(start)
     _delete_records(kafka_broker, topic, before=3)
     message = (
         f"source kafka {kafka_broker.bootstrap}: topic {topic!r}, partition 0: offset 0 is gone, "
@@ -316,7 +316,7 @@ def test_records_gone_by_retention_are_noticed(kafka_broker: KafkaBroker) -> Non
     )
 
     with pytest.raises(SourceChangedError) as caught:
-        source_of(kafka_broker, topic).newest(start)
+        source_of(kafka_broker, topic).latest(start)
     assert str(caught.value) == message
     with pytest.raises(SourceChangedError) as caught:
         values(source, start, end)
@@ -330,7 +330,7 @@ def test_only_committed_records_are_read_and_none_twice(kafka_broker: KafkaBroke
     )
     producer.init_transactions()
     source = source_of(kafka_broker, topic)
-    start = source.first()
+    start = source.initial()
 
     def write(*texts: str) -> None:
         producer.begin_transaction()
@@ -344,13 +344,13 @@ def test_only_committed_records_are_read_and_none_twice(kafka_broker: KafkaBroke
     producer.abort_transaction()
     # Two records, a marker, a lost record and a marker; the markers come a moment later.
     committed = {"topics": {topic: {**start["topics"][topic], "partitions": {"0": 5}}}}
-    wait_until(lambda: source.newest(start) == committed, "the markers to be seen")
+    wait_until(lambda: source.latest(start) == committed, "the markers to be seen")
     write("open")
-    assert source.newest(committed) == committed, "an open transaction is not readable"
+    assert source.latest(committed) == committed, "an open transaction is not readable"
     assert values(source, start, committed) == [b"a", b"b"]
     producer.commit_transaction()
-    wait_until(lambda: source.newest(committed) != committed, "the commit to be seen")
-    end = source.newest(committed)
+    wait_until(lambda: source.latest(committed) != committed, "the commit to be seen")
+    end = source.latest(committed)
 
     assert values(source, committed, end) == [b"open"]
     assert values(source, start, end) == [b"a", b"b", b"open"]
@@ -361,9 +361,9 @@ def test_spans_in_any_order_by_one_consumer_are_read_exactly(kafka_broker: Kafka
     for partition in (0, 1):
         kafka_broker.produce(topic, [f"{partition}-{i}" for i in range(5000)], partition=partition)
     source = source_of(kafka_broker, topic)
-    start = source.first()
+    start = source.initial()
 
-    def place(zero: int, one: int) -> Position:
+    def place(zero: int, one: int) -> Offset:
         told = {**start["topics"][topic], "partitions": {"0": zero, "1": one}}
         return {"topics": {topic: told}}
 
@@ -376,12 +376,12 @@ def test_json_is_decoded_into_columns(kafka_broker: KafkaBroker) -> None:
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, [json.dumps({"id": i, "name": f"n{i}"}) for i in range(10)])
     source = source_of(kafka_broker, topic, format="json", schema="id bigint, name string")
-    start, decoder = source.first(), source.decoder()
+    start, decoder = source.initial(), source.decoder()
     columns = source.schema()
     assert columns is not None
     assert decoder is not None
 
-    (split,) = source.splits(start, source.newest(start), 1)
+    (split,) = source.splits(start, source.latest(start), 1)
     rows = [decoder.decode(records.values, columns).rows for records in source.read(split)]
 
     assert pa.Table.from_batches(rows).to_pydict() == {
@@ -409,11 +409,11 @@ def test_avro_is_decoded_by_the_registry(
     source = source_of(
         kafka_broker, topic, format="avro", schema_registry={"url": schema_registry.url}
     )
-    start, decoder = source.first(), source.decoder()
+    start, decoder = source.initial(), source.decoder()
     assert decoder is not None
 
     columns = decoder.infer([])
-    (split,) = source.splits(start, source.newest(start), 1)
+    (split,) = source.splits(start, source.latest(start), 1)
     (records,) = source.read(split)
     decoded = decoder.decode(records.values, columns)
 
@@ -444,10 +444,10 @@ def test_consumer_that_is_used_again_reads_no_record_of_the_span_before(
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, [str(number) for number in range(100)])
     source = source_of(kafka_broker, topic)
-    first = source.first()
-    end = source.newest(first)
-    twenty = source.cap(first, end, 20)
-    sixty = source.cap(first, end, 60)
+    first = source.initial()
+    end = source.latest(first)
+    twenty = source.limit(first, end, 20)
+    sixty = source.limit(first, end, 60)
 
     assert values(source, first, end) == [b"%d" % number for number in range(100)]
     assert values(source, twenty, sixty) == [b"%d" % number for number in range(20, 60)]
@@ -461,9 +461,9 @@ def test_batches_of_large_records_are_bounded_by_bytes(kafka_broker: KafkaBroker
         kafka_broker.produce(topic, small, partition=partition)
         kafka_broker.produce(topic, large, partition=partition)
     source = source_of(kafka_broker, topic, max_batch_mb=1)
-    here, newest, sizes, seen = source.first(), source.newest(source.first()), [], []
+    here, newest, sizes, seen = source.initial(), source.latest(source.initial()), [], []
     while here != newest:
-        end = source.cap(here, newest, 1_000_000)
+        end = source.limit(here, newest, 1_000_000)
         read = values(source, here, end)
         sizes.append(sum(map(len, read)))
         seen += read
@@ -484,9 +484,9 @@ def test_large_records_of_a_topic_with_few_rows_bound_the_batch(kafka_broker: Ka
         kafka_broker.produce(clicks, ["click"] * 20_000, partition=partition)
     kafka_broker.produce(images, ["x" * 100_000] * 100)
     source = source_of(kafka_broker, clicks, images, max_batch_mb=1)
-    start = source.first()
+    start = source.initial()
 
-    end = source.cap(start, source.newest(start), 1_000_000)
+    end = source.limit(start, source.latest(start), 1_000_000)
 
     assert sum(map(len, values(source, start, end))) < 2 << 20
     source.close()
@@ -504,11 +504,11 @@ def test_commit_marker_at_the_end_is_not_sampled_as_an_empty_record(
         producer.produce(topic, "x" * 50_000)
     producer.commit_transaction()
     source = source_of(kafka_broker, topic, max_batch_mb=4)
-    start = source.first()
-    newest = source.newest(start)
+    start = source.initial()
+    newest = source.latest(start)
     assert source.rows_between(start, newest) == 100, "the last offset is a marker"
 
-    end = source.cap(start, newest, 1_000_000)
+    end = source.limit(start, newest, 1_000_000)
 
     assert 80 <= source.rows_between(start, end) <= 87
     source.close()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.kafka import KafkaBroker
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.sources.kafka import KafkaSource
 
 
@@ -30,14 +30,14 @@ def refusal(action: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def wait_for_more(source: KafkaSource, position: Position, rows: int) -> Position:
+def wait_for_more(source: KafkaSource, position: Offset, rows: int) -> Offset:
     """Wait for that many new rows: a broker that has just started takes a moment to list them."""
 
     def has_them() -> bool:
-        return source.rows_between(position, source.newest(position)) >= rows
+        return source.rows_between(position, source.latest(position)) >= rows
 
     wait_until(has_them, f"{rows} rows behind the position")
-    return source.newest(position)
+    return source.latest(position)
 
 
 def test_topic_that_was_deleted_is_named(
@@ -46,8 +46,8 @@ def test_topic_that_was_deleted_is_named(
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, ["a", "b"])
     source = source_of(kafka_broker, topic)
-    start = source.first()
-    end = source.newest(start)
+    start = source.initial()
+    end = source.latest(start)
     kafka_broker.delete_topic(topic)
     wait_until(lambda: topic not in kafka_broker.topics(), "the topic to go")
     monkeypatch.setattr(cluster, "_REQUEST_SECS", 2.0)
@@ -58,14 +58,14 @@ def test_topic_that_was_deleted_is_named(
         "`topics`; if a new topic takes its place, create it and use `icestream run --start-over`."
     )
 
-    assert refusal(lambda: source_of(kafka_broker, topic).newest(end)) == final
+    assert refusal(lambda: source_of(kafka_broker, topic).latest(end)) == final
     # A process that saw the topic does not take a failover for a deletion.
     monkeypatch.setattr(source_module, "_DESCRIBE_SECS", 0.0)
     with pytest.raises(TransientError) as caught:
-        source.newest(end)
+        source.latest(end)
     assert str(caught.value) == f"{place}was there before, and now no broker knows it"
     monkeypatch.setattr(source_module, "_GONE_SECS", 0.0)
-    assert refusal(lambda: source.newest(end)) == final
+    assert refusal(lambda: source.latest(end)) == final
     # A task that was about to read it gives up, and the restart reports the same.
     monkeypatch.setattr(reader, "_SILENCE_SECS", 1.0)
     with pytest.raises(TransientError):
@@ -86,7 +86,7 @@ def test_log_that_was_truncated_below_what_was_read_is_refused(
 
     write("kept", 10)
     source = source_of(broker, topic)
-    before = source.newest(source.first())
+    before = source.latest(source.initial())
     broker.stop()
     shutil.copytree(log, copy)
     broker.start()
@@ -132,7 +132,7 @@ def test_epoch_that_the_broker_does_not_know_is_not_taken_for_a_truncation(
     topic = kafka_broker.new_topic()
     kafka_broker.produce(topic, ["a", "b"])
     source = source_of(kafka_broker, topic)
-    start = source.newest(source.first())
+    start = source.latest(source.initial())
     kafka_broker.produce(topic, ["c"])
     end = wait_for_more(source, start, 1)
     # The answer to it is also that of a log without epochs: end offset -1, epoch -1.

@@ -48,8 +48,8 @@ def test_records_are_read_over_tls_with_a_password(broker: tuple[KafkaBroker, in
     topic = broker[0].new_topic("secure", partitions=2)
     broker[0].produce(topic, ["a", "b", "c"])
     reader = source(broker, topic)
-    start = reader.first()
-    end = reader.newest(start)
+    start = reader.initial()
+    end = reader.latest(start)
     found = [
         value.decode()
         for split in reader.splits(start, end, 2)
@@ -62,7 +62,7 @@ def test_records_are_read_over_tls_with_a_password(broker: tuple[KafkaBroker, in
 def test_wrong_password_is_refused_without_showing_it(broker: tuple[KafkaBroker, int]) -> None:
     topic = broker[0].new_topic("secure")
     with pytest.raises(RefusedError) as caught:
-        source(broker, topic, **{"sasl.password": "hunter2"}).first()
+        source(broker, topic, **{"sasl.password": "hunter2"}).initial()
     assert "hunter2" not in str(caught.value)
     assert "Check `security.protocol`, the `sasl.` and the `ssl.` settings" in str(caught.value)
 
@@ -73,4 +73,4 @@ def test_certificate_that_is_not_trusted_is_refused(
     secure_listener(tmp_path, free_port())
     topic = broker[0].new_topic("secure")
     with pytest.raises(RefusedError):
-        source(broker, topic, **{"ssl.ca.location": str(tmp_path / "ca.pem")}).first()
+        source(broker, topic, **{"ssl.ca.location": str(tmp_path / "ca.pem")}).initial()

@@ -15,7 +15,7 @@ from tests.fixtures.spark import tell_spark
 
 from icestream.catalogs.nessie import NessieCatalog, NessieCatalogOptions
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
-from icestream.contracts.faults import told
+from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError, UnreachableError
 from icestream.sinks.iceberg.java import JavaCatalog, java_errors
 from icestream.sinks.iceberg.multi.fan_out import FanOutSink
@@ -57,7 +57,7 @@ def fault_in_java(catalog: NessieCatalog, spark: SparkSession) -> Exception | No
     tell_spark(spark, catalog)
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).load(("a",), "b")
-    return catalog.explain(told(caught.value), "table a.b")
+    return catalog.explain(exception_text(caught.value), "table a.b")
 
 
 @pytest.fixture

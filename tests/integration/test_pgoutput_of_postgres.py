@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from icestream.contracts.changes import OP, UNSENT, shape_of
+from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, shape_of
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Visibility, Wanted
 from icestream.sources.postgres_cdc.tables import ROW_KEY, Relation, key_of
 from icestream.sources.postgres_cdc.tuples import Messages
@@ -112,7 +112,7 @@ def log(postgres: Postgres) -> Iterator[Log]:
 
 
 def changed(op: str, number: int | None, note: str | None, **more: Any) -> dict[str, Any]:
-    return {"id": number, "note": note, "at": None, OP: op, UNSENT: [], **more}
+    return {"id": number, "note": note, "at": None, OP: op, UNCHANGED_COLUMNS: [], **more}
 
 
 def test_every_kind_of_change_is_read(log: Log) -> None:
@@ -140,7 +140,7 @@ def test_large_value_is_sent_once_and_fetched_for_a_new_key(log: Log) -> None:
     first, second, gone, moved = log.rows()
 
     assert len(first["note"]) == 9600
-    assert second == changed("u", 1, None, **{UNSENT: ["note"]})
+    assert second == changed("u", 1, None, **{UNCHANGED_COLUMNS: ["note"]})
     assert gone == changed("d", 1, None)
     assert moved == {**first, "id": 2, OP: "u"}
     assert log.catalog.fetched == [("2",)]

@@ -108,7 +108,7 @@ def test_server_that_is_not_running(shop: Shop) -> None:
     port = closed_port()
     source = shop.source(port=port)
     where = f"source postgres-cdc 127.0.0.1:{port}/{shop.database}"
-    assert message(UnreachableError, source.first) == (
+    assert message(UnreachableError, source.initial) == (
         f"{where}: nothing listens at 127.0.0.1:{port}\n"
         "  Is the server running? Are `host` and `port` right?"
     )
@@ -116,7 +116,7 @@ def test_server_that_is_not_running(shop: Shop) -> None:
 
 def test_host_that_nobody_knows(shop: Shop) -> None:
     source = shop.source(host="nobody.invalid")
-    assert message(UnreachableError, source.first) == (
+    assert message(UnreachableError, source.initial) == (
         f"source postgres-cdc nobody.invalid:{shop.server.port}/{shop.database}: no machine is "
         "known by the name 'nobody.invalid'\n"
         "  Look at the spelling of `host`, and whether this machine's DNS knows the name."
@@ -133,7 +133,7 @@ def test_user_without_the_right_to_replicate(shop: Shop) -> None:
         f"a role for it (e.g. `GRANT rds_replication TO {role['user']}`)."
     )
     assert message(RefusedError, lambda: checked(shop.source(**role))) == expected
-    assert message(RefusedError, shop.source(**role).first) == expected
+    assert message(RefusedError, shop.source(**role).initial) == expected
 
 
 def test_publication_that_the_user_may_not_make(shop: Shop) -> None:
@@ -147,7 +147,7 @@ def test_publication_that_the_user_may_not_make(shop: Shop) -> None:
         "publish_via_partition_root = true)"
     )
     assert message(RefusedError, lambda: checked(source)) == expected
-    assert message(RefusedError, source.first) == expected
+    assert message(RefusedError, source.initial) == expected
 
 
 def test_publication_that_an_administrator_made_serves_a_user_with_few_rights(shop: Shop) -> None:
@@ -169,7 +169,7 @@ def test_publication_of_others_that_lacks_a_table(shop: Shop) -> None:
         '  Run `ALTER PUBLICATION "others" ADD TABLE public.orders`.'
     )
     assert message(ConnectorError, lambda: checked(source)) == expected
-    assert message(ConnectorError, source.first) == expected
+    assert message(ConnectorError, source.initial) == expected
 
 
 def test_table_that_a_publication_of_others_lacks_is_left_out_aloud(
@@ -205,7 +205,7 @@ def test_publication_of_others_that_tells_the_parts_of_a_table(
         '  Run `ALTER PUBLICATION "others" SET (publish_via_partition_root = true)`.'
     )
     assert message(ConnectorError, lambda: checked(source)) == expected
-    assert message(ConnectorError, source.first) == expected
+    assert message(ConnectorError, source.initial) == expected
 
     shop.run("ALTER PUBLICATION others SET (publish_via_partition_root = true)")
     assert "public.sales" in Mirror(source).follow().tables
@@ -225,7 +225,7 @@ def test_table_in_parts_that_a_publication_of_others_lacks_stops_nothing(shop: S
 
 def test_publication_of_others_that_leaves_deletes_out(shop: Shop) -> None:
     shop.run("CREATE PUBLICATION others FOR TABLE orders WITH (publish = 'insert')")
-    assert message(ConnectorError, shop.source(publication="others").first) == (
+    assert message(ConnectorError, shop.source(publication="others").initial) == (
         f"{shop.where}: publication 'others' does not tell every change\n"
         "  Run `ALTER PUBLICATION \"others\" SET (publish = 'insert, update, delete, truncate')`."
     )
@@ -233,7 +233,7 @@ def test_publication_of_others_that_leaves_deletes_out(shop: Shop) -> None:
 
 def test_table_that_is_not_there(shop: Shop) -> None:
     source = shop.source(tables=["public.nothing", "public.orders"])
-    assert message(ConnectorError, source.first) == (
+    assert message(ConnectorError, source.initial) == (
         f"{shop.where}: the database has no table public.nothing\n"
         "  Look at the spelling, and whether the user may see it (`GRANT USAGE ON SCHEMA ...`, "
         "`GRANT SELECT ON ...`)."
@@ -241,7 +241,7 @@ def test_table_that_is_not_there(shop: Shop) -> None:
 
 
 def test_pattern_that_no_table_matches(shop: Shop) -> None:
-    assert message(ConnectorError, shop.source(tables=["sales.*"]).first) == (
+    assert message(ConnectorError, shop.source(tables=["sales.*"]).initial) == (
         f"{shop.where}: no table of the database is called sales.*\n"
         "  Look at `tables`; a pattern is written as `SCHEMA.NAME`."
     )
@@ -323,7 +323,7 @@ def test_slot_of_another_kind(shop: Shop) -> None:
         f"pg_drop_replication_slot('{shop.database}')` if nobody needs it."
     )
     assert message(ConnectorError, lambda: checked(shop.source())) == expected
-    assert message(ConnectorError, shop.source().first) == expected
+    assert message(ConnectorError, shop.source().initial) == expected
 
 
 def test_publication_that_was_dropped(shop: Shop) -> None:

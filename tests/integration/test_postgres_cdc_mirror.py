@@ -53,8 +53,8 @@ def test_first_batch_of_a_table_is_cut_into_tasks(shop: Shop) -> None:
         "INSERT INTO orders SELECT generate_series(1, 1000)",
     )
     source = shop.source(snapshot_chunk_rows=300)
-    start = source.first()
-    end = source.cap(start, source.newest(start), 900)
+    start = source.initial()
+    end = source.limit(start, source.latest(start), 900)
     splits = source.splits(start, end, 2)
     assert [split.rows for split in splits] == [480, 420]
     assert [[(part.after, part.upto) for part in split.what.ranges] for split in splits] == [
@@ -117,7 +117,7 @@ def test_batch_read_again_after_a_crash_gives_the_same_changes(shop: Shop) -> No
     shop.run("INSERT INTO orders VALUES (3, 'later')")
     again = Mirror(shop.source(), mirror.position)
     again.source.committed(again.position, 0)
-    again.source.newest(again.position)
+    again.source.latest(again.position)
     assert again.read(end) == 3
     again.commit(end)
     again.follow()

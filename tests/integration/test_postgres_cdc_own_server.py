@@ -51,7 +51,7 @@ def test_log_that_does_not_tell_changes(own_shop: Shop) -> None:
         f"'logical'\n{todo}"
     )
     with pytest.raises(AttentionError) as caught:
-        own_shop.source().first()
+        own_shop.source().initial()
     assert str(caught.value) == (
         f"{own_shop.where}: the server's log does not tell changes: `wal_level` is not `logical`"
         f"\n{todo}"
@@ -66,7 +66,7 @@ def test_server_without_a_slot_to_give(own_shop: Shop) -> None:
         "  Drop one that nobody uses (`SELECT slot_name, active FROM pg_replication_slots`), or "
         "raise `max_replication_slots` and restart the server."
     )
-    for act in (own_shop.source().first, lambda: [s.run() for s in own_shop.source().check()]):
+    for act in (own_shop.source().initial, lambda: [s.run() for s in own_shop.source().check()]):
         with pytest.raises(AttentionError) as caught:
             act()
         assert str(caught.value) == expected

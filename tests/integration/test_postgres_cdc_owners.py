@@ -58,7 +58,7 @@ def test_table_of_somebody_else_that_the_file_names_is_refused(shop: Shop) -> No
     source = shop.source(**role, tables=["public.orders", "public.people"])
 
     with pytest.raises(RefusedError) as caught:
-        source.newest(mirror.position)
+        source.latest(mirror.position)
 
     name = shop.database
     assert str(caught.value) == (

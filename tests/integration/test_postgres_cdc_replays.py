@@ -14,7 +14,7 @@ from tests.fixtures.waiting import wait_until
 if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 CONFIRMED = (
     "SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots "
@@ -28,7 +28,7 @@ def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_AT_SLOT_SECS", 0.0)
 
 
-def planned(mirror: Mirror, max_rows: int = 1000) -> Position:
+def planned(mirror: Mirror, max_rows: int = 1000) -> Offset:
     end = mirror.planned(max_rows)
     assert end is not None
     return end
@@ -50,7 +50,7 @@ def test_rows_written_between_a_commit_and_its_replay_are_read(shop: Shop) -> No
     shop.run("INSERT INTO log VALUES (2)")
 
     again = crashed(shop, mirror)
-    again.source.newest(again.position)
+    again.source.latest(again.position)
     again.source.shapes(again.source.splits(again.position, end, 2))
     again.position = end  # the tables hold the batch, so that nothing is read
     shop.run("INSERT INTO log VALUES (3)")
@@ -191,6 +191,6 @@ def test_slot_that_is_read_at_the_moment_moves_on_later(
         assert shop.value(CONFIRMED) == before
     wait_until(lambda: not shop.value(held), "the reader to let go of the slot")
 
-    mirror.source.newest(end)
+    mirror.source.latest(end)
 
     assert shop.value(CONFIRMED) == end["lsn"]

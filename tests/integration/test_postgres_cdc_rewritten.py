@@ -28,8 +28,8 @@ def begin(shop: Shop, key: str) -> tuple[PostgresCdcSource, Sequence[Split]]:
         "INSERT INTO orders SELECT n, n FROM generate_series(1, 100) n",
     )
     source = shop.source()
-    start = source.first()
-    end = source.cap(start, source.newest(start), 1000)
+    start = source.initial()
+    end = source.limit(start, source.latest(start), 1000)
     return source, source.splits(start, end, 1)
 
 
@@ -67,8 +67,8 @@ def test_partitioned_table_with_a_part_written_anew_is_read_in_a_newer_view(shop
         "INSERT INTO lines SELECT generate_series(1, 100)",
     )
     source = shop.source()
-    start = source.first()
-    end = source.cap(start, source.newest(start), 1000)
+    start = source.initial()
+    end = source.limit(start, source.latest(start), 1000)
     splits = source.splits(start, end, 1)
     shop.run("TRUNCATE lines_low", "INSERT INTO lines VALUES (7)")
 

@@ -124,15 +124,15 @@ def test_small_batches_pass_over_the_log_of_another_database(shop: Shop) -> None
 
 def test_small_batches_hold_so_many_rows_wherever_the_slot_stands(shop: Shop) -> None:
     source = shop.source(snapshot="never")
-    start = source.first()
+    start = source.initial()
     for _ in range(10):
         shop.run("INSERT INTO orders SELECT count(*), 'x' FROM orders")
-    newest = source.newest(start)
+    newest = source.latest(start)
     shop.server.new_database()
     newest = {**newest, "lsn": newest["lsn"] + COUNTED_BYTES}
     place, sizes = start, []
     for _ in range(3):  # the slot stays: nothing is committed
-        end = source.cap(place, newest, 4)
+        end = source.limit(place, newest, 4)
         sizes.append(
             sum(
                 block.num_rows
@@ -151,7 +151,7 @@ def test_log_that_follows_a_snapshot_is_estimated(shop: Shop) -> None:
     source.committed(mirror.position, 0)  # as the engine does before the first batch
     mirror.follow()
     shop.server.new_database()
-    newest = source.newest(mirror.position)
+    newest = source.latest(mirror.position)
     assert 0 < source.rows_between(mirror.position, newest) < newest["lsn"]
 
 

@@ -56,6 +56,6 @@ class TestPostgresCdc(SourceSuite):
 def test_rows_of_a_short_log_are_counted(shop: Shop) -> None:
     orders = Orders(shop)
     source = orders.source()
-    start = source.first()
+    start = source.initial()
     orders.add(37)
-    assert source.rows_between(start, source.newest(start)) == 37
+    assert source.rows_between(start, source.latest(start)) == 37

@@ -47,8 +47,8 @@ def test_table_dropped_and_made_anew_is_read_anew(
 def test_empty_table_has_a_shape(shop: Shop) -> None:
     shop.run("CREATE TABLE nothing (id int PRIMARY KEY, at timestamptz)")
     source = shop.source()
-    start = source.first()
-    splits = source.splits(start, source.cap(start, source.newest(start), 10), 2)
+    start = source.initial()
+    splits = source.splits(start, source.limit(start, source.latest(start), 10), 2)
     (columns,) = source.shapes(splits)
     shape = shape_of(columns)
     assert (shape.table, shape.key) == (("public", "nothing"), ("id",))
@@ -238,7 +238,7 @@ def test_table_dropped_before_its_turn_is_left_out(
         shop.run(f"CREATE TABLE {name} (id) AS VALUES (1), (2)")
         shop.run(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
     mirror = Mirror(shop.source())
-    goal = mirror.source.newest(mirror.position)
+    goal = mirror.source.latest(mirror.position)
     mirror.step(2)
     shop.run("DROP TABLE b")
     mirror.follow(2)
@@ -298,7 +298,7 @@ def test_shapes_of_changes_are_known_before_they_are_read(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     shop.run("INSERT INTO orders VALUES (1, 'a')")
     source, start = mirror.source, mirror.position
-    splits = source.splits(start, source.cap(start, source.newest(start), 10), 2)
+    splits = source.splits(start, source.limit(start, source.latest(start), 10), 2)
 
     (known,) = source.shapes(splits)
     (block,) = [block for split in splits for block in source.read(split)]

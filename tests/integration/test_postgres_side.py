@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.postgres import Postgres
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.verify.side import Point
 
 TABLES = """
@@ -60,7 +60,7 @@ class Database:
             }
         )
         source = PostgresCdcSource(self.options)
-        self.begin: Position = source.first()
+        self.begin: Offset = source.initial()
         source.close()
         self.side = PostgresSide(self.options)
 

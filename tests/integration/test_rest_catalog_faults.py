@@ -13,7 +13,7 @@ from tests.fixtures.ports import closed_port
 from tests.fixtures.spark import tell_spark
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
-from icestream.contracts.faults import told
+from icestream.contracts.faults import exception_text
 from icestream.errors import (
     ConnectorError,
     IcestreamError,
@@ -50,8 +50,8 @@ def java_fault(spark: SparkSession, catalog: RestCatalog) -> IcestreamError:
     tell_spark(spark, catalog)
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).load(("db",), "events")
-    error = catalog.explain(told(caught.value), "table t")
-    assert error is not None, told(caught.value)
+    error = catalog.explain(exception_text(caught.value), "table t")
+    assert error is not None, exception_text(caught.value)
     return error
 
 
@@ -159,7 +159,7 @@ def test_both_clients_say_the_same_of_a_fault(
 ) -> None:
     build, kind, what, todo = FAULTS[fault]
     catalog = build(asking_gateway)
-    told = {
+    exception_text = {
         "uri": asking_gateway.uri,
         "address": f"127.0.0.1:{asking_gateway.port}",
         "closed": CLOSED_PORT,
@@ -167,7 +167,7 @@ def test_both_clients_say_the_same_of_a_fault(
 
     for error in (python_fault(catalog), java_fault(spark, catalog)):
         assert type(error) is kind
-        assert (error.what, error.todo) == (what.format_map(told), todo)
+        assert (error.what, error.todo) == (what.format_map(exception_text), todo)
         assert error.__cause__ is None
 
 
@@ -251,7 +251,7 @@ def test_right_that_is_missing_is_named_with_where_to_look(
     with pytest.raises(java_errors()) as caught:
         JavaCatalog(spark, catalog.name).create_namespace(("forbidden",))
 
-    error = catalog.explain(told(caught.value), "table lake.db.events")
+    error = catalog.explain(exception_text(caught.value), "table lake.db.events")
     assert type(error) is RefusedError
     assert str(error) == (
         "table lake.db.events: the catalog denies access: icestream is not authorized for "

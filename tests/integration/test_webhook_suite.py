@@ -86,11 +86,11 @@ class TestWebhook(SourceSuite):
 def test_segments_go_once_they_are_committed_and_not_before(hook: Hook, tmp_path: Path) -> None:
     hook.changes["max_spool_mb"] = 4
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     for number in range(4):
         hook.post([{"id": number, "filling": "x" * 700_000}])
     hook.post([{"id": 4}])
-    end = source.newest(start)
+    end = source.latest(start)
 
     files = sorted(hook.spool.glob("*.events"))
     assert len(files) == 3
@@ -100,24 +100,24 @@ def test_segments_go_once_they_are_committed_and_not_before(hook: Hook, tmp_path
 
     source.committed(end, 2)
     assert sorted(hook.spool.glob("*.events")) == files[2:]
-    assert source.newest(end) == end
-    assert source.first() == {**end, "event": 4}
+    assert source.latest(end) == end
+    assert source.initial() == {**end, "event": 4}
 
 
 def test_repeat_is_known_after_its_segment_is_gone_and_the_process_began_anew(hook: Hook) -> None:
     hook.changes["max_spool_mb"] = 4
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     body = [{"id": 1, "filling": "x" * 900_000}]
     for number in range(3):
         key = {"Idempotency-Key": f"k{number}"}
         assert hook.post(body, **key) == {"taken": 1, "already_had": 0}
-    source.committed(source.newest(start), 3)
-    assert source.first()["event"] == 2
+    source.committed(source.latest(start), 3)
+    assert source.initial()["event"] == 2
     source.close()
 
     anew = hook.source()
-    anew.first()
+    anew.initial()
     for number in range(3):
         key = {"Idempotency-Key": f"k{number}"}
         assert hook.post(body, **key) == {"taken": 0, "already_had": 1}
@@ -126,11 +126,11 @@ def test_repeat_is_known_after_its_segment_is_gone_and_the_process_began_anew(ho
 def test_segments_go_at_a_start_that_finds_them_committed(hook: Hook) -> None:
     hook.changes["max_spool_mb"] = 4
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     for number in range(2):
         hook.post([{"id": number, "filling": "x" * 1_000_000}])
         hook.post([{"id": number, "filling": "x" * 100_000}])
-    end = source.newest(start)
+    end = source.latest(start)
     source.close()
 
     anew = hook.source()
@@ -141,9 +141,9 @@ def test_segments_go_at_a_start_that_finds_them_committed(hook: Hook) -> None:
 
 def test_position_of_another_spool_is_refused(hook: Hook) -> None:
     source = hook.source()
-    current = source.first()
+    current = source.initial()
     with pytest.raises(SourceChangedError) as caught:
-        source.newest({**current, "spool": "old"})
+        source.latest({**current, "spool": "old"})
     assert str(caught.value) == (
         f"source webhook 127.0.0.1:{hook.port}: the spool {hook.spool} is not the one that the "
         f"checkpoint speaks of (id 'old', now {current['spool']!r})\n"
@@ -154,10 +154,10 @@ def test_position_of_another_spool_is_refused(hook: Hook) -> None:
 
 def test_position_past_the_end_of_the_spool_is_refused(hook: Hook) -> None:
     source = hook.source()
-    hook_first = source.first()
+    hook_first = source.initial()
     hook.add(3)
     with pytest.raises(SourceChangedError) as caught:
-        source.newest({**hook_first, "event": 4})
+        source.latest({**hook_first, "event": 4})
     assert str(caught.value) == (
         f"source webhook 127.0.0.1:{hook.port}: event 4 is not in the spool {hook.spool}, which "
         "holds events 0 to 2\n"
@@ -168,16 +168,16 @@ def test_position_past_the_end_of_the_spool_is_refused(hook: Hook) -> None:
 
 def test_range_that_is_gone_is_refused(hook: Hook) -> None:
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     with pytest.raises(SourceChangedError) as caught:
         source.splits(start, {**start, "event": 5}, 1)
     assert caught.value.what == "events 0 to 4 are gone, and none are left"
 
 
 def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> None:
-    hook.source().first()
+    hook.source().initial()
     with pytest.raises(ConnectorError) as caught:
-        hook.source().first()
+        hook.source().initial()
     assert str(caught.value) == (
         f"source webhook 127.0.0.1:{hook.port}: can't listen there: address already in use\n"
         "  Does another program, or another pipeline with this source, listen on it? Check "
@@ -185,7 +185,7 @@ def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> Non
     )
     hook.port = free_port()
     with pytest.raises(ConnectorError, match="is in use by process") as caught:
-        hook.source().first()
+        hook.source().initial()
     assert caught.value.todo == (
         "A webhook source feeds one pipeline: fill several tables with `route_by`, or give each "
         "pipeline a source with a port and a `spool` of its own."
@@ -194,9 +194,9 @@ def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> Non
 
 def test_record_that_rots_while_it_waits_is_named_by_the_task_that_meets_it(hook: Hook) -> None:
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     hook.add(3)
-    (split,) = source.splits(start, source.newest(start), 1)
+    (split,) = source.splits(start, source.latest(start), 1)
     (file,) = hook.spool.glob("*.events")
     content = bytearray(file.read_bytes())
     content[-3] ^= 1
@@ -217,7 +217,7 @@ def test_tasks_are_not_given_secrets(hook: Hook) -> None:
 
 
 def test_check_of_a_running_pipeline_says_that_it_runs(hook: Hook) -> None:
-    hook.source().first()
+    hook.source().initial()
     step = next(step for step in hook.source().check() if step.name == "bind port")
     assert step.run().endswith(", which runs the pipeline, has it")
 
@@ -232,7 +232,7 @@ def test_check_leaves_nothing_behind(hook: Hook, tmp_path: Path) -> None:
 def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path) -> None:
     other = Hook(tmp_path / "other")
     other.port = hook.port
-    other.source().first()
+    other.source().initial()
     steps = {step.name: step for step in hook.source().check()}
     with pytest.raises(ConnectorError, match="can't listen there: address already in use"):
         steps["bind port"].run()
@@ -248,35 +248,35 @@ def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path
 
 def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     hook.add(2)
     endpoint = source._endpoint
     assert endpoint is not None
     endpoint.spool.fault = OSError(5, "Input/output error")
     with pytest.raises(TransientError) as caught:
-        source.newest(start)
+        source.latest(start)
     assert str(caught.value) == (
         f"source webhook 127.0.0.1:{hook.port}: the spool {hook.spool} can't be written: "
         "[Errno 5] Input/output error"
     )
     assert not answers(hook.port)
 
-    assert source.newest(start)["event"] == 2
+    assert source.latest(start)["event"] == 2
     hook.add(1)
-    assert source.newest(start)["event"] == 3
+    assert source.latest(start)["event"] == 3
 
 
 def test_server_that_ended_is_told_once_and_started_anew(hook: Hook) -> None:
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     endpoint = source._endpoint
     assert endpoint is not None
     assert endpoint._thread is not None
     endpoint._server.should_exit = True
     endpoint._thread.join()
     with pytest.raises(TransientError, match="the server has ended"):
-        source.newest(start)
-    hook_end = source.newest(start)
+        source.latest(start)
+    hook_end = source.latest(start)
     assert hook_end == start
     hook.add(1)
 
@@ -286,7 +286,7 @@ def test_writer_that_ended_is_told_once_and_started_anew(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     endpoint = source._endpoint
     assert endpoint is not None
 
@@ -298,9 +298,9 @@ def test_writer_that_ended_is_told_once_and_started_anew(
     sender.start()
     endpoint._commit._thread.join(20)
     with pytest.raises(TransientError, match="the thread that writes the spool has ended"):
-        source.newest(start)
+        source.latest(start)
     sender.join()
-    assert source.newest(start) == start
+    assert source.latest(start) == start
     assert hook.post({"id": 1}) == {"taken": 1, "already_had": 0}
 
 
@@ -317,11 +317,11 @@ def test_segments_stay_while_their_ids_cannot_be_written_down(
 ) -> None:
     hook.changes["max_spool_mb"] = 4
     source = hook.source()
-    start = source.first()
+    start = source.initial()
     for key in ("1", "2"):
         hook.post([{"filling": "x" * 600_000}], **{"Idempotency-Key": key})
     hook.post([{"id": 1}])
-    end = source.newest(start)
+    end = source.latest(start)
     endpoint = source._endpoint
     assert endpoint is not None
 

@@ -21,7 +21,7 @@ from icestream.sources.files.folder import FileEntry, list_paths, look_at
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 WRITERS = 4
 FILES_A_WRITER = 400
@@ -38,7 +38,7 @@ def open_source(folder: Path, kind: type[FilesSource] = EagerFiles) -> FilesSour
     return source
 
 
-def read(source: FilesSource, start: Position, end: Position) -> list[str]:
+def read(source: FilesSource, start: Offset, end: Offset) -> list[str]:
     return [row[0].decode() for row in rows_of(source, start, end)]  # type: ignore[index]
 
 
@@ -53,9 +53,9 @@ class FilesModel(RuleBasedStateMachine):
         self.listed: set[str] = set()
         self.clock = 0
         self.rows: list[str] = []
-        self.batches: list[tuple[Position, Position, list[str]]] = []
+        self.batches: list[tuple[Offset, Offset, list[str]]] = []
         self.source = open_source(self.folder)
-        self.here = self.source.first()
+        self.here = self.source.initial()
 
     @rule(count=st.integers(1, 4), lines=st.integers(1, 3), jump=st.integers(-1000, 1000))
     def create(self, count: int, lines: int, jump: int) -> None:
@@ -107,8 +107,8 @@ class FilesModel(RuleBasedStateMachine):
             patch("icestream.sources.files.folder.list_paths", self._listing(misses=misses)),
             patch("icestream.sources.files.folder.look_at", self._look),
         ):
-            newest = self.source.newest(self.here)
-        end = self.source.cap(self.here, newest, max_rows)
+            newest = self.source.latest(self.here)
+        end = self.source.limit(self.here, newest, max_rows)
         if end == self.here:
             return
         rows = read(self.source, self.here, end)
@@ -158,14 +158,14 @@ def test_files_moved_in_while_the_folder_is_listed_are_read_once(tmp_path: Path)
         for number in range(WRITERS)
     ]
     source = open_source(tmp_path, RacingFiles)
-    here = source.first()
+    here = source.initial()
     found: Counter[str] = Counter()
     for writer in writers:
         writer.start()
     deadline = time.monotonic() + 120
     while sum(found.values()) < WRITERS * FILES_A_WRITER:
         assert time.monotonic() < deadline, f"seed {seed}: {sum(found.values())} rows"
-        end = source.cap(here, source.newest(here), rng.randint(1, 200))
+        end = source.limit(here, source.latest(here), rng.randint(1, 200))
         rows = read(source, here, end)
         if rng.random() < 0.1:
             source = open_source(tmp_path, RacingFiles)
@@ -174,7 +174,7 @@ def test_files_moved_in_while_the_folder_is_listed_are_read_once(tmp_path: Path)
         here = end
     for writer in writers:
         writer.join()
-    assert source.newest(here) == here
+    assert source.latest(here) == here
     assert set(found.values()) == {1}, f"seed {seed}"
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.any_values import any_examples, is_same, json_texts, parsed
-from tests.unit.decode.debezium_events import decode, envelope, member, with_schema
+from tests.unit.formats.debezium_events import decode, envelope, member, with_schema
 
 from icestream.formats.avro import AvroDecoder
 from icestream.formats.ddl import parse_ddl

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.any_values import any_examples, json_texts, texts
 from tests.fixtures.table_folder import TableFolder
-from tests.unit.decode.debezium_events import decode, envelope, member, with_schema
+from tests.unit.formats.debezium_events import decode, envelope, member, with_schema
 
 from icestream.formats.avro import AvroDecoder
 from icestream.formats.blocks import BadValueError

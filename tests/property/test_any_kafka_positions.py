@@ -23,7 +23,7 @@ def at(*offsets: int) -> dict[str, Any]:
 def test_capped_steps_reach_the_end_and_never_pass_it(ends: list[int], max_rows: int) -> None:
     here, end = at(*([0] * len(ends))), at(*ends)
     while here != end:
-        there = ranges.cap(here, end, max_rows)
+        there = ranges.limit(here, end, max_rows)
         moved = sum(span.rows for span in ranges.spans(here, there))
         assert 0 < moved <= max_rows
         assert all(span.rows >= 0 for span in ranges.spans(there, end))

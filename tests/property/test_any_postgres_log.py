@@ -22,7 +22,7 @@ from tests.fixtures.pgoutput_log import (
     update,
 )
 
-from icestream.contracts.changes import OP, UNSENT, shape_of
+from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, shape_of
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
 from icestream.sources.postgres_cdc.tables import Column
 from icestream.sources.postgres_cdc.tuples import Messages
@@ -92,9 +92,9 @@ def rows_told_by(change: Change, identity: str) -> Iterator[dict[str, Any]]:
     is_told = change.kind == "move" or (identity == "f" and change.kind == "update")
     is_moved = is_told and change.id != change.old_id
     if change.kind == "delete" or is_moved:
-        yield {**nothing, "id": change.old_id, OP: "d", UNSENT: []}
+        yield {**nothing, "id": change.old_id, OP: "d", UNCHANGED_COLUMNS: []}
     if change.kind == "truncate":
-        yield {**nothing, OP: "t", UNSENT: []}
+        yield {**nothing, OP: "t", UNCHANGED_COLUMNS: []}
     if change.kind not in ("insert", "update", "move"):
         return
     filling = None
@@ -109,7 +109,7 @@ def rows_told_by(change: Change, identity: str) -> Iterator[dict[str, Any]]:
         for name, value in rest.items()
     }
     op = "i" if change.kind == "insert" else "u"
-    yield {"id": change.id, **values, OP: op, UNSENT: unsent if is_kept else []}
+    yield {"id": change.id, **values, OP: op, UNCHANGED_COLUMNS: unsent if is_kept else []}
 
 
 class Fetching(TableNumbers):

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.mirrored_tables import MirroredTable
-from tests.unit.decode.debezium_events import decode, envelope
+from tests.unit.formats.debezium_events import decode, envelope
 
 from icestream.contracts.changes import OP, TOMBSTONE, shape_of
 from icestream.formats.debezium.json import DebeziumJsonDecoder

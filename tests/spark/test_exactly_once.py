@@ -93,7 +93,7 @@ def test_crash_between_write_and_commit_writes_the_batch_once(
         if point == "before-commit":
             raise PowerCutError
 
-    monkeypatch.setattr(batch_module, "reach", cut)
+    monkeypatch.setattr(batch_module, "crash_point", cut)
     with pytest.raises(PowerCutError):
         lake.run(lake.plan(source))
     monkeypatch.undo()

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.power_cut import power_cut_before_rows
 
 from icestream.contracts import registry
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.errors import BadRecordError, SchemaMismatchError, UnmetExpectationError
 from icestream.formats.json import JsonDecoder
 from icestream.metrics.events import BatchWritten, ExpectationUnmet, RecordsFailed
@@ -89,7 +89,7 @@ def test_what_cannot_be_told_is_no_failure(lake: Lake) -> None:
 
 def test_column_that_was_not_sent_is_not_looked_at(lake: Lake) -> None:
     """The table's value stays, and was looked at when it came."""
-    unsent = pa.field(UNSENT, pa.list_(pa.string()))
+    unsent = pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))
     source = ScriptedSource(schema=pa.schema([*SCHEMA, ("note", pa.string()), unsent]))
     rules = [
         expectation("noted", "NOTE IS NOT NULL", "drop"),
@@ -101,10 +101,10 @@ def test_column_that_was_not_sent_is_not_looked_at(lake: Lake) -> None:
     lake.run(lake.plan(source, **keyed))
     source.append_rows(
         [
-            {"id": 0, "amount": 2, UNSENT: ["note"]},
-            {"id": 1, "amount": 2, UNSENT: []},
-            {"id": 2, "amount": -2, UNSENT: ["note"]},
-            {"id": 3, "amount": 2, "note": None, UNSENT: ["other"]},
+            {"id": 0, "amount": 2, UNCHANGED_COLUMNS: ["note"]},
+            {"id": 1, "amount": 2, UNCHANGED_COLUMNS: []},
+            {"id": 2, "amount": -2, UNCHANGED_COLUMNS: ["note"]},
+            {"id": 3, "amount": 2, "note": None, UNCHANGED_COLUMNS: ["other"]},
         ]
     )
     lake.run(lake.plan(source, **keyed))

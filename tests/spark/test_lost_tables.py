@@ -228,7 +228,7 @@ class Meddler:
                 self.is_done = True
                 meddle()
 
-        monkeypatch.setattr(batch_module, "reach", reach)
+        monkeypatch.setattr(batch_module, "crash_point", reach)
 
 
 @pytest.mark.parametrize(

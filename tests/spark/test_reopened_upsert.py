@@ -65,7 +65,7 @@ def test_sink_that_is_opened_again_asks_for_tombstones_by_a_new_client(
     sink = upserting(lake)
     change(sink, 0, {"id": 1, "op": "d", "no": 5}, {"id": 2, "name": "b", "no": 1})
     newest, asked = loaded(monkeypatch), listed(monkeypatch)
-    sink.let_go(lake.spark)
+    sink.disconnect(lake.spark)
     sink.open(lake.spark, PIPELINE)
     change(sink, 1, {"id": 1, "name": "late", "no": 4}, {"id": 2, "op": "d", "no": 6})
 

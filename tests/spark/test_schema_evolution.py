@@ -221,7 +221,7 @@ def test_crash_between_the_change_and_the_commit_is_replayed(
         if point == "before-commit":
             raise ConnectionResetError("the power is gone")
 
-    monkeypatch.setattr(batch_module, "reach", cut)
+    monkeypatch.setattr(batch_module, "crash_point", cut)
     with pytest.raises(ConnectionResetError):
         lake.run(lake.plan(source, schema_evolution="full"))
     assert "more" in columns(lake), "the table was changed"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.spark import Lake
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.plan.plan import PipelinePlan
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -73,14 +73,14 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def silence(times: int) -> None:
         left = iter(range(times))
-        answer = ScriptedSource.newest
+        answer = ScriptedSource.latest
 
-        def newest(self: ScriptedSource, current: Position) -> Position:
+        def latest(self: ScriptedSource, current: Offset) -> Offset:
             if next(left, None) is not None:
                 raise UnreachableError("nobody answers")
             return answer(self, current)
 
-        monkeypatch.setattr(ScriptedSource, "newest", newest)
+        monkeypatch.setattr(ScriptedSource, "latest", latest)
 
     return silence
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.sink_batches import append
 from tests.spark.test_types import FIRST, NOTHING, SCHEMA, SECOND, by_order
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
@@ -50,12 +50,12 @@ def test_row_of_every_type_is_replaced(lake: Lake, options: dict[str, Any], vers
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_value_of_every_type_is_taken_from_the_table(lake: Lake, version: int) -> None:
-    schema = ALL.append(pa.field(UNSENT, pa.list_(pa.string())))
+    schema = ALL.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string())))
     options = {"commit_mode": "upsert", "key_fields": KEY, "format_version": version}
     append(lake, lake.sink("t", **options), table({**FIRST, **EXTRA}, schema=schema))
     before = rows(lake)
     others = [name for name in ALL.names if name not in (*KEY, "text")]
-    change = {"order id": 1, "text": "new", UNSENT: others}
+    change = {"order id": 1, "text": "new", UNCHANGED_COLUMNS: others}
     append(lake, lake.sink("t", **options), table(change, schema=schema), 1)
     text = ALL.get_field_index("text")
     assert rows(lake) == before.set_column(

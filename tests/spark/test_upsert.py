@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.sink_batches import PIPELINE, mark, written
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.errors import BadRecordError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -206,13 +206,13 @@ def test_table_upgraded_from_format_2_goes_on(lake: Lake) -> None:
 def test_value_inside_a_renamed_field_is_kept(lake: Lake) -> None:
     def schema(inner: str) -> pa.Schema:
         where = pa.field("at", pa.struct([(inner, pa.string())]))
-        return pa.schema([*SCHEMA, where, pa.field(UNSENT, pa.list_(pa.string()))])
+        return pa.schema([*SCHEMA, where, pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))])
 
     sink = upserting(lake)
     change(sink, [{"id": 1, "name": "a", "at": {"zip": "0150"}}], schema=schema("zip"))
     lake.sql("alter table lake.db.events rename column at.zip to postcode")
     again = upserting(lake)
-    partial = {"id": 1, "name": "b", UNSENT: ["at"]}
+    partial = {"id": 1, "name": "b", UNCHANGED_COLUMNS: ["at"]}
     change(again, [partial], epoch=1, schema=schema("postcode"))
     assert table(lake, "name, at.postcode", "name") == [("b", "0150")]
 
@@ -243,19 +243,22 @@ def test_key_that_moves_to_another_partition(lake: Lake, version: int) -> None:
 
 def test_column_that_was_not_sent_keeps_the_value_of_the_table(lake: Lake, version: int) -> None:
     schema = SCHEMA.append(pa.field("blob", pa.string())).append(
-        pa.field(UNSENT, pa.list_(pa.string()))
+        pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))
     )
     sink = upserting(lake, format_version=version)
     change(sink, [{"id": n, "name": "a", "blob": f"big{n}"} for n in range(4)], schema=schema)
     change(
         sink,
-        [{"id": 1, "name": "b", UNSENT: ["blob"]}, {"id": 2, "name": "x", "blob": "now"}],
+        [
+            {"id": 1, "name": "b", UNCHANGED_COLUMNS: ["blob"]},
+            {"id": 2, "name": "x", "blob": "now"},
+        ],
         # From another task of the batch; a delete in between; a key that the table lacks.
         [
-            {"id": 2, "name": "c", UNSENT: ["blob"]},
+            {"id": 2, "name": "c", UNCHANGED_COLUMNS: ["blob"]},
             {"id": 3, "op": "d"},
-            {"id": 3, "name": "again", UNSENT: ["blob"]},
-            {"id": 7, "name": "new", UNSENT: ["blob"]},
+            {"id": 3, "name": "again", UNCHANGED_COLUMNS: ["blob"]},
+            {"id": 7, "name": "new", UNCHANGED_COLUMNS: ["blob"]},
         ],
         epoch=1,
         schema=schema,

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.contracts.catalog import Catalog
-from icestream.contracts.faults import CheckStep, reach, told
+from icestream.contracts.faults import CheckStep, exception_text, reach
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
 from icestream.errors import ConnectorError, DependencyError, IcestreamError
@@ -88,7 +88,7 @@ class ServedCatalog(Catalog[OptionsT]):
 
     def explained(self, fault: Exception) -> IcestreamError:
         """Return a fault in our words, or as the server told it where we have none."""
-        said = told(fault)
+        said = exception_text(fault)
         shown = self.hidden(said.splitlines()[0])
         return self.explain(said, self.where) or ConnectorError(
             f"the catalog answered: {shown}",

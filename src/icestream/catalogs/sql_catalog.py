@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.contracts.catalog import Abilities, Catalog
-from icestream.contracts.faults import CheckStep, Fault, first_match, told
+from icestream.contracts.faults import CheckStep, Fault, exception_text, first_match
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
 from icestream.errors import (
@@ -256,7 +256,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
             raise self.store.explain(exc, self._where) from None
         except self._faults_of_store() as exc:
             shown = self.files.hidden(without_secrets(str(exc), self.options))
-            raise self.files.explain(told(exc), self._where) or ConnectorError(
+            raise self.files.explain(exception_text(exc), self._where) or ConnectorError(
                 f"the table's metadata cannot be read ({shown})",
                 where=self._where,
                 todo="Is the file still there? Look at the store, and at its block of the file.",

@@ -5,7 +5,7 @@ sent a row without some of its columns (PostgreSQL leaves out large values that 
 names them, so that the table's values stay.
 
 A source of changes to many tables gives blocks: record batches of one table each, in the order in
-which the changes happened. What a block is of, its `Shape`, is metadata of its Arrow schema.
+which the changes happened. What a block is of, its `ChangeSchema`, is metadata of its Arrow schema.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EMPTY = "t"
 
 # A list of column names: those that the row was sent without. Absent or empty for a whole row.
 # With `missing_fields: keep`, rows of plain streams have it too.
-UNSENT = "__unsent"
+UNCHANGED_COLUMNS = "__unsent"
 
 # What the field of `op_field` says of a row that takes its key away, in any case.
 DELETES = ("d", "delete", "deleted")
@@ -51,14 +51,15 @@ _NULLED = b"icestream.nulled"
 
 
 @dataclass(frozen=True)
-class Shape:
+class ChangeSchema:
     """What a block of changes is a block of.
 
     Attributes:
         table: the source's own names, outermost first: `("public", "orders")`.
         key: the columns that tell rows apart; none for a table that only ever grows.
         is_snapshot: the rows were read as they are, not as changes: no key twice, none deleted,
-            and none of them in the table yet. Such a block has no columns `OP` and `UNSENT`.
+            and none of them in the table yet. Such a block has neither `OP` nor
+            `UNCHANGED_COLUMNS`.
         is_first: what the table held before goes: these are the first rows of a snapshot.
         is_whole: the columns are all that there are, so that one that is missing was dropped. Only
             for a source that gives the changes of a table in one order.
@@ -80,14 +81,14 @@ class Shape:
         return columns.with_metadata(told)
 
 
-def shape_of(columns: pa.Schema) -> Shape:
+def shape_of(columns: pa.Schema) -> ChangeSchema:
     """Return the shape that is written on the columns of a block."""
     told = json.loads((columns.metadata or {})[_SHAPE])
-    return Shape(**{**told, "table": tuple(told["table"]), "key": tuple(told["key"])})
+    return ChangeSchema(**{**told, "table": tuple(told["table"]), "key": tuple(told["key"])})
 
 
-def unsent_names(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) -> pa.Array:
-    """Return the column `UNSENT` of rows, given by column which of them were sent without it."""
+def unchanged_columns(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) -> pa.Array:
+    """Return the column `UNCHANGED_COLUMNS`, from which rows lack which column."""
     import numpy as np
     import pyarrow as pa
 
@@ -136,8 +137,8 @@ class ChangeDecoder(ABC):
     connections.
 
     Attributes:
-        notes_absent: whether a row names, in `UNSENT`, the columns that its record has no field
-            for. Set by the engine where the sink asks for it.
+        notes_absent: whether a row names, in `UNCHANGED_COLUMNS`, the columns that its record
+            has no field for. Set by the engine where the sink asks for it.
     """
 
     notes_absent: bool = False

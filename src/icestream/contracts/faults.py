@@ -32,7 +32,7 @@ class CheckStep:
 DEEPEST = 12
 
 
-def told(fault: BaseException) -> str:
+def exception_text(fault: BaseException) -> str:
     """Return the classes and messages of a fault and its causes, a line each, Java's included."""
     return "\n".join(dict.fromkeys(_lines(fault)))
 

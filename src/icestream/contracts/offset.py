@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from icestream.errors import SupersededError
 
-Position: TypeAlias = dict[str, Any]
+Offset: TypeAlias = dict[str, Any]
 """A place in a source, as a JSON object whose meaning only the source knows.
 
 Two positions of one source are equal if and only if they are the same place.
@@ -18,7 +18,7 @@ Two positions of one source are equal if and only if they are the same place.
 SHORT_LENGTH = 200
 
 
-def short_form(position: Position) -> str:
+def short_form(position: Offset) -> str:
     """Return a position as text of at most 200 characters, for people.
 
     One that is cut ends in a digest of the whole, so that two of them still differ.
@@ -54,8 +54,8 @@ class BatchMark:
     query_id: str
     epoch: int
     source: str
-    start: Position
-    end: Position
+    start: Offset
+    end: Offset
     rows: int = 0
     instance: str = ""
     load: str = ""

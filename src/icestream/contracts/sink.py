@@ -266,7 +266,7 @@ class Sink(ABC, Generic[OptionsT]):
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove files of a batch that is written anew or not at all, and was never committed."""
 
-    def let_go(self, spark: SparkSession) -> None:
+    def disconnect(self, spark: SparkSession) -> None:
         """Let go of connections after a fault; the next `open` makes new ones."""
 
     def explain(self, fault: BaseException) -> IcestreamError | None:  # noqa: ARG002

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder, Records
     from icestream.contracts.faults import CheckStep
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 @dataclass(frozen=True)
@@ -80,29 +80,29 @@ class Source(ABC, Generic[OptionsT]):
         """
 
     @abstractmethod
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         """Return where a pipeline without a checkpoint begins. Asked once, then remembered."""
 
     @abstractmethod
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         """Return the end of what can be read now; `current` itself when nothing is new.
 
         Called several times a second, so it should be cheap.
         """
 
     @abstractmethod
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         """Return how many rows lie between two positions; an estimate where it can't be known.
 
         Zero if and only if the positions are equal.
         """
 
     @abstractmethod
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         """Return a position past `start`, at most `end`, about `max_rows` rows away."""
 
     @abstractmethod
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         """Cut a range into parts of similar size for `slots` tasks at a time."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class Source(ABC, Generic[OptionsT]):
         say `changes`.
         """
 
-    def refuse_changed(self, start: Position, end: Position) -> None:
+    def refuse_changed(self, start: Offset, end: Offset) -> None:
         """Refuse a range whose positions no longer mean the records that they meant.
 
         Called on the driver before each batch is read, and again when the tasks have read all of
@@ -141,7 +141,7 @@ class Source(ABC, Generic[OptionsT]):
         """
         return ()
 
-    def loaded_tables(self, position: Position) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
+    def loaded_tables(self, position: Offset) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
         """Return the tables of which rows were read before `position`, for a source of changes.
 
         Each of them has a table in the sink. None where a position does not tell, or where the
@@ -156,7 +156,7 @@ class Source(ABC, Generic[OptionsT]):
         """
         raise NotImplementedError
 
-    def committed(self, position: Position, rows: int) -> None:
+    def committed(self, position: Offset, rows: int) -> None:
         """Take note that everything before `position` is in the table, and may be let go of.
 
         Called on the driver, from any thread, after each batch and once at the start.
@@ -199,7 +199,7 @@ class Source(ABC, Generic[OptionsT]):
         """Tell, by the options alone, whether there is a last row that ever comes."""
         return False
 
-    def ends(self, position: Position) -> bool:  # noqa: ARG002 - the question needs its object
+    def ends(self, position: Offset) -> bool:  # noqa: ARG002 - the question needs its object
         """Tell whether nothing can ever come after `position` (a source with an end)."""
         return False
 

@@ -20,7 +20,7 @@ _reached: Counter[str] = Counter()
 _one_at_a_time = threading.Lock()  # tables are committed side by side
 
 
-def reach(point: str) -> None:
+def crash_point(point: str) -> None:
     """End the process with SIGKILL if this is the place and the time that was asked for."""
     wanted = os.environ.get(VARIABLE)
     if not wanted:

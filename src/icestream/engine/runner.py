@@ -11,7 +11,7 @@ from icestream.contracts.offset import BatchMark, overtaken
 from icestream.engine.batch.admission import Admission
 from icestream.engine.batch.batch import batch_events, write_once
 from icestream.engine.batch.columns import Columns
-from icestream.engine.crash_points import reach
+from icestream.engine.crash_points import crash_point
 from icestream.engine.progress import Progress
 from icestream.engine.recovery.acks import Confirmation
 from icestream.engine.recovery.bounded_load import begin_load, end_load
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.engine.batch.batch import BatchResult
     from icestream.engine.run import RunChoices
     from icestream.metrics.events import Event
@@ -165,9 +165,9 @@ class PipelineRunner:
         self._columns: Columns | None = None
         self._confirmation = Confirmation(plan.source, self.state.checkpoint)
         self._load = ""
-        self._current: Position = {}
-        self._admitted: Position | None = None
-        self._target: Position | None = None
+        self._current: Offset = {}
+        self._admitted: Offset | None = None
+        self._target: Offset | None = None
         self._last: BatchMark | None = None
         self._stream: StreamStart | None = None
 
@@ -220,7 +220,7 @@ class PipelineRunner:
                 self._attempt += 1
                 exc = self._explained(fault)
                 if is_of_others(exc):
-                    self.plan.sink.let_go(self._spark)
+                    self.plan.sink.disconnect(self._spark)
                 is_over = self._attempt > self.plan.restart.max
                 if is_over or not passes(exc, has_worked=self._has_worked):
                     raise exc from exc.__cause__
@@ -260,11 +260,11 @@ class PipelineRunner:
         self.progress.remember_commit(self.plan.sink.last_mark())
         if self._admitted is not None:
             # A replay reads by positions alone: let the source say first if they still hold.
-            self.plan.source.newest(self._current)
+            self.plan.source.latest(self._current)
         self.plan.source.committed(self._current, 0)
         self._columns = Columns(self.plan, self.state)
         if self._choices.once and self._target is None:
-            self._target = self.plan.source.newest(self._current)
+            self._target = self.plan.source.latest(self._current)
         admission = Admission(
             self.plan.source,
             self.plan.batching,
@@ -370,7 +370,7 @@ class PipelineRunner:
         self._current = end
         if self._admitted == end:
             self._admitted = None
-        reach("after-batch")
+        crash_point("after-batch")
         self._wake.set()
 
     def _note(self, mark: BatchMark, result: BatchResult | None) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 LOCK_TRIES = 10
@@ -71,14 +71,14 @@ class PipelineState:
         if {entry.name for entry in self.root.iterdir()} <= OWN_NAMES:
             _close_to_others(self.root)
 
-    def start(self) -> Position | None:
+    def start(self) -> Offset | None:
         """Return where the pipeline began, if it ever did."""
         return self._read(self.start_file.name)
 
-    def remember_start(self, position: Position) -> None:
+    def remember_start(self, position: Offset) -> None:
         self._write(self.start_file.name, position)
 
-    def publish(self, position: Position) -> None:
+    def publish(self, position: Offset) -> None:
         """Tell Spark where the next batch ends."""
         self._write(self.next_file.name, position)
 
@@ -97,7 +97,7 @@ class PipelineState:
     def accept(self, mark: str | None) -> None:
         self._write("accepted.json", {"mark": mark})
 
-    def letters_end(self) -> Position | None:
+    def letters_end(self) -> Offset | None:
         """Return where the first batch ends if its letters were there before it."""
         return (self._read("letters.json") or {}).get("end")
 
@@ -105,7 +105,7 @@ class PipelineState:
         """Return the mark of letters that a person chose to start over next to, if one did."""
         return (self._read("letters.json") or {}).get("ignored")
 
-    def remember_letters(self, end: Position | None, ignored: str | None) -> None:
+    def remember_letters(self, end: Offset | None, ignored: str | None) -> None:
         self._write("letters.json", {"end": end, "ignored": ignored})
 
     def load(self) -> dict[str, Any] | None:

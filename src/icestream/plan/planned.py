@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from icestream.config.model import Config, Part
     from icestream.config.yaml import Path
     from icestream.contracts.decoder import Records
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.contracts.source import Split
 
 
@@ -127,19 +127,19 @@ class UnbuiltSource(Source[Options]):
     def identity(self) -> str:
         return self.kind
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         _refuse(self.kind)
 
-    def newest(self, current: Position) -> Position:  # noqa: ARG002 - the contract's
+    def latest(self, current: Offset) -> Offset:  # noqa: ARG002 - the contract's
         _refuse(self.kind)
 
-    def rows_between(self, start: Position, end: Position) -> int:  # noqa: ARG002 - the contract's
+    def rows_between(self, start: Offset, end: Offset) -> int:  # noqa: ARG002 - the contract's
         _refuse(self.kind)
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:  # noqa: ARG002 - the contract's
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:  # noqa: ARG002 - the contract's
         _refuse(self.kind)
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:  # noqa: ARG002 - the contract's
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:  # noqa: ARG002 - the contract's
         _refuse(self.kind)
 
     def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:  # noqa: ARG002 - the contract's

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def reserved_problem(name: str) -> str | None:
     """Say why a table can have no column of this name at its top; None if it can."""
     if name.lower() in RESERVED:
         return f"column {name!r} has the name of a metadata column of Iceberg"
-    if name == UNSENT or name.startswith(OWN_PREFIX):
+    if name == UNCHANGED_COLUMNS or name.startswith(OWN_PREFIX):
         return f"column {name!r} has a name that icestream uses for columns of its own"
     return None
 

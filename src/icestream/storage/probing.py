@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from icestream.contracts.faults import CheckStep, told
+from icestream.contracts.faults import CheckStep, exception_text
 from icestream.errors import ConnectorError, DependencyError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def probe(
             except ModuleNotFoundError as exc:
                 raise _missing(exc, storage, where) from exc
             except storage.faults() as exc:
-                said = told(exc)
+                said = exception_text(exc)
                 # Whatever was raised here is the store's: its address says so.
                 known = storage.explain(f"{said}\n{warehouse}", where)
                 raise known or _unknown(said, storage, where) from None

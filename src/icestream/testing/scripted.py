@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import Field
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
+from icestream.contracts.changes import COLUMN_ID, OP, UNCHANGED_COLUMNS, ChangeSchema, shape_of
 from icestream.contracts.decoder import Records
 from icestream.contracts.options import Options
 from icestream.contracts.source import Source, SourceTraits, Split
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from icestream.contracts.decoder import Decoder
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 class ScriptedOptions(Options):
@@ -68,19 +68,19 @@ class ScriptedSource(Source[ScriptedOptions]):
     def identity(self) -> str:
         return f"scripted {self.options.name}"
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         return {"row": 0}
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         return {"row": max(current["row"], len(self._script))}
 
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         return int(end["row"] - start["row"])
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         return {"row": min(end["row"], start["row"] + max(max_rows, 1))}
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         begin, rows = start["row"], self.rows_between(start, end)
         edges = [begin + rows * part // slots for part in range(slots + 1)]
         return [
@@ -106,7 +106,7 @@ class ScriptedSource(Source[ScriptedOptions]):
     def has_end(self) -> bool:
         return self._has_end
 
-    def ends(self, position: Position) -> bool:
+    def ends(self, position: Offset) -> bool:
         return self._has_end and position["row"] >= len(self._script)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def changes(
         ids: the source's ids of the columns, in their order.
         shape: further attributes of the shape.
     """
-    told = Shape(tuple(table.split(".")), tuple(key), **shape)
+    told = ChangeSchema(tuple(table.split(".")), tuple(key), **shape)
     fields = [pa.field(name, kind) for name, kind in columns.items()]
     if ids:
         fields = [
@@ -142,8 +142,10 @@ def changes(
         ]
     given = [dict(row) for row in rows]
     if not told.is_snapshot:
-        fields += [pa.field(OP, pa.string()), pa.field(UNSENT, pa.list_(pa.string()))]
-        given = [{OP: row.get("op", "i"), UNSENT: row.get("unsent"), **row} for row in given]
+        fields += [pa.field(OP, pa.string()), pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))]
+        given = [
+            {OP: row.get("op", "i"), UNCHANGED_COLUMNS: row.get("unsent"), **row} for row in given
+        ]
     return pa.RecordBatch.from_pylist(given, schema=told.on(pa.schema(fields)))
 
 
@@ -156,24 +158,24 @@ class ScriptedChanges(Source[ScriptedOptions]):
     def __init__(self, *batches: Sequence[pa.RecordBatch]) -> None:
         super().__init__(ScriptedOptions())
         self.script: list[Sequence[pa.RecordBatch]] = list(batches)
-        self.told: list[tuple[Position, int]] = []
+        self.told: list[tuple[Offset, int]] = []
 
     def identity(self) -> str:
         return "scripted changes"
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         return {"batch": 0}
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         return {"batch": max(current["batch"], len(self.script))}
 
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         return int(end["batch"] - start["batch"])
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:  # noqa: ARG002
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:  # noqa: ARG002
         return {"batch": min(end["batch"], start["batch"] + 1)}
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:  # noqa: ARG002
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:  # noqa: ARG002
         blocks = [block for batch in self.script[start["batch"] : end["batch"]] for block in batch]
         return [Split(blocks, sum(block.num_rows for block in blocks))]
 
@@ -185,7 +187,7 @@ class ScriptedChanges(Source[ScriptedOptions]):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         yield from split.what
 
-    def committed(self, position: Position, rows: int) -> None:
+    def committed(self, position: Offset, rows: int) -> None:
         self.told.append((position, rows))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from icestream.contracts.decoder import Records
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.contracts.source import Source
 
 Test = TypeVar("Test", bound="Callable[..., None]")
@@ -75,15 +75,15 @@ class SourceSuite:
             if test.fact in cls.not_held:
                 setattr(cls, name, _expected_to_fail(test, cls.not_held[test.fact]))
 
-    @fact("newest")
+    @fact("latest")
     def test_rows_added_after_the_first_position_are_read(self, system: System) -> None:
         source = system.source()
-        start = source.first()
-        assert source.newest(start) == start, "an empty system has nothing new"
+        start = source.initial()
+        assert source.latest(start) == start, "an empty system has nothing new"
 
         system.add(25)
 
-        end = source.newest(start)
+        end = source.latest(start)
         assert end != start
         assert len(rows_of(source, start, end)) == 25
         assert not source.ends(start)
@@ -92,12 +92,12 @@ class SourceSuite:
     def test_positions_are_equal_exactly_if_nothing_is_new(self, system: System) -> None:
         source, start, end = _filled(system, 10)
 
-        assert source.newest(end) == end
+        assert source.latest(end) == end
         assert source.rows_between(end, end) == 0
         assert rows_of(source, end, end) == []
 
         system.add(1)
-        later = source.newest(end)
+        later = source.latest(end)
         assert later != end
         assert source.rows_between(end, later) > 0
         assert source.rows_between(start, later) > 0
@@ -108,7 +108,7 @@ class SourceSuite:
         source, start, end = _filled(system, 37)
 
         assert source.rows_between(start, end) == 37
-        assert source.rows_between(start, source.cap(start, end, 10)) == 10
+        assert source.rows_between(start, source.limit(start, end, 10)) == 10
 
     @fact("replayable")
     def test_range_read_twice_gives_the_same_rows(self, system: System) -> None:
@@ -131,16 +131,16 @@ class SourceSuite:
 
         anew = system.source()
         assert anew.identity() == source.identity()
-        after = rows_of(anew, end, anew.newest(end))
+        after = rows_of(anew, end, anew.latest(end))
         assert len(after) == 8
-        assert _counted(before + after) == _counted(rows_of(anew, start, anew.newest(start)))
+        assert _counted(before + after) == _counted(rows_of(anew, start, anew.latest(start)))
 
     @fact("capped")
     def test_capped_steps_cover_every_row_once(self, system: System) -> None:
         source, start, _ = _filled(system, 20)
         for _ in range(3):
             system.add(10)
-        end = source.newest(start)
+        end = source.latest(start)
 
         steps = _steps(source, start, end, max_rows=7)
 
@@ -153,14 +153,14 @@ class SourceSuite:
     def test_cap_beyond_the_end_is_the_end(self, system: System) -> None:
         source, start, end = _filled(system, 10)
 
-        assert source.cap(start, end, 1_000_000) == end
+        assert source.limit(start, end, 1_000_000) == end
 
     @fact("ordered")
     def test_rows_come_in_the_same_order_in_steps_as_at_once(self, system: System) -> None:
         source, start, _ = _filled(system, 20)
         for _ in range(3):
             system.add(10)
-        end = source.newest(start)
+        end = source.latest(start)
 
         steps = _pairs(start, _steps(source, start, end, max_rows=7))
 
@@ -173,7 +173,7 @@ class SourceSuite:
         source, start, _ = _filled(system, 15)
         for _ in range(3):
             system.add(15)
-        end = source.newest(start)
+        end = source.latest(start)
 
         splits = source.splits(start, end, slots)
 
@@ -224,7 +224,7 @@ class SourceSuite:
             assert isinstance(step.run(), str), step.name
 
 
-def rows_of(source: Source[Any], start: Position, end: Position, slots: int = 1) -> list[object]:
+def rows_of(source: Source[Any], start: Offset, end: Offset, slots: int = 1) -> list[object]:
     """Return every row between two positions, in a form that can be compared."""
     return [row for split in source.splits(start, end, slots) for row in _read(source, split)]
 
@@ -245,18 +245,18 @@ def _counted(rows: list[object]) -> Counter[str]:
     return Counter(repr(row) for row in rows)
 
 
-def _filled(system: System, rows: int) -> tuple[Source[Any], Position, Position]:
+def _filled(system: System, rows: int) -> tuple[Source[Any], Offset, Offset]:
     source = system.source()
-    start = source.first()
+    start = source.initial()
     system.add(rows)
-    return source, start, source.newest(start)
+    return source, start, source.latest(start)
 
 
-def _steps(source: Source[Any], start: Position, end: Position, max_rows: int) -> list[Position]:
-    steps: list[Position] = []
+def _steps(source: Source[Any], start: Offset, end: Offset, max_rows: int) -> list[Offset]:
+    steps: list[Offset] = []
     here = start
     while here != end:
-        there = source.cap(here, end, max_rows)
+        there = source.limit(here, end, max_rows)
         assert there != here, "cap does not move on"
         assert source.rows_between(here, there) > 0
         steps.append(there)
@@ -265,7 +265,7 @@ def _steps(source: Source[Any], start: Position, end: Position, max_rows: int) -
     return steps
 
 
-def _pairs(start: Position, steps: list[Position]) -> list[tuple[Position, Position]]:
+def _pairs(start: Offset, steps: list[Offset]) -> list[tuple[Offset, Offset]]:
     return list(zip([start, *steps[:-1]], steps, strict=True))
 
 

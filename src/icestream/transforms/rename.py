@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, field_validator
 
 from icestream.contracts.catalog import quote_for_spark
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.contracts.options import ShorthandOptions
 from icestream.contracts.transform import Transform, require_columns
 from icestream.errors import SchemaMismatchError
@@ -70,10 +70,10 @@ class RenameTransform(Transform[RenameOptions]):
                 )
         columns = [(name, new.get(name.lower(), name)) for name in rows.columns]
         renamed = rows.select(*(F.col(quote_for_spark(old)).alias(name) for old, name in columns))
-        if UNSENT not in rows.columns:
+        if UNCHANGED_COLUMNS not in rows.columns:
             return renamed
         names = F.create_map(
             *(F.lit(text) for pair in self.options.columns.items() for text in pair)
         )
-        unsent = F.transform(UNSENT, lambda name: F.coalesce(names[name], name))
-        return renamed.withColumn(UNSENT, unsent)
+        unsent = F.transform(UNCHANGED_COLUMNS, lambda name: F.coalesce(names[name], name))
+        return renamed.withColumn(UNCHANGED_COLUMNS, unsent)

@@ -33,7 +33,7 @@ from icestream.verify.side import Changes, Point, Reader, Side, SideTable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
     from icestream.sources.postgres_cdc.server import Session
     from icestream.sources.postgres_cdc.tables import Relation, Table
@@ -66,10 +66,10 @@ class PostgresSide(Side):
         self._tables = {table.names: table for table in driver.published(driver.found())}
         return sorted(self._tables)
 
-    def is_whole(self, table: TableNames, mark: Position) -> bool:
+    def is_whole(self, table: TableNames, mark: Offset) -> bool:
         return self._tables[table].label not in Place.from_json(mark).pending
 
-    def point(self, marks: Mapping[TableNames, Position]) -> Point:
+    def point(self, marks: Mapping[TableNames, Offset]) -> Point:
         self._close_snapshot()
         driver = self._driver
         self._snapshot = Snapshot(driver.server.connect())
@@ -90,9 +90,7 @@ class PostgresSide(Side):
         caveat = "" if followed else NOT_FOLLOWED
         return SideTable(table.names, columns.remove_metadata(), relation.block_key, own, caveat)
 
-    def _changes(
-        self, marks: Mapping[TableNames, Position], upto: int
-    ) -> dict[TableNames, Changes]:
+    def _changes(self, marks: Mapping[TableNames, Offset], upto: int) -> dict[TableNames, Changes]:
         """Return what the log says of tables, from the oldest of their marks on."""
         options = self._driver.options
         copy = f"icestream_verify_{uuid.uuid4().hex[:16]}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.offset import BatchMark, Offset
 
 
 TableNames = tuple[str, ...]
@@ -103,11 +103,11 @@ class Side(ABC):
         """
 
     @abstractmethod
-    def is_whole(self, table: TableNames, mark: Position) -> bool:
+    def is_whole(self, table: TableNames, mark: Offset) -> bool:
         """Tell whether a table with this mark has had its first rows in full."""
 
     @abstractmethod
-    def point(self, marks: Mapping[TableNames, Position]) -> Point:
+    def point(self, marks: Mapping[TableNames, Offset]) -> Point:
         """Fix the database as it is now, and tell what changed since the marks.
 
         Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.changes import Shape
+from icestream.contracts.changes import ChangeSchema
 from icestream.contracts.sink import MirroredTables
 from icestream.errors import PlanError
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
@@ -66,7 +66,7 @@ class Mirror:
 
     def identifier(self, table: TableNames) -> tuple[str, ...]:
         """Return namespace and table of what mirrors a table of the database."""
-        return identifier_of(self.sink, Shape(table), self.catalog)
+        return identifier_of(self.sink, ChangeSchema(table), self.catalog)
 
     def name(self, table: TableNames) -> str:
         """Return the full name of what mirrors a table, the catalog's first."""

@@ -98,7 +98,7 @@ def json_source(*values: bytes, kind: type[ScriptedSource] = ScriptedSource) -> 
 
 
 def splits(source: ScriptedSource, slots: int = 2) -> list[Split]:
-    return source.splits(source.first(), source.newest(source.first()), slots)
+    return source.splits(source.initial(), source.latest(source.initial()), slots)
 
 
 def test_schema_of_the_options_wins_and_does_not_grow(state: PipelineState) -> None:

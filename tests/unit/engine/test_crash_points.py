@@ -13,9 +13,9 @@ from icestream.engine.crash_points import POINTS, VARIABLE
 
 PROGRAM = """
 import sys
-from icestream.engine.crash_points import reach
+from icestream.engine.crash_points import crash_point
 for point in sys.argv[1:]:
-    reach(point)
+    crash_point(point)
     print(point, flush=True)
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from tests.unit.decode.debezium_events import encoded, envelope
+from tests.unit.formats.debezium_events import encoded, envelope
 
 from icestream.contracts.decoder import Records
 from icestream.contracts.source import Split

@@ -75,7 +75,7 @@ def reading(
 ) -> Reading:
     source = kind(decoder=JsonDecoder())
     source.append_values(values)
-    splits = source.splits(source.first(), source.newest(source.first()), slots)
+    splits = source.splits(source.initial(), source.latest(source.initial()), slots)
     given = {"evolving": True, "stop_at_bad": False, **settings}
     return Reading(source, source.decoder(), tuple(splits), columns, **given)
 

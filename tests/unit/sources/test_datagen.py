@@ -54,7 +54,7 @@ class TestDatagen(SourceSuite):
 
 def all_rows(source: DatagenSource) -> pa.Table:
     start = {"row": 0, "epoch_ms": EPOCH_MS}
-    splits = source.splits(start, source.newest(start), 2)
+    splits = source.splits(start, source.latest(start), 2)
     return pa.Table.from_batches([block for split in splits for block in source.read(split)])
 
 
@@ -76,26 +76,26 @@ def test_row_depends_on_seed_and_number_alone() -> None:
 
 def test_rows_are_due_by_the_clock() -> None:
     source = StoppedClock(DatagenOptions(rows_per_second=200, rows=1_000))
-    start = source.first()
+    start = source.initial()
 
     source.milliseconds = EPOCH_MS + 1_500
-    assert source.newest(start) == {"row": 300, "epoch_ms": EPOCH_MS}
+    assert source.latest(start) == {"row": 300, "epoch_ms": EPOCH_MS}
 
     source.milliseconds = EPOCH_MS + 60_000
-    assert source.newest(start) == {"row": 1_000, "epoch_ms": EPOCH_MS}
+    assert source.latest(start) == {"row": 1_000, "epoch_ms": EPOCH_MS}
 
 
 def test_clock_set_back_takes_no_rows_away() -> None:
     source = StoppedClock(DatagenOptions())
     current = {"row": 500, "epoch_ms": EPOCH_MS}
 
-    assert source.newest(current) is current
+    assert source.latest(current) is current
 
 
 def test_rows_without_a_rate_are_there_at_once() -> None:
     source = StoppedClock(DatagenOptions(rows=1_000))
 
-    newest = source.newest(source.first())
+    newest = source.latest(source.initial())
 
     assert newest["row"] == 1_000
     assert source.ends(newest)
@@ -152,7 +152,7 @@ def test_blocks_hold_at_most_fifty_thousand_rows() -> None:
     source = DatagenSource(DatagenOptions(rows=120_000))
     start = {"row": 0, "epoch_ms": EPOCH_MS}
 
-    [split] = source.splits(start, source.newest(start), 1)
+    [split] = source.splits(start, source.latest(start), 1)
 
     assert [block.num_rows for block in source.read(split)] == [50_000, 50_000, 20_000]
 

@@ -116,17 +116,17 @@ class TestParquetFiles(SourceSuite):
 
 
 def everything(source: FilesSource) -> list[Any]:
-    start = source.first()
-    return rows_of(source, start, source.newest(start))
+    start = source.initial()
+    return rows_of(source, start, source.latest(start))
 
 
 def decoded(source: FilesSource, columns: pa.Schema) -> list[Decoded]:
     decoder = source.decoder()
     assert decoder is not None
-    start = source.first()
+    start = source.initial()
     blocks: list[Records | pa.RecordBatch] = [
         block
-        for split in source.splits(start, source.newest(start), 1)
+        for split in source.splits(start, source.latest(start), 1)
         for block in source.read(split)
     ]
     return [decoder.in_context(block.context).decode(block.values, columns) for block in blocks]
@@ -181,10 +181,10 @@ def test_batch_holds_at_most_the_files_asked_for(tmp_path: Path) -> None:
     source = quick(tmp_path, max_files_per_batch=2)
     for number in range(5):
         (tmp_path / f"{number}.json").write_text("1\n")
-    start = source.first()
-    end = source.newest(start)
+    start = source.initial()
+    end = source.latest(start)
 
-    capped = source.cap(start, end, 1_000_000)
+    capped = source.limit(start, end, 1_000_000)
 
     assert len(rows_of(source, start, capped)) == 2
     assert len(rows_of(source, capped, end)) == 3
@@ -327,9 +327,9 @@ def test_large_parquet_file_is_shared_among_tasks(tmp_path: Path) -> None:
     table = pa.table({"id": list(range(40_000))})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10_000)
     source = quick(tmp_path, format="parquet")
-    start = source.first()
+    start = source.initial()
 
-    splits = source.splits(start, source.newest(start), 2)
+    splits = source.splits(start, source.latest(start), 2)
 
     assert [split.rows for split in splits] == [20_000, 20_000]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 AVRO = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
 
@@ -49,10 +49,10 @@ def write(path: Path, rows: list[int], kind: str) -> None:
             )
 
 
-def steps(source: FilesSource, start: Position, end: Position, max_rows: int) -> list[list[Any]]:
+def steps(source: FilesSource, start: Offset, end: Offset, max_rows: int) -> list[list[Any]]:
     found = []
     while start != end:
-        there = source.cap(start, end, max_rows)
+        there = source.limit(start, end, max_rows)
         assert there != start
         assert source.rows_between(start, there) > 0
         found.append(rows_of(source, start, there))
@@ -87,8 +87,8 @@ def test_file_cut_anywhere_gives_every_row_once(
         write(folder / f"{number}", list(range(100 * number, 100 * number + count)), kind)
     schema = {"schema": "id bigint"} if kind in {"avro", "parquet"} else {}
     source = QuickFiles(FilesOptions(path=str(folder), format=kind, **schema))
-    start = source.first()
-    end = source.newest(start)
+    start = source.initial()
+    end = source.latest(start)
     whole = rows_of(source, start, end)
 
     monkeypatch.setattr("icestream.sources.files.source.BATCH_BYTES", batch_bytes)
@@ -103,9 +103,9 @@ def test_file_cut_anywhere_gives_every_row_once(
 def test_batch_of_a_large_file_has_no_more_rows_than_asked_for(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "a", list(range(20_000)), kind)
     source = QuickFiles(FilesOptions(path=str(tmp_path), format=kind))
-    start = source.first()
+    start = source.initial()
 
-    found = steps(source, start, source.newest(start), 6_000)
+    found = steps(source, start, source.latest(start), 6_000)
 
     sizes = [len(step) for step in found]
     assert sum(sizes) == 20_000
@@ -117,21 +117,21 @@ def test_rows_of_small_files_are_estimated_by_those_that_were_looked_into(tmp_pa
     for number in range(100):
         (tmp_path / f"{number}.json").write_bytes(b"1\n" * 1_000)
     source = QuickFiles(FilesOptions(path=str(tmp_path)))
-    start = source.first()
-    end = source.newest(start)
+    start = source.initial()
+    end = source.latest(start)
 
     assert source.rows_between(start, end) == 100_000
-    assert len(rows_of(source, start, source.cap(start, end, 10_000))) == 10_000
+    assert len(rows_of(source, start, source.limit(start, end, 10_000))) == 10_000
 
 
 def test_lines_of_a_later_batch_know_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id\n" + b"".join(b"%d\n" % n for n in range(10)))
     source = QuickFiles(FilesOptions(path=str(tmp_path), format="csv"))
     source.keep_state_in(tmp_path / ".state")
-    start = source.first()
-    end = source.newest(start)
+    start = source.initial()
+    end = source.latest(start)
 
-    middle = source.cap(start, end, 3)
+    middle = source.limit(start, end, 3)
 
     assert rows_of(source, start, middle) == [
         (b"0", f"{tmp_path}/a.csv:2"),
@@ -148,9 +148,9 @@ def test_compressed_file_is_a_batch_of_its_own(
         with gzip.open(tmp_path / f"{name}.json.gz", "wb") as file:
             file.write(b"1\n" * 100)
     source = QuickFiles(FilesOptions(path=str(tmp_path)))
-    start = source.first()
+    start = source.initial()
 
-    assert [len(step) for step in steps(source, start, source.newest(start), 10)] == [100, 100]
+    assert [len(step) for step in steps(source, start, source.latest(start), 10)] == [100, 100]
 
 
 class CountingFile(io.BytesIO):

@@ -30,8 +30,8 @@ def quick(folder: Path, **options: Any) -> QuickFiles:
 
 
 def everything(source: FilesSource) -> list[Any]:
-    start = source.first()
-    return rows_of(source, start, source.newest(start))
+    start = source.initial()
+    return rows_of(source, start, source.latest(start))
 
 
 def test_unfinished_and_hidden_files_are_passed_over(tmp_path: Path) -> None:
@@ -39,9 +39,9 @@ def test_unfinished_and_hidden_files_are_passed_over(tmp_path: Path) -> None:
         (tmp_path / name).write_text('{"id": 1}\n')
 
     source = quick(tmp_path)
-    start = source.first()
+    start = source.initial()
 
-    assert source.newest(start) == start
+    assert source.latest(start) == start
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_object_store_is_not_available_yet() -> None:
     source = FilesSource(FilesOptions(path="s3a://bucket/in"))
 
     with pytest.raises(UnavailableError) as caught:
-        source.newest(source.first())
+        source.latest(source.initial())
 
     assert str(caught.value) == (
         "source 'files' cannot read 's3a://bucket/in' yet: "

@@ -17,7 +17,7 @@ from icestream.testing.source_suite import rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 DAY_NS = 86_400 * 10**9
 REMEDY = (
@@ -77,19 +77,19 @@ def put(folder: Path, name: str, text: str = "", *, days_old: int = 0) -> Path:
     return path
 
 
-def values(source: FilesSource, start: Position, end: Position) -> list[str]:
+def values(source: FilesSource, start: Offset, end: Offset) -> list[str]:
     return [row[0].decode() for row in rows_of(source, start, end)]  # type: ignore[index]
 
 
-def await_newest(source: FilesSource, here: Position) -> Position:
+def await_newest(source: FilesSource, here: Offset) -> Offset:
     deadline = time.monotonic() + 120
-    while (later := source.newest(here)) == here:
+    while (later := source.latest(here)) == here:
         assert time.monotonic() < deadline
     return later
 
 
-def read_all(source: FilesSource) -> Position:
-    return source.newest(source.first())
+def read_all(source: FilesSource) -> Offset:
+    return source.latest(source.initial())
 
 
 def test_file_moved_in_long_after_it_was_written_is_read(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_file_moved_in_long_after_it_was_written_is_read(tmp_path: Path) -> None
 
     put(tmp_path, "old", days_old=30)
 
-    assert values(source, here, source.newest(here)) == ["old"]
+    assert values(source, here, source.latest(here)) == ["old"]
 
 
 def test_file_moved_in_late_while_the_pipeline_was_down_is_read(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_file_moved_in_late_while_the_pipeline_was_down_is_read(tmp_path: Path) 
     put(tmp_path, "old", days_old=30)
 
     restarted = quick(tmp_path)
-    assert values(restarted, here, restarted.newest(here)) == ["old"]
+    assert values(restarted, here, restarted.latest(here)) == ["old"]
 
 
 def test_change_of_mode_does_not_make_a_file_new(tmp_path: Path) -> None:
@@ -119,19 +119,19 @@ def test_change_of_mode_does_not_make_a_file_new(tmp_path: Path) -> None:
 
     change_mode(path)
 
-    assert source.newest(here) == here
+    assert source.latest(here) == here
 
 
 def test_change_of_mode_right_after_planning_does_not_make_a_file_new(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
-    start = source.first()
-    end = source.newest(start)
+    start = source.initial()
+    end = source.latest(start)
 
     change_mode(path)
 
     assert values(source, start, end) == ["a"]
-    assert source.newest(end) == end
+    assert source.latest(end) == end
 
 
 def test_change_of_mode_while_the_pipeline_was_down_does_not_make_a_file_new(
@@ -145,15 +145,15 @@ def test_change_of_mode_while_the_pipeline_was_down_does_not_make_a_file_new(
 
     restarted = quick(tmp_path)
 
-    assert values(restarted, here, restarted.newest(here)) == ["c"]
+    assert values(restarted, here, restarted.latest(here)) == ["c"]
 
 
 def test_replayed_batch_reads_the_files_that_it_was_planned_with(tmp_path: Path) -> None:
     """A file that turns up late, with an older time, is read by a later batch."""
     source = quick(tmp_path)
-    start = source.first()
+    start = source.initial()
     paths = [put(tmp_path, name) for name in ("b", "c")]
-    middle = source.newest(start)
+    middle = source.latest(start)
     put(tmp_path, "a", days_old=30)
     for path in paths:
         change_mode(path)
@@ -161,7 +161,7 @@ def test_replayed_batch_reads_the_files_that_it_was_planned_with(tmp_path: Path)
     restarted = quick(tmp_path)
 
     assert values(restarted, start, middle) == ["b", "c"]
-    assert values(restarted, middle, restarted.newest(middle)) == ["a"]
+    assert values(restarted, middle, restarted.latest(middle)) == ["a"]
 
 
 @pytest.mark.parametrize("clock", [-DAY_NS, DAY_NS])
@@ -179,18 +179,18 @@ def test_clock_that_jumps_leaves_no_file_out(
 
     monkeypatch.setattr("icestream.sources.files.folder.look_at", look_at_shifted)
 
-    assert values(source, here, source.newest(here)) == ["b"]
+    assert values(source, here, source.latest(here)) == ["b"]
 
 
 def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
     put(tmp_path, "a")
     source = PatientFiles(FilesOptions(path=str(tmp_path)))
-    start = source.first()
+    start = source.initial()
 
-    here = source.newest(start)
+    here = source.latest(start)
     assert values(source, start, here) == ["a"], "the first call waits for what is there"
     put(tmp_path, "b")
-    assert source.newest(here) == here
+    assert source.latest(here) == here
     assert values(source, here, await_newest(source, here)) == ["b"]
 
 
@@ -199,11 +199,11 @@ def test_file_that_still_grows_is_not_taken(tmp_path: Path) -> None:
     source = PatientFiles(FilesOptions(path=str(tmp_path)))
     here = read_all(source)
     path = put(tmp_path, "b", "1")
-    assert source.newest(here) == here
+    assert source.latest(here) == here
     for text in ("1\n2\n", "1\n2\n3\n"):
         time.sleep(2 * source.settle_secs)  # long enough for a file that does not change
         path.write_text(text)
-        assert source.newest(here) == here
+        assert source.latest(here) == here
 
     assert values(source, here, await_newest(source, here)) == ["1", "2", "3"]
 
@@ -213,11 +213,11 @@ def test_file_is_found_again_after_a_folder_was_not_mounted_for_a_while(tmp_path
     path = put(tmp_path, "a")
     here = read_all(source)
     path.rename(tmp_path / ".a")
-    assert source.newest(here) == here
+    assert source.latest(here) == here
     (tmp_path / ".a").rename(path)
 
-    assert source.newest(here) == here
-    assert quick(tmp_path).newest(here) == here
+    assert source.latest(here) == here
+    assert quick(tmp_path).latest(here) == here
 
 
 @pytest.mark.parametrize("kind", [QuickFiles, PatientFiles])
@@ -228,7 +228,7 @@ def test_name_is_read_again_once_the_old_file_was_seen_to_be_gone(
     put(tmp_path, "a", "old")
     here = read_all(source)
     (tmp_path / "a").unlink()
-    assert source.newest(here) == here
+    assert source.latest(here) == here
     put(tmp_path, "a", "new content")
 
     assert values(source, here, await_newest(source, here)) == ["new content"]
@@ -241,13 +241,13 @@ def test_file_that_vanishes_while_it_is_listed_counts_as_gone(
     put(tmp_path, "a", "old")
     here = read_all(source)
     (tmp_path / "a").unlink()
-    assert source.newest(here) == here
+    assert source.latest(here) == here
     with monkeypatch.context() as patched:
         patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: ["a"])
-        assert source.newest(here) == here
+        assert source.latest(here) == here
     put(tmp_path, "a", "new content")
 
-    assert values(source, here, source.newest(here)) == ["new content"]
+    assert values(source, here, source.latest(here)) == ["new content"]
 
 
 def test_lost_log_is_rebuilt_from_files_that_are_all_there(
@@ -261,7 +261,7 @@ def test_lost_log_is_rebuilt_from_files_that_are_all_there(
 
     restarted = quick(tmp_path)
 
-    assert values(restarted, here, restarted.newest(here)) == ["c"]
+    assert values(restarted, here, restarted.latest(here)) == ["c"]
     assert [record.getMessage() for record in caplog.records] == [
         f"the log of files {tmp_path}/.state/files/{here['log']} was lost, and is rebuilt from "
         "the 2 files that were read"
@@ -277,7 +277,7 @@ def test_lost_log_is_named_if_the_folder_does_not_show_what_was_read(tmp_path: P
     put(tmp_path, "d")
 
     with pytest.raises(SourceChangedError) as caught:
-        quick(tmp_path).newest(here)
+        quick(tmp_path).latest(here)
 
     assert str(caught.value) == (
         f"the log of the files that were read, {tmp_path}/.state/files/{here['log']}, is lost, and "
@@ -292,7 +292,7 @@ def test_offset_of_an_older_version_is_refused(tmp_path: Path) -> None:
     old = {"arrived_ns": 1, "path": "a", "mtime_ns": 1, "files": 1, "checksum": "0f"}
 
     with pytest.raises(SourceChangedError) as caught:
-        quick(tmp_path).newest(old)
+        quick(tmp_path).latest(old)
 
     assert str(caught.value) == (
         "the offset was written by an older version, which told files apart by their times: "
@@ -307,8 +307,8 @@ def test_starting_over_reads_every_file_again_and_removes_the_old_log(tmp_path: 
     source = quick(tmp_path)
     before = read_all(source)
 
-    start = source.first()
-    after = source.newest(start)
+    start = source.initial()
+    after = source.latest(start)
 
     assert values(source, start, after) == ["a"]
     assert len(list((tmp_path / ".state/files").iterdir())) == 2
@@ -324,9 +324,9 @@ def test_files_that_were_read_may_be_removed(tmp_path: Path) -> None:
     path.unlink()
     put(tmp_path, "b")
 
-    assert values(source, here, source.newest(here)) == ["b"]
+    assert values(source, here, source.latest(here)) == ["b"]
     restarted = quick(tmp_path)
-    assert values(restarted, here, restarted.newest(here)) == ["b"]
+    assert values(restarted, here, restarted.latest(here)) == ["b"]
 
 
 def test_file_that_changes_after_it_was_read_stops_the_pipeline(
@@ -336,12 +336,12 @@ def test_file_that_changes_after_it_was_read_stops_the_pipeline(
     source = quick(tmp_path)
     put(tmp_path, "a")
     here = read_all(source)
-    source.newest(here)
+    source.latest(here)
 
     put(tmp_path, "a", "something longer")
 
     with pytest.raises(SourceChangedError) as caught:
-        source.newest(here)
+        source.latest(here)
     assert (
         str(caught.value) == f"file '{tmp_path}/a' changed after it was read{CHANGED_AFTER_REMEDY}"
     )
@@ -350,8 +350,8 @@ def test_file_that_changes_after_it_was_read_stops_the_pipeline(
 def test_file_that_vanishes_between_planning_and_reading_is_named(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
-    start = source.first()
-    splits = source.splits(start, source.newest(start), 1)
+    start = source.initial()
+    splits = source.splits(start, source.latest(start), 1)
 
     path.unlink()
 
@@ -363,8 +363,8 @@ def test_file_that_vanishes_between_planning_and_reading_is_named(tmp_path: Path
 def test_file_that_changes_between_planning_and_reading_is_named(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
-    start = source.first()
-    splits = source.splits(start, source.newest(start), 1)
+    start = source.initial()
+    splits = source.splits(start, source.latest(start), 1)
 
     put(tmp_path, "a", "something longer")
 
@@ -376,8 +376,8 @@ def test_file_that_changes_between_planning_and_reading_is_named(tmp_path: Path)
 def test_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
-    start = source.first()
-    [split] = source.splits(start, source.newest(start), 1)
+    start = source.initial()
+    [split] = source.splits(start, source.latest(start), 1)
     reading = source.read(split)
     next(reading)
 
@@ -393,10 +393,10 @@ def test_file_gone_or_changed_before_its_batch_is_replayed_is_named(
     tmp_path: Path, is_removed: bool
 ) -> None:
     source = quick(tmp_path)
-    start = source.first()
+    start = source.initial()
     put(tmp_path, "a")
     path = put(tmp_path, "b")
-    end = source.newest(start)
+    end = source.latest(start)
     if is_removed:
         path.unlink()
     else:

@@ -20,7 +20,7 @@ from icestream.testing.source_suite import rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 class QuickFiles(FilesSource):
@@ -41,12 +41,12 @@ def put(folder: Path, name: str) -> Path:
     return path
 
 
-def values(source: FilesSource, start: Position, end: Position) -> list[str]:
+def values(source: FilesSource, start: Offset, end: Offset) -> list[str]:
     return [row[0].decode() for row in rows_of(source, start, end)]  # type: ignore[index]
 
 
-def read_all(source: FilesSource) -> Position:
-    return source.newest(source.first())
+def read_all(source: FilesSource) -> Offset:
+    return source.latest(source.initial())
 
 
 def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     put(tmp_path, "a")
     here = read_all(source)
     put(tmp_path, "b")
-    source.newest(here)
+    source.latest(here)
     first, second = sorted((tmp_path / ".state/files" / here["log"]).iterdir())
     todo = (
         "\n  Restore it from a backup, or remove the folder: if the files that were read are "
@@ -64,10 +64,10 @@ def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     kept = first.read_bytes()
     first.unlink()
     with pytest.raises(CorruptStateError) as missing:
-        quick(tmp_path).newest(here)
+        quick(tmp_path).latest(here)
     first.write_bytes(kept[:-20])
     with pytest.raises(CorruptStateError) as broken:
-        quick(tmp_path).newest(here)
+        quick(tmp_path).latest(here)
 
     assert str(missing.value) == (
         f"the log of files {second} can't be read: its files 0 to 0 are missing{todo}"
@@ -87,12 +87,12 @@ def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("file_system")
 def test_second_process_that_appends_to_the_log_is_refused(tmp_path: Path) -> None:
     one, other = quick(tmp_path), quick(tmp_path)
-    here = one.first()
+    here = one.initial()
     put(tmp_path, "a")
-    assert other.newest(here) != here
+    assert other.latest(here) != here
 
     with pytest.raises(SupersededError) as caught:
-        one.newest(here)
+        one.latest(here)
 
     assert str(caught.value) == (
         "another process has written 000000000000.jsonl of the log of files "
@@ -132,7 +132,7 @@ def test_file_of_the_log_that_was_never_written_is_named(tmp_path: Path, name: s
     empty.touch()
 
     with pytest.raises(CorruptStateError) as caught:
-        quick(tmp_path).newest(here)
+        quick(tmp_path).latest(here)
 
     assert str(caught.value) == (
         f"the log of files has an empty file, {empty}: the process that created it has stopped, "
@@ -141,7 +141,7 @@ def test_file_of_the_log_that_was_never_written_is_named(tmp_path: Path, name: s
         "Nothing refers to it yet."
     )
     empty.unlink()
-    assert quick(tmp_path).newest(here) == here
+    assert quick(tmp_path).latest(here) == here
 
 
 def test_unfinished_file_that_a_kill_left_behind_does_no_harm(tmp_path: Path) -> None:
@@ -178,10 +178,10 @@ def test_committed_files_are_folded_and_stay_known(
 ) -> None:
     monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 3)
     source = quick(tmp_path)
-    here = source.first()
+    here = source.initial()
     for number in range(10):
         put(tmp_path, f"{number}")
-        here = source.newest(here)
+        here = source.latest(here)
         source.committed(here, 1)
     log = tmp_path / ".state/files" / here["log"]
     assert len(list(log.iterdir())) <= 5
@@ -189,19 +189,19 @@ def test_committed_files_are_folded_and_stay_known(
     put(tmp_path, "new")
     restarted = quick(tmp_path)
 
-    assert values(restarted, here, restarted.newest(here)) == ["new"]
+    assert values(restarted, here, restarted.latest(here)) == ["new"]
 
 
-def read_and_remove(source: FilesSource, folder: Path, here: Position, count: int) -> Position:
+def read_and_remove(source: FilesSource, folder: Path, here: Offset, count: int) -> Offset:
     for number in range(count):
         path = put(folder, f"{number}")
-        here = source.newest(here)
+        here = source.latest(here)
         source.committed(here, 1)
         path.unlink()
     return here
 
 
-def known_names(folder: Path, here: Position) -> int:
+def known_names(folder: Path, here: Offset) -> int:
     [seen] = (folder / ".state/files" / str(here["log"])).glob("*.seen")
     return seen.stat().st_size // 16
 
@@ -219,10 +219,10 @@ def test_only_files_that_are_gone_are_forgotten_and_only_past_a_limit(
     monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
     source = quick(tmp_path)
     put(tmp_path, "stays")
-    here = read_and_remove(source, tmp_path, source.newest(source.first()), 20)
+    here = read_and_remove(source, tmp_path, source.latest(source.initial()), 20)
 
     assert known_names(tmp_path, here) <= 6
-    assert quick(tmp_path).newest(here) == here
+    assert quick(tmp_path).latest(here) == here
 
 
 @pytest.mark.usefixtures("few_remembered")
@@ -231,15 +231,15 @@ def test_file_that_a_listing_misses_is_not_forgotten(
 ) -> None:
     source = quick(tmp_path)
     put(tmp_path, "missed")
-    here = read_and_remove(source, tmp_path, source.newest(source.first()), 10)
+    here = read_and_remove(source, tmp_path, source.latest(source.initial()), 10)
     with monkeypatch.context() as patched:
         patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: ["new"])
         put(tmp_path, "new")
-        here = source.newest(here)
+        here = source.latest(here)
         source.committed(here, 1)
 
     assert known_names(tmp_path, here) == 12
-    assert source.newest(here) == here
+    assert source.latest(here) == here
 
 
 @pytest.mark.usefixtures("few_remembered")
@@ -248,20 +248,20 @@ def test_file_that_returns_within_the_hour_is_not_forgotten(
 ) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
-    here = read_and_remove(source, tmp_path, source.newest(source.first()), 10)
+    here = read_and_remove(source, tmp_path, source.latest(source.initial()), 10)
     with monkeypatch.context() as patched:
         patched.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
         path.rename(tmp_path / ".a")
         put(tmp_path, "b")
-        here = source.newest(here)  # the hour begins
+        here = source.latest(here)  # the hour begins
     (tmp_path / ".a").rename(path)
-    assert source.newest(here) == here
+    assert source.latest(here) == here
     path.rename(tmp_path / ".a")
     monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
-    assert source.newest(here) == here  # the hour ends, and `a` is gone once more
+    assert source.latest(here) == here  # the hour ends, and `a` is gone once more
     (tmp_path / ".a").rename(path)
 
-    assert source.newest(here) == here
+    assert source.latest(here) == here
 
 
 @pytest.mark.usefixtures("few_remembered")
@@ -270,14 +270,14 @@ def test_empty_listing_makes_nothing_forgotten(
 ) -> None:
     monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
     source = quick(tmp_path)
-    here = source.first()
+    here = source.initial()
     for number in range(10):
         put(tmp_path, f"{number}")
-        here = source.newest(here)
+        here = source.latest(here)
         source.committed(here, 1)
     with monkeypatch.context() as patched:
         patched.setattr("icestream.sources.files.folder.list_paths", lambda *_: [])
         for _ in range(3):
-            source.newest(here)
+            source.latest(here)
 
-    assert source.newest(here) == here
+    assert source.latest(here) == here

@@ -47,9 +47,9 @@ def test_leader_epoch_of_the_start_is_compared_if_it_changed() -> None:
 
 
 def test_capped_offset_has_the_epoch_in_which_it_was_listed() -> None:
-    capped = ranges.cap(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
+    capped = ranges.limit(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
     assert ranges.offsets_of(capped, "epochs") == {("orders", 0): 4, ("orders", 1): 3}
-    unknown = ranges.cap(in_epoch(3, 0), at(90), 10)
+    unknown = ranges.limit(in_epoch(3, 0), at(90), 10)
     assert ranges.offsets_of(unknown, "epochs") == {}, "an older epoch may end before it"
 
 
@@ -166,7 +166,7 @@ def test_broker_that_refuses_is_named() -> None:
         source = KafkaSource(options(brokers=address))
 
         with pytest.raises(UnreachableError) as caught:
-            source.first()
+            source.initial()
 
     assert str(caught.value) == (
         f"source kafka {address}: no broker answers\n"
@@ -179,7 +179,7 @@ def test_unknown_setting_is_named_without_its_value() -> None:
     source = KafkaSource(options(options={"sasl.pasword": "hunter2"}))
 
     with pytest.raises(PlanError) as caught:
-        source.first()
+        source.initial()
 
     assert str(caught.value) == (
         "source kafka a:1: the Kafka client does not take option 'sasl.pasword'\n"
@@ -210,14 +210,14 @@ def test_partition_met_for_the_first_time_begins_at_its_lowest_offset() -> None:
 
 
 def test_capped_position_moves_partitions_by_their_share() -> None:
-    assert ranges.cap(at(0, 100), at(800, 300), 100) == at(80, 120)
+    assert ranges.limit(at(0, 100), at(800, 300), 100) == at(80, 120)
 
 
 def test_capped_position_leaves_out_a_new_partition_that_gets_no_rows() -> None:
     start, end = at(0, None), at(1000, 101, begins={1: 100})
 
-    assert ranges.cap(start, end, 10) == at(10)
-    assert ranges.cap(at(999, None), end, 1) == at(1000)
+    assert ranges.limit(start, end, 10) == at(10)
+    assert ranges.limit(at(999, None), end, 1) == at(1000)
 
 
 def test_long_partition_is_cut_when_there_are_fewer_than_slots() -> None:

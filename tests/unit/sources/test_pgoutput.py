@@ -20,7 +20,14 @@ from tests.fixtures.pgoutput_log import (
     update,
 )
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, nulled_in, shape_of
+from icestream.contracts.changes import (
+    COLUMN_ID,
+    OP,
+    UNCHANGED_COLUMNS,
+    ChangeSchema,
+    nulled_in,
+    shape_of,
+)
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc import pgoutput
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Visibility, Wanted
@@ -50,14 +57,14 @@ def rows_of(*messages: bytes, **told: Any) -> list[dict[str, Any]]:
 
 def changed(op: str, *values: Any, unsent: Sequence[str] = ()) -> dict[str, Any]:
     names = [column.name for column in COLUMNS]
-    return {**dict(zip(names, values, strict=True)), OP: op, UNSENT: list(unsent)}
+    return {**dict(zip(names, values, strict=True)), OP: op, UNCHANGED_COLUMNS: list(unsent)}
 
 
 def test_block_has_typed_columns_that_the_source_names_for_ever() -> None:
     (block,) = blocks_of(TOLD, insert(ORDERS, ["1", "a", None]))
 
-    assert shape_of(block.schema) == Shape(("public", "orders"), ("id",), version=100)
-    assert block.schema.names == ["id", "note", "size", OP, UNSENT]
+    assert shape_of(block.schema) == ChangeSchema(("public", "orders"), ("id",), version=100)
+    assert block.schema.names == ["id", "note", "size", OP, UNCHANGED_COLUMNS]
     assert block.schema.types[:3] == [pa.int64(), pa.string(), pa.int32()]
     assert [field.metadata for field in block.schema][:3] == [
         {COLUMN_ID: b"16400.1"},
@@ -186,14 +193,14 @@ def test_table_that_can_only_grow_has_no_key() -> None:
 
     (block,) = blocks_of(relation(ORDERS, "log", columns), insert(ORDERS, ["a"]))
 
-    assert shape_of(block.schema) == Shape(("public", "log"), version=100)
+    assert shape_of(block.schema) == ChangeSchema(("public", "log"), version=100)
 
 
 def test_table_without_columns_has_rows() -> None:
     (block,) = blocks_of(relation(ORDERS, "bare", [], "f"), insert(ORDERS, []), insert(ORDERS, []))
 
     assert block.num_rows == 2
-    assert block.schema.names == [ROW_KEY, OP, UNSENT]
+    assert block.schema.names == [ROW_KEY, OP, UNCHANGED_COLUMNS]
 
 
 def test_truncate_empties_each_table_it_names_between_the_changes() -> None:

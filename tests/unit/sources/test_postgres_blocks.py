@@ -5,7 +5,7 @@ from hashlib import md5
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of
+from icestream.contracts.changes import COLUMN_ID, OP, UNCHANGED_COLUMNS, ChangeSchema, shape_of
 from icestream.errors import AttentionError
 from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block, typed
 from icestream.sources.postgres_cdc.tables import (
@@ -32,7 +32,7 @@ def test_snapshot_block_has_no_columns_of_changes() -> None:
     block, nulled = snapshot_block(DAYS, TypeCatalog(), texts, first=True)
 
     table = ("public", "days")
-    assert shape_of(block.schema) == Shape(table, ("id",), is_snapshot=True, is_first=True)
+    assert shape_of(block.schema) == ChangeSchema(table, ("id",), is_snapshot=True, is_first=True)
     assert block.schema.names == ["id", "day"]
     assert block.schema.field("day").metadata == {COLUMN_ID: b"16400.4"}
     assert block.column("id").to_pylist() == [1, 2]
@@ -143,7 +143,7 @@ def test_columns_of_a_snapshot_are_those_of_its_blocks() -> None:
 def test_changes_have_what_a_snapshot_has_and_two_columns_more() -> None:
     names = block_columns(KEYLESS, TypeCatalog()).names
 
-    assert names == ["id", "day", ROW_KEY, OP, UNSENT]
+    assert names == ["id", "day", ROW_KEY, OP, UNCHANGED_COLUMNS]
     assert block_columns(KEYLESS, TypeCatalog(), snapshot=True).names == names[:3]
 
 

@@ -14,7 +14,7 @@ from icestream.testing.source_suite import SourceSuite, System
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -51,8 +51,8 @@ class Script:
 class ForgetfulSource(ScriptedSource):
     """Leaves out a row whenever it caps a range."""
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
-        return super().cap({"row": start["row"] + 1}, end, max_rows)
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
+        return super().limit({"row": start["row"] + 1}, end, max_rows)
 
 
 class TestScriptedRows(SourceSuite):

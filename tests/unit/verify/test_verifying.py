@@ -14,7 +14,7 @@ from icestream.verify.verify import ROUNDS, _Verifying
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.verify.comparison import TableReport
     from icestream.verify.side import TableNames
 
@@ -38,10 +38,10 @@ class PlainSide(Side):
     def tables(self) -> list[TableNames]:
         return [ORDERS]
 
-    def is_whole(self, table: TableNames, mark: Position) -> bool:
+    def is_whole(self, table: TableNames, mark: Offset) -> bool:
         return self.whole
 
-    def point(self, marks: Mapping[TableNames, Position]) -> Point:
+    def point(self, marks: Mapping[TableNames, Offset]) -> Point:
         self.points += 1
         return Point("here", {ORDERS: self.table}, {ORDERS: self.changes})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.contracts.source import Source
     from icestream.plan.plan import Batching
 
@@ -38,7 +38,7 @@ class Admission:
         source: Source[Any],
         batching: Batching,
         *,
-        target: Position | None = None,
+        target: Offset | None = None,
         clock: Callable[[], float] = time.monotonic,
         running: Callable[[], int] = lambda: 1,
     ) -> None:
@@ -50,9 +50,9 @@ class Admission:
         self._waiting_since: float | None = None
         self.lag = Lag(0, 0.0)
 
-    def next_end(self, current: Position) -> Position | None:
+    def next_end(self, current: Offset) -> Offset | None:
         """Return where a batch that starts at `current` should end, or None to wait."""
-        newest = self._target if self._target is not None else self._source.newest(current)
+        newest = self._target if self._target is not None else self._source.latest(current)
         rows = self._source.rows_between(current, newest)
         if rows == 0:
             self._waiting_since = None
@@ -72,7 +72,7 @@ class Admission:
         if not enough:
             return None
         most_rows = self._batching.most_rows(self._running())
-        end = self._source.cap(current, newest, most_rows)
+        end = self._source.limit(current, newest, most_rows)
         # What stays behind has waited as long as we know; the clock goes on for it.
         self._waiting_since = None if end == newest else self._waiting_since
         return end

@@ -12,7 +12,7 @@ from icestream.engine.batch import tasks
 from icestream.engine.batch.changes import write_changes
 from icestream.engine.batch.multi_table import Settled, checked, is_settled, settle, table_events
 from icestream.engine.batch.outcome import Outcome, bad_record, discard, letters_of
-from icestream.engine.crash_points import reach
+from icestream.engine.crash_points import crash_point
 from icestream.engine.dead_letters.dedup import are_written
 from icestream.engine.dead_letters.expectations import unmet_expectation
 from icestream.errors import AttentionError, IcestreamError, SchemaMismatchError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.sink import Commit, Sink, WrittenFile
     from icestream.contracts.source import Split
     from icestream.engine.batch.columns import Columns
@@ -112,7 +112,7 @@ def write_once(
     plan: PipelinePlan,
     columns: Columns,
     mark: BatchMark,
-    letters_end: Position | None = None,
+    letters_end: Offset | None = None,
 ) -> BatchResult | None:
     """Write the batch of `mark` unless the table already holds it; None if it does.
 
@@ -124,14 +124,14 @@ def write_once(
     slots = spark.sparkContext.defaultParallelism
     splits = tuple(plan.source.splits(mark.start, mark.end, slots))
     plan.source.refuse_changed(mark.start, mark.end)
-    reach("before-write")
+    crash_point("before-write")
     if isinstance(plan.sink, MirroredTables):
         outcome = write_changes(spark, plan, plan.sink, splits, mark)
     else:
         outcome = write_files(spark, plan, columns, splits, mark)
     _refuse_changed(plan, outcome, mark)
     write_secs = time.monotonic() - started
-    reach("before-commit")
+    crash_point("before-commit")
     tables = None
     if isinstance(plan.sink, ManyTables):
         tables = settle(spark, plan, outcome, mark, letters_end)
@@ -139,7 +139,7 @@ def write_once(
     else:
         dead_letters = _commit_dead_letters(plan, outcome, mark, letters_end)
         commit = _commit(plan.sink, outcome.files, mark)
-    reach("after-commit")
+    crash_point("after-commit")
     bad = outcome.bad + outcome.unmet_rows
     unmet = dict(outcome.unmet)
     return BatchResult(outcome.rows, bad, write_secs, commit, dead_letters, unmet, tables)
@@ -163,7 +163,7 @@ def _commit(sink: Sink[Any], files: list[WrittenFile], mark: BatchMark) -> Commi
 
 
 def _commit_dead_letters(
-    plan: PipelinePlan, outcome: Outcome, mark: BatchMark, letters_end: Position | None
+    plan: PipelinePlan, outcome: Outcome, mark: BatchMark, letters_end: Offset | None
 ) -> int:
     # Before the good rows: a crash in between replays the batch, and only what is missing is
     # committed then.

@@ -15,7 +15,7 @@ from icestream.contracts.decoder import BadRecord
 from icestream.contracts.reports import as_report, run_tasks
 from icestream.contracts.sink import ManyTables
 from icestream.contracts.transform import ROW
-from icestream.engine.crash_points import AFTER_TABLE, reach
+from icestream.engine.crash_points import AFTER_TABLE, crash_point
 from icestream.engine.dead_letters.buffer import DeadLetters, row_as_json
 from icestream.engine.dead_letters.dedup import are_held
 from icestream.engine.dead_letters.row_validation import INDEX_BITS, RowFaults, read_again
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.sink import Commit, RefusedRows, TableCommits, WrittenFile
     from icestream.engine.batch.batch import BatchResult
     from icestream.engine.batch.outcome import Outcome
@@ -97,7 +97,7 @@ def settle(
     plan: PipelinePlan,
     outcome: Outcome,
     mark: BatchMark,
-    letters_end: Position | None = None,
+    letters_end: Offset | None = None,
 ) -> Settled:
     """Commit what the tasks put aside to every table, then the letters.
 
@@ -107,7 +107,7 @@ def settle(
     assert isinstance(sink, ManyTables)  # noqa: S101 - asked for only then
     started = time.monotonic()
     try:
-        done = sink.commit_tables(outcome.files, mark, lambda: reach(AFTER_TABLE))
+        done = sink.commit_tables(outcome.files, mark, lambda: crash_point(AFTER_TABLE))
         dead_files = list(outcome.dead_files)
         kept = done.refused if plan.on_error == "dead_letter" and plan.dead_letter else ()
         if kept:
@@ -181,7 +181,7 @@ def _commit_letters(
     plan: PipelinePlan,
     files: list[WrittenFile],
     mark: BatchMark,
-    letters_end: Position | None,
+    letters_end: Offset | None,
 ) -> None:
     if plan.dead_letter is None or not files:
         return

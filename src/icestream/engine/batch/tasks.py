@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.arrow import fit_columns, refused_column
-from icestream.contracts.changes import UNSENT, unsent_names
+from icestream.contracts.changes import UNCHANGED_COLUMNS, unchanged_columns
 from icestream.contracts.decoder import BadRecord, Decoded, Records, bounded
 from icestream.contracts.reports import as_report, shortened
 from icestream.contracts.transform import ROW
@@ -193,8 +193,8 @@ class Reading:
         dead_letters: where records go that can't be decoded; None to drop them.
         numbered: whether each row carries the number of its record.
         tells: whether the report names every bad record.
-        notes_absent: whether each row names, in `UNSENT`, the columns that its record has no field
-            for.
+        notes_absent: whether each row names, in `UNCHANGED_COLUMNS`, the columns that its record
+            has no field for.
     """
 
     source: Source[Any]
@@ -214,7 +214,7 @@ class Reading:
         """Return the columns of the rows that the sink is given."""
         if not self.notes_absent:
             return self.columns
-        return self.columns.append(pa.field(UNSENT, pa.list_(pa.string())))
+        return self.columns.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string())))
 
     def decoded(self) -> pa.Schema:
         """Return the columns of a record, without those that the source adds."""
@@ -289,7 +289,7 @@ class Reading:
             kept = outcome.kept
             values = records.values if kept is None else records.values.take(kept)
             absent = decoder.absent_fields(values, outcome.rows)
-            rows = rows.append_column(UNSENT, unsent_names(absent, rows.num_rows))
+            rows = rows.append_column(UNCHANGED_COLUMNS, unchanged_columns(absent, rows.num_rows))
         return self._with_numbers(rows, outcome.kept, first)
 
     def _reads_again(self, report: Report) -> bool:

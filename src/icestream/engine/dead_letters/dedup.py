@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from icestream.errors import AttentionError
 
 if TYPE_CHECKING:
-    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.offset import BatchMark, Offset
     from icestream.plan.plan import PipelinePlan
 
 
 def end_of_letters(
-    plan: PipelinePlan, mark: BatchMark | None, current: Position, ignored: str | None
-) -> Position | None:
+    plan: PipelinePlan, mark: BatchMark | None, current: Offset, ignored: str | None
+) -> Offset | None:
     """Return how far dead letters are ahead of the table, after bad records alone or a crash.
 
     The first batch ends there, so that its letters are known to be written already.
@@ -38,7 +38,7 @@ def end_of_letters(
 
 
 def are_written(
-    plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Position | None
+    plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None
 ) -> bool:
     """Tell whether letters that were just found are those that the table holds.
 
@@ -69,7 +69,7 @@ def are_written(
     return True
 
 
-def are_held(plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Position | None) -> bool:
+def are_held(plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None) -> bool:
     """Tell whether an earlier query wrote as many letters of the very same records.
 
     For a batch of many tables, which are committed before the letters: it is too late to refuse.
@@ -80,7 +80,7 @@ def are_held(plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Posit
     return _is_same_batch(held, mark) and held.rows == found
 
 
-def _is_first(held: BatchMark, mark: BatchMark, letters_end: Position | None) -> bool:
+def _is_first(held: BatchMark, mark: BatchMark, letters_end: Offset | None) -> bool:
     return mark.epoch == 0 and letters_end is not None and held.end == mark.end == letters_end
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.dead_letters.row_validation import UNMET
 from icestream.errors import SchemaMismatchError, UnmetExpectationError, first_line
@@ -56,7 +56,7 @@ def _with_bits(rows: DataFrame, expectations: Sequence[Expectation], where: str)
             )
         # As in a CHECK of SQL: what can't be told (NULL) is no failure.
         unmet = F.coalesce(~F.expr(one.expr).cast("boolean"), F.lit(False))
-        if UNSENT in rows.columns:
+        if UNCHANGED_COLUMNS in rows.columns:
             unmet = unmet & ~_lacks(rows, one)
         bits = bits.bitwiseOR(F.when(unmet, F.lit(1 << place).cast("long")).otherwise(nothing))
     if FAULT in rows.columns:
@@ -77,7 +77,7 @@ def _lacks(rows: DataFrame, expectation: Expectation) -> Column:
     about = {one.name().lower() for one in _each(looked_at.references().toSeq())}
     own = [F.lit(name) for name in rows.columns if name.lower() in about]
     named = F.array(*own).cast("array<string>")
-    return F.coalesce(F.arrays_overlap(F.col(UNSENT), named), F.lit(False))
+    return F.coalesce(F.arrays_overlap(F.col(UNCHANGED_COLUMNS), named), F.lit(False))
 
 
 def _each(java_sequence: Any) -> list[Any]:

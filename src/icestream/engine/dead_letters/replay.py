@@ -23,7 +23,7 @@ from icestream.contracts.sink import ManyTables
 from icestream.contracts.source import Source, Split
 from icestream.engine.batch.batch import write_files
 from icestream.engine.batch.columns import Columns
-from icestream.engine.crash_points import reach
+from icestream.engine.crash_points import crash_point
 from icestream.engine.dead_letters.buffer import CONTEXT
 from icestream.engine.dead_letters.row_validation import INDEX_BITS
 from icestream.engine.state import PipelineState
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.decoder import Decoder
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.plan.plan import PipelinePlan
 
 
@@ -155,7 +155,7 @@ class Replay:
         mark = BatchMark(self._name, token, 0, self._plan.source.identity(), {}, {})
         splits = self._splits(letters)
         size = splits[0].rows
-        reach("before-write")
+        crash_point("before-write")
         outcome = write_files(self._spark, self._plan, self._columns, splits, mark, tells=True)
         bad = {
             (number >> INDEX_BITS) * size + (number & ((1 << INDEX_BITS) - 1)): reason
@@ -166,13 +166,13 @@ class Replay:
         if not good.num_rows:
             return
         path = self._box.note(token, good)
-        reach("before-commit")
+        crash_point("before-commit")
         rows = sum(file.rows for file in outcome.files)
         if outcome.files:
             mark = replace(mark, end={"letters": path}, rows=rows)
             self._plan.sink.commit(outcome.files, mark)
             self._plan.sink.publish(mark)
-        reach("after-commit")
+        crash_point("after-commit")
         self._box.remove(good)
         self._box.forget(path)
         self.outcome.taken += good.num_rows
@@ -198,19 +198,19 @@ class LetterSource(Source[Any]):
     def identity(self) -> str:
         return f"dead letters of {self._origin.identity()}"
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         return {}
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         return current
 
-    def rows_between(self, start: Position, end: Position) -> int:  # noqa: ARG002 - the contract's
+    def rows_between(self, start: Offset, end: Offset) -> int:  # noqa: ARG002 - the contract's
         return 0
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:  # noqa: ARG002
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:  # noqa: ARG002
         return end
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:  # noqa: ARG002
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:  # noqa: ARG002
         return []
 
     def read(self, split: Split) -> Iterator[Records | pa.RecordBatch]:

@@ -10,7 +10,7 @@ from icestream.engine.recovery.checkpoint import read_checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.contracts.source import Source
 
 
@@ -24,10 +24,10 @@ class Confirmation:
     def __init__(self, source: Source[Any], checkpoint: Path) -> None:
         self._source = source
         self._checkpoint = checkpoint
-        self._written: tuple[int, Position, int] | None = None
+        self._written: tuple[int, Offset, int] | None = None
         self._lock = threading.Lock()
 
-    def note(self, epoch: int, end: Position, rows: int) -> None:
+    def note(self, epoch: int, end: Offset, rows: int) -> None:
         """Take note of a batch that is in the table."""
         with self._lock:
             before = self._written[2] if self._written is not None else 0

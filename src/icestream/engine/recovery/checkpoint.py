@@ -12,7 +12,7 @@ from icestream.errors import CorruptStateError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Checkpoint:
     def exists(self) -> bool:
         return self.query_id is not None
 
-    def end_of(self, batch: int) -> Position:
+    def end_of(self, batch: int) -> Offset:
         """Return the position where a planned batch ends."""
         path = self.folder / "offsets" / str(batch)
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
-            position: Position = json.loads(lines[2])
+            position: Offset = json.loads(lines[2])
         except (OSError, ValueError, IndexError) as exc:
             raise _corrupt(path, exc) from exc
         return position

@@ -15,7 +15,7 @@ from icestream.errors import CheckpointLostError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.sink import LostRows
     from icestream.engine.recovery.checkpoint import Checkpoint
 
@@ -49,7 +49,7 @@ class Beginning:
     """
 
     anew: bool
-    position: Position | None = None
+    position: Offset | None = None
 
 
 def reconcile(

@@ -25,7 +25,7 @@ from icestream.errors import CheckpointLostError, SourceChangedError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from icestream.contracts.offset import BatchMark, Position
+    from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.sink import Sink
     from icestream.engine.recovery.checkpoint import Checkpoint
     from icestream.engine.recovery.reconcile import Beginning, Choice
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def resumed_at(
     sink: ManyTables[Any], dead_letter: Sink[Any] | None, mark: BatchMark
-) -> tuple[Position, Position | None]:
+) -> tuple[Offset, Offset | None]:
     """Return where to go on after `mark`, and where the first batch ends if that is fixed."""
     letters = dead_letter.last_mark() if dead_letter is not None else None
     if letters is not None and letters.query_id == mark.query_id and letters.epoch >= mark.epoch:
@@ -46,7 +46,7 @@ def resumed_at(
     return mark.start, mark.end
 
 
-def still_ahead(sink: ManyTables[Any], current: Position) -> Position | None:
+def still_ahead(sink: ManyTables[Any], current: Offset) -> Offset | None:
     """Return where the first batch ends if a run that resumed was cut off before it began."""
     again = sink.read_again()
     return again.end if again is not None and again.start == current else None
@@ -73,7 +73,7 @@ def refuse_renamed(choice: Choice, pipeline: str, table: str, old: BatchMark) ->
 
 def begin(
     plan: PipelinePlan, state: PipelineState, choice: Choice, known: Collection[str]
-) -> tuple[Position, Position | None]:
+) -> tuple[Offset, Offset | None]:
     """Return where the pipeline stands, and the end of the batch that Spark will replay, if any.
 
     Args:
@@ -112,7 +112,7 @@ def begin(
     if position is None and choice != "start-over":
         position = _end_of_renamed(plan, choice, known)
     state.forget()
-    current = position or plan.source.first()
+    current = position or plan.source.initial()
     ahead, letters_end, ignored = _letters(plan, state, mark, current, choice, ahead)
     # In this order: a mark that was accepted before the start is known would, after a crash in
     # between, let the source be read from its beginning.
@@ -141,7 +141,7 @@ def _sinks(plan: PipelinePlan) -> list[Sink[Any]]:
 
 
 def _check_rows(
-    plan: PipelinePlan, current: Position, choice: Choice, committed: Committed | None
+    plan: PipelinePlan, current: Offset, choice: Choice, committed: Committed | None
 ) -> None:
     """Look whether the tables still hold what was committed to them.
 
@@ -175,7 +175,7 @@ def _check_rows(
 
 def _resumed(
     plan: PipelinePlan, mark: BatchMark | None, beginning: Beginning, choice: Choice
-) -> tuple[Position | None, Position | None]:
+) -> tuple[Offset | None, Offset | None]:
     """Return where to go on after the mark, and where the first batch ends if that is fixed."""
     if not isinstance(plan.sink, ManyTables):
         return beginning.position, None
@@ -190,10 +190,10 @@ def _letters(
     plan: PipelinePlan,
     state: PipelineState,
     mark: BatchMark | None,
-    current: Position,
+    current: Offset,
     choice: Choice,
-    ahead: Position | None,
-) -> tuple[Position | None, Position | None, str | None]:
+    ahead: Offset | None,
+) -> tuple[Offset | None, Offset | None, str | None]:
     """Return where the first batch ends, where if its letters are written, and which to ignore."""
     if choice == "start-over":
         held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
@@ -218,7 +218,7 @@ def _refuse_other_connector(plan: PipelinePlan, mark: BatchMark | None) -> None:
         )
 
 
-def _go_on(state: PipelineState, checkpoint: Checkpoint) -> tuple[Position, Position | None]:
+def _go_on(state: PipelineState, checkpoint: Checkpoint) -> tuple[Offset, Offset | None]:
     start = state.start() or {}
     planned = checkpoint.end_of(checkpoint.planned) if checkpoint.planned >= 0 else start
     state.publish(planned)
@@ -229,7 +229,7 @@ def _go_on(state: PipelineState, checkpoint: Checkpoint) -> tuple[Position, Posi
     return done, planned
 
 
-def _end_of_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) -> Position | None:
+def _end_of_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) -> Offset | None:
     """Return where a pipeline ended that this one seems to be under a new name."""
     old = renamed_from(source=plan.source.identity(), others=plan.sink.foreign_marks(), known=known)
     if old is None:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, TOMBSTONE, Shape, noting_nulled
+from icestream.contracts.changes import EMPTY, OP, TOMBSTONE, ChangeSchema, noting_nulled
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium.event_batch import DELETE
 
@@ -241,7 +241,7 @@ class Assembly:
                 # missing here may be one that is new elsewhere.
                 version = -1 if part.num_columns == 1 else 0
                 is_tombstones = bool(_flags(part, TOMBSTONE).all())
-                columns = Shape(
+                columns = ChangeSchema(
                     table, key, is_whole=False, version=version, is_tombstones=is_tombstones
                 ).on(part.schema)
                 block = part.replace_schema_metadata(columns.metadata)

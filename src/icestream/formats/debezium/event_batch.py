@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, UNSENT, unsent_names
+from icestream.contracts.changes import EMPTY, OP, UNCHANGED_COLUMNS, unchanged_columns
 from icestream.formats.debezium.types import Column, shown
 from icestream.formats.debezium.values import OddValueError
 
@@ -160,7 +160,7 @@ class Part:
 
     Attributes:
         places: which records they were.
-        rows: the columns with their types, then `OP`, then `UNSENT`.
+        rows: the columns with their types, then `OP`, then `UNCHANGED_COLUMNS`.
         columns: of a row.
         removed: records that delete a row and tell it by their key alone.
         nulled: how many values, by column, are null because no table can hold them.
@@ -251,7 +251,9 @@ def _rows(
     missing: dict[str, Flags] = {}
     nulled: dict[str, int] = {}
     arrays, fields = [], []
-    reserved = next((column.name for column in lot.columns if column.name in (OP, UNSENT)), None)
+    reserved = next(
+        (column.name for column in lot.columns if column.name in (OP, UNCHANGED_COLUMNS)), None
+    )
     if reserved is not None:
         raise OddValueError(reserved, "a name that a column may have")
     for column, written in zip(lot.columns, chosen.flatten(), strict=True):
@@ -278,8 +280,8 @@ def _rows(
             arrays.append(pa.nulls(len(chosen)))
             fields.append(pa.field(name, pa.null()))
     if missing:
-        arrays.append(unsent_names(missing, len(chosen)))
-        fields.append(pa.field(UNSENT, pa.list_(pa.string())))
+        arrays.append(unchanged_columns(missing, len(chosen)))
+        fields.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string())))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), is_bad, nulled
 
 

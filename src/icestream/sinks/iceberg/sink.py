@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import DELETES
-from icestream.contracts.faults import CheckStep, told
+from icestream.contracts.faults import CheckStep, exception_text
 from icestream.contracts.sink import Expectation, Sink
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg import ledger
@@ -207,14 +207,14 @@ class IcebergSink(Sink[IcebergOptions]):
     def discard(self, files: list[WrittenFile]) -> None:
         self.mode.discard(files)
 
-    def let_go(self, spark: SparkSession) -> None:
+    def disconnect(self, spark: SparkSession) -> None:
         from icestream.sinks.iceberg.java import forget_catalogs
 
         self.catalog.close()
         forget_catalogs(spark)
 
     def explain(self, fault: BaseException) -> IcestreamError | None:
-        return self.catalog.explain(told(fault), f"table {self.identity()}")
+        return self.catalog.explain(exception_text(fault), f"table {self.identity()}")
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 ROWS_A_BLOCK = 50_000
 # A task costs more than making this many rows, and every task writes a file of its own.
@@ -72,21 +72,21 @@ class DatagenSource(Source[DatagenOptions]):
         kind = self.options.template if self.options.schema_text is None else "schema"
         return f"datagen {kind} seed {self.options.seed}"
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         return {"row": 0, "epoch_ms": self.now_ms()}
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         row = self._rows_due(current["epoch_ms"])
         # A clock set back must not take rows away.
         return current if row <= current["row"] else {**current, "row": row}
 
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         return int(end["row"] - start["row"])
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         return {**end, "row": min(end["row"], start["row"] + max(max_rows, 1))}
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         begin, rows = start["row"], self.rows_between(start, end)
         parts = max(1, min(slots, rows // ROWS_WORTH_A_TASK))
         edges = [begin + rows * part // parts for part in range(parts + 1)]
@@ -112,7 +112,7 @@ class DatagenSource(Source[DatagenOptions]):
     def has_end(self) -> bool:
         return self.options.rows is not None
 
-    def ends(self, position: Position) -> bool:
+    def ends(self, position: Offset) -> bool:
         return self.options.rows is not None and position["row"] >= self.options.rows
 
     def check(self) -> Iterator[CheckStep]:

@@ -10,7 +10,7 @@ from icestream.errors import SourceChangedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.sources.files.folder import FileEntry
 
 CHANGED_FILE_REMEDY = (
@@ -47,7 +47,7 @@ class FilesOffset:
     path: str = ""
 
     @classmethod
-    def of(cls, position: Position) -> FilesOffset:
+    def of(cls, position: Offset) -> FilesOffset:
         """Take an offset apart.
 
         Raises:
@@ -63,7 +63,7 @@ class FilesOffset:
             )
         return cls(**known)
 
-    def position(self) -> Position:
+    def position(self) -> Offset:
         """Put the offset together again."""
         return {
             "log": self.log,

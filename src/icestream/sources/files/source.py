@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icestream.contracts.decoder import Decoder, Records
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.sources.files.folder import FileEntry
     from icestream.sources.files.readers import RowGroup
 
@@ -92,18 +92,18 @@ class FilesSource(Source[FilesOptions]):
         self._log = None
         self._verified.clear()
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         # Older logs stay until a batch of this one is in the table: nobody has chosen yet.
         self._log = FileLog(self._state_folder() / uuid.uuid4().hex)
         self._verified.clear()
         return FilesOffset(self._log.id).position()
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         log = self._log_of(current)
         self._folder.discover(log)
         return current if log.count == FilesOffset.of(current).files else self._offset(log.count)
 
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         if start == end:
             return 0
         low, high, log = self._range(start, end)
@@ -114,7 +114,7 @@ class FilesSource(Source[FilesOptions]):
                 rows += sign * self._extent(entry, 0, offset.at)[0]
         return max(1, rows)
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         if start == end:
             return end
         low, high, log = self._range(start, end)
@@ -136,7 +136,7 @@ class FilesSource(Source[FilesOptions]):
             number, at = number + 1, 0
         return end if number == high.touched else self._offset(number)
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         if start == end:
             return []
         low, high, log = self._range(start, end)
@@ -170,7 +170,7 @@ class FilesSource(Source[FilesOptions]):
             with opened(folder, part) as file:
                 yield from read_part(file, part, self._name(part.path), self.options, schema)
 
-    def committed(self, position: Position, rows: int) -> None:  # noqa: ARG002 - the contract's
+    def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002 - the contract's
         """Forget what no replay needs, but not which files were read."""
         offset = FilesOffset.of(position)
         if not offset.files:
@@ -243,7 +243,7 @@ class FilesSource(Source[FilesOptions]):
             weakref.finalize(self, shutil.rmtree, self._state, ignore_errors=True)
         return self._state / "files"
 
-    def _log_of(self, position: Position) -> FileLog:
+    def _log_of(self, position: Offset) -> FileLog:
         """Return the log that an offset refers to, rebuilt from the folder if it is lost.
 
         Raises:
@@ -284,11 +284,11 @@ class FilesSource(Source[FilesOptions]):
             self._verified.clear()
         self._verified.add((offset.files, offset.checksum))
 
-    def _range(self, start: Position, end: Position) -> tuple[FilesOffset, FilesOffset, FileLog]:
+    def _range(self, start: Offset, end: Offset) -> tuple[FilesOffset, FilesOffset, FileLog]:
         self._log_of(start)
         return FilesOffset.of(start), FilesOffset.of(end), self._log_of(end)
 
-    def _offset(self, files: int, at: int = 0, line: int = 0, path: str = "") -> Position:
+    def _offset(self, files: int, at: int = 0, line: int = 0, path: str = "") -> Offset:
         log = self._log
         assert log is not None  # noqa: S101 - `_log_of` has opened it
         if not path and files:

@@ -17,7 +17,7 @@ from icestream.contracts.source import Split
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 Partition: TypeAlias = tuple[str, int]
@@ -50,7 +50,7 @@ def make(
     offsets: Mapping[Partition, int],
     begins: Mapping[Partition, int] | None = None,
     epochs: Mapping[Partition, int] | None = None,
-) -> Position:
+) -> Offset:
     """Return the position with these offsets, in the one order that is stored and compared."""
     topics: dict[str, dict[str, object]] = {}
     for topic in sorted(ids):
@@ -66,12 +66,12 @@ def _of_topic(offsets: Mapping[Partition, int], topic: str) -> dict[str, int]:
     return {str(number): offsets[topic, number] for number in numbers}
 
 
-def ids_of(position: Position) -> dict[str, str]:
+def ids_of(position: Offset) -> dict[str, str]:
     """Return the id of each topic."""
     return {topic: told["id"] for topic, told in position["topics"].items()}
 
 
-def offsets_of(position: Position, key: str = "partitions") -> dict[Partition, int]:
+def offsets_of(position: Offset, key: str = "partitions") -> dict[Partition, int]:
     """Return the offset of each partition, or what else a position has of it under `key`."""
     return {
         (topic, int(number)): offset
@@ -80,7 +80,7 @@ def offsets_of(position: Position, key: str = "partitions") -> dict[Partition, i
     }
 
 
-def spans(start: Position, end: Position) -> list[Span]:
+def spans(start: Offset, end: Offset) -> list[Span]:
     """Return what lies between two positions, partitions without anything new left out."""
     before = {**offsets_of(end, "begins"), **offsets_of(start)}
     epochs, listed = offsets_of(start, "epochs"), offsets_of(end, "epochs")
@@ -93,7 +93,7 @@ def spans(start: Position, end: Position) -> list[Span]:
     return [span for span in found if span.rows > 0]
 
 
-def cap(start: Position, end: Position, max_rows: int) -> Position:
+def limit(start: Offset, end: Offset, max_rows: int) -> Offset:
     """Return a position about `max_rows` past `start`, every partition moved by its share."""
     parts = spans(start, end)
     total = sum(span.rows for span in parts)
@@ -120,7 +120,7 @@ def cap(start: Position, end: Position, max_rows: int) -> Position:
     return make(ids, offsets, begins, known)
 
 
-def splits(start: Position, end: Position, slots: int) -> list[Split]:
+def splits(start: Offset, end: Offset, slots: int) -> list[Split]:
     """Cut a range for `slots` tasks at a time.
 
     With more partitions than slots, several share a task, so that a batch of few rows does not

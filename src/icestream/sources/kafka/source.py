@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder, Records
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.sources.kafka.ranges import Partition
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class KafkaSource(Source[KafkaOptions]):
             return f"kafka /{self.options.topic_pattern}/"
         return f"kafka {','.join(sorted(self.options.topics))}"
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         """Return where `starting` points to, for every partition that exists now."""
         topics = self._describe()
         partitions = _partitions(topics)
@@ -114,7 +114,7 @@ class KafkaSource(Source[KafkaOptions]):
                 lowest[topic, number] = ListedOffset(offset)
         return lowest
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         """Return the end of every partition, or `current` if none has moved."""
         before = ranges.offsets_of(current)
         is_due = time.monotonic() - self._described_at >= _DESCRIBE_SECS
@@ -143,27 +143,27 @@ class KafkaSource(Source[KafkaOptions]):
         kept = {key: epoch for key, epoch in epochs.items() if key not in moved}
         return ranges.make(ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)})
 
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         """Return the number of offsets: at most so many records, fewer after compaction."""
         return sum(span.rows for span in ranges.spans(start, end))
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         """Return a position that every partition reaches at the same time.
 
         It is at most about `max_batch_mb` away, by the size of records that are sampled.
         """
-        capped = ranges.cap(start, end, max_rows)
+        capped = ranges.limit(start, end, max_rows)
         if self._sampler is None:
             self._sampler = RecordSampler(self.options)
         most_bytes = self.options.max_batch_mb << 20
         rows = self._sampler.rows_within(ranges.spans(start, capped), most_bytes)
-        return ranges.cap(start, capped, rows)
+        return ranges.limit(start, capped, rows)
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         """Cut by partitions, and long partitions further when there are few."""
         return ranges.splits(start, end, slots)
 
-    def refuse_changed(self, start: Position, end: Position) -> None:
+    def refuse_changed(self, start: Offset, end: Offset) -> None:
         """Compare the ids of the topics to be read with those that the offsets are of.
 
         A topic that is gone is left to the reader: what it could read is of the old topic.
@@ -269,13 +269,13 @@ class KafkaSource(Source[KafkaOptions]):
             )
         return deleted(name, self.options.brokers)
 
-    def _warn_of_lost(self, current: Position, topics: dict[str, Topic]) -> None:
+    def _warn_of_lost(self, current: Offset, topics: dict[str, Topic]) -> None:
         for name in ranges.ids_of(current):
             if name not in topics and name not in self._lost:
                 _log.warning("topic %r is no longer read: gone, or not asked for", name)
                 self._lost.add(name)
 
-    def _refuse_other_ids(self, position: Position, topics: dict[str, Topic]) -> None:
+    def _refuse_other_ids(self, position: Offset, topics: dict[str, Topic]) -> None:
         for name, known in ranges.ids_of(position).items():
             found = topics.get(name)
             if found is not None and found.id != known:

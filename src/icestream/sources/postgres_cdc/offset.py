@@ -11,7 +11,7 @@ from icestream.sources.postgres_cdc.timeline import Anchor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 PIECE = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
@@ -118,9 +118,9 @@ class Place:
         snapshot_lsn = max((note.until for note in notes), default=0)
         return Anchor(self.system, self.timeline, self.lsn, snapshot_lsn, self.confirmed)
 
-    def to_json(self) -> Position:
+    def to_json(self) -> Offset:
         """Return it as Spark logs it."""
-        told: Position = {
+        told: Offset = {
             "system": self.system,
             "lsn": self.lsn,
             "tables": {name: note.to_json() for name, note in sorted(self.tables.items())},
@@ -145,7 +145,7 @@ class Place:
         return told
 
     @classmethod
-    def from_json(cls, told: Position) -> Place:
+    def from_json(cls, told: Offset) -> Place:
         """Read a position."""
         part = told.get("part")
         return cls(

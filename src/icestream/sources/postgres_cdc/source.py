@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.faults import CheckStep
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.sources.postgres_cdc.batch_planning import Asked
     from icestream.sources.postgres_cdc.snapshot import Bounds
     from icestream.sources.postgres_cdc.tables import Table
@@ -186,7 +186,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         """Name the database and the slot; the server may move."""
         return f"postgres-cdc {self.options.database} {self.options.slot}"
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         """Make the publication and the slot, and put every table in line."""
         driver = self._driver
         lineage = driver.lineage()
@@ -200,7 +200,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             return replace(start, lsn=lsn, tables=followed).to_json()
         return replace(start, lsn=lsn, pending=tuple(tables), refresh=self._refresh).to_json()
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         """Return the place where every table is read and the log is followed to its end."""
         place, driver = self._held(self._place(current)), self._driver
         if self.options.follows:
@@ -226,7 +226,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             saved = max(saved, place.confirmed)
         return replace(place, timeline=timeline, confirmed=saved)
 
-    def _place(self, position: Position) -> Place:
+    def _place(self, position: Offset) -> Place:
         """Read a position, without the tables that are to be loaded again."""
         place = Place.from_json(position)
         part = place.part
@@ -276,7 +276,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             or place.refresh != goal.refresh
         )
 
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         """Return about how many rows: as the server estimates tables, and bytes of the log tell."""
         if start == end:
             return 0
@@ -288,7 +288,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         rows += bool(gone(begin, goal))
         return rows + self._waiting.rows(begin.lsn, goal.lsn)
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         """Return where the next batch ends: tables are read whole before the log is followed."""
         place, goal, driver = self._place(start), Place.from_json(end), self._driver
         place = replace(place, timeline=goal.timeline, confirmed=goal.confirmed)
@@ -313,7 +313,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         chunk_rows = self.options.snapshot_chunk_rows
         return WholeReads(self._driver.session, tables, chunk_rows, self._bounds)
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         """Cut tables that are read whole; the log is read by one task."""
         begin, stop = Place.from_json(start), Place.from_json(end)
         self._driver.hold_to(stop.anchor)
@@ -381,7 +381,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
                 yield from read_range(session, types, part)
                 session.rows("COMMIT")
 
-    def loaded_tables(self, position: Position) -> frozenset[tuple[str, ...]] | None:
+    def loaded_tables(self, position: Offset) -> frozenset[tuple[str, ...]] | None:
         """Return the tables that were read whole, or in part, and that the options still name."""
         if not self._reads_whole:
             return None  # of a table that never changed nothing was read
@@ -396,7 +396,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         # Without it, the goal of a quiet database might equal the position before.
         self._refresh = uuid.uuid4().hex[:12]
 
-    def committed(self, position: Position, rows: int) -> None:
+    def committed(self, position: Offset, rows: int) -> None:
         """Let the server remove the log before a position."""
         place = Place.from_json(position)
         if self.options.follows:
@@ -414,7 +414,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
         """Tell whether the tables are only read whole."""
         return self.options.snapshot == "only"
 
-    def ends(self, position: Position) -> bool:
+    def ends(self, position: Offset) -> bool:
         """Tell whether the tables have been read whole and that was all."""
         place = Place.from_json(position)
         return self.has_end() and not place.pending and not place.unsure

@@ -9,7 +9,7 @@ from zlib import crc32
 import pyarrow as pa
 from psycopg import sql
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape
+from icestream.contracts.changes import COLUMN_ID, OP, UNCHANGED_COLUMNS, ChangeSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,8 +126,8 @@ def block_columns(
     if relation.has_row_key:
         fields.append(pa.field(ROW_KEY, pa.string()))
     if not snapshot:
-        fields += [pa.field(OP, pa.string()), pa.field(UNSENT, pa.list_(pa.string()))]
-    shape = Shape(
+        fields += [pa.field(OP, pa.string()), pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))]
+    shape = ChangeSchema(
         relation.table,
         relation.block_key,
         is_snapshot=snapshot,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icestream.contracts.decoder import Decoder, Records
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
     from icestream.sources.webhook.segments import Segment
 
 
@@ -68,26 +68,26 @@ class WebhookSource(Source[WebhookOptions]):
         paths = ",".join(sorted(self.options.stream_by_path()))
         return f"webhook {self.options.port} {paths}"
 
-    def first(self) -> Position:
+    def initial(self) -> Offset:
         """Return the oldest event that is left."""
         spool = self._listening().spool
         return {"spool": str(spool.id), "event": spool.first}
 
-    def newest(self, current: Position) -> Position:
+    def latest(self, current: Offset) -> Offset:
         """Return the end of what is durable."""
         spool = self._listening().spool
         self._refuse_other(current, str(spool.id), spool.first, spool.end)
         end = spool.end
         return current if end == current["event"] else {"spool": str(spool.id), "event": end}
 
-    def rows_between(self, start: Position, end: Position) -> int:
+    def rows_between(self, start: Offset, end: Offset) -> int:
         count: int = end["event"] - start["event"]
         return count
 
-    def cap(self, start: Position, end: Position, max_rows: int) -> Position:
+    def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         return {**end, "event": min(end["event"], start["event"] + max(max_rows, 1))}
 
-    def splits(self, start: Position, end: Position, slots: int) -> list[Split]:
+    def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         if start == end:
             return []
         begin, stop = start["event"], end["event"]
@@ -117,7 +117,7 @@ class WebhookSource(Source[WebhookOptions]):
         wanted = self.options.columns_beside()
         return pa.schema([(f"webhook_{name}", EXTRA_TYPES[name]) for name in wanted]) or None
 
-    def committed(self, position: Position, rows: int) -> None:  # noqa: ARG002 - the contract's
+    def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002 - the contract's
         """Remove segments whose events are all in the table."""
         spool = self._listening().spool
         if position.get("spool") == str(spool.id):
@@ -155,7 +155,7 @@ class WebhookSource(Source[WebhookOptions]):
             return list(endpoint.spool.segments)
         return [loaded(path)[0] for path in paths_in(self.folder)]
 
-    def _refuse_other(self, current: Position, spool: str, first: int, end: int) -> None:
+    def _refuse_other(self, current: Offset, spool: str, first: int, end: int) -> None:
         if current.get("spool") != spool:
             raise SourceChangedError(
                 f"the spool {self.folder} is not the one that the checkpoint speaks of "

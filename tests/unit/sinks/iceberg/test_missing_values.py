@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.sinks.iceberg.conform import missing_values
 from icestream.sinks.iceberg.options import IcebergOptions
 
@@ -28,7 +28,7 @@ ROWS = pa.schema(
         ("note", pa.string()),
         ("at", pa.int64()),
         ("op", pa.string()),
-        (UNSENT, pa.list_(pa.string())),
+        (UNCHANGED_COLUMNS, pa.list_(pa.string())),
     ]
 )
 
@@ -83,4 +83,6 @@ def test_delete_needs_its_key_and_nothing_else() -> None:
 
 def test_value_that_was_not_sent_is_not_missing() -> None:
     row = {"id": 1, "at": 1}
-    assert reasons(upsert(), {**row, UNSENT: ["name"]}, {**row, UNSENT: []}) == [None, NO_NAME]
+    assert reasons(
+        upsert(), {**row, UNCHANGED_COLUMNS: ["name"]}, {**row, UNCHANGED_COLUMNS: []}
+    ) == [None, NO_NAME]

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.io import load_file_io
 from tests.fixtures.table_folder import TableFolder, rows_of
 
-from icestream.contracts.changes import TOMBSTONE, UNSENT
+from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS
 from icestream.plan.spark_settings import KEEP_FACTOR, ROWS_PER_GIB
 from icestream.sinks.iceberg.java import LiveFile
 from icestream.sinks.iceberg.migration import to_iceberg
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.upsert.table_rows import TableRowsFile
 
 COLUMNS = pa.schema([("id", pa.string()), ("at", pa.int64()), ("text", pa.string())])
-STREAM = pa.schema([*COLUMNS, pa.field("op", pa.string()), pa.field(UNSENT, pa.list_(pa.string()))])
+STREAM = pa.schema(
+    [*COLUMNS, pa.field("op", pa.string()), pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))]
+)
 KEYS = KeySettings(fields=("id",), sequence="at", op="op")
 SCHEMA: Schema = to_iceberg(COLUMNS, 3)
 LARGE = "x" * 5_000
@@ -59,11 +61,13 @@ def change(key: str, at: int, text: str | None, **rest: Any) -> dict[str, Any]:
 CHANGES = [
     *(change(f"k{n:03}", n, f"text {n} " + "y" * (n % 50)) for n in range(100)),
     change("k005", 200, LARGE),
-    change("k006", 201, None, **{UNSENT: ["text"]}),  # from the change of k006 before it
-    change("k200", 202, None, **{UNSENT: ["text"]}),  # from the table
-    change("k201", 203, None, **{UNSENT: ["text"]}),  # of which the table has no row
+    change("k006", 201, None, **{UNCHANGED_COLUMNS: ["text"]}),  # from the change of k006 before it
+    change("k200", 202, None, **{UNCHANGED_COLUMNS: ["text"]}),  # from the table
+    change("k201", 203, None, **{UNCHANGED_COLUMNS: ["text"]}),  # of which the table has no row
     change("k007", 204, None, op="d"),
-    change("k090", 205, None, **{UNSENT: ["text"]}),  # from a row that is not in the first piece
+    change(
+        "k090", 205, None, **{UNCHANGED_COLUMNS: ["text"]}
+    ),  # from a row that is not in the first piece
 ]
 
 
@@ -210,7 +214,7 @@ def test_columns_that_rows_were_sent_without_are_found_in_one_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lists = [["b", "a"], None, [], ["c", "b"]]
-    batch = pa.RecordBatch.from_pydict({UNSENT: pa.array(lists, pa.list_(pa.string()))})
+    batch = pa.RecordBatch.from_pydict({UNCHANGED_COLUMNS: pa.array(lists, pa.list_(pa.string()))})
     # One comparison for each column would read every name as often as there are columns.
     monkeypatch.delattr(pc, "equal")
     found = {name: np.flatnonzero(flags).tolist() for name, flags in unsent_in(batch).items()}
@@ -230,7 +234,7 @@ def test_only_documented_words_of_the_op_field_delete_a_row() -> None:
 
 
 def test_columns_that_were_left_out_together_share_their_flags(tmp_path: Path) -> None:
-    both = {UNSENT: ["text", "at"]}
+    both = {UNCHANGED_COLUMNS: ["text", "at"]}
     settings = KeySettings(fields=("id",), op="op")
     (tmp_path / "staged").mkdir()
     writer = StagingWriter(
@@ -290,7 +294,7 @@ def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) 
 
 
 def test_one_row_can_lack_a_value_that_is_nowhere(tmp_path: Path) -> None:
-    (file,) = stage(tmp_path / "staged", [change("a", 1, None, **{UNSENT: ["text"]})])
+    (file,) = stage(tmp_path / "staged", [change("a", 1, None, **{UNCHANGED_COLUMNS: ["text"]})])
     batch = newest(read_chunks([file], {})).since(np.array([9]), np.array([OLDEST]))
     assert Donors.of(batch, np.array([0])).by_column["text"].tolist() == [NOWHERE]
 
@@ -350,7 +354,7 @@ def test_rows_of_the_table_are_taken_a_few_at_a_time(
     lacking = schema_of_text()
     (staged,) = stage(
         tmp_path / "staged",
-        [change(f"k{n}", 100, None, **{UNSENT: ["text"]}) for n in range(0, 20, 3)],
+        [change(f"k{n}", 100, None, **{UNCHANGED_COLUMNS: ["text"]}) for n in range(0, 20, 3)],
     )
     batch = newest(read_chunks([staged], {}))
     task = MatchTask(

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from icestream.contracts.changes import Shape, shape_of
+from icestream.contracts.changes import ChangeSchema, shape_of
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.sink import Commit, MirroredTables, TableCommits, added_up
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
@@ -150,7 +150,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             )
         return table
 
-    def _identifier(self, shape: Shape) -> Identifier:
+    def _identifier(self, shape: ChangeSchema) -> Identifier:
         try:
             return identifier_of(self.options, shape, self.catalog)
         except SchemaMismatchError as exc:
@@ -178,7 +178,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         if loaded is None:
             return super().lost_rows()
         old = self.tables.moved_from()
-        sources = {self._identifier(Shape(source)): source for source in loaded}
+        sources = {self._identifier(ChangeSchema(source)): source for source in loaded}
         found = self.tables.lost_rows(sources)
         if old is not None and found:
             moved = self._moved(old)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNSENT, Shape, shape_of, unsent_names
+from icestream.contracts.changes import (
+    COLUMN_ID,
+    OP,
+    UNCHANGED_COLUMNS,
+    ChangeSchema,
+    shape_of,
+    unchanged_columns,
+)
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.column_names import RENAME_RESERVED
 
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # What tells that a row is a change; never a column of the table.
-HIDDEN = (OP, UNSENT)
+HIDDEN = (OP, UNCHANGED_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Cover:
         keeps_missing: whether a row keeps the table's values for columns that its block lacks.
     """
 
-    shape: Shape
+    shape: ChangeSchema
     columns: pa.Schema
     known: frozenset[str]
     op_name: str | None = None
@@ -81,7 +88,7 @@ class Cover:
             if index < 0:
                 continue
             array = block.column(index)
-            if name == UNSENT:
+            if name == UNCHANGED_COLUMNS:
                 array = _renamed(array, renamed)
             columns.append(pa.field(name, array.type))
             arrays.append(array)
@@ -105,12 +112,12 @@ class Cover:
 
 def _with_unsent(block: pa.RecordBatch, absent: list[str]) -> pa.RecordBatch:
     """Return a block whose rows also name `absent` as columns that they were sent without."""
-    index = block.schema.get_field_index(UNSENT)
+    index = block.schema.get_field_index(UNCHANGED_COLUMNS)
     if index < 0:
         flags = {name: np.ones(block.num_rows, np.bool_) for name in absent}
-        return block.append_column(UNSENT, unsent_names(flags, block.num_rows))
+        return block.append_column(UNCHANGED_COLUMNS, unchanged_columns(flags, block.num_rows))
     lists = [[*(each or ()), *absent] for each in block.column(index).to_pylist()]
-    return block.set_column(index, UNSENT, pa.array(lists, pa.list_(pa.string())))
+    return block.set_column(index, UNCHANGED_COLUMNS, pa.array(lists, pa.list_(pa.string())))
 
 
 def as_changes(block: pa.RecordBatch) -> pa.RecordBatch:
@@ -146,7 +153,7 @@ def cover_of(
     return Cover(told[newest], _joined(shapes, table), known, op_name)
 
 
-def _refuse_hidden(columns: pa.Schema, shape: Shape) -> None:
+def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
     """Refuse a table of the source with a column that has the name of a hidden one."""
     for name in HIDDEN:
         own = len(columns.get_all_field_indices(name)) - (0 if shape.is_snapshot else 1)
@@ -200,7 +207,7 @@ def column_ids(columns: pa.Schema) -> dict[str, str]:
     }
 
 
-def _key_ids(shape: Shape, columns: pa.Schema) -> tuple[str, ...]:
+def _key_ids(shape: ChangeSchema, columns: pa.Schema) -> tuple[str, ...]:
     """Return the key as the source tells its columns apart, whatever they are called."""
     ids = column_ids(columns)
     return tuple(ids.get(name, name) for name in shape.key)

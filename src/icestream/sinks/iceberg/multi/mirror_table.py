@@ -25,7 +25,7 @@ from icestream.sinks.iceberg.upsert.mode import Upsert
 
 if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog, Identifier
-    from icestream.contracts.changes import Shape
+    from icestream.contracts.changes import ChangeSchema
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.schemas.changes import SchemaChange
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 OP_NAME = "_op"
 
 
-def identifier_of(options: IcebergOptions, shape: Shape, catalog: Catalog[Any]) -> Identifier:
+def identifier_of(
+    options: IcebergOptions, shape: ChangeSchema, catalog: Catalog[Any]
+) -> Identifier:
     """Return the table that mirrors one of the source: its own names, unless the file says.
 
     Raises:
@@ -79,7 +81,7 @@ def table_options(options: IcebergOptions, cover: Cover) -> IcebergOptions:
     return options.model_copy(update=given)
 
 
-def _key(options: IcebergOptions, shape: Shape) -> tuple[str, ...]:
+def _key(options: IcebergOptions, shape: ChangeSchema) -> tuple[str, ...]:
     if options.key_fields and shape.key and set(options.key_fields) != set(shape.key):
         name = ".".join(shape.table)
         raise SchemaMismatchError(
@@ -94,7 +96,7 @@ def _evolution(options: IcebergOptions) -> str:
     return options.schema_evolution if _given(options, "schema_evolution") else "full"
 
 
-def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: Shape) -> str:
+def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: ChangeSchema) -> str:
     if _given(options, "commit_mode") and options.commit_mode == "append":
         return "append"
     if not key and _given(options, "commit_mode"):

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from icestream.contracts.changes import UNSENT
+from icestream.contracts.changes import UNCHANGED_COLUMNS
 from icestream.contracts.sink import Commit, RefusedRows
 from icestream.errors import (
     CheckpointLostError,
@@ -155,7 +155,7 @@ def needed_columns(options: IcebergOptions) -> set[str]:
     named = [*options.key_fields, *(term.column for term in parse_terms(options))]
     named += [term.column for term in parse_sort(options)]
     named += [name for name in (options.sequence_field, options.op_field) if name is not None]
-    return {UNSENT, *named, *(name.split(".")[0] for name in named)}
+    return {UNCHANGED_COLUMNS, *named, *(name.split(".")[0] for name in named)}
 
 
 def catalog_refused(message: str) -> ConnectorError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.faults import told
+from icestream.contracts.faults import exception_text
 from icestream.contracts.sink import LostRows, ManyTables
 from icestream.errors import ConnectorError
 from icestream.schemas.column_names import reserved_problem
@@ -103,14 +103,14 @@ class TablesSink(ManyTables[IcebergOptions]):
         self.tables.each(lambda sink: sink.publish(mark), touched)
         self._touched = []
 
-    def let_go(self, spark: SparkSession) -> None:
+    def disconnect(self, spark: SparkSession) -> None:
         from icestream.sinks.iceberg.java import forget_catalogs
 
         self.catalog.close()
         forget_catalogs(spark)
 
     def explain(self, fault: BaseException) -> IcestreamError | None:
-        return self.catalog.explain(told(fault), f"table {self.identity()}")
+        return self.catalog.explain(exception_text(fault), f"table {self.identity()}")
 
     def _holds(self, table: IcebergSink, mark: BatchMark) -> bool:
         """Tell whether a table holds the batch, be it under the checkpoint that was lost."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.contracts.catalog import folder_name
-from icestream.contracts.faults import told
+from icestream.contracts.faults import exception_text
 from icestream.contracts.offset import is_of_replay
 from icestream.contracts.sink import LostRows
 from icestream.errors import (
@@ -388,7 +388,7 @@ class Tables:
         try:
             self.java.exists(self._options.namespace, "icestream")
         except java_errors() as exc:
-            known = self._catalog.explain(told(exc), self._where)
+            known = self._catalog.explain(exception_text(exc), self._where)
             if isinstance(known, OF_ALL_TABLES):
                 raise known from exc
             raise TransientError(

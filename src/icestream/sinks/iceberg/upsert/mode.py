@@ -120,9 +120,9 @@ class Upsert(Mode):
         )
 
     def table_columns(self, columns: pa.Schema) -> pa.Schema:
-        from icestream.contracts.changes import UNSENT
+        from icestream.contracts.changes import UNCHANGED_COLUMNS
 
-        hidden = {self.options.op_field, UNSENT}
+        hidden = {self.options.op_field, UNCHANGED_COLUMNS}
         kept = [column for column in columns if column.name not in hidden]
         self._check(columns)
         return with_soft_columns(kept, self.options.delete_mode)

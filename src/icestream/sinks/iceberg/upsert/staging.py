@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from icestream.arrow import PIECE_BYTES, cut, pieces
-from icestream.contracts.changes import DELETES, UNSENT
+from icestream.contracts.changes import DELETES, UNCHANGED_COLUMNS
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
 from icestream.sinks.iceberg.conform import conform, file_columns
@@ -199,7 +199,14 @@ class StagingWriter(TaskWriter):
         if self._keys.delete_mode != "soft":
             return _Told(batch, deletes, unsent)
         rows = soft_deleted(batch, pa.array(deletes))
-        own = {*self._keys.fields, self._keys.sequence, self._keys.op, UNSENT, DELETED, DELETED_AT}
+        own = {
+            *self._keys.fields,
+            self._keys.sequence,
+            self._keys.op,
+            UNCHANGED_COLUMNS,
+            DELETED,
+            DELETED_AT,
+        }
         if deletes.any():
             for name in (name for name in self._names if name not in own):
                 unsent[name] = unsent[name] | deletes if name in unsent else deletes
@@ -289,7 +296,7 @@ def deletes_in(batch: pa.RecordBatch, op: str | None) -> npt.NDArray[np.bool_]:
 
 def unsent_in(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
     """Tell for each column that some row was sent without, which rows those are."""
-    index = batch.schema.get_field_index(UNSENT)
+    index = batch.schema.get_field_index(UNCHANGED_COLUMNS)
     if index < 0:
         return {}
     lists = batch.column(index)

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from tests.unit.decode.debezium_events import decode, envelope, member, with_schema
+from tests.unit.formats.debezium_events import decode, envelope, member, with_schema
 
 from icestream.contracts.changes import nulled_in
 from icestream.formats.debezium.json import DebeziumJsonDecoder

@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from tests.unit.decode.debezium_events import decode, told
+from tests.unit.formats.debezium_events import decode, told
 
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium.avro import DebeziumAvroDecoder

@@ -9,14 +9,14 @@ from icestream.engine.recovery.acks import Confirmation
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.contracts.offset import Position
+    from icestream.contracts.offset import Offset
 
 
 class Told:
     def __init__(self) -> None:
-        self.told: list[tuple[Position, int]] = []
+        self.told: list[tuple[Offset, int]] = []
 
-    def committed(self, position: Position, rows: int) -> None:
+    def committed(self, position: Offset, rows: int) -> None:
         self.told.append((position, rows))
 
 

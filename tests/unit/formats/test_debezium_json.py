@@ -5,9 +5,9 @@ import pickle
 from typing import Any
 
 import pytest
-from tests.unit.decode.debezium_events import decode, encoded, envelope, member, told, with_schema
+from tests.unit.formats.debezium_events import decode, encoded, envelope, member, told, with_schema
 
-from icestream.contracts.changes import TOMBSTONE, UNSENT
+from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS
 from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 ONE, TWO = {"id": 1}, {"id": 2}
@@ -143,14 +143,14 @@ def test_value_that_was_not_sent_is_named_in_every_form() -> None:
     row = {"id": 1, "a": PLACEHOLDER, "b": base64, "c": [PLACEHOLDER], "d": numbers, "e": "x"}
     whole = {"id": 2, "a": "y", "b": "AA==", "c": ["z", None], "d": [95], "e": None}
     [(_, _, rows)] = decoded((ONE, envelope("u", after=row)), (TWO, envelope("u", after=whole)))
-    assert rows[0] == {"id": 1, "e": "x", "__op": "u", UNSENT: ["a", "b", "c", "d"]}
+    assert rows[0] == {"id": 1, "e": "x", "__op": "u", UNCHANGED_COLUMNS: ["a", "b", "c", "d"]}
     assert rows[1]["c"] == ["z", None]
 
 
 def test_placeholder_can_be_another() -> None:
     event = (ONE, envelope("u", after={"id": 1, "a": "(same)", "b": PLACEHOLDER}))
     [(_, _, rows)] = told(decode(DebeziumJsonDecoder("(same)"), [event]))
-    assert rows == [{"id": 1, "b": PLACEHOLDER, "__op": "u", UNSENT: ["a"]}]
+    assert rows == [{"id": 1, "b": PLACEHOLDER, "__op": "u", UNCHANGED_COLUMNS: ["a"]}]
 
 
 def test_new_key_without_an_unchanged_large_value_is_bad() -> None:

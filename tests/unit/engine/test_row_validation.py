@@ -57,7 +57,7 @@ class InBlocksOfThree(ScriptedSource):
 
 
 def reading(source: ScriptedSource, slots: int = 1) -> Reading:
-    splits = source.splits(source.first(), source.newest(source.first()), slots)
+    splits = source.splits(source.initial(), source.latest(source.initial()), slots)
     return Reading(
         source, source.decoder(), tuple(splits), COLUMNS, evolving=False, stop_at_bad=False
     )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
-from tests.unit.decode.debezium_events import decode, envelope, member, told, with_schema
+from tests.unit.formats.debezium_events import decode, envelope, member, told, with_schema
 
-from icestream.contracts.changes import UNSENT, unsent_names
+from icestream.contracts.changes import UNCHANGED_COLUMNS, unchanged_columns
 from icestream.formats.avro import AvroDecoder
 from icestream.formats.csv import CsvDecoder
 from icestream.formats.debezium.json import DebeziumJsonDecoder
@@ -26,7 +26,7 @@ def absent(decoder: Decoder, *values: bytes, columns: pa.Schema = COLUMNS) -> li
     decoded = decoder.decode(given, columns)
     assert decoded.bad == ()
     found = decoder.absent_fields(given, decoded.rows)
-    return list(unsent_names(found, len(values)).to_pylist())
+    return list(unchanged_columns(found, len(values)).to_pylist())
 
 
 def test_json() -> None:
@@ -63,7 +63,7 @@ def test_debezium_without_schemas() -> None:
         envelope("d", before={"id": 1}),
     )
     # A column that is null wherever it is there is told of all the same.
-    assert [row.get(UNSENT) for row in rows] == [["at", "qty"], ["name"], None]
+    assert [row.get(UNCHANGED_COLUMNS) for row in rows] == [["at", "qty"], ["name"], None]
 
 
 def test_debezium_with_schemas() -> None:
@@ -72,4 +72,4 @@ def test_debezium_with_schemas() -> None:
         with_schema(envelope("u", after={"id": 1}), *members),
         with_schema(envelope("u", after={"id": 1, "name": None}), *members),
     )
-    assert [row.get(UNSENT) for row in rows] == [["name"], None]
+    assert [row.get(UNCHANGED_COLUMNS) for row in rows] == [["name"], None]
