@@ -177,12 +177,25 @@ def test_every_page_is_in_the_navigation() -> None:
     assert missing == []
 
 
-def test_readme_shows_the_commands_that_ci_runs() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_readme_and_contributing_show_the_commands_that_ci_runs() -> None:
+    shown = "".join(
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")
+    )
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 
-    named = set(re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", readme, re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", shown, re.MULTILINE))
     targets = {target for pair in named for target in pair if target}
 
     assert {"demo", "test", "check", "bench", "chaos", "docs"} <= targets
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def test_contributing_maps_every_package() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "icestream"
+    packages = {str(path.parent.relative_to(source)) for path in source.rglob("__init__.py")}
+
+    missing = [name for name in sorted(packages) if f"| [`{name}`](" not in contributing]
+
+    # The folder of sinks holds one of them, which the map names.
+    assert missing == [".", "sinks"]
