@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from icestream.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
+
+    from icestream.contracts.changes import ChangeDecoder
+    from icestream.contracts.options import Options
 
 BLOCK_BYTES = 128 << 20
 
@@ -153,3 +158,82 @@ class Decoder(ABC):
             By column, a flag for each value; columns that every value has may be left out.
         """
         return {}
+
+
+@dataclass(frozen=True)
+class GivenSchema:
+    """What the `schema` option says.
+
+    Attributes:
+        columns: the columns, in order.
+        avro: the Avro schema as parsed JSON, if it was written as one.
+    """
+
+    columns: pa.Schema
+    avro: Any = None
+
+
+@dataclass(frozen=True)
+class FormatSettings:
+    """What a source's options tell the format of its records.
+
+    Attributes:
+        schema: the `schema` option; None if it is not given.
+        registry: the `schema_registry` block; None if it is not given.
+        subjects: the registry's subjects that tell the columns, such as `orders-value`.
+        unavailable_value: the `unavailable_value` option.
+        unrepresentable: the `unrepresentable` option.
+    """
+
+    schema: GivenSchema | None = None
+    registry: Options | None = None
+    subjects: tuple[str, ...] = ()
+    unavailable_value: str = ""
+    unrepresentable: Literal["fail", "null"] = "fail"
+
+
+class Format(ABC):
+    """A way to encode records, found by its name in the `format` option of a source.
+
+    Registered as an entry point of `icestream.formats`. Building one touches no network.
+
+    Attributes:
+        name: its name in the file and in messages, that of its entry point.
+        gives_changes: its records are changes to tables, so it has a `change_decoder` instead of a
+            `decoder`.
+        is_line_based: a record never holds a line break, so that the `files` source can read files
+            with one record a line.
+    """
+
+    name: ClassVar[str]
+    gives_changes: ClassVar[bool] = False
+    is_line_based: ClassVar[bool] = False
+
+    def decoder(self, settings: FormatSettings) -> Decoder:  # noqa: ARG002
+        """Return the decoder of records that are rows.
+
+        Raises:
+            PlanError: the settings lack something, or the records are changes.
+        """
+        raise PlanError(f"format {self.name!r} gives changes to tables, not rows")
+
+    def change_decoder(self, settings: FormatSettings) -> ChangeDecoder | None:  # noqa: ARG002
+        """Return the decoder of records that are changes; None if they are rows.
+
+        Raises:
+            PlanError: the settings lack something.
+        """
+        return None
+
+    def columns(self) -> pa.Schema | None:
+        """Return the columns if they are the same for all records; None if they are not."""
+        return None
+
+    def missing_option(self, *, schema: bool, registry: bool) -> str | None:  # noqa: ARG002
+        """Say which option of the source the format lacks; None if it has all it needs.
+
+        Args:
+            schema: the `schema` option is given.
+            registry: the `schema_registry` block is given.
+        """
+        return None

@@ -1,4 +1,4 @@
-"""Finds connectors by name, through entry points: ours and third parties' alike."""
+"""Finds plugins by name, through entry points: ours and third parties' alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from icestream.errors import DependencyError, PlanError
 
-ROLES = ("sources", "transforms", "sinks", "catalogs")
+ROLES = ("sources", "transforms", "sinks", "catalogs", "formats", "storage")
+OURS = "icestream"
 
 
 @cache
@@ -18,12 +19,22 @@ def _installed(role: str) -> dict[str, EntryPoint]:
 
 
 def names(role: str) -> list[str]:
-    """Return the names of every installed connector of a role, sorted."""
+    """Return the names of every installed plugin of a role, sorted."""
     return sorted(_installed(role))
 
 
+def modules(role: str) -> dict[str, str]:
+    """Return where each plugin of a role is defined, `module:attribute` by name, loading none."""
+    return {name: _installed(role)[name].value for name in names(role)}
+
+
+def is_ours(role: str, name: str) -> bool:
+    """Tell whether an installed plugin belongs to icestream itself."""
+    return _installed(role)[name].module.partition(".")[0] == OURS
+
+
 def find(role: str, name: str) -> Any:
-    """Load the class of one connector, and no other.
+    """Load the class of one plugin, and no other.
 
     Raises:
         PlanError: nothing of that name is installed.
@@ -35,11 +46,22 @@ def find(role: str, name: str) -> Any:
     try:
         return point.load()
     except ModuleNotFoundError as exc:
-        extra = name.split("-", maxsplit=1)[0]
         raise DependencyError(
-            f"{role[:-1]} {name!r} needs the package {exc.name}, which is not installed",
-            todo=f"pip install 'icestream[{extra}]'",
+            f"{role.removesuffix('s')} {name!r} needs the package {exc.name}, "
+            "which is not installed",
+            todo=_how_to_install(role, name, point),
         ) from exc
+
+
+def _how_to_install(role: str, name: str, point: EntryPoint) -> str:
+    if not is_ours(role, name):
+        package = point.module if point.dist is None else point.dist.name
+        return f"Install {package!r} again, together with the packages that it depends on."
+    parts = name.split("-")
+    offered = (point.dist.metadata.get_all("Provides-Extra") if point.dist else None) or ()
+    # The extra of `postgres-cdc` is `postgres`, that of `debezium-avro` is `avro`.
+    extra = next((part for part in parts if part in offered), parts[0])
+    return f"pip install 'icestream[{extra}]'"
 
 
 def suggest(role: str, name: str) -> str:

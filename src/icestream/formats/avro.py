@@ -13,8 +13,8 @@ import pyarrow as pa
 from fastavro import _read_py as plain_reader
 from fastavro.schema import SchemaParseException
 
-from icestream.contracts.decoder import Decoded, Decoder
-from icestream.errors import IcestreamError
+from icestream.contracts.decoder import Decoded, Decoder, Format
+from icestream.errors import IcestreamError, PlanError
 from icestream.formats.avro_types import AvroFields, reader_arguments
 from icestream.formats.blocks import NO_VALUE, BadValueError, empty_rows
 from icestream.formats.exact import cast_exactly
@@ -24,6 +24,7 @@ from icestream.formats.values import MisfitError, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from icestream.contracts.decoder import FormatSettings
     from icestream.formats.schema_registry import Registry
 
 
@@ -281,3 +282,25 @@ def _optional(records: list[tuple[int, dict[str, Any]]], columns: pa.Schema) -> 
         for field in columns
         if not field.nullable and any(record.get(field.name) is None for _, record in records)
     }
+
+
+class AvroFormat(Format):
+    """Avro records, by a schema or a schema registry."""
+
+    name = "avro"
+
+    def decoder(self, settings: FormatSettings) -> Decoder:
+        from icestream.formats.schema_registry import registry_of
+
+        registry = registry_of(settings)
+        if registry is not None:
+            return AvroDecoder(None, registry, settings.subjects)
+        if settings.schema is None or settings.schema.avro is None:
+            raise PlanError(
+                "format 'avro' needs an Avro schema or a schema registry, and neither is given",
+                todo="Add e.g. `schema: orders.avsc`, or `schema_registry: {url: ...}`.",
+            )
+        return AvroDecoder(settings.schema.avro)
+
+    def missing_option(self, *, schema: bool, registry: bool) -> str | None:
+        return None if schema or registry else "`schema` or `schema_registry`"

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
+from icestream.contracts.decoder import Format
+from icestream.errors import PlanError
 from icestream.formats.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
 from icestream.formats.exact import cast_decimals, floats_fit, rounds_to_double, texts_fit_doubles
 from icestream.formats.inference import EMPTY, infer_type
@@ -20,6 +22,8 @@ from icestream.formats.values import NUMBER, MisfitError, converter, parse_time,
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from icestream.contracts.decoder import Decoder, FormatSettings
 
 
 _CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
@@ -347,3 +351,21 @@ def _rows(arrays: dict[str, pa.Array], count: int, columns: pa.Schema) -> pa.Rec
         if not field.nullable and array.null_count:
             return None
     return pa.RecordBatch.from_arrays(whole, schema=columns)
+
+
+class CsvFormat(Format):
+    """Lines of CSV without a header."""
+
+    name = "csv"
+    is_line_based = True
+
+    def decoder(self, settings: FormatSettings) -> Decoder:
+        if settings.schema is None:
+            raise PlanError(
+                "format 'csv' needs a schema, and none is given",
+                todo="Add e.g. `schema: id bigint, name string`: a line alone has no names.",
+            )
+        return CsvDecoder(settings.schema.columns)
+
+    def missing_option(self, *, schema: bool, registry: bool) -> str | None:  # noqa: ARG002
+        return None if schema else "`schema`, e.g. `id bigint, name string`"

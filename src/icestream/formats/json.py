@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
+from icestream.contracts.decoder import Format
 from icestream.formats.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
 from icestream.formats.exact import (
     decimals_are_safe,
@@ -32,6 +33,8 @@ from icestream.formats.values import MisfitError, converter, json_text, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+
+    from icestream.contracts.decoder import Decoder, FormatSettings
 
 
 ENDLESS = "not JSON: a number of thousands of digits, or as many brackets"
@@ -397,3 +400,13 @@ def _infer(
             record = {name: record[name] for name in names if name in record}
         records.append(record)
     return infer_fields(records)
+
+
+class JsonFormat(Format):
+    """JSON objects."""
+
+    name = "json"
+    is_line_based = True
+
+    def decoder(self, settings: FormatSettings) -> Decoder:
+        return JsonDecoder(ignores_new=settings.schema is not None)

@@ -1,12 +1,14 @@
-"""Chooses a decoder by the name of its format, and reads the `schema` option."""
+"""Finds formats and their decoders by name, and reads the `schema` option."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from icestream.contracts import registry as plugins
+from icestream.contracts.decoder import FormatSettings, GivenSchema
 from icestream.errors import PlanError
 from icestream.formats.ddl import parse_ddl
 
@@ -14,32 +16,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.changes import ChangeDecoder
-    from icestream.contracts.decoder import Decoder
+    from icestream.contracts.decoder import Decoder, Format
     from icestream.formats.schema_registry import RegistryOptions
 
+    FormatName: TypeAlias = str
+    LineFormatName: TypeAlias = str
+else:
+    # The formats that are installed, ours and others, for validation, editors and the docs alike.
+    FormatName = Literal[tuple(plugins.names("formats"))]
+    # Of files, `csv` has a header, and `parquet` and `avro` are files of their own kind.
+    ADDED = [name for name in plugins.names("formats") if not plugins.is_ours("formats", name)]
+    LineFormatName = Literal[("json", "csv", "parquet", "avro", *ADDED)]
 
-Format: TypeAlias = Literal[
-    "json", "avro", "debezium-json", "debezium-avro", "csv", "string", "bytes"
-]
 
-# Formats whose records are changes to tables.
-CHANGES = ("debezium-json", "debezium-avro")
-# What their decoders want to know beside a record's value: columns of `Records.extra`.
+# What decoders of changes want to know beside a record's value: columns of `Records.extra`.
 RECORD_KEY = "record_key"
 RECORD_TOPIC = "record_topic"
 
 
-@dataclass(frozen=True)
-class GivenSchema:
-    """What the `schema` option says.
+@cache
+def find_format(name: str) -> Format:
+    """Return a format by its name, loading no other.
 
-    Attributes:
-        columns: the columns, in order.
-        avro: the Avro schema as parsed JSON, if it was written as one.
+    Raises:
+        PlanError: no format of that name is installed.
+        DependencyError: it is, but a package that it imports is not.
     """
-
-    columns: pa.Schema
-    avro: Any = None
+    found: Format = plugins.find("formats", name)()
+    return found
 
 
 def read_schema(text: str) -> GivenSchema:
@@ -85,7 +89,7 @@ def make_decoder(
     """Return the decoder of a format. Touches no network.
 
     Args:
-        name: one of `Format`.
+        name: the format.
         schema: the `schema` option, read.
         registry: a schema registry, for Avro.
         subjects: the registry's subjects that tell the columns, such as `orders-value`.
@@ -93,19 +97,8 @@ def make_decoder(
     Raises:
         PlanError: the format needs a schema and none is given, or gives changes, not rows.
     """
-    if name == "json":
-        from icestream.formats.json import JsonDecoder
-
-        return JsonDecoder(ignores_new=schema is not None)
-    if name in ("string", "bytes"):
-        from icestream.formats.text import BytesDecoder, StringDecoder
-
-        return StringDecoder() if name == "string" else BytesDecoder()
-    if name == "csv":
-        return _csv(schema)
-    if name == "avro":
-        return _avro(schema, registry, subjects)
-    raise PlanError(f"format {name!r} gives changes to tables, not rows")
+    settings = FormatSettings(schema=schema, registry=registry, subjects=subjects)
+    return find_format(name).decoder(settings)
 
 
 def make_change_decoder(
@@ -118,7 +111,7 @@ def make_change_decoder(
     """Return the decoder of a format that gives changes; None for one that gives rows.
 
     Args:
-        name: one of `Format`.
+        name: the format.
         registry: a schema registry, for Avro.
         placeholder: what stands for a large value that did not change.
         unrepresentable: what becomes of values that no table can hold.
@@ -126,45 +119,7 @@ def make_change_decoder(
     Raises:
         PlanError: the format needs a registry and none is given.
     """
-    if name == "debezium-json":
-        from icestream.formats.debezium.json import DebeziumJsonDecoder
-
-        return DebeziumJsonDecoder(placeholder, unrepresentable=unrepresentable)
-    if name != "debezium-avro":
-        return None
-    from icestream.formats.debezium.avro import DebeziumAvroDecoder
-    from icestream.formats.schema_registry import Registry
-
-    if registry is None:
-        raise PlanError(
-            "format 'debezium-avro' needs a schema registry, and none is given",
-            todo="Add e.g. `schema_registry: {url: ...}`.",
-        )
-    return DebeziumAvroDecoder(Registry(registry), placeholder, unrepresentable=unrepresentable)
-
-
-def _csv(schema: GivenSchema | None) -> Decoder:
-    from icestream.formats.csv import CsvDecoder
-
-    if schema is None:
-        raise PlanError(
-            "format 'csv' needs a schema, and none is given",
-            todo="Add e.g. `schema: id bigint, name string`: a line alone has no names.",
-        )
-    return CsvDecoder(schema.columns)
-
-
-def _avro(
-    schema: GivenSchema | None, registry: RegistryOptions | None, subjects: tuple[str, ...]
-) -> Decoder:
-    from icestream.formats.avro import AvroDecoder
-    from icestream.formats.schema_registry import Registry
-
-    if registry is not None:
-        return AvroDecoder(None, Registry(registry), subjects)
-    if schema is None or schema.avro is None:
-        raise PlanError(
-            "format 'avro' needs an Avro schema or a schema registry, and neither is given",
-            todo="Add e.g. `schema: orders.avsc`, or `schema_registry: {url: ...}`.",
-        )
-    return AvroDecoder(schema.avro)
+    settings = FormatSettings(
+        registry=registry, unavailable_value=placeholder, unrepresentable=unrepresentable
+    )
+    return find_format(name).change_decoder(settings)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+    from icestream.contracts.decoder import FormatSettings
+
 
 _NOT_FOUND = 404
 _TOO_MANY_REQUESTS = 429
@@ -219,3 +221,9 @@ class Registry:
                 settings["basic.auth.user.info"] = f"{user}:{password or ''}"
             client = _clients[login] = SchemaRegistryClient(settings)
         return client
+
+
+def registry_of(settings: FormatSettings) -> Registry | None:
+    """Return the client of the registry that a source names; None if it names none."""
+    options = settings.registry
+    return Registry(options) if isinstance(options, RegistryOptions) else None

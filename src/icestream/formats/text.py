@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icestream.contracts.decoder import Decoded, Decoder
+from icestream.contracts.decoder import Decoded, Decoder, Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from icestream.contracts.decoder import FormatSettings
 
 
 COLUMN = "value"
@@ -58,3 +60,27 @@ def _rows(values: pa.Array, columns: pa.Schema) -> pa.RecordBatch:
         for field in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+class BytesFormat(Format):
+    """Values kept as bytes."""
+
+    name = "bytes"
+
+    def decoder(self, settings: FormatSettings) -> Decoder:  # noqa: ARG002 - it needs none
+        return BytesDecoder()
+
+    def columns(self) -> pa.Schema | None:
+        return BytesDecoder().infer([])
+
+
+class StringFormat(Format):
+    """Values kept as text."""
+
+    name = "string"
+
+    def decoder(self, settings: FormatSettings) -> Decoder:  # noqa: ARG002 - it needs none
+        return StringDecoder()
+
+    def columns(self) -> pa.Schema | None:
+        return StringDecoder().infer([])

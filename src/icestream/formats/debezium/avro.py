@@ -8,6 +8,8 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
+from icestream.contracts.decoder import Format
+from icestream.errors import PlanError
 from icestream.formats.avro import SCHEMA_FAULTS, read_record, schema_id_of
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium import event_batch
@@ -19,6 +21,8 @@ from icestream.formats.debezium.types import ConnectType, columns_of, from_avro
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from icestream.contracts.changes import ChangeDecoder
+    from icestream.contracts.decoder import FormatSettings
     from icestream.formats.debezium.assembly import Keys
     from icestream.formats.debezium.event_batch import Unrepresentable
     from icestream.formats.schema_registry import Registry
@@ -151,3 +155,26 @@ class DebeziumAvroDecoder(DebeziumDecoder):
         if writer.fault:
             raise BadValueError(writer.fault)
         return writer
+
+
+class DebeziumAvroFormat(Format):
+    """Change events of Debezium in Avro, with a schema registry."""
+
+    name = "debezium-avro"
+    gives_changes = True
+
+    def change_decoder(self, settings: FormatSettings) -> ChangeDecoder:
+        from icestream.formats.schema_registry import registry_of
+
+        registry = registry_of(settings)
+        if registry is None:
+            raise PlanError(
+                "format 'debezium-avro' needs a schema registry, and none is given",
+                todo="Add e.g. `schema_registry: {url: ...}`.",
+            )
+        return DebeziumAvroDecoder(
+            registry, settings.unavailable_value, unrepresentable=settings.unrepresentable
+        )
+
+    def missing_option(self, *, schema: bool, registry: bool) -> str | None:  # noqa: ARG002
+        return None if registry else "`schema_registry`"

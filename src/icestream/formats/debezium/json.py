@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from icestream.contracts.decoder import Format
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium import event_batch, schemaless_json
 from icestream.formats.debezium.assembly import PLACEHOLDER, Key
@@ -23,6 +24,8 @@ from icestream.formats.json import JsonDecoder, parse_object
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from icestream.contracts.changes import ChangeDecoder
+    from icestream.contracts.decoder import FormatSettings
     from icestream.formats.debezium.assembly import Keys
     from icestream.formats.debezium.event_batch import Unrepresentable
 
@@ -243,3 +246,15 @@ def _split(value: bytes) -> Headed | None:
         return None
     follows = _PAYLOAD.match(text, end)
     return None if follows is None else Headed(text[: follows.end()].encode(), schema)
+
+
+class DebeziumJsonFormat(Format):
+    """Change events of Debezium in JSON."""
+
+    name = "debezium-json"
+    gives_changes = True
+
+    def change_decoder(self, settings: FormatSettings) -> ChangeDecoder:
+        return DebeziumJsonDecoder(
+            settings.unavailable_value, unrepresentable=settings.unrepresentable
+        )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, field_validator, model_validator
 
 from icestream.contracts.options import Options
+from icestream.formats.lookup import LineFormatName, find_format
+
+OWN_FORMATS = ("json", "csv", "parquet", "avro")
 
 
 class FileOptions(Options):
@@ -29,7 +30,7 @@ class FilesOptions(Options):
         description="The folder that files arrive in.",
         json_schema_extra={"path": True},
     )
-    format: Literal["json", "csv", "parquet", "avro"] = Field(
+    format: LineFormatName = Field(
         default="json",
         description="What the files hold. `json` is one object a line. Files of `json` and `csv` "
         "may be compressed with gzip, and are then called `*.gz`.",
@@ -59,6 +60,16 @@ class FilesOptions(Options):
         if glob.startswith("/") or ".." in glob.split("/"):
             raise ValueError(f"glob {glob!r} leads out of the folder")
         return glob
+
+    @field_validator("format")
+    @classmethod
+    def _has_a_record_a_line(cls, name: str) -> str:
+        if name in OWN_FORMATS:
+            return name
+        found = find_format(name)
+        if found.gives_changes or not found.is_line_based:
+            raise ValueError(f"format {name!r} can't be read from files: its records are not lines")
+        return name
 
     @model_validator(mode="after")
     def _columns_have_names(self) -> FilesOptions:

@@ -268,12 +268,12 @@ def read_part(
         options: those of the source.
         schema: the columns to give, for formats that have columns; None for the file's own.
     """
-    if options.format in {"json", "csv"}:
-        yield from _read_lines(file, part, name, options)
-    elif options.format == "parquet":
+    if options.format == "parquet":
         yield from read_parquet(file, part, name, schema)
-    else:
+    elif options.format == "avro":
         yield from read_avro(file, part, name, schema)
+    else:
+        yield from _read_lines(file, part, name, options)
 
 
 def _read_lines(

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from icestream.contracts.decoder import GivenSchema
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, Split
 from icestream.errors import SchemaMismatchError, SourceChangedError
+from icestream.formats.lookup import find_format, make_decoder
 from icestream.sources.files.folder import Folder, list_paths, local_path
 from icestream.sources.files.log import FileLog
 from icestream.sources.files.offset import FilesOffset
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Estimates, for a format whose files do not say how many rows they have.
-BYTES_A_ROW = {"json": 100, "csv": 100, "avro": 50, "parquet": 50}
+BYTES_A_ROW = {"avro": 50, "parquet": 50}
+BYTES_A_LINE = 100
 GZIP_SAVES = 5
 # Of smaller files, only one of several is opened to learn how long its rows are.
 SAMPLED_BYTES = 64 << 10
@@ -182,12 +185,11 @@ class FilesSource(Source[FilesOptions]):
                 shutil.rmtree(other, ignore_errors=True)
 
     def decoder(self) -> Decoder | None:
-        if self.options.format == "json":
-            from icestream.formats.json import JsonDecoder
-
-            return JsonDecoder(ignores_new=self.options.schema_text is not None)
-        if self.options.format != "csv":
+        if self.options.format in {"parquet", "avro"}:
             return None
+        if self.options.format != "csv":
+            given = GivenSchema(self.schema()) if self.declares() else None
+            return make_decoder(self.options.format, schema=given)
         if self.options.options.header:
             evolving = self.options.schema_text is None
             return HeaderDecoder(self.options.options.delimiter, evolving=evolving)
@@ -202,6 +204,8 @@ class FilesSource(Source[FilesOptions]):
             return parse_ddl(self.options.schema_text)
         if self._schema is None and self.options.format in {"parquet", "avro"}:
             self._schema = self._schema_of_files()
+        elif self._schema is None and self.options.format != "csv":
+            self._schema = find_format(self.options.format).columns()
         return self._schema
 
     def declares(self) -> bool:
@@ -230,7 +234,7 @@ class FilesSource(Source[FilesOptions]):
         self._state = None
         self._log = None
         self._verified = set()
-        self._row_bytes: float = BYTES_A_ROW[options.format]
+        self._row_bytes: float = BYTES_A_ROW.get(options.format, BYTES_A_LINE)
         self._unsampled = 0
 
     def _name(self, path: str) -> str:
@@ -323,7 +327,8 @@ class FilesSource(Source[FilesOptions]):
 
     def _is_text(self, entry: FileEntry) -> bool:
         """Tell whether a file has lines and can be read from any of them."""
-        return self.options.format in {"json", "csv"} and not entry.path.endswith(".gz")
+        is_lines = self.options.format not in {"parquet", "avro"}
+        return is_lines and not entry.path.endswith(".gz")
 
     def _extent(self, entry: FileEntry, start: int, end: int | None) -> tuple[int, int]:
         """Return about how many rows and bytes a part of a file has."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from icestream.contracts.options import NULL_IS_A_NAME, Options
-from icestream.formats.lookup import CHANGES, Format
+from icestream.formats.lookup import FormatName, find_format
 from icestream.formats.schema_registry import RegistryOptions
 
 _LOADS_CODE = re.compile(
@@ -91,7 +91,7 @@ class KafkaOptions(Options):
     topic_pattern: str | None = Field(
         None, description="Regular expression that a whole topic name matches, instead of `topics`."
     )
-    format: Format = Field(
+    format: FormatName = Field(
         "json",
         description="How values are encoded. Those of Debezium are changes to many tables.",
     )
@@ -149,19 +149,20 @@ class KafkaOptions(Options):
                 re.compile(self.topic_pattern)
             except re.error as exc:
                 raise ValueError(f"topic_pattern is not a regular expression: {exc}") from None
-        if self.format == "csv" and self.schema_ is None:
-            raise ValueError("format 'csv' needs `schema`, e.g. `id bigint, name string`")
-        if self.format == "avro" and self.schema_ is None and self.schema_registry is None:
-            raise ValueError("format 'avro' needs `schema` or `schema_registry`")
-        if self.format in CHANGES:
-            self._fits_changes()
+        self._fits_format()
         for name in self.options:
             _refuse_setting(name)
         return self
 
-    def _fits_changes(self) -> None:
-        if self.format == "debezium-avro" and self.schema_registry is None:
-            raise ValueError("format 'debezium-avro' needs `schema_registry`")
+    def _fits_format(self) -> None:
+        chosen = find_format(self.format)
+        missing = chosen.missing_option(
+            schema=self.schema_ is not None, registry=self.schema_registry is not None
+        )
+        if missing is not None:
+            raise ValueError(f"format {self.format!r} needs {missing}")
+        if not chosen.gives_changes:
+            return
         for name, is_given in (("schema", self.schema_ is not None), ("include", self.include)):
             if is_given:
                 raise ValueError(

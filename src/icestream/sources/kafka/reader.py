@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from icestream.contracts.decoder import Records
 from icestream.errors import TransientError
-from icestream.formats.lookup import CHANGES, RECORD_KEY, RECORD_TOPIC
+from icestream.formats.lookup import RECORD_KEY, RECORD_TOPIC, find_format
 from icestream.sources.kafka.cluster import (
     build_client,
     expired,
@@ -222,7 +222,7 @@ class _SpanReader:
             f"kafka_{name}": pa.array(_EXTRAS[name](batch), EXTRA_TYPES[name])
             for name in self._options.include
         }
-        if self._options.format in CHANGES:
+        if find_format(self._options.format).gives_changes:
             extra[RECORD_KEY] = pa.array(_EXTRAS["key"](batch), pa.binary())
             extra[RECORD_TOPIC] = pa.repeat(self._span.topic, len(batch))
         place = f"{self._span.topic}[{self._span.partition}]"

@@ -12,7 +12,12 @@ import pyarrow as pa
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.errors import ConnectorError, IcestreamError, SourceChangedError, TransientError
-from icestream.formats.lookup import CHANGES, make_change_decoder, make_decoder, read_schema
+from icestream.formats.lookup import (
+    find_format,
+    make_change_decoder,
+    make_decoder,
+    read_schema,
+)
 from icestream.sources.kafka import ranges
 from icestream.sources.kafka.cluster import (
     Cluster,
@@ -51,7 +56,7 @@ class KafkaSource(Source[KafkaOptions]):
 
     def __init__(self, options: KafkaOptions) -> None:
         super().__init__(options)
-        if options.format in CHANGES:
+        if find_format(options.format).gives_changes:
             self.traits = SourceTraits(replayable=True, ordered=True, changes=True)
         self._given = None if options.schema_ is None else read_schema(options.schema_)
         self._forget_connection()
@@ -177,7 +182,7 @@ class KafkaSource(Source[KafkaOptions]):
 
     def decoder(self) -> Decoder | None:
         """Return the decoder of `format`; None for one that gives changes."""
-        if self.options.format in CHANGES:
+        if find_format(self.options.format).gives_changes:
             return None
         return make_decoder(
             self.options.format,
@@ -187,7 +192,7 @@ class KafkaSource(Source[KafkaOptions]):
         )
 
     def change_decoder(self) -> ChangeDecoder | None:
-        """Return the decoder of a `format` of Debezium."""
+        """Return the decoder of a `format` that gives changes."""
         return make_change_decoder(
             self.options.format,
             registry=self.options.schema_registry,
@@ -199,9 +204,9 @@ class KafkaSource(Source[KafkaOptions]):
         """Return the columns that `schema` or the format tells, with the included ones."""
         if self._given is not None:
             columns = self._given.columns
-        elif self.options.format in ("string", "bytes"):
-            columns = make_decoder(self.options.format).infer([])
         else:
+            columns = find_format(self.options.format).columns()
+        if columns is None:
             return None
         return pa.schema([*columns, *(self.extra_columns() or ())])
 
