@@ -58,12 +58,12 @@ PAGES = {
 }
 EXIT_CODES = {
     0: "Done.",
-    1: "Something went wrong.",
-    2: "The configuration or the command line is wrong, or something that it needs is not there.",
-    3: "Nobody answers at an address.",
-    4: "`plan --detailed-exitcode`: something would be created or changed. `verify`: rows differ.",
-    5: "A person is needed. A restart would not help.",
-    130: "Ended at once, by a second Ctrl-C or SIGTERM.",
+    1: "Failed.",
+    2: "The configuration or the command line is invalid, or something that it needs is missing.",
+    3: "A system cannot be reached.",
+    4: "Differences: `plan --detailed-exitcode` or `verify` found some.",
+    5: "A person has to act: a restart would fail again.",
+    130: "Stopped immediately, by a second Ctrl-C or SIGTERM.",
 }
 
 
@@ -102,11 +102,11 @@ def config_page() -> str:
     parts = [
         NOTICE,
         "# Configuration",
-        "One YAML file, `icestream.yaml` unless `--config` names another. Every top-level key may "
-        "be absent, and unknown keys are errors. `${NAME}`, `${NAME:-default}` and `${file:PATH}` "
-        "may stand in any value; `$$` is a plain `$`. Relative paths start from the file's folder.",
-        f"What is marked {UNAVAILABLE} is accepted by `icestream plan`, which lists it, and "
-        "refused by `icestream check` and `icestream run`.",
+        "One YAML file: `icestream.yaml`, unless `--config` names another. Every top-level key is "
+        "optional, and unknown keys are errors. Any value can use `${NAME}`, `${NAME:-default}` "
+        "and `${file:PATH}`; `$$` is a literal `$`. Relative paths start at the file's folder.",
+        f"`icestream plan` accepts and lists options marked {UNAVAILABLE} `icestream check` and "
+        "`icestream run` reject them.",
         "## The file",
         options_table(FileBlock, leave_out=("sources", "sinks", "pipelines", "views")),
     ]
@@ -201,11 +201,11 @@ def errors_page() -> str:
     parts = [
         NOTICE,
         "# Errors",
-        "Every error says where, what is wrong, and on the lines below it what to do. Its class "
-        "decides what happens next: a `TransientError` or a `CommitUnknownError` restarts the "
-        "pipeline by its `restart` policy, and so does an error that Spark or the network raises; "
-        "any other error of this list ends the pipeline. The classes are in `icestream.errors`; "
-        "`--output json` names the class as `type`.",
+        "Every error says where it happened and what is wrong, and on the next lines what to do. "
+        "Its class decides what happens next: a `TransientError`, a `CommitUnknownError`, and any "
+        "error that Spark or the network raises restart the pipeline by its `restart` policy; any "
+        "other error in this list stops it. The classes are in `icestream.errors`; "
+        "`--output json` gives the class as `type`.",
         "| class | kind of | exit code | meaning |\n|---|---|---|---|\n" + "\n".join(_errors()),
         "| exit code | meaning |\n|---|---|\n"
         + "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
