@@ -24,7 +24,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_demo_shows_a_query_and_keeps_its_folder(demo: tuple[Path, str]) -> None:
     folder, out = demo
     assert "(5 rows)" in out
-    assert f"Everything is kept in {folder}" in out
+    assert f"All files are in {folder}" in out
     ended = run_icestream("snapshots", "--output", "json", folder=folder)
     assert ended.document["snapshots"][0]["pipeline"] == "shop"
 
@@ -47,6 +47,7 @@ def test_demo_leaves_another_file_alone(demo: tuple[Path, str]) -> None:
     ended = run_icestream("demo", "--dir", str(folder), folder=folder)
     assert (ended.code, ended.err) == (
         2,
-        f"error: {folder}: the folder holds an icestream.yaml already\n"
-        f"  Name another folder, or go on with `icestream run --config {folder}/icestream.yaml`.\n",
+        f"error: {folder}: the folder already has an icestream.yaml\n"
+        f"  Choose another folder, or continue with "
+        f"`icestream run --config {folder}/icestream.yaml`.\n",
     )

@@ -66,7 +66,7 @@ def test_letters_are_shown_and_let_through_once_whatever_dies(
     (tmp_path / "icestream.yaml").write_text(FILE, encoding="utf-8")
     ran = run_icestream("run", "--once", folder=tmp_path)
     assert ran.code == 0, ran.err
-    assert "events: expectation 'positive' is not met by 1 record" in ran.err
+    assert "events: expectation 'positive' failed for 1 record" in ran.err
     assert rows(icestream) == [(1, "1")]
     assert reasons(icestream) == {
         "column 'price': '2.5' is not an int": 1,
@@ -86,13 +86,13 @@ def test_letters_are_shown_and_let_through_once_whatever_dies(
     again = run_icestream(*replay, folder=tmp_path)
     assert again.code == 0, again.err
     assert again.out.splitlines()[:2] == [
-        "1 letter of an earlier replay, whose rows were written already, removed",
+        "removed 1 letter whose rows an earlier replay had already written",
         "events: 3 dead letters read, 0 replayed, 0 rows written to lake.demo.events",
     ]
     assert sorted(again.out.splitlines()[2:]) == [
-        "still bad: 1 x column 'id': 'four' is not a bigint",
-        "still bad: 1 x column 'price': '2.5' is not an int",
-        "still bad: 1 x column 'price': 'dear' is not an int",
+        "still failing: 1 x column 'id': 'four' is not a bigint",
+        "still failing: 1 x column 'price': '2.5' is not an int",
+        "still failing: 1 x column 'price': 'dear' is not an int",
     ]
     assert rows(icestream) == [(-3, "3"), (1, "1")]
     assert "expectation 'positive' is not met: id > 0" not in reasons(icestream)

@@ -16,7 +16,7 @@ from tests.unit.cli.shop import FILE, write_file
 from icestream.catalogs import nessie_api
 from icestream.catalogs.nessie import NessieCatalog
 from icestream.cli import check
-from icestream.cli.deadline import OverdueError, within
+from icestream.cli.deadline import OverdueError, call_with_deadline
 from icestream.contracts.faults import CheckStep
 from icestream.errors import UnreachableError
 
@@ -97,7 +97,7 @@ def test_silent_server_is_given_up_after_a_while(
 def test_overdue_step_tells_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "STEP_SECS", 0.01)
     waiting = threading.Event()
-    done = check._run(CheckStep("sign in", lambda: str(waiting.wait())), "sink 'lake'")
+    done = check._run_step(CheckStep("sign in", lambda: str(waiting.wait())), "sink 'lake'")
     waiting.set()
     assert str(done.error) == (
         "sink 'lake': no answer within 0.01 s\n"
@@ -111,17 +111,17 @@ def test_what_a_step_raises_is_raised() -> None:
         raise LookupError("of its own")
 
     with pytest.raises(LookupError, match="of its own"):
-        within(PATIENT_SECS, fail)
+        call_with_deadline(PATIENT_SECS, fail)
 
 
 def test_answer_in_time_is_returned() -> None:
-    assert within(PATIENT_SECS, lambda: "well") == "well"
+    assert call_with_deadline(PATIENT_SECS, lambda: "well") == "well"
 
 
 def test_overdue_question_is_left_to_itself() -> None:
     waiting = threading.Event()
     with pytest.raises(OverdueError):
-        within(0.01, lambda: str(waiting.wait()))
+        call_with_deadline(0.01, lambda: str(waiting.wait()))
     waiting.set()
 
 

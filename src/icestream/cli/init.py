@@ -1,4 +1,4 @@
-"""`icestream init`: a starting file that runs as it is."""
+"""`icestream init`: writes a configuration file that runs as it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import click
 
-from icestream.cli.output import Screen, with_screen
+from icestream.cli.output import Printer, with_output_options
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 SCHEMES = ("postgres://", "postgresql://")
-VARIABLE = "POSTGRES_PASSWORD"
-PATIENCE_SECS = 3
-MOST_LISTED = 40
-# Letters that YAML, and `${...}`, leave alone wherever they stand.
-PLAIN = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]*$")
-WORDS_OF_YAML = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+PASSWORD_VARIABLE = "POSTGRES_PASSWORD"  # noqa: S105 - a variable's name
+CONNECT_TIMEOUT_SECS = 3
+MAX_LISTED = 40
+# Text that neither YAML nor `${...}` interpolation changes.
+PLAIN_SCALAR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]*$")
+YAML_KEYWORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
-# A part of a partitioned table is no table of its own here: its parent has the rows.
-TABLES = """\
+# Partitions are left out: the changes of a partitioned table are read from its parent.
+TABLES_SQL = """\
 SELECT n.nspname, c.relname, c.relreplident = 'f',
-       coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
+       coalesce((SELECT array_agg(a.attname::text ORDER BY k.position)
                  FROM pg_index AS i,
-                      unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, place),
+                      unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, position),
                       pg_attribute AS a
                  WHERE i.indrelid = c.oid AND i.indisprimary
                        AND a.attrelid = c.oid AND a.attnum = k.number), '{}')
@@ -43,8 +43,8 @@ ORDER BY 1, 2"""
 
 
 @dataclass(frozen=True)
-class Database:
-    """Where a database is, as its address says."""
+class DatabaseAddress:
+    """The parts of a database URL."""
 
     host: str
     port: int
@@ -55,8 +55,8 @@ class Database:
 
 
 @dataclass(frozen=True)
-class FoundTable:
-    """A table of the database, and what tells its rows apart."""
+class DatabaseTable:
+    """A table of the database and its key."""
 
     schema: str
     name: str
@@ -69,28 +69,28 @@ class FoundTable:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a look into the database gave.
+class DatabaseListing:
+    """The tables of a database, if it could be queried.
 
     Attributes:
-        tables: its tables; None if nobody answered.
-        reason: why there are none.
+        tables: its tables; None if the connection failed.
+        reason: why it failed.
         needs_password: whether a password was given, or may be needed.
     """
 
-    tables: tuple[FoundTable, ...] | None = None
+    tables: tuple[DatabaseTable, ...] | None = None
     reason: str = ""
     needs_password: bool = True
 
     @property
     def schemas(self) -> list[str]:
-        """Schemas that the file takes: `public`, and others only where that has no tables."""
-        found = {table.schema for table in self.tables or ()}
-        return ["public"] if not found or "public" in found else sorted(found)
+        """Schemas to mirror: `public`, or every schema if that has no tables."""
+        names = {table.schema for table in self.tables or ()}
+        return ["public"] if not names or "public" in names else sorted(names)
 
     @property
-    def taken(self) -> tuple[FoundTable, ...] | None:
-        """The tables that the file mirrors; None if nobody answered."""
+    def mirrored_tables(self) -> tuple[DatabaseTable, ...] | None:
+        """The tables that the file mirrors; None if the connection failed."""
         if self.tables is None:
             return None
         schemas = set(self.schemas)
@@ -98,36 +98,36 @@ class Look:
 
     @property
     def other_schemas(self) -> list[str] | None:
-        """Schemas whose tables the file leaves out; None if nobody answered."""
+        """Schemas that the file does not mirror; None if the connection failed."""
         if self.tables is None:
             return None
         return sorted({table.schema for table in self.tables}.difference(self.schemas))
 
 
 def is_address(text: str) -> bool:
-    """Tell whether an argument is the address of a PostgreSQL database."""
+    """Tell whether an argument is a PostgreSQL URL."""
     return text.startswith(SCHEMES)
 
 
-def read_address(text: str) -> Database:
-    """Return the parts of `postgres://user@host:5432/database`; what is absent is PostgreSQL's own.
+def parse_address(text: str) -> DatabaseAddress:
+    """Parse `postgres://user@host:5432/database`; missing parts get PostgreSQL's defaults.
 
     Raises:
-        PlanError: it is no such address. The message has no password in it.
+        PlanError: the URL is invalid. The message does not contain the password.
     """
     try:
         parts = urlsplit(text)
         port = parts.port or 5432
     except ValueError:
-        raise _no_address("its host or its port cannot be") from None
+        raise _invalid_address("invalid host or port") from None
     extra = dict(parse_qsl(parts.query))
     sslmode = extra.pop("sslmode", None)
     if extra:
-        raise _no_address(f"the file has no key for its parameter {min(extra)!r}")
+        raise _invalid_address(f"unsupported parameter {min(extra)!r}")
     if not parts.hostname:
-        raise _no_address("it has no host")
+        raise _invalid_address("the host is missing")
     user = unquote(parts.username or "postgres")
-    return Database(
+    return DatabaseAddress(
         host=parts.hostname,
         port=port,
         name=unquote(parts.path.strip("/")) or user,
@@ -137,13 +137,13 @@ def read_address(text: str) -> Database:
     )
 
 
-def look_into(database: Database) -> Look:
-    """Ask the database for its tables; whatever stands in the way is no more than a reason."""
+def list_database(database: DatabaseAddress) -> DatabaseListing:
+    """List the tables of the database; a failure becomes the `reason` of the result."""
     try:
         import psycopg
     except ImportError:
-        return Look(reason="the package psycopg is not installed")
-    password = database.password or os.environ.get(VARIABLE)
+        return DatabaseListing(reason="the package psycopg is not installed")
+    password = database.password or os.environ.get(PASSWORD_VARIABLE)
     try:
         with psycopg.connect(
             host=database.host,
@@ -152,39 +152,43 @@ def look_into(database: Database) -> Look:
             user=database.user,
             password=password,
             sslmode=database.sslmode or "prefer",
-            connect_timeout=PATIENCE_SECS,
+            connect_timeout=CONNECT_TIMEOUT_SECS,
         ) as connection:
-            rows = connection.execute(TABLES).fetchall()
+            rows = connection.execute(TABLES_SQL).fetchall()
     except psycopg.Error as exc:
-        return Look(reason=_reason(exc, password))
-    tables = tuple(FoundTable(schema, name, tuple(key), full) for schema, name, full, key in rows)
-    return Look(tables, needs_password=password is not None)
+        return DatabaseListing(reason=_error_reason(exc, password))
+    tables = tuple(
+        DatabaseTable(schema, name, tuple(key), full) for schema, name, full, key in rows
+    )
+    return DatabaseListing(tables, needs_password=password is not None)
 
 
-def starting_file(database: Database, look: Look, schema_name: str) -> str:
-    """Return the file: a source with a connection and a pattern, a sink, and a pipeline."""
+def mirror_config(database: DatabaseAddress, look: DatabaseListing, schema_name: str) -> str:
+    """Return a configuration file that mirrors the database into the embedded lake."""
     name = re.sub(r"[^a-z0-9_]+", "_", database.name.lower()).strip("_")
-    if not re.match("[a-z]", name) or name in WORDS_OF_YAML:
+    if not re.match("[a-z]", name) or name in YAML_KEYWORDS:
         name = f"db_{name}".rstrip("_")
     connection = {
-        "host": _scalar(database.host),
+        "host": _yaml_scalar(database.host),
         "port": str(database.port),
-        "database": _scalar(database.name),
-        "user": _scalar(database.user),
+        "database": _yaml_scalar(database.name),
+        "user": _yaml_scalar(database.user),
     }
     if look.needs_password:
-        connection["password"] = f"${{{VARIABLE}}}       # read from the environment, not kept here"
+        connection["password"] = (
+            f"${{{PASSWORD_VARIABLE}}}       # read from the environment, not stored here"
+        )
     if database.sslmode:
-        connection["sslmode"] = _scalar(database.sslmode)
+        connection["sslmode"] = _yaml_scalar(database.sslmode)
     patterns = [f"{schema}.*" for schema in look.schemas]
     connection["tables"] = json.dumps(patterns, ensure_ascii=False)
     lines = [
         f"# yaml-language-server: $schema={schema_name}",
         f"# $schema: {schema_name}",
         "#",
-        "# icestream check    can the database be followed? Says what it lacks.",
-        "# icestream run      first the tables as they are, then every change; Ctrl-C stops it",
-        "# icestream verify   is each table the same on both sides?",
+        "# icestream check    tests the connection and what replication needs",
+        "# icestream run      copies the tables, then streams every change; Ctrl-C stops it",
+        "# icestream verify   compares each table on both sides",
         'version: "1.0"',
         "",
         "sources:",
@@ -192,11 +196,11 @@ def starting_file(database: Database, look: Look, schema_name: str) -> str:
         "    connector: postgres-cdc",
         "    config:",
         *(f"      {key}: {value}" for key, value in connection.items()),
-        *(f"      # {line}".rstrip() for line in _told(look)),
+        *(f"      # {line}".rstrip() for line in _table_comments(look)),
         "",
         "sinks:",
         "  lake:",
-        "    connector: iceberg      # no catalog is named: the embedded one, in ./lake",
+        "    connector: iceberg      # no catalog given: the embedded one, in ./lake",
         "",
         "pipelines:",
         f"  {name}: {{source: {name}, sink: lake}}",
@@ -204,86 +208,86 @@ def starting_file(database: Database, look: Look, schema_name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(look: Look) -> list[str]:
-    """Return what the file says of the tables that were found."""
-    tables = look.taken
+def _table_comments(look: DatabaseListing) -> list[str]:
+    """Return comment lines that list the mirrored tables."""
+    tables = look.mirrored_tables
     if tables is None:
         return []
     if not tables:
-        return ["There were no tables yet when this file was written."]
-    width = max(len(table.full_name) for table in tables[:MOST_LISTED])
-    more = len(tables) - MOST_LISTED
+        return ["The database had no tables when this file was written."]
+    width = max(len(table.full_name) for table in tables[:MAX_LISTED])
+    more = len(tables) - MAX_LISTED
     return [
-        "Found when this file was written:",
-        *(f"  {_clean(t.full_name):<{width}}  {_key_told(t)}" for t in tables[:MOST_LISTED]),
+        "Tables when this file was written:",
+        *(f"  {_printable(t.full_name):<{width}}  {_key_comment(t)}" for t in tables[:MAX_LISTED]),
         *([f"  and {more} more"] if more > 0 else []),
-        *_others_told(look.other_schemas or []),
+        *_other_schemas_comment(look.other_schemas or []),
     ]
 
 
-def _others_told(schemas: Sequence[str]) -> list[str]:
+def _other_schemas_comment(schemas: Sequence[str]) -> list[str]:
     if not schemas:
         return []
-    more = len(schemas) - MOST_LISTED
-    named = ", ".join([*schemas[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])])
+    more = len(schemas) - MAX_LISTED
+    named = ", ".join([*schemas[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])])
     pattern = json.dumps(f"{schemas[0]}.*", ensure_ascii=False)
-    told = f"Not mirrored: the tables of {named}. To take those of a schema too, add e.g. {pattern}"
-    return [_clean(f"{told} to `tables`.")]
+    comment = f"Schemas not mirrored: {named}. To mirror one, add e.g. {pattern} to `tables`."
+    return [_printable(comment)]
 
 
-def _key_told(table: FoundTable) -> str:
+def _key_comment(table: DatabaseTable) -> str:
     if table.key:
-        return f"key: {_clean(', '.join(table.key))}"
+        return f"key: {_printable(', '.join(table.key))}"
     if table.has_full_identity:
-        return "no key: rows are told apart by all their values (replica identity full)"
-    return "no key: new rows are followed, updates and deletes are not"
+        return "no key: rows are matched on all columns (replica identity full)"
+    return "no key: inserts are mirrored, updates and deletes are not"
 
 
-def _scalar(text: str) -> str:
-    """Return a text as YAML, and the filling in of variables, read it back."""
-    if PLAIN.match(text) and text.lower() not in WORDS_OF_YAML:
+def _yaml_scalar(text: str) -> str:
+    """Quote a text so that YAML and variable interpolation read it back unchanged."""
+    if PLAIN_SCALAR.match(text) and text.lower() not in YAML_KEYWORDS:
         return text
     return json.dumps(text.replace("$", "$$"))
 
 
-def _clean(text: str) -> str:
-    """Return a name that may stand in a comment: a line break would end it."""
+def _printable(text: str) -> str:
+    """Replace unprintable characters: a line break would end the comment."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _reason(exc: Exception, password: str | None) -> str:
+def _error_reason(exc: Exception, password: str | None) -> str:
     from icestream.contracts.secrets import hide
 
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    said = lines[0].rpartition("failed: ")[2] if lines else type(exc).__name__
-    return hide(said.removeprefix("FATAL:").strip(), [password or ""])
+    message = lines[0].rpartition("failed: ")[2] if lines else type(exc).__name__
+    return hide(message.removeprefix("FATAL:").strip(), [password or ""])
 
 
-def _no_address(why: str) -> PlanError:
+def _invalid_address(why: str) -> PlanError:
     return PlanError(
-        f"the address of the database can't be used: {why}",
+        f"invalid database URL: {why}",
         where="init",
-        todo="Write e.g. `postgres://user@host:5432/database`, with `?sslmode=require` if needed.",
+        todo="Use e.g. `postgres://user@host:5432/database`, with `?sslmode=require` if needed.",
     )
 
 
 SCHEMA_NAME = "icestream.schema.json"
-STARTING_FILE = f"""\
+STARTER_CONFIG = f"""\
 # yaml-language-server: $schema={SCHEMA_NAME}
 # $schema: {SCHEMA_NAME}
 #
-# icestream check   is everything in here right, and within reach?
-# icestream plan    what would a run create and change?
-# icestream run     let it flow; Ctrl-C stops it after the batch in hand
+# icestream check   validates this file and tests its connections
+# icestream plan    shows what a run would create and change
+# icestream run     runs the pipelines; Ctrl-C stops after the current batch
 version: "1.0"
 
 sources:
   shop:
-    connector: datagen            # made-up events of a web shop: needs nothing else
+    connector: datagen            # generated events of a web shop; needs no server
     config:
       rows_per_second: 100
 
-  # The same pipeline from Kafka: name this source below, in `pipelines`.
+  # To read from Kafka instead, use this source in `pipelines` below.
   # orders:
   #   connector: kafka
   #   config:
@@ -294,12 +298,12 @@ sources:
 
 sinks:
   lake:
-    connector: iceberg            # no catalog is named: the embedded one, in ./lake
+    connector: iceberg            # no catalog given: the embedded one, in ./lake
     config:
       namespace: demo
-      table: shop_events          # made when missing, with the columns of the stream
+      table: shop_events          # created if missing, with the stream's columns
       partitioning: ["days(event_time)"]
-      batch_size: 10000           # commit when this many rows wait,
+      batch_size: 10000           # commit when this many rows are waiting,
       flush_interval_secs: 10     # or when the oldest has waited this long
 
 pipelines:
@@ -311,53 +315,57 @@ pipelines:
 """
 
 
-@click.command("init", short_help="Write a starting file.")
+@click.command("init", short_help="Write a starter configuration file.")
 @click.argument("what", metavar="[PATH | postgres://USER@HOST/DB]", default="icestream.yaml")
 @click.argument("path", metavar="[PATH]", type=click.Path(path_type=Path), required=False)
-@click.option("--force", is_flag=True, help="Overwrite what is there.")
-@with_screen
-def command(screen: Screen, what: str, path: Path | None, *, force: bool) -> int:
-    """Write a starting file to PATH (icestream.yaml), and its JSON Schema for editors beside it.
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
+@with_output_options
+def command(printer: Printer, what: str, path: Path | None, *, force: bool) -> int:
+    """Write a starter configuration file to PATH (icestream.yaml), and its JSON Schema for editors.
 
-    PATH may be a folder. The file runs as it is: made-up events into an embedded Iceberg lake.
+    PATH may be a folder. The file runs as it is: generated events into an embedded Iceberg lake.
 
-    With the address of a PostgreSQL database it mirrors that one: `icestream init
-    postgres://user@host:5432/shop`. If the server answers, its tables and their keys are noted in
-    the file. A password is never written.
+    With a PostgreSQL URL, the file mirrors that database: `icestream init
+    postgres://user@host:5432/shop`. If the server can be reached, the file lists its tables and
+    their keys in a comment. The password is never written.
     """
     if is_address(what):
-        return _mirror(screen, what, path or Path("icestream.yaml"), force=force)
+        return _init_mirror(printer, what, path or Path("icestream.yaml"), force=force)
     if path is not None:
-        raise click.UsageError(f"{what!r} is no address of a database, and {str(path)!r} is left")
-    path = _write_both(Path(what), STARTING_FILE, force=force)
-    screen.show(_document(path), _written(path))
+        raise click.UsageError(f"{what!r} is not a database URL; unexpected argument {str(path)!r}")
+    path = _write_config(Path(what), STARTER_CONFIG, force=force)
+    printer.print_result(_document(path), _next_steps(path))
     return 0
 
 
-def _mirror(screen: Screen, address: str, path: Path, *, force: bool) -> int:
-    database = read_address(address)
+def _init_mirror(printer: Printer, address: str, path: Path, *, force: bool) -> int:
+    database = parse_address(address)
     if not force:
-        _refuse_existing(_file_of(path))
-    look = look_into(database)
-    path = _write_both(path, starting_file(database, look, SCHEMA_NAME), force=force)
-    tables = None if look.taken is None else [table.full_name for table in look.taken]
-    text = _written(path)
+        _refuse_existing(_config_path(path))
+    look = list_database(database)
+    path = _write_config(path, mirror_config(database, look, SCHEMA_NAME), force=force)
+    tables = (
+        None
+        if look.mirrored_tables is None
+        else [table.full_name for table in look.mirrored_tables]
+    )
+    text = _next_steps(path)
     if look.needs_password:
-        text += f"\nFirst: export {VARIABLE}=...; the password is not in the file."
-    told = {"tables": tables, "other_schemas": look.other_schemas}
-    screen.show({**_document(path), **told}, text)
+        text += f"\nFirst: export {PASSWORD_VARIABLE}=... (the file does not contain the password)"
+    listing = {"tables": tables, "other_schemas": look.other_schemas}
+    printer.print_result({**_document(path), **listing}, text)
     if look.tables is None:
-        screen.note(f"The tables of {database.name!r} are not noted in it: {look.reason}")
+        printer.print_note(f"Could not list the tables of {database.name!r}: {look.reason}")
     return 0
 
 
-def _file_of(path: Path) -> Path:
+def _config_path(path: Path) -> Path:
     return path / "icestream.yaml" if path.is_dir() else path
 
 
-def _write_both(path: Path, text: str, *, force: bool) -> Path:
-    """Write a file and its schema; return where the file is."""
-    path = _file_of(path)
+def _write_config(path: Path, text: str, *, force: bool) -> Path:
+    """Write the file and its JSON Schema; return the path of the file."""
+    path = _config_path(path)
     if not force:
         _refuse_existing(path)
     _write(path, text)
@@ -369,7 +377,7 @@ def _document(path: Path) -> dict[str, Any]:
     return {"file": str(path), "json_schema": str(path.with_name(SCHEMA_NAME))}
 
 
-def _written(path: Path) -> str:
+def _next_steps(path: Path) -> str:
     named = "" if path == Path("icestream.yaml") else f" --config {path}"
     return (
         f"Wrote {path}, and {path.with_name(SCHEMA_NAME)} for your editor.\n"
@@ -380,9 +388,9 @@ def _written(path: Path) -> str:
 def _refuse_existing(path: Path) -> None:
     if path.exists():
         raise PlanError(
-            "the file exists already",
+            "the file already exists",
             where=str(path),
-            todo="Name another one, or overwrite it with `--force`.",
+            todo="Choose another path, or overwrite it with `--force`.",
         )
 
 
@@ -398,7 +406,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise PlanError(
-            f"the file can't be written: {exc.strerror}",
+            f"cannot write the file: {exc.strerror}",
             where=str(path),
-            todo="Look at the folder's permissions, or name another one.",
+            todo="Check the folder's permissions, or choose another path.",
         ) from exc

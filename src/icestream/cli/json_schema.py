@@ -1,4 +1,4 @@
-"""`icestream json-schema`: the file's format, for editors and checks."""
+"""`icestream json-schema`: the JSON Schema of the configuration file."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import json
 
 import click
 
-from icestream.cli.output import Screen, with_screen
+from icestream.cli.output import Printer, with_output_options
 
 
 @click.command("json-schema", short_help="Print the JSON Schema of the configuration file.")
 @click.option(
     "--lenient",
     is_flag=True,
-    help="Draft 07, for editors: `${NAME}` may stand anywhere. Else 2020-12, strict.",
+    help="Draft 07, for editors: allows `${NAME}` anywhere. Default: strict 2020-12.",
 )
-@with_screen
-def command(screen: Screen, *, lenient: bool) -> int:
+@with_output_options
+def command(printer: Printer, *, lenient: bool) -> int:
     """Print the JSON Schema of the configuration file.
 
-    Without `--lenient` it is a strict one of draft 2020-12, for checks; with it one of draft 07
-    that editors complete from. `icestream init` writes the latter beside its file.
+    The default is a strict draft 2020-12 schema, for validation. `--lenient` gives a draft 07
+    schema for editor completion, as `icestream init` writes it.
     """
     from icestream.config.json_schema import json_schema
 
     schema = json_schema(lenient=lenient)
-    screen.show({"json_schema": schema}, json.dumps(schema, indent=2))
+    printer.print_result({"json_schema": schema}, json.dumps(schema, indent=2))
     return 0

@@ -1,4 +1,4 @@
-"""What a person sees while pipelines run: a live line each, or one log line a batch."""
+"""Progress of running pipelines: a live view on a terminal, else a log line per batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from icestream.cli import output
-from icestream.cli.output import SEE_MORE, Screen, error_document, unexpected
+from icestream.cli.output import VERBOSE_HINT, Printer, error_document, unexpected_error_text
 from icestream.errors import ConnectorError, IcestreamError
 from icestream.metrics.events import (
     BatchSkipped,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from icestream.cli.output import Screen
+    from icestream.cli.output import Printer
     from icestream.engine.progress import Progress
     from icestream.engine.run import Run, RunChoices
     from icestream.engine.runner import PipelineRunner
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COLORS = {"running": "green", "waiting": "yellow", "failed": "red", "starting": "cyan"}
-REFRESHES_A_SECOND = 4
+REFRESHES_PER_SECOND = 4
 
 
 class BatchLog:
     """Writes a log line for each batch; `observe` may be called from any thread.
 
     Args:
-        level: how loud the lines of good batches are; on a terminal the live view shows them.
+        level: log level for committed batches; lower on a terminal, where the live view shows them.
     """
 
     def __init__(self, level: int = logging.INFO) -> None:
@@ -53,84 +53,86 @@ class BatchLog:
         self._lag_rows: dict[str, int] = {}
 
     def observe(self, event: object) -> None:
-        """Take an event of the engine."""
+        """Log an event of the engine."""
         if isinstance(event, LagMeasured):
             self._lag_rows[event.pipeline] = event.rows
         elif isinstance(event, BatchWritten):
-            # What waited when the batch began, less what it took.
+            # The lag when the batch began, less the rows it wrote.
             behind = max(self._lag_rows.get(event.pipeline, 0) - event.rows, 0)
             level = logging.DEBUG if event.of_many else self._level
             logger.log(level, "%s", batch_line(event, behind))
         elif isinstance(event, BatchSpread):
-            logger.log(self._level, "%s", spread_line(event))
+            logger.log(self._level, "%s", multi_table_line(event))
         elif isinstance(event, BatchSkipped):
             level = logging.DEBUG if event.of_many else self._level
             table = event.table if event.of_many else "the table"
             logger.log(
-                level, "%s: batch %d is in %s already, skipped", event.pipeline, event.epoch, table
+                level, "%s: batch %d is already in %s, skipped", event.pipeline, event.epoch, table
             )
         elif isinstance(event, RecordsFailed):
-            kept = f", {event.dead_letters:,} kept as dead letters" if event.dead_letters else ""
-            bad = output.count(event.count, "record")
-            logger.warning("%s: %s could not be used%s", event.pipeline, bad, kept)
+            kept = f", {event.dead_letters:,} written to dead letters" if event.dead_letters else ""
+            bad = output.format_count(event.count, "record")
+            logger.warning("%s: %s rejected%s", event.pipeline, bad, kept)
         elif isinstance(event, ExpectationUnmet):
-            bad = output.count(event.count, "record")
+            bad = output.format_count(event.count, "record")
             logger.warning(
-                "%s: expectation %r is not met by %s", event.pipeline, event.expectation, bad
+                "%s: expectation %r failed for %s", event.pipeline, event.expectation, bad
             )
         elif isinstance(event, CommitFailed):
             logger.debug("%s: commit refused: %s", event.pipeline, event.reason)
 
 
 def batch_line(event: BatchWritten, lag_rows: int) -> str:
-    """Return a batch in one line."""
+    """Return the log line of a committed batch."""
     table = f" of {event.table}" if event.of_many else ""
-    retries = f", {output.count(event.retries, 'retry').replace('retrys', 'retries')}"
+    retries = f", {output.format_count(event.retries, 'retry').replace('retrys', 'retries')}"
     return (
-        f"{event.pipeline}: batch {event.epoch}{table}, {output.count(event.rows, 'row')} in "
-        f"{output.count(event.files, 'file')}, {output.size(event.bytes)}, "
+        f"{event.pipeline}: batch {event.epoch}{table}, "
+        f"{output.format_count(event.rows, 'row')} in "
+        f"{output.format_count(event.files, 'file')}, {output.format_bytes(event.bytes)}, "
         f"write {event.write_secs:.1f} s, commit {event.commit_secs:.1f} s"
-        f"{retries if event.retries else ''}, lag {output.count(lag_rows, 'row')}"
+        f"{retries if event.retries else ''}, lag {output.format_count(lag_rows, 'row')}"
     )
 
 
-def spread_line(event: BatchSpread) -> str:
-    """Return a batch that went to several tables in one line."""
-    held = f", {event.held:,} held it already" if event.held else ""
+def multi_table_line(event: BatchSpread) -> str:
+    """Return the log line of a batch that was written to several tables."""
+    held = f", {event.held:,} already had it" if event.held else ""
     return (
-        f"{event.pipeline}: batch {event.epoch}, {output.count(event.rows, 'row')} in "
-        f"{output.count(event.files, 'file')} of {output.count(event.tables, 'table')}{held}, "
-        f"put aside {event.write_secs:.1f} s, commit {event.commit_secs:.1f} s"
+        f"{event.pipeline}: batch {event.epoch}, {output.format_count(event.rows, 'row')} in "
+        f"{output.format_count(event.files, 'file')} of "
+        f"{output.format_count(event.tables, 'table')}{held}, "
+        f"stage {event.write_secs:.1f} s, commit {event.commit_secs:.1f} s"
     )
 
 
-def is_live(screen: Screen) -> bool:
-    """Tell whether a live view can be shown: to a person at a terminal, beside no JSON."""
+def is_live(printer: Printer) -> bool:
+    """Tell whether to show the live view: on a terminal, without JSON output."""
     import os
 
-    return not screen.is_json and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return not printer.is_json and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager
 def live_view(
-    screen: Screen, progresses: Callable[[], Sequence[Progress]], hint: str
+    printer: Printer, progresses: Callable[[], Sequence[Progress]], hint: str
 ) -> Iterator[None]:
-    """Show a line for each pipeline until the block ends, and log lines above them.
+    """Show a line per pipeline until the block ends, with log lines above.
 
     Args:
-        screen: tells about colours.
-        progresses: gives the pipelines as they are at the moment; none while Spark starts.
-        hint: what to say below.
+        printer: decides about colour.
+        progresses: returns the current progress of each pipeline; none while Spark starts.
+        hint: the caption below.
     """
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(stderr=True, no_color=not screen.colors(sys.stderr), highlight=False)
+    console = Console(stderr=True, no_color=not printer.wants_color(sys.stderr), highlight=False)
 
-    def picture() -> Table | Text:
+    def render() -> Table | Text:
         return _lines(progresses(), hint)
 
-    with Live(get_renderable=picture, console=console, refresh_per_second=REFRESHES_A_SECOND):
+    with Live(get_renderable=render, console=console, refresh_per_second=REFRESHES_PER_SECOND):
         yield
 
 
@@ -168,25 +170,25 @@ TICK_SECS = 0.2
 def run_plan(
     plan: Plan,
     choices: RunChoices,
-    screen: Screen,
+    printer: Printer,
     *,
-    hint: str = "Ctrl-C finishes the batch in hand and stops.",
+    hint: str = "Ctrl-C stops after the current batch.",
     tick: Callable[[Run], None] = lambda _: None,
 ) -> Run:
-    """Run every pipeline of a plan to its end, showing how they do.
+    """Run every pipeline of a plan to its end and show their progress.
 
     Args:
         plan: what to run.
-        choices: what the person who starts it chose.
-        screen: where the view is shown.
-        hint: what the live view says below.
-        tick: called now and then while the pipelines run.
+        choices: the options of the run.
+        printer: prints the live view.
+        hint: the caption of the live view.
+        tick: called repeatedly while the pipelines run.
     """
     from icestream.engine.run import Run
     from icestream.metrics.registry import PipelineMetrics
 
     metrics = PipelineMetrics()
-    live = is_live(screen)
+    live = is_live(printer)
     log = BatchLog(logging.DEBUG if live else logging.INFO)
 
     def emit(event: Any) -> None:
@@ -194,13 +196,13 @@ def run_plan(
         log.observe(event)
 
     run = Run(plan, choices, emit)
-    # Set before Spark starts, for a signal that comes early, and again since Spark sets its own.
+    # Set before Spark starts, for early signals, and again afterwards since Spark replaces them.
     run.stop_on_signals()
     with ExitStack() as stack:
         stack.enter_context(_endpoint(plan, metrics))
         if live:
             stack.enter_context(
-                live_view(screen, lambda: [one.progress for one in run.runners], hint)
+                live_view(printer, lambda: [one.progress for one in run.runners], hint)
             )
         else:
             logger.info("starting Spark")
@@ -212,7 +214,7 @@ def run_plan(
 
 @contextmanager
 def _endpoint(plan: Plan, metrics: PipelineMetrics) -> Iterator[None]:
-    """Serve metrics while the block runs; a port that is taken is no reason not to run."""
+    """Serve metrics while the block runs; a port in use is only a warning."""
     from icestream.metrics.endpoint import serve
 
     if plan.metrics_port == 0:
@@ -231,36 +233,38 @@ def _endpoint(plan: Plan, metrics: PipelineMetrics) -> Iterator[None]:
         endpoint.close()
 
 
-def show_outcome(run: Run, screen: Screen) -> None:
-    """Show how each pipeline ended: a line each on stdout, errors in full on stderr."""
+def show_outcome(run: Run, printer: Printer) -> None:
+    """Print how each pipeline ended: a line on stdout, the full error on stderr."""
     lines, errors = [], []
     for runner in run.runners:
         lines.append(summary_line(runner))
         if runner.error is not None:
             errors.append(runner.error)
-            if not screen.is_json:
-                screen.fail({}, _told(runner.plan.name, runner.error, screen))
-    screen.show(_document(run, errors), "\n".join(lines))
+            if not printer.is_json:
+                printer.print_error({}, _error_text(runner.plan.name, runner.error, printer))
+    printer.print_result(_document(run, errors), "\n".join(lines))
 
 
-def _told(pipeline: str, error: BaseException, screen: Screen) -> str:
+def _error_text(pipeline: str, error: BaseException, printer: Printer) -> str:
     where = f"pipeline {pipeline!r}"
     if isinstance(error, IcestreamError):
         return str(error.at(where))
-    logger.debug("%s: the error comes from here", where, exc_info=error)
-    return f"{where}: {unexpected(error)}" + ("" if screen.verbose else f"\n  {SEE_MORE}")
+    logger.debug("%s: traceback of the error", where, exc_info=error)
+    return f"{where}: {unexpected_error_text(error)}" + (
+        "" if printer.verbose else f"\n  {VERBOSE_HINT}"
+    )
 
 
 def summary_line(runner: PipelineRunner) -> str:
-    """Return how a pipeline ended, in one line."""
+    """Return a one-line summary of how a pipeline ended."""
     progress = runner.progress
     parts = [
         f"{progress.pipeline}: {progress.state}",
-        f"{output.count(progress.rows, 'row')} in "
-        f"{output.count(progress.batches, 'batch').replace('batchs', 'batches')}",
+        f"{output.format_count(progress.rows, 'row')} in "
+        f"{output.format_count(progress.batches, 'batch').replace('batchs', 'batches')}",
     ]
     if progress.bad:
-        parts.append(output.count(progress.bad, "bad record"))
+        parts.append(output.format_count(progress.bad, "bad record"))
     parts.append(f"table {progress.table}")
     if progress.snapshot_id is not None:
         parts.append(f"snapshot {progress.snapshot_id}")

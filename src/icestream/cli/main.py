@@ -1,7 +1,7 @@
-"""The `icestream` command: finds the subcommand, sets up the log, and tells how things ended.
+"""The `icestream` command: dispatches subcommands, sets up logging and reports errors.
 
-Subcommands are loaded when they are asked for, and each imports what it needs when it runs, so
-that help and completion answer at once.
+Subcommands are loaded on demand, and each imports what it needs when it runs, so that help and
+shell completion respond immediately.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
-from icestream.cli.deadline import end_process
-from icestream.cli.output import SEE_MORE, Screen, error_document, unexpected
+from icestream.cli.deadline import exit_process
+from icestream.cli.output import VERBOSE_HINT, Printer, error_document, unexpected_error_text
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# In the order in which a person meets them.
+# In the order in which a new user needs them.
 COMMANDS = (
     "init",
     "demo",
@@ -41,7 +41,7 @@ COMMANDS = (
     "json-schema",
 )
 INTERRUPTED = 130
-GARBAGE_OBJECTS = 100_000
+GC_THRESHOLD = 100_000
 logger = logging.getLogger(__name__)
 
 
@@ -70,7 +70,7 @@ def _unknown_command(ctx: click.Context, name: str) -> click.UsageError:
     close = get_close_matches(name, COMMANDS, n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return click.UsageError(
-        f"no command is called {name!r}\n  {hint}There are: {', '.join(COMMANDS)}.", ctx
+        f"unknown command {name!r}\n  {hint}Commands: {', '.join(COMMANDS)}.", ctx
     )
 
 
@@ -100,44 +100,43 @@ def group() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and end the process with its exit code."""
-    # The libraries of a command make half a million objects that stay until its end; Python's
-    # usual search for garbage among them takes a fifth of the time of a short command.
-    gc.set_threshold(GARBAGE_OBJECTS)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    end_process(run_command(given))
+    # A command's libraries allocate half a million objects that live until it exits. At the default
+    # threshold, garbage collection takes a fifth of a short command's time.
+    gc.set_threshold(GC_THRESHOLD)
+    exit_process(run_command(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run a command and return its exit code; errors are told, never raised."""
-    screen = Screen.guess(arguments)
-    _log_to_stderr(screen)
+    """Run a command and return its exit code; errors are printed, never raised."""
+    printer = Printer.guess(arguments)
+    _log_to_stderr(printer)
     try:
         code = group.main(arguments, prog_name="icestream", standalone_mode=False)
-        # Output that sits in the buffer meets a closed pipe here, not at interpreter exit.
+        # Flush here, so that a closed pipe fails now and not at interpreter exit.
         sys.stdout.flush()
         return int(code or 0)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough; Python would complain again at its end.
+        # The reader closed the pipe; without this, Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as exc:  # noqa: BLE001 - the last resort: whatever it is, it is told in a line
-        return _report(screen, exc)
+    except Exception as exc:  # noqa: BLE001 - the last resort: report anything in one line
+        return _report(printer, exc)
 
 
-def _report(screen: Screen, exc: Exception) -> int:
-    """Tell what went wrong and return the exit code."""
+def _report(printer: Printer, exc: Exception) -> int:
+    """Print the error and return the exit code."""
     if isinstance(exc, click.UsageError):
-        return _refuse_usage(screen, exc)
-    logger.debug("the error comes from here", exc_info=exc)
+        return _report_usage_error(printer, exc)
+    logger.debug("traceback of the error", exc_info=exc)
     if isinstance(exc, IcestreamError):
-        screen.fail(error_document(exc), str(exc))
+        printer.print_error(error_document(exc), str(exc))
         return exc.exit_code
-    return _admit(screen, exc)
+    return _report_unexpected(printer, exc)
 
 
-def _refuse_usage(screen: Screen, exc: click.UsageError) -> int:
+def _report_usage_error(printer: Printer, exc: click.UsageError) -> int:
     message = exc.format_message()
     command = exc.ctx.command_path if exc.ctx else "icestream"
     todo = f"See `{command} --help`."
@@ -148,20 +147,20 @@ def _refuse_usage(screen: Screen, exc: click.UsageError) -> int:
         "todo": todo,
         "exit_code": exc.exit_code,
     }
-    screen.fail(document, f"{command}: {message}\n  {todo}")
+    printer.print_error(document, f"{command}: {message}\n  {todo}")
     return exc.exit_code
 
 
-def _admit(screen: Screen, exc: Exception) -> int:
-    """Report an error that nobody foresaw."""
-    todo = "" if screen.verbose else SEE_MORE
-    what = unexpected(exc)
-    screen.fail({**error_document(exc), "todo": todo}, f"{what}\n  {todo}".rstrip())
+def _report_unexpected(printer: Printer, exc: Exception) -> int:
+    """Report an error that is not one of ours."""
+    todo = "" if printer.verbose else VERBOSE_HINT
+    what = unexpected_error_text(exc)
+    printer.print_error({**error_document(exc), "todo": todo}, f"{what}\n  {todo}".rstrip())
     return 1
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to whatever stderr is at the moment: the live view puts itself in its place."""
+    """Writes to the current stderr, which the live view replaces while it is shown."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -171,7 +170,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-class _Line(logging.Formatter):
+class _LogFormatter(logging.Formatter):
     converter = time.gmtime  # type: ignore[assignment]
 
     def __init__(self) -> None:
@@ -181,19 +180,19 @@ class _Line(logging.Formatter):
         line = super().formatMessage(record)
         if record.levelno < logging.WARNING:
             return line
-        moment, _, message = line.partition(" ")
-        return f"{moment} {record.levelname.lower()}: {message}"
+        timestamp, _, message = line.partition(" ")
+        return f"{timestamp} {record.levelname.lower()}: {message}"
 
 
-def _log_to_stderr(screen: Screen) -> None:
+def _log_to_stderr(printer: Printer) -> None:
     handler = _StderrHandler()
-    handler.setFormatter(_Line())
+    handler.setFormatter(_LogFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.captureWarnings(True)
-    if not screen.verbose:
+    if not printer.verbose:
         logging.getLogger("py.warnings").setLevel(logging.ERROR)
-    logging.getLogger("icestream").setLevel(logging.DEBUG if screen.verbose else logging.INFO)
-    # py4j logs each broken connection with a traceback of its own; ours says what happened.
+    logging.getLogger("icestream").setLevel(logging.DEBUG if printer.verbose else logging.INFO)
+    # py4j logs a traceback for each broken connection; our own error already reports it.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

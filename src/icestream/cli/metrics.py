@@ -6,33 +6,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icestream.cli.output import Screen, with_config
+from icestream.cli.output import Printer, with_config_option
 from icestream.errors import PlanError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATIENCE_SECS = 5
+TIMEOUT_SECS = 5
 OK = 200
 
 
 @click.command("metrics", short_help="Show the metrics of a running `icestream run`.")
-@with_config
-def command(screen: Screen, path: Path) -> int:
-    """Show the metrics of a running `icestream run`, in Prometheus' text form or as JSON."""
+@with_config_option
+def command(printer: Printer, path: Path) -> int:
+    """Show the metrics of a running `icestream run`, in Prometheus text format or as JSON."""
     from icestream.config import load
     from icestream.plan.planner import build
 
     plan = build(load(path))
     if plan.metrics_port == 0:
         raise PlanError(
-            "the metrics endpoint is turned off",
+            "the metrics endpoint is disabled",
             where=f"{path} metrics.port",
             todo="Set `metrics: {port: 9108}`.",
         )
     token = plan.metrics_token.get_secret_value() if plan.metrics_token else None
     page = _fetch(plan.metrics_host, plan.metrics_port, token)
-    screen.show({"metrics": _samples(page)} if screen.is_json else {}, page.rstrip())
+    printer.print_result({"metrics": _samples(page)} if printer.is_json else {}, page.rstrip())
     return 0
 
 
@@ -41,7 +41,7 @@ def _fetch(host: str, port: int, token: str | None) -> str:
 
     address = f"http://{host}:{port}/metrics"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    connection = HTTPConnection(host, port, timeout=PATIENCE_SECS)
+    connection = HTTPConnection(host, port, timeout=TIMEOUT_SECS)
     try:
         connection.request("GET", "/metrics", headers=headers)
         answer = connection.getresponse()
@@ -49,14 +49,14 @@ def _fetch(host: str, port: int, token: str | None) -> str:
     except (OSError, HTTPException) as exc:
         raise UnreachableError(
             f"no metrics at {address} ({exc})",
-            todo="Is `icestream run` running, and with this file? Was its port taken?",
+            todo="Check that `icestream run` is running with this file, and could bind its port.",
         ) from exc
     finally:
         connection.close()
     if answer.status != OK:
         raise RefusedError(
             f"{address} answered {answer.status} {answer.reason}",
-            todo="Is it `icestream run` that answers there, and with the same `metrics.token`?",
+            todo="Check that `icestream run` listens there, with the same `metrics.token`.",
         )
     return page
 

@@ -1,4 +1,4 @@
-"""Words and tables for people."""
+"""Output of commands: text and JSON, tables, counts, sizes and durations."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 TICK, CROSS, DASH = "✓", "✗", "-"
 
 
-def tick(*, good: bool | None) -> str:
-    """Return the sign of a step: done, not done, or not asked (None)."""
-    if good is None:
+def status_mark(*, passed: bool | None) -> str:
+    """Return the mark of a step: passed, failed, or skipped (None)."""
+    if passed is None:
         return click.style(DASH, dim=True)
-    return click.style(TICK, fg="green") if good else click.style(CROSS, fg="red", bold=True)
+    return click.style(TICK, fg="green") if passed else click.style(CROSS, fg="red", bold=True)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return rows in columns, as wide as they need; numbers stand to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def format_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Align rows in columns; numbers are right-aligned."""
+    cells = [[_format_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     rights = [
         bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(head))
     ]
-    lines = [click.style(_line(head, widths, rights), bold=True)]
-    lines += [_line(row, widths, rights) for row in cells]
+    lines = [click.style(_format_row(head, widths, rights), bold=True)]
+    lines += [_format_row(row, widths, rights) for row in cells]
     return "\n".join(lines)
 
 
-def _line(row: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> str:
+def _format_row(row: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> str:
     parts = [
         cell.rjust(width) if right else cell.ljust(width)
         for cell, width, right in zip(row, widths, rights, strict=True)
@@ -56,24 +56,24 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float | Decimal) and value is not True)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ")
-    # A line break or an escape sequence in the data must not reach the terminal as such.
+    # Escape line breaks and control sequences in the data; the terminal would interpret them.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
-def count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return `1 row`, `12,000 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size(number: int) -> str:
-    """Return a number of bytes in words."""
+def format_bytes(number: int) -> str:
+    """Return a number of bytes with its unit, e.g. `1.5 MB`."""
     value = float(number)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -82,8 +82,8 @@ def size(number: int) -> str:
     return f"{value:.1f} TB"
 
 
-def duration(seconds: float) -> str:
-    """Return a span of time in words: `0.8 s`, `12 s`, `5 min`, `3 h`, `2 days`."""
+def format_duration(seconds: float) -> str:
+    """Return a duration with its unit: `0.8 s`, `12 s`, `5 min`, `3 h`, `2 days`."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f} s"
     if seconds < 120:
@@ -95,37 +95,37 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
-def age(moment: datetime | None, now: datetime | None = None) -> str:
-    """Return how long ago something was, or `never`."""
-    if moment is None:
+def format_age(time: datetime | None, now: datetime | None = None) -> str:
+    """Return how long ago a time was, e.g. `5 min ago`, or `never`."""
+    if time is None:
         return "never"
     now = now or datetime.now(tz=timezone.utc)
-    return f"{duration((now - moment).total_seconds())} ago"
+    return f"{format_duration((now - time).total_seconds())} ago"
 
 
-def moment_of(timestamp_ms: int) -> datetime:
-    """Return milliseconds since 1970 as a time in UTC."""
+def utc_datetime(timestamp_ms: int) -> datetime:
+    """Return epoch milliseconds as a UTC datetime."""
     return datetime.fromtimestamp(timestamp_ms / 1000, tz=timezone.utc)
 
 
-def iso(moment: datetime | None) -> str | None:
-    """Return a time as JSON shows it."""
-    return None if moment is None else moment.isoformat(timespec="milliseconds")
+def iso_timestamp(time: datetime | None) -> str | None:
+    """Return a time as an ISO 8601 string for JSON."""
+    return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 FORMAT_VERSION = 1
-SEE_MORE = "Run it again with --verbose to see where it comes from."
+VERBOSE_HINT = "Run again with --verbose for the traceback."
 CommandT = TypeVar("CommandT", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True)
-class Screen:
-    """Shows the result of a command on stdout, as text or as JSON.
+class Printer:
+    """Prints the result of a command to stdout, as text or as JSON.
 
     Attributes:
         output: `text` or `json`.
         color: `auto`, `always` or `never`.
-        verbose: whether details and tracebacks are wanted.
+        verbose: whether to log details and tracebacks.
     """
 
     output: str = "text"
@@ -133,8 +133,8 @@ class Screen:
     verbose: bool = False
 
     @classmethod
-    def guess(cls, arguments: Sequence[str]) -> Screen:
-        """Read the options from arguments that may hold errors, to report those rightly."""
+    def guess(cls, arguments: Sequence[str]) -> Printer:
+        """Read the output options from unparsed arguments, to report usage errors in that form."""
         pairs = [*zip(arguments, [*arguments[1:], ""], strict=False)]
         wants_json = "--output=json" in arguments or ("--output", "json") in pairs
         color = next((b for a, b in pairs if a == "--color"), "auto")
@@ -149,8 +149,8 @@ class Screen:
     def is_json(self) -> bool:
         return self.output == "json"
 
-    def colors(self, stream: TextIO) -> bool:
-        """Tell whether colours are wanted on a stream."""
+    def wants_color(self, stream: TextIO) -> bool:
+        """Tell whether to use colour on a stream."""
         if self.color != "auto":
             return self.color == "always"
         if os.environ.get("NO_COLOR"):
@@ -159,41 +159,41 @@ class Screen:
             return True
         return stream.isatty() and os.environ.get("TERM") != "dumb"
 
-    def show(self, document: Mapping[str, Any], text: str) -> None:
-        """Show a result; the document is what `--output json` prints."""
+    def print_result(self, document: Mapping[str, Any], text: str) -> None:
+        """Print a result; the document is what `--output json` prints."""
         if self.is_json:
             self._json(document)
         else:
-            self.say(text)
+            self.print_text(text)
 
-    def say(self, text: str) -> None:
-        """Show a part of a result that is text only."""
+    def print_text(self, text: str) -> None:
+        """Print part of a result, in text output only."""
         if text and not self.is_json:
-            click.echo(text, color=self.colors(sys.stdout))
+            click.echo(text, color=self.wants_color(sys.stdout))
 
-    def note(self, text: str) -> None:
-        """Tell something that is not the result."""
-        click.echo(text, err=True, color=self.colors(sys.stderr))
+    def print_note(self, text: str) -> None:
+        """Print a note to stderr: it is not part of the result."""
+        click.echo(text, err=True, color=self.wants_color(sys.stderr))
 
-    def fail(self, error: Mapping[str, Any], text: str) -> None:
-        """Show an error that ends the command."""
+    def print_error(self, error: Mapping[str, Any], text: str) -> None:
+        """Print the error that ends the command."""
         if self.is_json:
             self._json({"error": error})
         else:
-            self.note(click.style("error: ", fg="red", bold=True) + text)
+            self.print_note(click.style("error: ", fg="red", bold=True) + text)
 
     def _json(self, document: Mapping[str, Any]) -> None:
-        whole = {"format_version": FORMAT_VERSION, **document}
-        click.echo(json.dumps(whole, indent=2, default=str, ensure_ascii=False))
+        versioned = {"format_version": FORMAT_VERSION, **document}
+        click.echo(json.dumps(versioned, indent=2, default=str, ensure_ascii=False))
 
 
 def error_document(error: BaseException) -> dict[str, Any]:
-    """Return an error as JSON shows it."""
+    """Return an error as a JSON document."""
     if not isinstance(error, IcestreamError):
         return {
             "type": type(error).__name__,
             "where": "",
-            "message": unexpected(error),
+            "message": unexpected_error_text(error),
             "todo": "",
             "exit_code": 1,
         }
@@ -212,41 +212,41 @@ def error_document(error: BaseException) -> dict[str, Any]:
     return document
 
 
-def unexpected(error: BaseException) -> str:
-    """Return an error that nobody foresaw in one line."""
+def unexpected_error_text(error: BaseException) -> str:
+    """Return an unexpected error in one line."""
     lines = str(error).strip().splitlines() or [""]
-    # An error of the JVM says what was called in the first line, and what happened in the second.
-    told = lines[1][2:] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
-    return f"unexpected {type(error).__name__}: {told}".rstrip(": ")
+    # A JVM error has the call in its first line and the exception in its second.
+    message = lines[1][2:] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
+    return f"unexpected {type(error).__name__}: {message}".rstrip(": ")
 
 
-def with_screen(function: CommandT) -> CommandT:
-    """Add `--output`, `--color` and `--verbose`; the function gets them as `screen`."""
+def with_output_options(function: CommandT) -> CommandT:
+    """Add `--output`, `--color` and `--verbose`; the function receives them as a `Printer`."""
 
     @click.option(
         "--output",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="How the result is printed.",
+        help="Output format.",
     )
     @click.option(
         "--color",
         type=click.Choice(["auto", "always", "never"]),
         default="auto",
         show_default=True,
-        help="Colours; auto: on a terminal, unless NO_COLOR is set.",
+        help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
     )
-    @click.option("-v", "--verbose", is_flag=True, help="Log details, and tracebacks of errors.")
+    @click.option("-v", "--verbose", is_flag=True, help="Log details and tracebacks.")
     @wraps(function)
     def command(output: str, color: str, *args: Any, verbose: bool, **kwargs: Any) -> Any:
-        return function(Screen(output, color, verbose), *args, **kwargs)
+        return function(Printer(output, color, verbose), *args, **kwargs)
 
     return command  # type: ignore[return-value]
 
 
-def with_config(function: CommandT) -> CommandT:
-    """Add `--config` and the options of `with_screen`."""
+def with_config_option(function: CommandT) -> CommandT:
+    """Add `--config` and the options of `with_output_options`."""
     option = click.option(
         "-c",
         "--config",
@@ -256,4 +256,4 @@ def with_config(function: CommandT) -> CommandT:
         show_default=True,
         help="The configuration file.",
     )
-    return option(with_screen(function))
+    return option(with_output_options(function))

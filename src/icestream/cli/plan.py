@@ -1,4 +1,4 @@
-"""`icestream plan`: what a run would do, before it does anything."""
+"""`icestream plan`: shows what a run would do, without doing it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icestream.cli.output import Screen, with_config
+from icestream.cli.output import Printer, with_config_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,17 +16,17 @@ DIFFERENCES = 4
 
 @click.command("plan", short_help="Show what a run would create, change and start.")
 @click.option(
-    "--pipeline", "pipelines", multiple=True, metavar="NAME", help="Only this one; repeatable."
+    "--pipeline", "pipelines", multiple=True, metavar="NAME", help="Only this pipeline; repeatable."
 )
-@click.option("--offline", is_flag=True, help="Don't ask the catalogs which tables exist.")
+@click.option("--offline", is_flag=True, help="Do not connect to the catalogs.")
 @click.option(
     "--detailed-exitcode",
     is_flag=True,
-    help=f"Exit with {DIFFERENCES} if something would be created or changed.",
+    help=f"Exit with {DIFFERENCES} if a run would create or change anything.",
 )
-@with_config
+@with_config_option
 def command(
-    screen: Screen,
+    printer: Printer,
     path: Path,
     pipelines: tuple[str, ...],
     *,
@@ -35,8 +35,8 @@ def command(
 ) -> int:
     """Show what a run would create, change and start, with secrets hidden.
 
-    `+` marks what would be created, `~` what would be changed. What the file names and this
-    version does not have is marked too; `run` and `check` refuse it.
+    `+` marks what would be created, `~` what would be changed, and `!` problems, including features
+    that this version does not have; `run` and `check` refuse those.
     """
     from icestream.config import load
     from icestream.plan.describe import describe, render_text
@@ -44,6 +44,6 @@ def command(
 
     plan = build(load(path), only=pipelines)
     description = describe(plan if offline else plan.enter_environment(), ask=not offline)
-    screen.show(description, render_text(description))
+    printer.print_result(description, render_text(description))
     differs = description["counts"]["create"] or description["counts"]["change"]
     return DIFFERENCES if detailed_exitcode and differs else 0

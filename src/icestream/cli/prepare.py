@@ -1,4 +1,4 @@
-"""`icestream prepare`: gets ahead what starts of Spark wait for."""
+"""`icestream prepare`: pre-downloads jars and warms Spark's start-up."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 import click
 
 from icestream.cli import output
-from icestream.cli.output import Screen, with_screen
+from icestream.cli.output import Printer, with_output_options
 
 
-@click.command("prepare", short_help="Get ahead what starts of Spark wait for.")
+@click.command("prepare", short_help="Pre-download jars and warm Spark's start-up.")
 @click.option(
     "-c",
     "--config",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A configuration file whose jars are downloaded too.",
+    help="Also download the jars that this configuration file needs.",
 )
-@with_screen
-def command(screen: Screen, path: Path | None) -> int:
-    """Download jars, and keep Spark's classes as Java has them in memory.
+@with_output_options
+def command(printer: Printer, path: Path | None) -> int:
+    """Download jars and cache Spark's classes (CDS archive).
 
-    Every later start of Spark on this machine takes some seconds less. Run it once after an
-    installation or an upgrade. The jars are those of the embedded lake, and those of a
-    configuration file if one is named.
+    Spark then starts several seconds faster on this machine. Run it once after installing or
+    upgrading. It downloads the jars of the embedded lake and, with `--config`, those that the file
+    needs.
     """
     from icestream.config import load
     from icestream.plan.planner import build
@@ -35,15 +35,17 @@ def command(screen: Screen, path: Path | None) -> int:
     plan = build(load(path)) if path else None
     wanted = tuple(dict.fromkeys((*archived_jars(), *(plan.jars if plan else ()))))
     jars = resolve(wanted)
-    screen.say(f"{output.count(len(jars), 'jar')} in {jars[0].parent}")
+    printer.print_text(f"{output.format_count(len(jars), 'jar')} in {jars[0].parent}")
     if plan is not None and (packages := resolve_packages(unlocked(wanted), plan.state)):
-        screen.say(f"{output.count(len(packages), 'jar')} of packages in {packages[0].parent}")
+        printer.print_text(
+            f"{output.format_count(len(packages), 'package jar')} in {packages[0].parent}"
+        )
         jars += packages
     began = time.monotonic()
     archive = write_archive()
     secs, size = time.monotonic() - began, archive.stat().st_size
-    screen.show(
+    printer.print_result(
         {"jars": [str(jar) for jar in jars], "class_archive": str(archive), "bytes": size},
-        f"Spark's classes, {output.size(size)}, in {archive}: {secs:.0f} s",
+        f"class archive of {output.format_bytes(size)} in {archive}, written in {secs:.0f} s",
     )
     return 0

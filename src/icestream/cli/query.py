@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icestream.cli import output
-from icestream.cli.output import Screen, with_config
+from icestream.cli.output import Printer, with_config_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,52 +16,55 @@ if TYPE_CHECKING:
     from icestream.tables.query import Answer
 
 
-@click.command("query", short_help="Ask the tables in SQL.")
+@click.command("query", short_help="Query tables with SQL.")
 @click.argument("sql")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="The most rows to show.",
+    help="Maximum number of rows to show.",
 )
-@click.option("--branch", metavar="NAME", help="Read the tables that have this branch from it.")
-@with_config
-def command(screen: Screen, path: Path, sql: str, limit: int, branch: str | None) -> int:
-    """Ask the tables in SQL, in DuckDB's dialect.
+@click.option("--branch", metavar="NAME", help="Read from this branch in tables that have it.")
+@with_config_option
+def command(printer: Printer, path: Path, sql: str, limit: int, branch: str | None) -> int:
+    """Query tables with SQL, in DuckDB's dialect.
 
-    Tables are named `namespace.table` or `catalog.namespace.table`. No Spark is started.
+    Name tables as `namespace.table` or `catalog.namespace.table`. Spark is not started.
     """
     from icestream.config import load
     from icestream.plan.planner import build
     from icestream.tables.query import query
 
     answer = query(sql, build(load(path)).enter_environment().catalogs, limit=limit, branch=branch)
-    screen.show(document_of(answer), text_of(answer))
-    if answer.is_cut and not screen.is_json:
-        screen.note(f"Only the first {output.count(limit, 'row')} are shown; see --limit.")
+    printer.print_result(query_document(answer), query_text(answer))
+    if answer.is_cut and not printer.is_json:
+        printer.print_note(
+            f"Showing the first {output.format_count(limit, 'row')}; use --limit for more."
+        )
     return 0
 
 
-def document_of(answer: Answer) -> dict[str, Any]:
-    """Return an answer as JSON shows it."""
+def query_document(answer: Answer) -> dict[str, Any]:
+    """Return a query result as a JSON document."""
     return {
         "columns": list(answer.columns),
         "rows": [
-            {name: _plain(value) for name, value in zip(answer.columns, row, strict=True)}
+            {name: _json_value(value) for name, value in zip(answer.columns, row, strict=True)}
             for row in answer.rows
         ],
         "is_cut": answer.is_cut,
     }
 
 
-def text_of(answer: Answer) -> str:
-    """Return an answer as a table."""
-    return f"{output.table(answer.columns, answer.rows)}\n({output.count(len(answer.rows), 'row')})"
+def query_text(answer: Answer) -> str:
+    """Return a query result as a text table."""
+    rows = output.format_count(len(answer.rows), "row")
+    return f"{output.format_table(answer.columns, answer.rows)}\n({rows})"
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that JSON can hold and a reader can tell: no number loses digits."""
+def _json_value(value: Any) -> Any:
+    """Convert a value to one that JSON can represent without losing digits."""
     import math
 
     if isinstance(value, float) and not math.isfinite(value):
@@ -69,9 +72,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     if hasattr(value, "isoformat"):
         return value.isoformat()
     return value

@@ -1,4 +1,4 @@
-"""`icestream run`: pipelines, until they end or are stopped."""
+"""`icestream run`: runs pipelines until they end or are stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icestream.cli.output import Screen, with_config
+from icestream.cli.output import Printer, with_config_option
 from icestream.errors import PlanError
 
 if TYPE_CHECKING:
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 
 @click.command("run", short_help="Run the pipelines of the file.")
-@click.option("--once", is_flag=True, help="Go up to where each source ends now, then stop.")
+@click.option("--once", is_flag=True, help="Read to the current end of each source, then stop.")
 @click.option(
-    "--pipeline", "pipelines", multiple=True, metavar="NAME", help="Only this one; repeatable."
+    "--pipeline", "pipelines", multiple=True, metavar="NAME", help="Only this pipeline; repeatable."
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="When the checkpoint or rows of the table are gone: continue from the mark in the table, "
-    "without these rows.",
+    help="After losing the checkpoint or rows of the table: continue from the mark in the table. "
+    "Lost rows are not restored.",
 )
 @click.option(
     "--start-over",
     is_flag=True,
-    help="Begin anew, e.g. when the checkpoint is gone. `postgres-cdc` replaces its tables; rows "
-    "of other sources may be there twice.",
+    help="Start from the beginning, e.g. after losing the checkpoint. `postgres-cdc` replaces its "
+    "tables; other sources may write rows twice.",
 )
 @click.option(
     "--reload",
     "reload_tables",
     is_flag=True,
-    help="Load mirrored tables again that were dropped, replaced or rolled back.",
+    help="Reload mirrored tables that were dropped, replaced or rolled back.",
 )
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Go on in the place of another process that hangs; the table keeps the two apart.",
+    help="Replace a hung process; commit fencing prevents duplicate writes.",
 )
-@with_config
+@with_config_option
 def command(
-    screen: Screen,
+    printer: Printer,
     path: Path,
     pipelines: tuple[str, ...],
     *,
@@ -57,8 +57,8 @@ def command(
 ) -> int:
     """Run the pipelines of the file, each batch exactly once.
 
-    Ctrl-C or SIGTERM finishes the batch in hand and stops; the next run goes on from there. A
-    pipeline that fails does not stop the others; the exit code tells.
+    Ctrl-C or SIGTERM finishes the current batch and stops; the next run resumes from there. A
+    failed pipeline does not stop the others, but sets the exit code.
     """
     from icestream.cli.live import run_plan, show_outcome
     from icestream.config import load
@@ -67,20 +67,20 @@ def command(
     from icestream.plan.planner import build, refuse_planned
 
     if resume + start_over + reload_tables > 1:
-        raise click.UsageError("--resume, --start-over and --reload exclude each other")
+        raise click.UsageError("--resume, --start-over and --reload are mutually exclusive")
     config = load(path)
     plan = build(config, only=pipelines)
     refuse_planned(plan)
     refuse_endless(plan, config, once=once)
     if not plan.pipelines:
         raise PlanError(
-            "there is no pipeline to run",
+            "no pipeline to run",
             where=str(path),
             todo="Add one under `pipelines`, or set `enabled: true`.",
         )
     beginning: Choice = "ask"
     if resume or start_over or reload_tables:
         beginning = "resume" if resume else "start-over" if start_over else "reload"
-    run = run_plan(plan, RunChoices(once=once, take_over=take_over, beginning=beginning), screen)
-    show_outcome(run, screen)
+    run = run_plan(plan, RunChoices(once=once, take_over=take_over, beginning=beginning), printer)
+    show_outcome(run, printer)
     return run.exit_code()

@@ -1,4 +1,4 @@
-"""`icestream schema`: a table's columns, and how they differ from the stream's."""
+"""`icestream schema`: shows a table's columns and compares them with the stream's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icestream.cli import output
-from icestream.cli.output import Screen, with_config
+from icestream.cli.output import Printer, with_config_option
 from icestream.cli.plan import DIFFERENCES
-from icestream.cli.snapshots import wanted_table
+from icestream.cli.snapshots import select_table
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from icestream.schemas.changes import SchemaChange
     from icestream.schemas.comparison import Comparison
 
-UNKNOWN = {
-    "routed": "one stream fills many tables: only a run can tell",
-    "transformed": "transforms stand between the stream and the table: only a run can tell",
-    "unknown": "nothing is known of the stream's columns before the first run",
+UNKNOWN_REASONS = {
+    "routed": "the stream is routed to many tables; their columns are only known during a run",
+    "transformed": "the pipeline has transforms; its columns are only known during a run",
+    "unknown": "the stream's columns are not known before the first run",
 }
-ORIGINS = {"declared": "that the source declares", "seen": "that earlier batches showed"}
-HEAD = ("id", "column", "type", "required", "comment")
+ORIGINS = {"declared": "declared by the source", "seen": "seen in earlier batches"}
+HEADERS = ("id", "column", "type", "required", "comment")
 
 
 @click.group("schema", short_help="Show a table's columns, and compare them with the stream's.")
 def command() -> None:
-    """Show a table's columns, and compare them with the stream's. No Spark is started."""
+    """Show a table's columns, and compare them with the stream's. Spark is not started."""
 
 
 @command.command("show", short_help="Show a table's columns and partitions.")
 @click.argument("table", required=False)
-@click.option("--pipeline", metavar="NAME", help="The table that this pipeline writes.")
-@with_config
-def show_command(screen: Screen, path: Path, table: str | None, pipeline: str | None) -> int:
+@click.option("--pipeline", metavar="NAME", help="Use the table that this pipeline writes.")
+@with_config_option
+def show_command(printer: Printer, path: Path, table: str | None, pipeline: str | None) -> int:
     """Show a table's columns, with their ids, and its partition specs.
 
-    TABLE is `namespace.table` or `catalog.namespace.table`; it may be left out when the file has
+    TABLE is `namespace.table` or `catalog.namespace.table`; it may be omitted if the file has
     one table.
     """
     from icestream.config import load
@@ -54,48 +54,48 @@ def show_command(screen: Screen, path: Path, table: str | None, pipeline: str | 
     from icestream.tables.lookup import find_table
 
     plan = build(load(path)).enter_environment()
-    found = find_table(wanted_table(plan, table, pipeline).split("."), plan.catalogs)
-    document = {"table": found.name, **_described(found.table)}
+    found = find_table(select_table(plan, table, pipeline).split("."), plan.catalogs)
+    document = {"table": found.name, **_table_document(found.table)}
     lines = [
         f"table           {found.name}",
         f"format version  {document['format_version']}",
         f"partitioned by  {document['partitioned_by']}",
         *(f"  older files   {words}" for words in document["partitioned_before"]),
         "",
-        output.table(HEAD, [tuple(column.values()) for column in document["columns"]]),
+        output.format_table(HEADERS, [tuple(column.values()) for column in document["columns"]]),
     ]
-    screen.show(document, "\n".join(lines))
+    printer.print_result(document, "\n".join(lines))
     return 0
 
 
 @command.command("diff", short_help="Compare the stream's columns with the table's.")
 @click.option(
-    "--pipeline", "names", multiple=True, metavar="NAME", help="Only this one; repeatable."
+    "--pipeline", "names", multiple=True, metavar="NAME", help="Only this pipeline; repeatable."
 )
 @click.option(
-    "--detailed-exitcode", is_flag=True, help=f"Exit with {DIFFERENCES} if something differs."
+    "--detailed-exitcode", is_flag=True, help=f"Exit with {DIFFERENCES} if anything differs."
 )
-@with_config
+@with_config_option
 def diff_command(
-    screen: Screen, path: Path, names: tuple[str, ...], *, detailed_exitcode: bool
+    printer: Printer, path: Path, names: tuple[str, ...], *, detailed_exitcode: bool
 ) -> int:
     """Compare the columns of each pipeline's stream with its table.
 
-    The stream's columns are those that its source declares, or those that earlier batches showed.
-    Changes are listed with the SQL that makes them in Spark, whether or not `schema_evolution`
-    lets the pipeline make them itself.
+    The stream's columns are those that its source declares, or those seen in earlier batches. Each
+    change is listed with its Spark SQL statement, whether or not `schema_evolution` lets the
+    pipeline make the change itself.
     """
     from icestream.config import load
     from icestream.plan.planner import build
 
     plan = build(load(path), only=names).enter_environment()
-    reports = [_compared(plan, pipeline) for pipeline in plan.pipelines]
-    screen.show({"pipelines": reports}, "\n\n".join(map(_text, reports)))
+    reports = [_diff_report(plan, pipeline) for pipeline in plan.pipelines]
+    printer.print_result({"pipelines": reports}, "\n\n".join(map(_text, reports)))
     differs = any(report["changes"] or report["refused"] for report in reports)
     return DIFFERENCES if detailed_exitcode and differs else 0
 
 
-def _described(table: Table) -> dict[str, Any]:
+def _table_document(table: Table) -> dict[str, Any]:
     from icestream.sinks.iceberg.partitioning import shown
 
     schema, spec = table.schema(), table.spec()
@@ -110,24 +110,24 @@ def _described(table: Table) -> dict[str, Any]:
 
 
 def _columns(schema: Schema) -> Iterator[dict[str, Any]]:
-    """Yield the columns by their order, the members of nested ones after their own."""
+    """Yield the columns in order; the fields of a nested column follow it."""
     for field_id in schema.field_ids:
         field = schema.find_field(field_id)
         yield {
             "id": field_id,
             "column": schema.find_column_name(field_id),
-            "type": _kind(field.field_type),
+            "type": _type_name(field.field_type),
             "required": field.required,
             "comment": field.doc,
         }
 
 
-def _kind(kind: IcebergType) -> str:
-    """Return a type; of a nested one the outermost, since its members have lines of their own."""
+def _type_name(kind: IcebergType) -> str:
+    """Return a type's name; of a nested type only the outermost: its fields have own lines."""
     return str(kind) if kind.is_primitive else type(kind).__name__.removesuffix("Type").lower()
 
 
-def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
+def _diff_report(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     from icestream.plan.table_changes import compare_columns
     from icestream.sinks.iceberg.options import MAIN
     from icestream.tables.lookup import load_table
@@ -135,7 +135,7 @@ def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     options = getattr(pipeline.sink, "options", None)
     evolution, branch = getattr(options, "schema_evolution", ""), getattr(options, "branch", MAIN)
     name = pipeline.sink.identity()
-    columns, origin = _stream(plan, pipeline)
+    columns, origin = _stream_columns(plan, pipeline)
     report: dict[str, Any] = {
         "pipeline": pipeline.name,
         "table": name,
@@ -152,11 +152,11 @@ def _compared(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     if table is None:
         return report
     found = compare_columns(pipeline, table, columns)
-    return {**report, "exists": True, **_difference(found, evolution, branch, name)}
+    return {**report, "exists": True, **_changes_document(found, evolution, branch, name)}
 
 
-def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
-    """Return the columns of the rows that reach the table, and who tells them."""
+def _stream_columns(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
+    """Return the columns of the rows that reach the table, and where they are known from."""
     from icestream.contracts.sink import ManyTables
     from icestream.engine.batch.columns import remembered
     from icestream.engine.state import PipelineState
@@ -172,7 +172,7 @@ def _stream(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
     return known, "unknown" if known is None else "seen"
 
 
-def _difference(found: Comparison, evolution: str, branch: str, table: str) -> dict[str, Any]:
+def _changes_document(found: Comparison, evolution: str, branch: str, table: str) -> dict[str, Any]:
     from icestream.sinks.iceberg.migration import permitted
 
     refused = None
@@ -180,7 +180,7 @@ def _difference(found: Comparison, evolution: str, branch: str, table: str) -> d
         made = permitted(found, evolution, branch)
     except SchemaMismatchError as exc:
         made, refused = [], str(exc)
-    # A column that may be null, where the table asks for values, is looked at row by row.
+    # A nullable column for a required one is no schema change: rows are checked one by one.
     shown = made if refused is None else list(found.changes)
     return {
         "changes": [{**change.to_json(), "words": str(change)} for change in shown],
@@ -205,14 +205,14 @@ def _text(report: dict[str, Any]) -> str:
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:
-    if report["stream"] in UNKNOWN:
-        yield f"  {UNKNOWN[report['stream']]}"
+    if report["stream"] in UNKNOWN_REASONS:
+        yield f"  {UNKNOWN_REASONS[report['stream']]}"
         return
     if not report["exists"]:
-        yield "  the table does not exist yet; `icestream run` makes it"
+        yield "  the table does not exist yet; `icestream run` will create it"
         return
     if not report["changes"] and report["refused"] is None:
-        yield f"  the columns {ORIGINS[report['stream']]} fit the table"
+        yield f"  the columns {ORIGINS[report['stream']]} match the table"
         return
     for change in report["changes"]:
         yield f"  ~ {change['words']}"

@@ -1,4 +1,4 @@
-"""`icestream status`: how each pipeline is doing, told by its state and its table."""
+"""`icestream status`: shows the state of each pipeline and its table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icestream.cli import output
-from icestream.cli.output import Screen, with_config
+from icestream.cli.output import Printer, with_config_option
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -16,22 +16,31 @@ if TYPE_CHECKING:
 
     from icestream.plan.plan import PipelinePlan, Plan
 
-HEAD = ("pipeline", "state", "rows", "last commit", "lag rows", "table", "table rows", "snapshot")
+HEADERS = (
+    "pipeline",
+    "state",
+    "rows",
+    "last commit",
+    "lag rows",
+    "table",
+    "table rows",
+    "snapshot",
+)
 
 
-@click.command("status", short_help="Show how each pipeline is doing.")
-@with_config
-def command(screen: Screen, path: Path) -> int:
-    """Show how each pipeline is doing: running or not, its last commit, its lag, its table.
+@click.command("status", short_help="Show the state of each pipeline.")
+@with_config_option
+def command(printer: Printer, path: Path) -> int:
+    """Show the state of each pipeline: whether it runs, its last commit, its lag and its table.
 
-    `rows` are those of the latest run. The table itself is asked too, without Spark.
+    `rows` counts the latest run. The table is read too, without Spark.
     """
     from icestream.config import load
     from icestream.plan.planner import build
 
     plan = build(load(path)).enter_environment()
     reports = [_report(plan, pipeline) for pipeline in plan.pipelines]
-    screen.show({"pipelines": reports}, _text(reports))
+    printer.print_result({"pipelines": reports}, _text(reports))
     return 0
 
 
@@ -39,34 +48,34 @@ def _report(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     from icestream.engine.state import PipelineState
 
     state = PipelineState(plan.state, pipeline.name)
-    said = state.status() or {}
+    status = state.status() or {}
     is_running = state.is_running()
-    error = said.get("error")
+    error = status.get("error")
     return {
         "pipeline": pipeline.name,
-        "state": _state(said, is_running=is_running),
+        "state": _state(status, is_running=is_running),
         "is_running": is_running,
-        "rows": said.get("rows", 0),
-        "batches": said.get("batches", 0),
-        "lag_rows": said.get("lag_rows"),
-        "lag_secs": said.get("lag_secs"),
-        "updated_at": said.get("updated_at"),
+        "rows": status.get("rows", 0),
+        "batches": status.get("batches", 0),
+        "lag_rows": status.get("lag_rows"),
+        "lag_secs": status.get("lag_secs"),
+        "updated_at": status.get("updated_at"),
         "error": error,
-        **_table(plan, pipeline, said),
+        **_table_report(plan, pipeline, status),
     }
 
 
-def _state(said: dict[str, Any], *, is_running: bool) -> str:
-    """Tell a pipeline's state; what it said before it was killed is no longer true."""
+def _state(status: dict[str, Any], *, is_running: bool) -> str:
+    """Return a pipeline's state; the one written before a kill is out of date."""
     if is_running:
-        return str(said.get("state", "starting"))
-    if not said:
+        return str(status.get("state", "starting"))
+    if not status:
         return "never run"
-    return str(said["state"]) if said["state"] in ("failed", "finished") else "stopped"
+    return str(status["state"]) if status["state"] in ("failed", "finished") else "stopped"
 
 
-def _table(plan: Plan, pipeline: PipelinePlan, said: dict[str, Any]) -> dict[str, Any]:
-    """Ask the table for its newest snapshot and the pipeline's newest mark in it."""
+def _table_report(plan: Plan, pipeline: PipelinePlan, status: dict[str, Any]) -> dict[str, Any]:
+    """Return the table's current snapshot and the pipeline's newest mark in it."""
     from icestream.contracts.sink import ManyTables
     from icestream.sinks.iceberg.ledger import read_mark
     from icestream.tables.lookup import load_table
@@ -83,15 +92,15 @@ def _table(plan: Plan, pipeline: PipelinePlan, said: dict[str, Any]) -> dict[str
         "mark": None,
     }
     if isinstance(pipeline.sink, ManyTables):
-        # Hundreds of tables are not asked: the pipeline itself has told.
-        return {**report, "last_commit_at": said.get("last_commit_at")}
+        # Loading hundreds of tables would take too long; use what the pipeline reported.
+        return {**report, "last_commit_at": status.get("last_commit_at")}
     try:
         table = load_table(name.split("."), plan.catalogs)
         if table is None:
             return report
         mark = read_mark(table.properties, pipeline.name)
     except IcestreamError as exc:
-        # The catalog may be what is broken; the rest of the status matters all the more then.
+        # A broken catalog must not hide the rest of the status.
         return {**report, "table_error": str(exc)}
     current = current_snapshot(table)
     ours = (one for one in list_snapshots(table) if one.pipeline == pipeline.name)
@@ -102,7 +111,7 @@ def _table(plan: Plan, pipeline: PipelinePlan, said: dict[str, Any]) -> dict[str
         "snapshot_id": None if current is None else current.snapshot_id,
         "last_commit_at": None
         if newest is None
-        else output.iso(output.moment_of(newest.timestamp_ms)),
+        else output.iso_timestamp(output.utc_datetime(newest.timestamp_ms)),
         "mark": None
         if mark is None
         else {"epoch": mark.epoch, "query_id": mark.query_id, "rows": mark.rows, "end": mark.end},
@@ -111,7 +120,7 @@ def _table(plan: Plan, pipeline: PipelinePlan, said: dict[str, Any]) -> dict[str
 
 def _text(reports: list[dict[str, Any]]) -> str:
     if not reports:
-        return "The file has no pipeline that is switched on."
+        return "The file has no enabled pipeline."
     rows = [
         (
             one["pipeline"],
@@ -131,8 +140,8 @@ def _text(reports: list[dict[str, Any]]) -> str:
         for message in (one["table_error"], (one["error"] or {}).get("message"))
         if message
     ]
-    return "\n".join([output.table(HEAD, rows), *reasons])
+    return "\n".join([output.format_table(HEADERS, rows), *reasons])
 
 
-def _age(moment: str | None) -> str:
-    return output.age(None if moment is None else datetime.fromisoformat(moment))
+def _age(time: str | None) -> str:
+    return output.format_age(None if time is None else datetime.fromisoformat(time))

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.ports import closed_port
 from tests.unit.cli.shop import FILE, make_table, plan_of, write_file
 
-from icestream.cli.check import StepReport, _exit_code, _run
+from icestream.cli.check import StepReport, _exit_code, _run_step
 from icestream.contracts.faults import CheckStep
 from icestream.errors import IcestreamError, RefusedError, UnreachableError
 
@@ -39,7 +39,7 @@ def test_check_asks_every_part(icestream: Icestream, tmp_path: Path) -> None:
         ("✓", "find table"),
         ("✓", "fit table"),
     ]
-    assert ended.out.splitlines()[-1] == "All is well."
+    assert ended.out.splitlines()[-1] == "All checks passed."
 
 
 def test_check_asks_only_the_named_part(icestream: Icestream, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_check_of_an_unknown_part_names_the_known(icestream: Icestream, tmp_path
     ended = icestream("check", "--sink", "lke")
     assert (ended.code, ended.err) == (
         2,
-        "error: no sink is named 'lke'\n  Did you mean 'lake'? There are: lake.\n",
+        "error: unknown sink 'lke'\n  Did you mean 'lake'? Configured: lake.\n",
     )
 
 
@@ -74,7 +74,7 @@ def test_steps_after_a_failed_one_are_not_asked(icestream: Icestream, tmp_path: 
         ("-", "find namespace"),
         ("-", "find table"),
     ]
-    assert ended.out.splitlines()[-1] == "1 of 2 parts can't be used."
+    assert ended.out.splitlines()[-1] == "1 of 2 components failed."
     document = icestream("check", "--output", "json").document
     assert document["ok"] is False
     states = [step["state"] for step in document["parts"][1]["steps"]]
@@ -125,7 +125,7 @@ def test_check_finds_rows_that_do_not_fit(icestream: Icestream, tmp_path: Path) 
     assert ended.code == 5
     assert signs(ended.out)[-1] == ("✗", "fit table")
     assert "column 'event_id' is boolean in the table" in ended.out
-    assert ended.out.splitlines()[-1] == "1 of 3 parts can't be used."
+    assert ended.out.splitlines()[-1] == "1 of 3 components failed."
 
 
 def test_check_of_a_dead_store_ends_soon_and_names_the_key(
@@ -168,8 +168,8 @@ def test_failed_step_carries_its_error() -> None:
     def refuse() -> str:
         raise RefusedError("the password was refused")
 
-    done = _run(CheckStep("log in", refuse))
-    assert (done.good, str(done.error)) == (False, "the password was refused")
+    done = _run_step(CheckStep("log in", refuse))
+    assert (done.passed, str(done.error)) == (False, "the password was refused")
     assert StepReport("x", None).to_json()["state"] == "not asked"
 
 
@@ -221,8 +221,8 @@ def test_init_leaves_an_existing_file_alone(icestream: Icestream, tmp_path: Path
     ended = icestream("init")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream.yaml: the file exists already\n"
-        "  Name another one, or overwrite it with `--force`.\n",
+        "error: icestream.yaml: the file already exists\n"
+        "  Choose another path, or overwrite it with `--force`.\n",
     )
     assert path.read_text(encoding="utf-8") == "mine"
     assert icestream("init", "--force").code == 0

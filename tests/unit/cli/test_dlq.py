@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.cli.shop import FILE, plan_of, write_file
 
-from icestream.cli.dlq import moment
+from icestream.cli.dlq import parse_timestamp
 from icestream.engine.dead_letters.buffer import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_letters_are_counted_by_reason_and_the_newest_shown(
         "      1  other     2026-11-15 10:21:00  not JSON",
         "... and 1 more reason",
         "",
-        "The newest:",
+        "Newest:",
         "failed at (UTC)      pipeline  batch  position  reason                            record",
         "2026-11-15 10:21:00  other         2  shop[21]  not JSON",
         "2026-11-15 10:20:00  shop          2  shop[20]  column 'id': 'x' is not a bigint  \\xff",
@@ -112,7 +112,7 @@ def test_letters_of_one_pipeline_as_json(icestream: Icestream, letters: Path) ->
 def test_table_that_is_not_made_yet_has_no_letters(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path, WITH_LETTERS)
     assert icestream("dlq", "list").out == (
-        "lake.demo.bad: no dead letters, the table is not made yet\n"
+        "lake.demo.bad: no dead letters, the table does not exist yet\n"
     )
 
 
@@ -134,7 +134,7 @@ def test_unknown_pipeline_is_told(icestream: Icestream, letters: Path) -> None:
     ended = icestream("dlq", "list", "--pipeline", "shap")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream.yaml: no pipeline is named 'shap'\n  There are: shop.\n",
+        "error: icestream.yaml: unknown pipeline 'shap'\n  Pipelines: shop.\n",
     )
 
 
@@ -148,8 +148,8 @@ def test_replay_into_a_table_that_is_replaced_is_refused(
     assert (ended.code, ended.err) == (
         2,
         "error: pipeline 'shop': dead letters can't be replayed with commit_mode 'overwrite': they "
-        "would replace the rows that the table holds\n"
-        "  Load the whole batch again instead.\n",
+        "would replace the table's rows\n"
+        "  Reload the whole batch instead.\n",
     )
 
 
@@ -158,9 +158,9 @@ def test_replay_of_a_mirror_is_refused(icestream: Icestream, tmp_path: Path) -> 
     ended = icestream("dlq", "replay", "--pipeline", "shop")
     assert (ended.code, ended.err) == (
         2,
-        "error: pipeline 'shop': dead letters of a mirror can't be replayed: a change is only "
-        "right in its place among the other changes of its row\n"
-        "  Fix what made them bad, then read the source again: icestream run --pipeline shop "
+        "error: pipeline 'shop': dead letters of a mirror can't be replayed: the changes of a "
+        "row must be applied in order\n"
+        "  Fix the cause, then read the source again: icestream run --pipeline shop "
         "--start-over\n",
     )
 
@@ -175,11 +175,17 @@ def test_replay_without_any_letters_needs_no_spark(icestream: Icestream, tmp_pat
 
 
 def test_times_are_read_as_utc_or_as_a_span_ago() -> None:
-    assert moment("2026-11-15") == datetime(2026, 11, 15, tzinfo=timezone.utc)
-    assert moment("2026-11-15T10:30Z") == datetime(2026, 11, 15, 10, 30, tzinfo=timezone.utc)
-    assert moment("2026-11-15T10:30+02:00").utcoffset() == timedelta(hours=2)
+    assert parse_timestamp("2026-11-15") == datetime(2026, 11, 15, tzinfo=timezone.utc)
+    assert parse_timestamp("2026-11-15T10:30Z") == datetime(
+        2026, 11, 15, 10, 30, tzinfo=timezone.utc
+    )
+    assert parse_timestamp("2026-11-15T10:30+02:00").utcoffset() == timedelta(hours=2)
     before = datetime.now(tz=timezone.utc)
-    assert timedelta(0) <= moment("90m") - (before - timedelta(minutes=90)) < timedelta(minutes=1)
+    assert (
+        timedelta(0)
+        <= parse_timestamp("90m") - (before - timedelta(minutes=90))
+        < timedelta(minutes=1)
+    )
 
 
 def test_time_that_is_none_is_refused(icestream: Icestream, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from ruamel.yaml import YAML
 from tests.fixtures.ports import closed_port
 
 from icestream.cli.init import (
-    Database,
-    FoundTable,
-    Look,
+    DatabaseAddress,
+    DatabaseListing,
+    DatabaseTable,
     is_address,
-    read_address,
-    starting_file,
+    mirror_config,
+    parse_address,
 )
 from icestream.errors import PlanError
 from icestream.sources.postgres_cdc.options import PostgresCdcOptions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.fixtures.command_line import Icestream
 
-SHOP = Database("db.example", 5432, "shop", "me")
+SHOP = DatabaseAddress("db.example", 5432, "shop", "me")
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def written(database: Database = SHOP, look: Look | None = None) -> str:
-    return starting_file(database, look or Look(), "icestream.schema.json")
+def written(database: DatabaseAddress = SHOP, look: DatabaseListing | None = None) -> str:
+    return mirror_config(database, look or DatabaseListing(), "icestream.schema.json")
 
 
 def test_password_of_an_address_is_not_written(icestream: Icestream, tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_password_of_an_address_is_not_written(icestream: Icestream, tmp_path: P
         0,
         "Wrote icestream.yaml, and icestream.schema.json for your editor.\n"
         "Next: icestream check, then icestream run\n"
-        "First: export POSTGRES_PASSWORD=...; the password is not in the file.\n",
+        "First: export POSTGRES_PASSWORD=... (the file does not contain the password)\n",
     )
-    assert ended.err.startswith("The tables of 'shop' are not noted in it: ")
+    assert ended.err.startswith("Could not list the tables of 'shop': ")
     assert "only-mine" not in text + ended.out + ended.err
     assert parsed(text)["sources"]["shop"] == {
         "connector": "postgres-cdc",
@@ -91,8 +91,8 @@ def test_file_of_a_mirror_goes_where_it_is_asked_for(icestream: Icestream, tmp_p
     ended = icestream("init", address, "made/mine.yaml")
     assert (ended.code, ended.err) == (
         2,
-        "error: made/mine.yaml: the file exists already\n"
-        "  Name another one, or overwrite it with `--force`.\n",
+        "error: made/mine.yaml: the file already exists\n"
+        "  Choose another path, or overwrite it with `--force`.\n",
     )
 
 
@@ -100,7 +100,7 @@ def test_two_paths_are_refused(icestream: Icestream) -> None:
     ended = icestream("init", "one.yaml", "two.yaml")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream init: 'one.yaml' is no address of a database, and 'two.yaml' is left\n"
+        "error: icestream init: 'one.yaml' is not a database URL; unexpected argument 'two.yaml'\n"
         "  See `icestream init --help`.\n",
     )
 
@@ -108,41 +108,41 @@ def test_two_paths_are_refused(icestream: Icestream) -> None:
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("postgres://me@h:5433/shop", Database("h", 5433, "shop", "me")),
-        ("postgresql://h", Database("h", 5432, "postgres", "postgres")),
-        ("postgres://me@h", Database("h", 5432, "me", "me")),
-        ("postgres://a%40b:p%2Fw@h/s%20t", Database("h", 5432, "s t", "a@b", "p/w")),
+        ("postgres://me@h:5433/shop", DatabaseAddress("h", 5433, "shop", "me")),
+        ("postgresql://h", DatabaseAddress("h", 5432, "postgres", "postgres")),
+        ("postgres://me@h", DatabaseAddress("h", 5432, "me", "me")),
+        ("postgres://a%40b:p%2Fw@h/s%20t", DatabaseAddress("h", 5432, "s t", "a@b", "p/w")),
         (
             "postgres://me@h/shop?sslmode=require",
-            Database("h", 5432, "shop", "me", sslmode="require"),
+            DatabaseAddress("h", 5432, "shop", "me", sslmode="require"),
         ),
     ],
 )
-def test_address_is_taken_apart(address: str, expected: Database) -> None:
+def test_address_is_taken_apart(address: str, expected: DatabaseAddress) -> None:
     assert is_address(address)
-    assert read_address(address) == expected
+    assert parse_address(address) == expected
 
 
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("postgres://me:secret@h:port/shop", "its host or its port cannot be"),
-        ("postgres:///shop", "it has no host"),
-        ("postgres://h/shop?a=1", "the file has no key for its parameter 'a'"),
+        ("postgres://me:secret@h:port/shop", "invalid host or port"),
+        ("postgres:///shop", "the host is missing"),
+        ("postgres://h/shop?a=1", "unsupported parameter 'a'"),
     ],
 )
 def test_address_that_cannot_be_is_refused(address: str, why: str) -> None:
     with pytest.raises(PlanError) as caught:
-        read_address(address)
+        parse_address(address)
     assert str(caught.value) == (
-        f"init: the address of the database can't be used: {why}\n"
-        "  Write e.g. `postgres://user@host:5432/database`, with `?sslmode=require` if needed."
+        f"init: invalid database URL: {why}\n"
+        "  Use e.g. `postgres://user@host:5432/database`, with `?sslmode=require` if needed."
     )
 
 
 @pytest.mark.parametrize("name", ["${HOME}", "true", "a: b # c", 'qu"ote', "1st", "Ünïcode"])
 def test_odd_names_survive_yaml_and_interpolation(name: str) -> None:
-    document = parsed(written(Database("h", 5432, name, name)))
+    document = parsed(written(DatabaseAddress("h", 5432, name, name)))
     ((part, source),) = document["sources"].items()
     assert source["config"]["database"].replace("$$", "$") == name
     assert source["config"]["user"].replace("$$", "$") == name
@@ -151,38 +151,38 @@ def test_odd_names_survive_yaml_and_interpolation(name: str) -> None:
 
 
 def test_file_notes_the_tables_and_their_keys() -> None:
-    look = Look(
+    look = DatabaseListing(
         (
-            FoundTable("public", "customers", ("id",)),
-            FoundTable("public", "lines", ("order_id", "line")),
-            FoundTable("public", "log", ()),
-            FoundTable("public", "odd\nname", (), has_full_identity=True),
+            DatabaseTable("public", "customers", ("id",)),
+            DatabaseTable("public", "lines", ("order_id", "line")),
+            DatabaseTable("public", "log", ()),
+            DatabaseTable("public", "odd\nname", (), has_full_identity=True),
         ),
         needs_password=False,
     )
     text = written(look=look)
     assert (
-        "      # Found when this file was written:\n"
+        "      # Tables when this file was written:\n"
         "      #   public.customers  key: id\n"
         "      #   public.lines      key: order_id, line\n"
-        "      #   public.log        no key: new rows are followed, updates and deletes are not\n"
-        "      #   public.odd?name   no key: rows are told apart by all their values (replica "
-        "identity full)\n"
+        "      #   public.log        no key: inserts are mirrored, updates and deletes are not\n"
+        "      #   public.odd?name   no key: rows are matched on all columns (replica identity "
+        "full)\n"
     ) in text
     assert "password" not in text
 
 
 def test_tables_outside_public_are_taken_by_their_schemas() -> None:
-    look = Look((FoundTable("sales", "a", ()), FoundTable("hr", "b", ())))
+    look = DatabaseListing((DatabaseTable("sales", "a", ()), DatabaseTable("hr", "b", ())))
     config = parsed(written(look=look))["sources"]["shop"]["config"]
     assert config["tables"] == ["hr.*", "sales.*"]
 
 
-THREE_SCHEMAS = Look(
+THREE_SCHEMAS = DatabaseListing(
     (
-        FoundTable("hr", "people", ("id",)),
-        FoundTable("public", "orders", ("id",)),
-        FoundTable("sales", "a_table_with_a_long_name", ("id",)),
+        DatabaseTable("hr", "people", ("id",)),
+        DatabaseTable("public", "orders", ("id",)),
+        DatabaseTable("sales", "a_table_with_a_long_name", ("id",)),
     ),
     needs_password=False,
 )
@@ -192,9 +192,9 @@ def test_tables_that_the_pattern_leaves_out_are_not_noted_as_mirrored() -> None:
     text = written(look=THREE_SCHEMAS)
     assert (
         '      tables: ["public.*"]\n'
-        "      # Found when this file was written:\n"
+        "      # Tables when this file was written:\n"
         "      #   public.orders  key: id\n"
-        "      # Not mirrored: the tables of hr, sales. To take those of a schema too, add e.g. "
+        "      # Schemas not mirrored: hr, sales. To mirror one, add e.g. "
         '"hr.*" to `tables`.\n'
         "\n"
     ) in text
@@ -205,21 +205,21 @@ def test_tables_that_the_pattern_leaves_out_are_not_noted_as_mirrored() -> None:
 def test_json_tells_mirrored_tables_and_other_schemas(
     icestream: Icestream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.cli.init.look_into", lambda _: THREE_SCHEMAS)
+    monkeypatch.setattr("icestream.cli.init.list_database", lambda _: THREE_SCHEMAS)
     ended = icestream("init", "postgres://me@db.example/shop", "--output", "json")
     assert ended.document["tables"] == ["public.orders"]
     assert ended.document["other_schemas"] == ["hr", "sales"]
 
 
 def test_long_list_of_schemas_is_cut() -> None:
-    others = (FoundTable(f"s{n:03}", "t", ("id",)) for n in range(50))
-    text = written(look=Look((FoundTable("public", "t", ("id",)), *others)))
-    assert "s039, and 10 more. To take" in text
+    others = (DatabaseTable(f"s{n:03}", "t", ("id",)) for n in range(50))
+    text = written(look=DatabaseListing((DatabaseTable("public", "t", ("id",)), *others)))
+    assert "s039, and 10 more. To mirror" in text
     assert "s040" not in text
 
 
 def test_long_list_of_tables_is_cut() -> None:
-    look = Look(tuple(FoundTable("public", f"t{n:03}", ("id",)) for n in range(50)))
+    look = DatabaseListing(tuple(DatabaseTable("public", f"t{n:03}", ("id",)) for n in range(50)))
     text = written(look=look)
     assert "public.t039" in text
     assert "public.t040" not in text

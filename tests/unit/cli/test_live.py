@@ -52,8 +52,8 @@ def test_retries_skips_and_bad_records_are_told(caplog: pytest.LogCaptureFixture
         log.observe(RecordsFailed("o", "t", 3, 3))
     assert caplog.messages == [
         "o: batch 1, 1 row in 1 file, 10 B, write 0.1 s, commit 0.5 s, 2 retries, lag 0 rows",
-        "o: batch 2 is in the table already, skipped",
-        "o: 3 records could not be used, 3 kept as dead letters",
+        "o: batch 2 is already in the table, skipped",
+        "o: 3 records rejected, 3 written to dead letters",
     ]
 
 
@@ -64,7 +64,7 @@ def test_batch_of_many_tables_is_one_line(caplog: pytest.LogCaptureFixture) -> N
         log.observe(BatchSkipped("orders", "lake.sales.refunds", 12, of_many=True))
         log.observe(BatchSpread("orders", 12, 1, 1, 10_000, 3, 0.81, 1.25))
     assert caplog.messages == [
-        "orders: batch 12, 10,000 rows in 3 files of 1 table, 1 held it already, put aside 0.8 s, "
+        "orders: batch 12, 10,000 rows in 3 files of 1 table, 1 already had it, stage 0.8 s, "
         "commit 1.2 s"
     ]
 
@@ -77,7 +77,7 @@ def test_each_of_many_tables_is_told_to_those_who_ask(caplog: pytest.LogCaptureF
     assert caplog.messages == [
         "orders: batch 12 of lake.sales.orders, 10,000 rows in 3 files, 1.2 MB, write 0.8 s, "
         "commit 0.2 s, lag 0 rows",
-        "orders: batch 12 is in lake.sales.refunds already, skipped",
+        "orders: batch 12 is already in lake.sales.refunds, skipped",
     ]
 
 

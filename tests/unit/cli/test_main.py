@@ -11,7 +11,7 @@ import click
 import pytest
 
 from icestream.cli import main
-from icestream.cli.output import Screen, unexpected
+from icestream.cli.output import Printer, unexpected_error_text
 from icestream.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def test_unknown_command_is_answered_with_a_suggestion(icestream: Icestream) -> 
     ended = icestream("chek")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == (
-        "error: icestream: no command is called 'chek'\n"
-        f"  Did you mean 'check'? There are: {NAMES}.\n"
+        "error: icestream: unknown command 'chek'\n"
+        f"  Did you mean 'check'? Commands: {NAMES}.\n"
         "  See `icestream --help`.\n"
     )
 
@@ -113,7 +113,7 @@ def test_usage_error_is_json_when_json_is_asked_for(icestream: Icestream) -> Non
         "error": {
             "type": "UsageError",
             "where": "icestream run",
-            "message": "--resume, --start-over and --reload exclude each other",
+            "message": "--resume, --start-over and --reload are mutually exclusive",
             "todo": "See `icestream run --help`.",
             "exit_code": 2,
         },
@@ -148,7 +148,7 @@ def test_unexpected_error_is_one_line_and_a_hint(
     assert (ended.code, ended.err) == (
         1,
         "error: unexpected ZeroDivisionError: division by zero\n"
-        "  Run it again with --verbose to see where it comes from.\n",
+        "  Run again with --verbose for the traceback.\n",
     )
 
 
@@ -199,7 +199,7 @@ def test_colors_follow_option_then_environment_then_terminal(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert Screen(color=color).colors(sys.stdout) is expected
+    assert Printer(color=color).wants_color(sys.stdout) is expected
     assert ("\x1b[" in icestream("plan", f"--color={color}").err) is expected
 
 
@@ -212,6 +212,7 @@ def test_version_is_shown(icestream: Icestream) -> None:
 def test_error_of_the_jvm_is_told_by_what_happened() -> None:
     text = "An error occurred while calling o7.load.\n: java.io.IOException: disk full\n\tat x.y"
     assert (
-        unexpected(RuntimeError(text)) == "unexpected RuntimeError: java.io.IOException: disk full"
+        unexpected_error_text(RuntimeError(text))
+        == "unexpected RuntimeError: java.io.IOException: disk full"
     )
-    assert unexpected(KeyError()) == "unexpected KeyError"
+    assert unexpected_error_text(KeyError()) == "unexpected KeyError"

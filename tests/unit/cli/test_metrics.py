@@ -49,7 +49,7 @@ def test_wrong_token_is_told_and_not_shown(
     assert (ended.code, ended.err) == (
         5,
         f"error: http://127.0.0.1:{endpoint.port}/metrics answered 401 Unauthorized\n"
-        "  Is it `icestream run` that answers there, and with the same `metrics.token`?\n",
+        "  Check that `icestream run` listens there, with the same `metrics.token`.\n",
     )
 
 
@@ -58,7 +58,7 @@ def test_endpoint_that_is_turned_off_is_told(icestream: Icestream, tmp_path: Pat
     ended = icestream("metrics")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream.yaml metrics.port: the metrics endpoint is turned off\n"
+        "error: icestream.yaml metrics.port: the metrics endpoint is disabled\n"
         "  Set `metrics: {port: 9108}`.\n",
     )
 
@@ -73,5 +73,5 @@ def test_endpoint_that_does_not_answer_is_unreachable(
         3,
         f"error: no metrics at http://127.0.0.1:{endpoint.port}/metrics "
         "([Errno 111] Connection refused)\n"
-        "  Is `icestream run` running, and with this file? Was its port taken?\n",
+        "  Check that `icestream run` is running with this file, and could bind its port.\n",
     )

@@ -127,5 +127,5 @@ def test_jars_of_a_file_are_fetched_if_it_is_named(
     fetched = [each.split(":")[1] for each in wanted]
     assert fetched[:2] == ["iceberg-spark-runtime-4.0_2.13", "sqlite-jdbc"]
     assert ("postgresql" in fetched) is named
-    told = f"1 jar of packages in {tmp_path / 'packages'}"
+    told = f"1 package jar in {tmp_path / 'packages'}"
     assert (told in capsys.readouterr().out) is named

@@ -187,22 +187,22 @@ def test_columns_that_fit_are_told(icestream: Icestream, tmp_path: Path) -> None
 
     assert (ended.code, ended.out.splitlines()[1:]) == (
         0,
-        ["  the columns that the source declares fit the table"],
+        ["  the columns declared by the source match the table"],
     )
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (file(), "nothing is known of the stream's columns before the first run"),
+        (file(), "the stream's columns are not known before the first run"),
         (
             file("id int", transforms="[{filter: id > 1}]"),
-            "transforms stand between the stream and the table: only a run can tell",
+            "the pipeline has transforms; its columns are only known during a run",
         ),
-        (file("id int"), "the table does not exist yet; `icestream run` makes it"),
+        (file("id int"), "the table does not exist yet; `icestream run` will create it"),
         (
             file("id int").replace("table: events", "route_by: id"),
-            "one stream fills many tables: only a run can tell",
+            "the stream is routed to many tables; their columns are only known during a run",
         ),
     ],
 )

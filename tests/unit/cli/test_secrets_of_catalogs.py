@@ -86,4 +86,4 @@ def test_every_part_that_does_not_answer_is_named(icestream: Icestream, tmp_path
     assert ended.code == 3
     keys = ("rest.uri", "jdbc.uri", "nessie.uri")
     assert all(f"`{key}`" in ended.out for key in keys), ended.out
-    assert ended.out.splitlines()[-1] == "5 of 6 parts can't be used."
+    assert ended.out.splitlines()[-1] == "5 of 6 components failed."

@@ -72,8 +72,8 @@ def test_file_with_two_tables_needs_a_name(icestream: Icestream, tmp_path: Path)
     ended = icestream("snapshots")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream.yaml: the file names 2 tables\n"
-        "  Say which: lake.demo.events, lake.demo.more.\n",
+        "error: icestream.yaml: the file has 2 tables\n"
+        "  Pass one of them as TABLE: lake.demo.events, lake.demo.more.\n",
     )
 
 
@@ -101,7 +101,7 @@ def test_query_prints_rows_as_json(look: Icestream) -> None:
 def test_query_tells_when_rows_are_left_out(look: Icestream) -> None:
     ended = look("query", "SELECT * FROM demo.events", "--limit", "2")
     assert ended.out.splitlines()[-1] == "(2 rows)"
-    assert ended.err == "Only the first 2 rows are shown; see --limit.\n"
+    assert ended.err == "Showing the first 2 rows; use --limit for more.\n"
 
 
 def test_status_of_a_pipeline_that_never_ran(icestream: Icestream, tmp_path: Path) -> None:

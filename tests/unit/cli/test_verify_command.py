@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from tests.unit.cli.shop import write_file
 
-from icestream.cli.verify import told
+from icestream.cli.verify import report_text
 from icestream.verify.comparison import RowDifference, SideReport, TableReport
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def text_of(**facts: object) -> str:
         "point": "0/15D0",
         **facts,
     }
-    return click.unstyle(told(TableReport(**whole)))  # type: ignore[arg-type]
+    return click.unstyle(report_text(TableReport(**whole)))  # type: ignore[arg-type]
 
 
 def test_file_without_a_mirror_is_refused(icestream: Icestream, tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_table_that_is_the_same_has_a_line_and_what_was_left_out() -> None:
     assert found == (
         "✓ public.orders -> lake.public.orders: same, 1,200 rows\n"
         "    1 row changed since the newest batch, not compared\n"
-        "    columns of the lake alone, not compared: old\n"
-        "    columns of the database alone, not compared: new"
+        "    columns only in the lake, not compared: old\n"
+        "    columns only in the database, not compared: new"
     )
 
 
