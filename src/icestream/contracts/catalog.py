@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 from urllib.parse import quote
 
 from icestream.contracts.source import OptionsT
+from icestream.contracts.storage import installed_stores, store_of_scheme
 from icestream.errors import IcestreamError, PlanError
 
 if TYPE_CHECKING:
@@ -107,20 +108,6 @@ class Connecting:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Connecting, ())
-
-
-# The block of the file that tells of a store, by the scheme of locations in it.
-BLOCK_OF_SCHEME = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "azure"),
-}
-# How Java says that it lacks the jars of a store, by one of its schemes.
-JAR_MISSING = {
-    "s3": r"No FileSystem for scheme \"?s3|NoClassDefFoundError: software/amazon/",
-    "gs": r"No FileSystem for scheme \"?gs|NoClassDefFoundError: com/google/",
-    "abfss": r"azurebfs\.\w+ not found|NoClassDefFoundError: com/azure/",
-}
 
 
 @dataclass(frozen=True)
@@ -263,9 +250,12 @@ class Catalog(ABC, Generic[OptionsT]):
             PlanError: nothing in the file tells of that store.
         """
         scheme = location.partition("://")[0].lower()
-        block = BLOCK_OF_SCHEME.get(scheme)
-        if block is None or (self.storage is not None and self.storage.covers(location)):
+        store = store_of_scheme(scheme)
+        if store is None or store.options_type is None:
             return
+        if self.storage is not None and self.storage.covers(location):
+            return
+        block = store.kind
         raise PlanError(
             f"its files lie at {scheme}://, and the catalog's block has no `{block}` block",
             where=where,
@@ -280,10 +270,10 @@ class Catalog(ABC, Generic[OptionsT]):
             said: the fault and its causes, as `contracts.faults.told` puts them.
             where: the place, for the message.
         """
-        for scheme, pattern in JAR_MISSING.items():
-            if re.search(pattern, said):
+        for store in installed_stores().values():
+            if store.missing_jars is not None and re.search(store.missing_jars, said):
                 try:
-                    self.refuse_elsewhere(f"{scheme}://", where)
+                    self.refuse_elsewhere(f"{store.schemes[0]}://", where)
                 except PlanError as exc:
                     return exc
         return None if self.storage is None else self.storage.explain(said, where)

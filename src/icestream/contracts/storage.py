@@ -3,27 +3,61 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
+from icestream.contracts import registry
 from icestream.contracts.secrets import without_secrets
+from icestream.errors import DependencyError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from icestream.contracts.faults import CheckStep
+    from icestream.contracts.options import Options
     from icestream.errors import IcestreamError
 
 
 class Storage(ABC):
-    """A store for files. Building one touches nothing outside.
+    """A store for files, registered as an entry point of `icestream.storage`.
+
+    Building one touches nothing outside. It is built from its options, or without an argument if it
+    has no `options_type`. Every configuration loads the modules of all stores, since their blocks
+    are part of the file's schema: import client libraries where they are used.
 
     Attributes:
-        kind: its name in messages and in the file, such as `s3`.
-        schemes: the schemes of locations that lie in it.
+        kind: its name in messages and of its block in the file, such as `s3`; the name of its
+            entry point.
+        schemes: the schemes of locations that lie in it, the usual one first.
+        options_type: the options of its block; None for a store that needs no block.
+        description: the block in a few words, for the docs and for editors.
+        bucket_option: the option of its block that names a bucket, if locations begin with one.
+        missing_jars: a regular expression for what Java says when the store's jars are not loaded.
     """
 
     kind: ClassVar[str]
     schemes: ClassVar[tuple[str, ...]]
+    options_type: ClassVar[type[Options] | None] = None
+    description: ClassVar[str] = ""
+    bucket_option: ClassVar[str | None] = None
+    missing_jars: ClassVar[str | None] = None
+
+    @classmethod
+    def from_options(cls, options: Options | None = None) -> Storage:
+        """Build the store; without options, credentials come from the store's default chain."""
+        kind: Any = cls
+        if cls.options_type is None:
+            built: Storage = kind()
+        else:
+            built = kind(cls.options_type.model_validate({}) if options is None else options)
+        return built
+
+    @classmethod
+    def normalize(cls, location: str) -> str:
+        """Return a location in the spelling that Spark and PyIceberg both understand."""
+        return location.rstrip("/")
 
     @abstractmethod
     def identity(self) -> str:
@@ -83,3 +117,44 @@ class Storage(ABC):
             where: the place, for the message.
         """
         return None
+
+
+@cache
+def installed_stores() -> dict[str, type[Storage]]:
+    """Return the stores that are installed and complete, by the names of their blocks."""
+    found = {}
+    for name in registry.names("storage"):
+        # One that lacks a package is reported when a file names it.
+        with suppress(DependencyError):
+            found[name] = registry.find("storage", name)
+    return found
+
+
+def store_of_scheme(scheme: str) -> type[Storage] | None:
+    """Return the store of locations with a scheme; None if none is installed."""
+    for store in installed_stores().values():
+        if scheme.lower() in store.schemes:
+            return store
+    return None
+
+
+def store_at(location: str) -> type[Storage]:
+    """Return the store that a location lies in; a plain path lies in the local one.
+
+    Raises:
+        PlanError: no store for its scheme is installed.
+    """
+    scheme = urlsplit(location).scheme
+    # One letter is a drive of Windows.
+    found = store_of_scheme(scheme if len(scheme) > 1 else "file")
+    if found is None:
+        *others, last = [
+            f"{store.schemes[0]}://"
+            for store in installed_stores().values()
+            if store.options_type is not None
+        ]
+        raise PlanError(
+            f"the warehouse {location!r} lies at {scheme}:, which is not supported",
+            todo=f"Name a folder, or an address that begins with {', '.join(others)} or {last}.",
+        )
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
@@ -150,8 +150,12 @@ class AzureOptions(Options):
 class AzureStorage(Storage):
     """Containers of Azure's, by Iceberg's ADLSFileIO and by adlfs."""
 
-    kind: ClassVar[str] = "azure"
-    schemes: ClassVar[tuple[str, ...]] = ("abfss", "abfs", "wasb", "wasbs")
+    kind = "azure"
+    schemes = ("abfss", "abfs", "wasb", "wasbs")
+    options_type = AzureOptions
+    description = "Azure storage."
+    bucket_option = "container"
+    missing_jars = r"azurebfs\.\w+ not found|NoClassDefFoundError: com/azure/"
 
     def __init__(self, options: AzureOptions) -> None:
         self.options = options

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
-from icestream.contracts.catalog import BLOCK_OF_SCHEME
+from icestream.contracts import registry
 from icestream.contracts.options import Options
-from icestream.errors import PlanError
-from icestream.storage.azure import AzureOptions, AzureStorage
-from icestream.storage.gcs import GcsOptions, GcsStorage
-from icestream.storage.local import LocalStorage
-from icestream.storage.s3 import S3Options, S3Storage
+from icestream.contracts.storage import installed_stores, store_at
+from icestream.errors import DependencyError, PlanError
 
 if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
@@ -26,37 +22,48 @@ def as_uri(warehouse: str) -> str:
     Iceberg takes locations letter by letter, so nothing in a path is percent-encoded.
 
     Raises:
-        PlanError: it lies in an object store, and names no bucket.
+        PlanError: no store for it is installed, or it needs a bucket and names none.
     """
     parts = urlsplit(warehouse)
-    scheme = parts.scheme
-    if scheme in BLOCK_OF_SCHEME and not parts.netloc:
+    store = store_at(warehouse)
+    if store.bucket_option is not None and not parts.netloc:
         raise PlanError(
             f"the warehouse {warehouse!r} names no bucket",
-            todo=f"Write `warehouse: {scheme}://BUCKET/FOLDER`.",
+            todo=f"Write `warehouse: {parts.scheme}://BUCKET/FOLDER`.",
         )
-    if scheme == "gcs":  # PyIceberg knows it, and Java does not.
-        return "gs" + warehouse[len(scheme) :].rstrip("/")
-    if len(scheme) > 1 and scheme != "file":
-        return warehouse.rstrip("/")
-    path = warehouse.removeprefix("file:")
-    if path.startswith("//"):
-        path = "/" + path.lstrip("/")
-    return f"file://{Path(path).expanduser().absolute()}"
+    return store.normalize(warehouse)
 
 
-KINDS = ("s3", "gcs", "azure")
+def _missing(name: str) -> Any:
+    """Return the type of a block whose store is installed without a package that it needs."""
+
+    def refuse(_: Any) -> None:
+        try:
+            registry.find("storage", name)
+        except DependencyError as exc:
+            raise ValueError(f"{exc.what}; {exc.todo}") from exc
+
+    return Annotated[Any, AfterValidator(refuse)]
 
 
-class StorageBlocks(Options):
-    """Where files lie; at most one of the three. Without any, the warehouse's address tells."""
+def _fields() -> dict[str, Any]:
+    """Return the block of each store that has options, ours and others' alike."""
+    stores, fields = installed_stores(), {}
+    for name in registry.names("storage"):
+        if name not in stores:
+            fields[name] = (_missing(name) | None, Field(None, description="Not complete."))
+        elif (kind := stores[name].options_type) is not None:
+            fields[name] = (kind | None, Field(None, description=stores[name].description))
+    return fields
 
-    s3: S3Options | None = Field(None, description="S3 storage.")
-    gcs: GcsOptions | None = Field(None, description="Google Cloud Storage.")
-    azure: AzureOptions | None = Field(None, description="Azure storage.")
 
+_FIELDS = _fields()
+KINDS = tuple(_FIELDS)
+
+
+class _Blocks(Options):
     @model_validator(mode="after")
-    def _check_one(self) -> StorageBlocks:
+    def _check_one(self) -> _Blocks:
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"holds {' and '.join(given)}; files lie in one store, keep one block")
@@ -64,13 +71,33 @@ class StorageBlocks(Options):
 
     def given_storage(self) -> Storage | None:
         """Return the store of the block that is given; None if there is none."""
-        if self.s3 is not None:
-            return S3Storage(self.s3)
-        if self.gcs is not None:
-            return GcsStorage(self.gcs)
-        if self.azure is not None:
-            return AzureStorage(self.azure)
+        for name in KINDS:
+            options = getattr(self, name)
+            if options is not None:
+                return installed_stores()[name].from_options(options)
         return None
+
+
+if TYPE_CHECKING:
+    from icestream.storage.azure import AzureOptions
+    from icestream.storage.gcs import GcsOptions
+    from icestream.storage.s3 import S3Options
+
+    class StorageBlocks(_Blocks):
+        """Where files lie, at most one block. Without any, the warehouse's address tells."""
+
+        azure: AzureOptions | None = None
+        gcs: GcsOptions | None = None
+        s3: S3Options | None = None
+
+else:
+    StorageBlocks = create_model(
+        "StorageBlocks",
+        __base__=_Blocks,
+        __module__=__name__,
+        __doc__="Where files lie, at most one block. Without any, the warehouse's address tells.",
+        **_FIELDS,
+    )
 
 
 def storage_for(warehouse: str, given: Storage | None) -> Storage:
@@ -82,11 +109,11 @@ def storage_for(warehouse: str, given: Storage | None) -> Storage:
     if given is None:
         return storage_at(warehouse)
     if not given.covers(warehouse):
-        bucket = "container" if given.kind == "azure" else "bucket"
+        bucket = given.bucket_option and f"`{given.kind}.{given.bucket_option}`, or "
         raise PlanError(
             f"the storage block is `{given.kind}`, and the warehouse {warehouse!r} lies elsewhere",
-            todo=f"Give `{given.kind}.{bucket}`, or a `warehouse` that begins with "
-            f"{given.schemes[0]}://; or take the block `{given.kind}` out.",
+            todo=f"Give {bucket or ''}a `warehouse` that begins with {given.schemes[0]}://; "
+            f"or take the block `{given.kind}` out.",
         )
     return given
 
@@ -97,17 +124,4 @@ def storage_at(warehouse: str | None) -> Storage:
     Raises:
         PlanError: it means none that is known.
     """
-    scheme = urlsplit(warehouse or "").scheme
-    if scheme in ("s3", "s3a", "s3n"):
-        return S3Storage(S3Options.model_validate({}))
-    if scheme in ("gs", "gcs"):
-        return GcsStorage(GcsOptions.model_validate({}))
-    if scheme in ("abfs", "abfss", "wasb", "wasbs"):
-        return AzureStorage(AzureOptions.model_validate({}))
-    # One letter is a drive of Windows.
-    if len(scheme) > 1 and scheme != "file":
-        raise PlanError(
-            f"the warehouse {warehouse!r} lies at {scheme}:, which is not supported",
-            todo="Name a folder, or an address that begins with s3://, gs:// or abfss://.",
-        )
-    return LocalStorage()
+    return store_at(warehouse or "").from_options()

@@ -8,7 +8,7 @@ import os
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -192,11 +192,21 @@ class GcsOptions(Options):
 class GcsStorage(Storage):
     """Buckets of Google's, by Iceberg's GCSFileIO and Arrow's file system."""
 
-    kind: ClassVar[str] = "gcs"
-    schemes: ClassVar[tuple[str, ...]] = ("gs", "gcs")
+    kind = "gcs"
+    schemes = ("gs", "gcs")
+    options_type = GcsOptions
+    description = "Google Cloud Storage."
+    bucket_option = "bucket"
+    missing_jars = r"No FileSystem for scheme \"?gs|NoClassDefFoundError: com/google/"
 
     def __init__(self, options: GcsOptions) -> None:
         self.options = options
+
+    @classmethod
+    def normalize(cls, location: str) -> str:
+        scheme, _, rest = location.partition(":")
+        # PyIceberg knows the other scheme, and Java does not.
+        return super().normalize(f"gs:{rest}" if scheme.lower() == "gcs" else location)
 
     def identity(self) -> str:
         options = self.options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.storage import Storage
@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 class LocalStorage(Storage):
     """Local folders: what is used where nothing else is named."""
 
-    kind: ClassVar[str] = "local"
-    schemes: ClassVar[tuple[str, ...]] = ("file",)
+    kind = "local"
+    schemes = ("file",)
+
+    @classmethod
+    def normalize(cls, location: str) -> str:
+        path = location.removeprefix("file:")
+        if path.startswith("//"):
+            path = "/" + path.lstrip("/")
+        return f"file://{Path(path).expanduser().absolute()}"
 
     def identity(self) -> str:
         return "local files"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
@@ -176,8 +176,12 @@ class S3Options(Options):
 class S3Storage(Storage):
     """Buckets behind S3's protocol, by Iceberg's S3FileIO and Arrow's file system."""
 
-    kind: ClassVar[str] = "s3"
-    schemes: ClassVar[tuple[str, ...]] = ("s3", "s3a", "s3n")
+    kind = "s3"
+    schemes = ("s3", "s3a", "s3n")
+    options_type = S3Options
+    description = "S3 storage."
+    bucket_option = "bucket"
+    missing_jars = r"No FileSystem for scheme \"?s3|NoClassDefFoundError: software/amazon/"
 
     def __init__(self, options: S3Options) -> None:
         self.options = options

@@ -108,7 +108,7 @@ def test_files_lie_in_one_store() -> None:
         StorageBlocks.model_validate({"s3": {}, "gcs": {}})
 
     (error,) = caught.value.errors()
-    assert error["msg"] == ("Value error, holds s3 and gcs; files lie in one store, keep one block")
+    assert error["msg"] == ("Value error, holds gcs and s3; files lie in one store, keep one block")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_store_that_is_not_known_is_no_folder(warehouse: str, tmp_path: Path) ->
     assert problem_of(text, tmp_path) == (
         f"a.yaml:2:3 catalogs.a: the warehouse '{warehouse}' lies at hdfs:, which is not "
         "supported\n"
-        "  Name a folder, or an address that begins with s3://, gs:// or abfss://."
+        "  Name a folder, or an address that begins with abfss://, gs:// or s3://."
     )
 
 
