@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from icestream.contracts.sink import Sink
 from icestream.engine.batch import batch as batch_module
 from icestream.errors import CheckpointLostError, CorruptStateError, SupersededError
 from icestream.metrics.events import BatchSkipped, BatchWritten
@@ -217,18 +218,18 @@ def test_instance_that_was_overtaken_commits_nothing_and_says_so(
     """The other instance commits while this one stands between its write and its commit."""
     lake.run(lake.plan(source))
     source.append_rows(numbered(10, 15))
-    original = batch_module._commit
+    original = Sink.commit_batch
     overtaken: list[Any] = []
 
-    def commit(sink: Any, files: Any, mark: Any) -> Any:
+    def commit_batch(sink: Any, files: Any, mark: Any, on_commit: Any) -> Any:
         if not overtaken:
             overtaken.append(mark)
             other = lake.sink()
             other.open(lake.spark, "events")
-            original(other, files, replace(mark, instance="other"))
-        return original(sink, files, mark)
+            original(other, files, replace(mark, instance="other"), on_commit)
+        return original(sink, files, mark, on_commit)
 
-    monkeypatch.setattr(batch_module, "_commit", commit)
+    monkeypatch.setattr(Sink, "commit_batch", commit_batch)
     with pytest.raises(SupersededError) as caught:
         lake.run(lake.plan(source))
 

@@ -129,7 +129,7 @@ def test_nothing_that_was_put_aside_stays_behind(
     def cut(*_: Any) -> None:
         raise PowerCutError
 
-    monkeypatch.setattr("icestream.engine.batch.batch.settle", cut)
+    monkeypatch.setattr("icestream.engine.batch.batch.commit_batch", cut)
     with pytest.raises(PowerCutError):
         lake.run(planned(lake, source))
     monkeypatch.undo()

@@ -150,9 +150,7 @@ def _pipelines_with_dead_letters(plan: Plan, pipeline: str | None) -> list[Pipel
 
 def _refuse_unreplayable(pipeline: PipelinePlan) -> None:
     """Refuse to replay where writing letters out of order would corrupt the table."""
-    from icestream.contracts.sink import MirroredTables
-
-    if isinstance(pipeline.sink, MirroredTables):
+    if pipeline.sink.is_mirror:
         raise PlanError(
             "dead letters of a mirror can't be replayed: the changes of a row must be applied "
             "in order",

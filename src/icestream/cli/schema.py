@@ -157,11 +157,10 @@ def _diff_report(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
 
 def _stream_columns(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
     """Return the columns of the rows that reach the table, and where they are known from."""
-    from icestream.contracts.sink import ManyTables
     from icestream.engine.batch.columns import remembered
     from icestream.engine.state import PipelineState
 
-    if isinstance(pipeline.sink, ManyTables):
+    if pipeline.sink.has_many_tables:
         return None, "routed"
     if pipeline.transforms:
         return None, "transformed"

@@ -76,7 +76,6 @@ def _state(status: dict[str, Any], *, is_running: bool) -> str:
 
 def _table_report(plan: Plan, pipeline: PipelinePlan, status: dict[str, Any]) -> dict[str, Any]:
     """Return the table's current snapshot and the pipeline's newest mark in it."""
-    from icestream.contracts.sink import ManyTables
     from icestream.sinks.iceberg.ledger import read_mark
     from icestream.tables.lookup import load_table
     from icestream.tables.snapshots import current_snapshot, list_snapshots
@@ -91,7 +90,7 @@ def _table_report(plan: Plan, pipeline: PipelinePlan, status: dict[str, Any]) ->
         "last_commit_at": None,
         "mark": None,
     }
-    if isinstance(pipeline.sink, ManyTables):
+    if pipeline.sink.has_many_tables:
         # Loading hundreds of tables would take too long; use what the pipeline reported.
         return {**report, "last_commit_at": status.get("last_commit_at")}
     try:

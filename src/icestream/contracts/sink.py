@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from icestream.contracts.source import OptionsT
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.faults import CheckStep
-    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.options import Options
     from icestream.errors import IcestreamError
 
@@ -79,6 +79,57 @@ class LostRows:
     source_table: tuple[str, ...] | None = None
 
 
+# The name of a row's table, where Spark works it out. It never reaches a table.
+ROUTE = "__icestream_route"
+
+
+@dataclass(frozen=True)
+class RefusedRows:
+    """Rows of a batch that one of the tables did not take, after every attempt.
+
+    Attributes:
+        table: the table's full name.
+        error: why.
+        rows: how many they are.
+        parts: each gives some of the rows, in a task; with the column `ROW` if they came with it.
+    """
+
+    table: str
+    error: IcestreamError
+    rows: int
+    parts: tuple[Callable[[], Iterator[pa.RecordBatch]], ...]
+
+
+@dataclass(frozen=True)
+class TableCommits:
+    """What became of a batch, table by table.
+
+    Attributes:
+        commits: what each commit did, by the table's full name.
+        held: the tables that held the batch already.
+        refused: the tables that did not take it.
+    """
+
+    commits: Mapping[str, Commit]
+    held: tuple[str, ...] = ()
+    refused: tuple[RefusedRows, ...] = ()
+
+
+def added_up(commits: Mapping[str, Commit]) -> Commit | None:
+    """Return what the commits of several tables did together; None if there was none."""
+    each = list(commits.values())
+    if not each:
+        return None
+    return Commit(
+        snapshot_id=None,
+        rows=sum(one.rows for one in each),
+        bytes=sum(one.bytes for one in each),
+        files=sum(one.files for one in each),
+        retries=sum(one.retries for one in each),
+        seconds=max(one.seconds for one in each),  # they were made side by side
+    )
+
+
 class TaskWriter(ABC):
     """Writes rows to files, in a task. Pickled and sent there, so it keeps no connection.
 
@@ -92,15 +143,26 @@ class TaskWriter(ABC):
 
 
 class Sink(ABC, Generic[OptionsT]):
-    """One table, fed batch by batch.
+    """One table or many, fed batch by batch.
 
     Building a sink touches no network. The engine then calls, in one thread: `open` once; for
-    each batch `holds`, and unless it does `columns`, `prepare`, `writer` and `commit`. A crash
-    between any two calls leaves the table as it was before `commit` or as it is after, and the
-    engine repeats the batch with the same mark.
+    each batch `holds`, and unless it does `columns`, `prepare`, `writer` and `commit_batch`. A
+    crash between any two calls leaves each table as it was before its commit or as it is after,
+    and the engine repeats the batch with the same mark.
+
+    Attributes:
+        has_many_tables: whether each row names its table. Whether all of them hold a batch is
+            unknown before its rows are read, so `holds` is false, and `last_mark` is the newest
+            mark of any table. A table may refuse its rows in `commit_batch`, so dead letters are
+            committed after the tables: a dead-letter table that holds a batch proves that the
+            whole batch is committed. A single table is committed after the dead letters.
+        is_mirror: whether the tables follow those of a source: each block of changes names its
+            table, and `prepare_tables` takes the place of `prepare`.
     """
 
     options_type: ClassVar[type[Options]]
+    has_many_tables: ClassVar[bool] = False
+    is_mirror: ClassVar[bool] = False
     task_modules: tuple[str, ...] = ()  # what `writer` loads in a task
 
     @classmethod
@@ -141,6 +203,11 @@ class Sink(ABC, Generic[OptionsT]):
     def last_mark(self) -> BatchMark | None:
         """Return the newest mark of the pipeline that the table held when last looked at."""
 
+    def marks(self) -> list[BatchMark]:
+        """Return the newest mark of the pipeline in each table that has one."""
+        mark = self.last_mark()
+        return [] if mark is None else [mark]
+
     @abstractmethod
     def foreign_marks(self) -> list[BatchMark]:
         """Return the newest mark of every other pipeline that wrote to the table."""
@@ -168,6 +235,14 @@ class Sink(ABC, Generic[OptionsT]):
             SchemaMismatchError: the rows do not fit and the options forbid changing the table.
         """
 
+    def prepare_tables(self, schemas: Sequence[pa.Schema]) -> None:
+        """Make the tables of a mirror ready for blocks of these schemas: create and change them.
+
+        Called before each batch. Blocks of other schemas make the writer raise `NewShapesError`;
+        the batch is then read again, with them among `schemas`.
+        """
+        raise NotImplementedError(f"{self.identity()} takes no changes of {len(schemas)} tables")
+
     def refuses_column(self, name: str) -> str | None:  # noqa: ARG002
         """Return why the table can have no column of this name; None if it can."""
         return None
@@ -175,7 +250,7 @@ class Sink(ABC, Generic[OptionsT]):
     def keeps_missing_fields(self) -> bool:
         """Tell whether a row keeps the table's values for fields that its record lacks.
 
-        The rows then have the column `UNSENT`, which names those fields.
+        The rows then have the column `UNCHANGED_COLUMNS`, which names those fields.
         """
         return False
 
@@ -223,6 +298,51 @@ class Sink(ABC, Generic[OptionsT]):
             SupersededError: another instance of the pipeline wrote since we last looked.
             CommitConflictError: every attempt met another writer. Nothing was written.
             CommitUnknownError: no answer came, and the table could not be asked.
+        """
+
+    def commit_batch(
+        self,
+        files: list[WrittenFile],
+        mark: BatchMark,
+        on_commit: Callable[[], None],  # noqa: ARG002 - nothing follows the commit of one table
+    ) -> TableCommits:
+        """Commit the files of a batch to every table that lacks it.
+
+        Args:
+            files: what the tasks wrote. Those of many tables stay until `discard`.
+            mark: the batch's.
+            on_commit: called after the commit of each table of many, from any thread.
+        """
+        if not files:
+            return TableCommits({})
+        commit = self.commit(files, replace(mark, rows=sum(file.rows for file in files)))
+        return TableCommits({self.identity(): commit})
+
+    def resume(
+        self,
+        mark: BatchMark,
+        letters: BatchMark | None,  # noqa: ARG002 - for many tables
+    ) -> tuple[Offset, Offset | None]:
+        """Return where to resume without a checkpoint, and the end of the first batch if fixed.
+
+        Args:
+            mark: the newest mark of the pipeline.
+            letters: the newest mark of its dead-letter table.
+        """
+        return mark.end, None
+
+    def start_over(self) -> None:
+        """Prepare to write every batch to every table, whatever marks they hold."""
+
+    def repeated_batch(self) -> BatchMark | None:
+        """Return the batch that `resume` chose to read once more, for the tables that lack it."""
+        return None
+
+    def reload(self, tables: Collection[tuple[str, ...]]) -> None:
+        """Keep tables of a mirror unchanged until the source has loaded their first rows again.
+
+        Args:
+            tables: by the source's own names.
         """
 
     def replaces(self) -> bool:
@@ -276,110 +396,3 @@ class Sink(ABC, Generic[OptionsT]):
     def check(self) -> Iterator[CheckStep]:
         """Look whether the table can be written, step by step, without Spark."""
         yield from ()
-
-
-# The name of a row's table, where Spark works it out. It never reaches a table.
-ROUTE = "__icestream_route"
-
-
-@dataclass(frozen=True)
-class RefusedRows:
-    """Rows of a batch that one of the tables did not take, after every attempt.
-
-    Attributes:
-        table: the table's full name.
-        error: why.
-        rows: how many they are.
-        parts: each gives some of the rows, in a task; with the column `ROW` if they came with it.
-    """
-
-    table: str
-    error: IcestreamError
-    rows: int
-    parts: tuple[Callable[[], Iterator[pa.RecordBatch]], ...]
-
-
-@dataclass(frozen=True)
-class TableCommits:
-    """What became of a batch, table by table.
-
-    Attributes:
-        commits: what each commit did, by the table's full name.
-        held: the tables that held the batch already.
-        refused: the tables that did not take it.
-    """
-
-    commits: Mapping[str, Commit]
-    held: tuple[str, ...] = ()
-    refused: tuple[RefusedRows, ...] = ()
-
-
-def added_up(commits: Mapping[str, Commit]) -> Commit | None:
-    """Return what the commits of several tables did together, None if there was none."""
-    each = list(commits.values())
-    if not each:
-        return None
-    return Commit(
-        snapshot_id=None,
-        rows=sum(one.rows for one in each),
-        bytes=sum(one.bytes for one in each),
-        files=sum(one.files for one in each),
-        retries=sum(one.retries for one in each),
-        seconds=max(one.seconds for one in each),  # they were made side by side
-    )
-
-
-class ManyTables(Sink[OptionsT]):
-    """Many tables, fed batch by batch; a table that holds a batch already is left as it is.
-
-    Whether all of them hold a batch can't be told before its rows are read, so `holds` is false.
-    `last_mark` is the newest of any table, and the others may lack its batch.
-    """
-
-    @abstractmethod
-    def commit_tables(
-        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
-    ) -> TableCommits:
-        """Commit to every table that lacks the batch. The files stay until `discard`.
-
-        Args:
-            files: what the tasks wrote.
-            mark: the batch's.
-            done: called after each table's commit, from any thread.
-        """
-
-    @abstractmethod
-    def marks(self) -> list[BatchMark]:
-        """Return the pipeline's newest mark in each of the tables, as last looked at."""
-
-    @abstractmethod
-    def begin_anew(self, again: BatchMark | None) -> None:
-        """Take note that the pipeline begins under a new checkpoint.
-
-        Args:
-            again: the batch that is read once more, for the tables that lack it; None to write to
-                every table whatever it holds.
-        """
-
-    @abstractmethod
-    def read_again(self) -> BatchMark | None:
-        """Return the batch that `begin_anew` named last."""
-
-
-class MirroredTables(ManyTables[OptionsT]):
-    """Tables that follow those of a source: each block of changes says which one it is for."""
-
-    def reload(self, tables: Collection[tuple[str, ...]]) -> None:
-        """Leave tables as they are until their first rows come: the source loads them again.
-
-        Args:
-            tables: by the source's own names.
-        """
-
-    @abstractmethod
-    def follow(self, shapes: Sequence[pa.Schema]) -> None:
-        """Make the tables ready for blocks with these columns: create them, change them.
-
-        Called in place of `prepare`, before each batch. Blocks of other shapes make the writer
-        raise `NewShapesError`; the batch is then read again, with them among `shapes`.
-        """

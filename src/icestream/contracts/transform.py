@@ -33,7 +33,7 @@ class Transform(ABC, Generic[OptionsT]):
     Attributes:
         notes_faults: a row that it can't be applied to is noted in the column `FAULT`, if the rows
             have it; else the batch fails.
-        passes_unsent: it keeps the column `UNSENT`, with the names that columns have after it.
+        passes_unsent: it keeps `UNCHANGED_COLUMNS`, with the names that columns have after it.
         passes_faults: it keeps the hidden columns, and every row that has a `FAULT`. Before a
             transform that does not, the engine takes such rows out.
     """

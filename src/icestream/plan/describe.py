@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from icestream.contracts.secrets import HIDDEN, is_secret
-from icestream.contracts.sink import MirroredTables
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
@@ -205,7 +204,7 @@ def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> 
 
 def _commit_mode(sink: Sink[Any], options: IcebergOptions) -> str:
     # Changes are applied by key unless the file says otherwise.
-    mirrored = isinstance(sink, MirroredTables) and "commit_mode" not in options.model_fields_set
+    mirrored = sink.is_mirror and "commit_mode" not in options.model_fields_set
     return "upsert" if mirrored else options.commit_mode
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.faults import CheckStep
-from icestream.contracts.sink import ManyTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +28,7 @@ def fit_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
 
 def _fit(pipeline: PipelinePlan) -> str:
     sink: Any = pipeline.sink
-    if isinstance(sink, ManyTables):
+    if sink.has_many_tables:
         return f"one stream fills many tables: {ONLY_A_RUN}"
     if not all(hasattr(sink, name) for name in ("catalog", "namespace", "table", "options")):
         return f"not an Iceberg table: {ONLY_A_RUN}"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.changes import ChangeSchema
-from icestream.contracts.sink import MirroredTables
 from icestream.errors import PlanError
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
 from icestream.sinks.iceberg.options import MAIN
@@ -108,7 +107,7 @@ def left_out(plan: Plan) -> dict[str, str]:
     """Return the pipelines that follow a database and can't be compared with it, and why."""
     found = {}
     for pipeline in plan.pipelines:
-        if isinstance(pipeline.sink, MirroredTables) and _mirror(pipeline) is None:
+        if pipeline.sink.is_mirror and _mirror(pipeline) is None:
             is_other = not isinstance(pipeline.source.options, PostgresCdcOptions)
             found[pipeline.name] = (
                 "only tables that a `postgres-cdc` source fills can be compared"
@@ -120,7 +119,7 @@ def left_out(plan: Plan) -> dict[str, str]:
 
 def _mirror(pipeline: PipelinePlan) -> Mirror | None:
     source = pipeline.source.options
-    if not isinstance(pipeline.sink, MirroredTables) or not isinstance(source, PostgresCdcOptions):
+    if not pipeline.sink.is_mirror or not isinstance(source, PostgresCdcOptions):
         return None
     sink: Any = pipeline.sink
     if op_name_of(sink.options) is not None:

@@ -11,7 +11,7 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.source import Split
 from icestream.engine.batch import changes
 from icestream.engine.batch.changes import ChangeReading
-from icestream.engine.batch.outcome import Outcome
+from icestream.engine.batch.commit import Outcome
 from icestream.engine.batch.tasks import Report
 from icestream.formats.debezium.json import DebeziumJsonDecoder
 

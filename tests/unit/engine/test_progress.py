@@ -12,6 +12,7 @@ from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import Commit
 from icestream.engine import progress as progress_module
 from icestream.engine.batch.batch import BatchResult
+from icestream.engine.batch.commit import CommittedBatch
 from icestream.engine.progress import RATE_WINDOW_SECS, Progress
 from icestream.errors import RefusedError, UnreachableError
 
@@ -38,7 +39,8 @@ def progress() -> Progress:
 
 def result(rows: int, bad: int = 0) -> BatchResult:
     commit = Commit(77, rows, rows * 100, 1, 0, 0.1) if rows else None
-    return BatchResult(rows=rows, bad=bad, write_secs=1.0, commit=commit)
+    commits = {"lake.db.orders": commit} if commit is not None else {}
+    return BatchResult(rows, bad, write_secs=1.0, committed=CommittedBatch(commit, commits))
 
 
 def test_batches_add_up_in_the_status_file(progress: Progress, clock: Clock) -> None:

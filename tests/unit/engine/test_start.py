@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.offset import BatchMark
-from icestream.contracts.sink import LostRows
+from icestream.contracts.sink import LostRows, Sink
 from icestream.engine.recovery.start import begin
 from icestream.engine.state import PipelineState
 from icestream.errors import CheckpointLostError, SourceChangedError
@@ -25,7 +25,12 @@ MARK = BatchMark("p", "query", 4, "scripted scripted", {"row": 0}, {"row": 50}, 
 
 
 class MarkedTable:
-    """As much of a sink as is asked before anything is read."""
+    """The part of a single table's sink that recovery uses."""
+
+    has_many_tables = False
+    resume = Sink.resume
+    start_over = Sink.start_over
+    repeated_batch = Sink.repeated_batch
 
     def __init__(self, mark: BatchMark | None) -> None:
         self._mark = mark

@@ -13,7 +13,7 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.reports import unpacked
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.engine.batch.columns import RefusedField
-from icestream.engine.batch.outcome import Outcome
+from icestream.engine.batch.commit import Outcome
 from icestream.engine.batch.tasks import (
     BAD_EXAMPLES,
     ReadAndWrite,

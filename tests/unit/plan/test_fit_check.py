@@ -14,9 +14,9 @@ from icestream.sinks.iceberg.options import IcebergOptions
 @pytest.mark.parametrize(
     "sink",
     [
-        SimpleNamespace(),
-        SimpleNamespace(options=SimpleNamespace()),
-        SimpleNamespace(catalog=None, options=None, table="t"),
+        SimpleNamespace(has_many_tables=False),
+        SimpleNamespace(has_many_tables=False, options=SimpleNamespace()),
+        SimpleNamespace(has_many_tables=False, catalog=None, options=None, table="t"),
     ],
 )
 def test_sink_that_is_no_iceberg_table_is_skipped(sink: Any) -> None:

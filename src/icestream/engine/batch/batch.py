@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from icestream.contracts.reports import run_tasks
-from icestream.contracts.sink import ManyTables, MirroredTables, added_up
 from icestream.engine.batch import tasks
 from icestream.engine.batch.changes import write_changes
-from icestream.engine.batch.multi_table import Settled, checked, is_settled, settle, table_events
-from icestream.engine.batch.outcome import Outcome, bad_record, discard, letters_of
+from icestream.engine.batch.commit import (
+    CommittedBatch,
+    Outcome,
+    bad_record,
+    commit_batch,
+    discard,
+    is_committed,
+    letters_of,
+)
 from icestream.engine.crash_points import crash_point
-from icestream.engine.dead_letters.dedup import are_written
 from icestream.engine.dead_letters.expectations import unmet_expectation
-from icestream.errors import AttentionError, IcestreamError, SchemaMismatchError
-from icestream.metrics.events import BatchSkipped, BatchWritten, ExpectationUnmet, RecordsFailed
+from icestream.engine.dead_letters.row_validation import with_row_checks
+from icestream.errors import IcestreamError, SchemaMismatchError
+from icestream.metrics.events import (
+    BatchSkipped,
+    BatchSpread,
+    BatchWritten,
+    ExpectationUnmet,
+    RecordsFailed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.offset import BatchMark, Offset
-    from icestream.contracts.sink import Commit, Sink, WrittenFile
+    from icestream.contracts.sink import Commit
     from icestream.contracts.source import Split
     from icestream.engine.batch.columns import Columns
     from icestream.engine.dead_letters.buffer import DeadLetters
@@ -44,30 +56,36 @@ class BatchResult:
         rows: rows read.
         bad: rows that could not be used, those that do not meet an expectation included.
         write_secs: how long the files took to write.
-        commit: None if there was nothing to write.
-        dead_letters: how many of the bad rows were kept.
+        committed: what became of the good rows, table by table, and of the bad ones.
         unmet: how many rows do not meet an expectation, by its name.
-        tables: what became of it table by table, where there are many.
     """
 
     rows: int
     bad: int
     write_secs: float
-    commit: Commit | None
-    dead_letters: int = 0
+    committed: CommittedBatch
     unmet: Mapping[str, int] = field(default_factory=dict)
-    tables: Settled | None = None
+
+    @property
+    def commit(self) -> Commit | None:
+        """What the commits did together; None if there was nothing to write."""
+        return self.committed.total
+
+    @property
+    def dead_letters(self) -> int:
+        """How many of the bad rows were kept."""
+        return self.committed.letters
 
     @property
     def refused(self) -> int:
-        """Rows that the table they name did not take."""
-        return sum(self.tables.refused.values()) if self.tables is not None else 0
+        """Rows that their table refused."""
+        return sum(self.committed.refused.values())
 
 
-def batch_written(pipeline: str, table: str, epoch: int, result: BatchResult) -> BatchWritten:
-    """Return the event of a batch that was committed."""
-    commit = result.commit
-    assert commit is not None  # noqa: S101 - asked for only then
+def batch_written(
+    pipeline: str, table: str, epoch: int, result: BatchResult, commit: Commit
+) -> BatchWritten:
+    """Return the event of a batch that was committed to a table."""
     return BatchWritten(
         pipeline=pipeline,
         table=table,
@@ -101,10 +119,32 @@ def batch_events(plan: PipelinePlan, epoch: int, result: BatchResult | None) -> 
         yield BatchSkipped(plan.name, table, epoch)
         return
     yield from records_failed(plan.name, table, result)
-    if result.tables is not None:
-        yield from table_events(plan.name, epoch, result)
+    if plan.sink.has_many_tables:
+        yield from _table_events(plan.name, epoch, result)
     elif result.commit is not None:
-        yield batch_written(plan.name, table, epoch, result)
+        yield batch_written(plan.name, table, epoch, result, result.commit)
+
+
+def _table_events(pipeline: str, epoch: int, result: BatchResult) -> Iterator[Event]:
+    """Yield what happened to each table of many."""
+    committed, total = result.committed, result.commit
+    for table in committed.held:
+        yield BatchSkipped(pipeline, table, epoch, of_many=True)
+    for table, commit in committed.commits.items():
+        event = batch_written(pipeline, table, epoch, result, commit)
+        yield replace(event, of_many=True)
+    for table, rows in committed.refused.items():
+        yield RecordsFailed(pipeline, table, rows, rows if committed.keeps_refused else 0)
+    yield BatchSpread(
+        pipeline=pipeline,
+        epoch=epoch,
+        tables=len(committed.commits),
+        held=len(committed.held),
+        rows=total.rows if total is not None else 0,
+        files=total.files if total is not None else 0,
+        write_secs=result.write_secs,
+        commit_secs=committed.seconds,
+    )
 
 
 def write_once(
@@ -118,31 +158,24 @@ def write_once(
 
     With `letters_end`, the letters of the first batch are written if it ends there.
     """
-    if plan.sink.holds(mark) or is_settled(plan, mark):
+    if is_committed(plan, mark):
         return None
     started = time.monotonic()
     slots = spark.sparkContext.defaultParallelism
     splits = tuple(plan.source.splits(mark.start, mark.end, slots))
     plan.source.refuse_changed(mark.start, mark.end)
     crash_point("before-write")
-    if isinstance(plan.sink, MirroredTables):
-        outcome = write_changes(spark, plan, plan.sink, splits, mark)
+    if plan.sink.is_mirror:
+        outcome = write_changes(spark, plan, splits, mark)
     else:
         outcome = write_files(spark, plan, columns, splits, mark)
     _refuse_changed(plan, outcome, mark)
     write_secs = time.monotonic() - started
     crash_point("before-commit")
-    tables = None
-    if isinstance(plan.sink, ManyTables):
-        tables = settle(spark, plan, outcome, mark, letters_end)
-        commit, dead_letters = added_up(tables.commits), tables.letters
-    else:
-        dead_letters = _commit_dead_letters(plan, outcome, mark, letters_end)
-        commit = _commit(plan.sink, outcome.files, mark)
+    committed = commit_batch(spark, plan, outcome, mark, letters_end)
     crash_point("after-commit")
     bad = outcome.bad + outcome.unmet_rows
-    unmet = dict(outcome.unmet)
-    return BatchResult(outcome.rows, bad, write_secs, commit, dead_letters, unmet, tables)
+    return BatchResult(outcome.rows, bad, write_secs, committed, dict(outcome.unmet))
 
 
 def _refuse_changed(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> None:
@@ -152,34 +185,6 @@ def _refuse_changed(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> No
     except IcestreamError:
         discard(plan, outcome)
         raise
-
-
-def _commit(sink: Sink[Any], files: list[WrittenFile], mark: BatchMark) -> Commit | None:
-    if not files:
-        return None
-    from dataclasses import replace
-
-    return sink.commit(files, replace(mark, rows=sum(file.rows for file in files)))
-
-
-def _commit_dead_letters(
-    plan: PipelinePlan, outcome: Outcome, mark: BatchMark, letters_end: Offset | None
-) -> int:
-    # Before the good rows: a crash in between replays the batch, and only what is missing is
-    # committed then.
-    if plan.dead_letter is None:
-        return 0
-    found = sum(file.rows for file in outcome.dead_files)
-    try:
-        written = are_written(plan, found, mark, letters_end)
-    except AttentionError:
-        discard(plan, outcome)
-        raise
-    if written:
-        plan.dead_letter.discard(outcome.dead_files)
-        return 0
-    commit = _commit(plan.dead_letter, outcome.dead_files, mark)
-    return commit.rows if commit is not None else 0
 
 
 def write_files(
@@ -241,7 +246,7 @@ def _reports(
 ) -> list[tasks.Report]:
     if not plan.uses_spark_sql():
         plan.sink.prepare(reading.written(), declared=plan.source.declares())
-        read, faults = checked(plan, reading, letters)
+        read, faults = with_row_checks(plan, reading, letters)
         task = tasks.ReadAndWrite(read, plan.sink.writer(), faults)
         reports: list[tasks.Report] = run_tasks(spark, len(reading.splits), task)
         return reports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from icestream.contracts.changes import shape_of
 from icestream.contracts.decoder import Records
 from icestream.contracts.reports import run_tasks
 from icestream.engine.batch import tasks
-from icestream.engine.batch.outcome import Outcome, bad_record, discard, letters_of
+from icestream.engine.batch.commit import Outcome, bad_record, discard, letters_of
 from icestream.engine.batch.tasks import Reading, Stop, note_bad
 from icestream.engine.dead_letters.buffer import LetterBuffer
 from icestream.errors import SchemaMismatchError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.offset import BatchMark
-    from icestream.contracts.sink import MirroredTables
     from icestream.contracts.source import Split
     from icestream.engine.batch.tasks import Report
     from icestream.plan.plan import PipelinePlan
@@ -77,11 +76,11 @@ ROUNDS = 20
 def write_changes(
     spark: SparkSession,
     plan: PipelinePlan,
-    sink: MirroredTables[Any],
     splits: tuple[Split, ...],
     mark: BatchMark,
 ) -> Outcome:
     """Read the splits and write files, with each table following its own in the source."""
+    sink = plan.sink
     shapes = list(plan.source.shapes(splits))
     letters = letters_of(plan, mark)
     outcome = Outcome()
@@ -89,7 +88,7 @@ def write_changes(
     if decoder is not None:
         decoder.notes_absent = sink.keeps_missing_fields()
     for _ in range(ROUNDS):
-        sink.follow(shapes)
+        sink.prepare_tables(shapes)
         reading = ChangeReading(
             source=plan.source,
             decoder=None,

@@ -14,9 +14,8 @@ from pyspark.accumulators import AccumulatorParam
 from icestream.contracts.reports import REPORT_COLUMN, gather, one_each
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.batch import tasks
-from icestream.engine.batch.multi_table import checked
 from icestream.engine.dead_letters.expectations import analysis_fault, with_unmet
-from icestream.engine.dead_letters.row_validation import HIDDEN, RowFaults
+from icestream.engine.dead_letters.row_validation import HIDDEN, RowFaults, with_row_checks
 from icestream.errors import BadRecordError, SchemaMismatchError, first_line
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ class ThroughSpark:
         """
         with StageReports(self.spark) as stages:
             rows = self._rows(stages)
-            _, check = checked(self.plan, self.reading, self.letters)
+            _, check = with_row_checks(self.plan, self.reading, self.letters)
             faults = self._faults() if check or set(rows.columns) & set(HIDDEN) else None
             if check is not None and faults is not None:
                 faults = replace(faults, check=check.check, keeps_number=check.keeps_number)
@@ -240,7 +239,7 @@ class ThroughSpark:
 
     def _wants_numbers(self) -> bool:
         """Tell whether a bad row may have to be traced back to its record."""
-        _, check = checked(self.plan, self.reading, self.letters)
+        _, check = with_row_checks(self.plan, self.reading, self.letters)
         may_be_bad = (
             self._notes_faults() or bool(self.plan.sink.expectations()) or check is not None
         )

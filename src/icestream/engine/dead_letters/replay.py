@@ -19,7 +19,6 @@ import pyarrow as pa
 from icestream.arrow import PIECE_BYTES, cut
 from icestream.contracts.decoder import Records
 from icestream.contracts.offset import BatchMark, replay_name
-from icestream.contracts.sink import ManyTables
 from icestream.contracts.source import Source, Split
 from icestream.engine.batch.batch import write_files
 from icestream.engine.batch.columns import Columns
@@ -104,22 +103,17 @@ class Replay:
     def open(self) -> None:
         """Connect to the table, and finish what an earlier replay left unfinished."""
         sink = self._plan.sink
-        if isinstance(sink, ManyTables):
-            sink.open(self._spark, self._name, self._cache)
-            for mark in sink.marks():
-                self._finish(mark)
-            return
-        sink.open(self._spark, self._name)
-        newest = sink.last_mark()
-        if newest is not None:
-            self._finish(newest)
+        # Only many tables keep anything of a replay that the next one needs.
+        sink.open(self._spark, self._name, self._cache if sink.has_many_tables else None)
+        for mark in sink.marks():
+            self._finish(mark)
 
     def _finish(self, mark: BatchMark) -> None:
         path = mark.end.get("letters")
         letters = self._box.noted(path) if path is not None else None
         if path is None or letters is None:
             return
-        if isinstance(self._plan.sink, ManyTables):
+        if self._plan.sink.has_many_tables:
             self._write_again(letters, mark)
         elif self._plan.sink.lost_rows():
             # The table was rolled back since then: the letters are there to be replayed again.

@@ -7,7 +7,7 @@ gives their records again when asked. So a pipeline without bad rows pays next t
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from icestream.contracts.sink import Expectation
     from icestream.engine.batch.tasks import Reading, Report
     from icestream.engine.dead_letters.buffer import DeadLetters
+    from icestream.plan.plan import PipelinePlan
 
 
 UNMET = "__icestream_unmet"
@@ -201,3 +202,30 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
         return [None] * batch.num_rows
     values: list[Any] = batch.column(name).to_pylist()
     return values
+
+
+def with_row_checks(
+    plan: PipelinePlan, reading: Reading, letters: DeadLetters | None
+) -> tuple[Reading, RowFaults | None]:
+    """Return how to leave out rows that the sink refuses, unless they end the batch.
+
+    Where they may become dead letters, each row has the number of its record, and keeps it where
+    one of many tables may yet refuse it.
+    """
+    if plan.on_error == "fail":
+        return reading, None
+    sink = plan.sink
+    check = sink.row_faults()
+    if check is None:
+        return reading, None
+    kept = letters is not None or reading.tells
+    numbered = kept and plan.source.traits.replayable
+    faults = RowFaults(
+        reading=reading,
+        keeps_faults=plan.on_error == "dead_letter",
+        letters=letters,
+        tells=reading.tells,
+        check=check,
+        keeps_number=sink.has_many_tables,
+    )
+    return replace(reading, numbered=numbered), faults

@@ -1,15 +1,10 @@
-"""Where a pipeline into many tables begins, when its checkpoint is lost or set aside.
-
-The newest mark of any table tells how far the source was read, not that every table holds that
-batch: a crash may have come between two of them. So that batch is read once more, and the tables
-that hold it are left as they are.
-"""
+"""Where a run resumes: from the checkpoint, from the marks in the tables, or from the start."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.sink import LostRows, ManyTables, MirroredTables
+from icestream.contracts.sink import LostRows
 from icestream.engine.dead_letters.dedup import end_of_letters
 from icestream.engine.recovery.checkpoint import read_checkpoint
 from icestream.engine.recovery.reconcile import (
@@ -31,25 +26,6 @@ if TYPE_CHECKING:
     from icestream.engine.recovery.reconcile import Beginning, Choice
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
-
-
-def resumed_at(
-    sink: ManyTables[Any], dead_letter: Sink[Any] | None, mark: BatchMark
-) -> tuple[Offset, Offset | None]:
-    """Return where to go on after `mark`, and where the first batch ends if that is fixed."""
-    letters = dead_letter.last_mark() if dead_letter is not None else None
-    if letters is not None and letters.query_id == mark.query_id and letters.epoch >= mark.epoch:
-        # They come last, so every table holds that batch.
-        sink.begin_anew(None)
-        return letters.end, None
-    sink.begin_anew(mark)
-    return mark.start, mark.end
-
-
-def still_ahead(sink: ManyTables[Any], current: Offset) -> Offset | None:
-    """Return where the first batch ends if a run that resumed was cut off before it began."""
-    again = sink.read_again()
-    return again.end if again is not None and again.start == current else None
 
 
 def refuse_renamed(choice: Choice, pipeline: str, table: str, old: BatchMark) -> None:
@@ -96,7 +72,7 @@ def begin(
         mark=mark,
         accepted=state.accepted(),
         # Of many tables it is known which ones lack rows.
-        committed=None if isinstance(plan.sink, ManyTables) else committed,
+        committed=None if plan.sink.has_many_tables else committed,
         choice=choice,
     )
     if not beginning.anew:
@@ -167,7 +143,7 @@ def _check_rows(
             sink.accept_lost_rows()
         return
     again = [one.source_table for one in lost if one.source_table is not None]
-    if choice != "reload" or len(again) < len(lost) or not isinstance(plan.sink, MirroredTables):
+    if choice != "reload" or len(again) < len(lost):
         raise refuse_lost_rows(plan.name, lost)
     plan.source.reload(again)
     plan.sink.reload(again)
@@ -177,12 +153,11 @@ def _resumed(
     plan: PipelinePlan, mark: BatchMark | None, beginning: Beginning, choice: Choice
 ) -> tuple[Offset | None, Offset | None]:
     """Return where to go on after the mark, and where the first batch ends if that is fixed."""
-    if not isinstance(plan.sink, ManyTables):
-        return beginning.position, None
     if beginning.position is not None and mark is not None:
-        return resumed_at(plan.sink, plan.dead_letter, mark)
+        letters = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
+        return plan.sink.resume(mark, letters)
     if choice == "start-over":
-        plan.sink.begin_anew(None)
+        plan.sink.start_over()
     return None, None
 
 
@@ -199,9 +174,12 @@ def _letters(
         held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
         return ahead, None, held.to_json() if held is not None else None
     ignored = state.ignored_letters()
-    if isinstance(plan.sink, ManyTables) and mark is not None:
-        # Which letters they have is told by the marks of the tables.
-        return ahead or still_ahead(plan.sink, current), None, ignored
+    if plan.sink.has_many_tables and mark is not None:
+        # The marks of the tables say which letters there are. A run that resumed may have been
+        # cut off before its first batch.
+        again = plan.sink.repeated_batch()
+        repeated = again.end if again is not None and again.start == current else None
+        return ahead or repeated, None, ignored
     letters_end = end_of_letters(plan, mark, current, ignored)
     return ahead or letters_end, letters_end, ignored
 
@@ -234,7 +212,7 @@ def _end_of_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) 
     old = renamed_from(source=plan.source.identity(), others=plan.sink.foreign_marks(), known=known)
     if old is None:
         return None
-    if isinstance(plan.sink, ManyTables):
+    if plan.sink.has_many_tables:
         refuse_renamed(choice, plan.name, plan.sink.identity(), old)
     if choice == "ask":
         raise refuse_rename(plan.name, plan.sink.identity(), old)

@@ -211,14 +211,14 @@ class FanOutSink(TablesSink):
         )
 
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
-        done = self.commit_tables(files, mark, lambda: None)
+        done = self.commit_batch(files, mark, lambda: None)
         for refused in done.refused:
             raise refused.error
         self.discard(files)
         return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
 
-    def commit_tables(
-        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
+    def commit_batch(
+        self, files: list[WrittenFile], mark: BatchMark, on_commit: Callable[[], None]
     ) -> TableCommits:
         from icestream.sinks.iceberg.multi.shares import shares_of
 
@@ -244,7 +244,7 @@ class FanOutSink(TablesSink):
                 share.refuse(found, mark)
             else:
                 share.files = found
-        tables.each(lambda share: self._commit(share, mark, done), ready)
+        tables.each(lambda share: self._commit(share, mark, on_commit), ready)
         tables.note_written()
         return TableCommits(
             commits={share.name: share.commit for share in shares if share.commit is not None},
@@ -278,7 +278,7 @@ class FanOutSink(TablesSink):
         except IcestreamError as exc:
             share.refuse(exc, mark)
 
-    def _commit(self, share: Share, mark: BatchMark, done: Callable[[], None]) -> None:
+    def _commit(self, share: Share, mark: BatchMark, on_commit: Callable[[], None]) -> None:
         if not share.is_ready or not share.files:
             return
         try:
@@ -289,7 +289,7 @@ class FanOutSink(TablesSink):
                 share.sink.discard(share.files)
             share.refuse(exc, mark)
         else:
-            done()
+            on_commit()
 
     def discard(self, files: list[WrittenFile]) -> None:
         from pyiceberg.io import load_file_io

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from icestream.contracts.changes import ChangeSchema, shape_of
 from icestream.contracts.faults import CheckStep
-from icestream.contracts.sink import Commit, MirroredTables, TableCommits, added_up
+from icestream.contracts.sink import Commit, TableCommits, added_up
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.mode import paths_of
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
 from icestream.sinks.iceberg.multi.sink import TablesSink
-from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.store_check import store_steps
 
 if TYPE_CHECKING:
@@ -35,14 +34,16 @@ if TYPE_CHECKING:
     from icestream.contracts.sink import LostRows, TaskWriter, WrittenFile
     from icestream.sinks.iceberg.multi.mirror_table import MirrorTable
     from icestream.sinks.iceberg.multi.shares import Share
+    from icestream.sinks.iceberg.options import IcebergOptions
 
 
 logger = logging.getLogger(__name__)
 
 
-class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
+class MirrorSink(TablesSink):
     """The tables of a source."""
 
+    is_mirror = True
     task_modules = (
         "icestream.sinks.iceberg.writer",
         "icestream.sinks.iceberg.multi.mirror_writer",
@@ -76,11 +77,11 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         self._expected, self._newest = {}, {}
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
-        raise AssertionError("a mirror follows shapes")
+        raise AssertionError("a mirror prepares its tables by `prepare_tables`")
 
-    def follow(self, shapes: Sequence[pa.Schema]) -> None:
+    def prepare_tables(self, schemas: Sequence[pa.Schema]) -> None:
         by_table = {source: [columns] for source, columns in self._newest.items()}
-        for columns in shapes:
+        for columns in schemas:
             by_table.setdefault(shape_of(columns).table, []).append(columns)
         alone = {source: found for source, found in by_table.items() if _are_tombstones(found)}
         changed = {source: found for source, found in by_table.items() if source not in alone}
@@ -195,12 +196,12 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         return MirrorWriter(writers, self._absent)
 
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
-        done = self.commit_tables(files, mark, lambda: None)
+        done = self.commit_batch(files, mark, lambda: None)
         self.discard(files)
         return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
 
-    def commit_tables(
-        self, files: list[WrittenFile], mark: BatchMark, done: Callable[[], None]
+    def commit_batch(
+        self, files: list[WrittenFile], mark: BatchMark, on_commit: Callable[[], None]
     ) -> TableCommits:
         from icestream.sinks.iceberg.multi.shares import Share
 
@@ -218,7 +219,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             _warn_of_nulls(share)
         if self._touched is not None:
             self._touched = [share.sink for share in shares]
-        self.tables.each(lambda share: self._commit(share, mark, done), shares)
+        self.tables.each(lambda share: self._commit(share, mark, on_commit), shares)
         self.tables.note_written()
         for share in shares:
             if share.error is not None:
@@ -228,7 +229,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
             held=tuple(share.name for share in shares if share.is_held),
         )
 
-    def _commit(self, share: Share, mark: BatchMark, done: Callable[[], None]) -> None:
+    def _commit(self, share: Share, mark: BatchMark, on_commit: Callable[[], None]) -> None:
         if share.is_held:
             return
         self.tables.refuse_stranger(share.table, mark)
@@ -240,7 +241,7 @@ class MirrorSink(TablesSink, MirroredTables[IcebergOptions]):
         except IcestreamError as exc:
             share.refuse(exc, mark)
         else:
-            done()
+            on_commit()
 
     def _takes(self, source: tuple[str, ...], table: MirrorTable) -> bool:
         """Tell whether a table takes its share: one to be loaded again waits for its first rows.

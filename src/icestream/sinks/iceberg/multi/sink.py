@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.faults import exception_text
-from icestream.contracts.sink import LostRows, ManyTables
+from icestream.contracts.sink import LostRows, Sink
 from icestream.errors import ConnectorError
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from icestream.contracts.catalog import Catalog
-    from icestream.contracts.offset import BatchMark
+    from icestream.contracts.offset import BatchMark, Offset
     from icestream.errors import IcestreamError
     from icestream.sinks.iceberg.multi.tables import Tables
     from icestream.sinks.iceberg.sink import IcebergSink
 
 
-class TablesSink(ManyTables[IcebergOptions]):
+class TablesSink(Sink[IcebergOptions]):
     """Tables of one catalog, each with the marks of one pipeline."""
 
     options_type = IcebergOptions
+    has_many_tables = True
     _replaces = False
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
@@ -64,11 +65,29 @@ class TablesSink(ManyTables[IcebergOptions]):
     def needs_end(self) -> bool:
         return self._replaces and self.options.commit_mode != "overwrite"
 
-    def begin_anew(self, again: BatchMark | None) -> None:
-        newest = self.last_mark()
-        self.tables.kept.begin(0 if newest is None else newest.generation + 1, again)
+    def resume(self, mark: BatchMark, letters: BatchMark | None) -> tuple[Offset, Offset | None]:
+        """Return where to resume.
 
-    def read_again(self) -> BatchMark | None:
+        The newest mark of any table says how far the source was read, not that every table holds
+        that batch: a crash may have come between two commits. So the batch is read once more, and
+        the tables that hold it stay as they are.
+        """
+        is_same_query = letters is not None and letters.query_id == mark.query_id
+        if letters is not None and is_same_query and letters.epoch >= mark.epoch:
+            # Dead letters are committed last, so every table holds that batch.
+            self._repeat(None)
+            return letters.end, None
+        self._repeat(mark)
+        return mark.start, mark.end
+
+    def start_over(self) -> None:
+        self._repeat(None)
+
+    def _repeat(self, batch: BatchMark | None) -> None:
+        newest = self.last_mark()
+        self.tables.kept.begin(0 if newest is None else newest.generation + 1, batch)
+
+    def repeated_batch(self) -> BatchMark | None:
         return self.tables.kept.batch_again()
 
     def lost_rows(
@@ -117,7 +136,7 @@ class TablesSink(ManyTables[IcebergOptions]):
         if table.holds(mark):
             # One that was rolled back still has the mark.
             return not table.lost_rows()
-        held, again = table.last_mark(), self.read_again()
+        held, again = table.last_mark(), self.repeated_batch()
         if held is None or again is None or (again.start, again.end) != (mark.start, mark.end):
             return False
         return (held.query_id, held.epoch) == (again.query_id, again.epoch)

@@ -1,0 +1,292 @@
+"""What the tasks of a batch came to, and how it is committed: tables and dead letters.
+
+Dead letters of a single table come first: a crash in between replays the batch, and commits only
+what is missing. Of many tables, any may refuse its rows, which become dead letters too, so these
+come last there. A dead-letter table that holds a batch is then the proof that all of it is
+committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from icestream.contracts.changes import NewShapesError
+from icestream.contracts.decoder import BadRecord
+from icestream.contracts.reports import as_report, run_tasks
+from icestream.contracts.sink import added_up
+from icestream.contracts.transform import ROW
+from icestream.engine.crash_points import AFTER_TABLE, crash_point
+from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetters, row_as_json
+from icestream.engine.dead_letters.dedup import are_held, are_written
+from icestream.engine.dead_letters.row_validation import INDEX_BITS, read_again
+from icestream.errors import AttentionError, BadRecordError, IcestreamError
+from icestream.formats.inference import join_columns, merge_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from icestream.contracts.offset import BatchMark, Offset
+    from icestream.contracts.sink import Commit, RefusedRows, TableCommits, WrittenFile
+    from icestream.engine.batch import tasks
+    from icestream.engine.batch.tasks import Reading
+    from icestream.plan.plan import PipelinePlan
+
+
+@dataclass
+class Outcome:
+    """The reports of one batch's tasks, added up."""
+
+    rows: int = 0
+    files: list[WrittenFile] = field(default_factory=list)
+    dead_files: list[WrittenFile] = field(default_factory=list)
+    bad: int = 0
+    examples: list[tuple[int, BadRecord]] = field(default_factory=list)
+    new_fields: dict[str, pa.DataType] = field(default_factory=dict)
+    wider: dict[str, pa.Field] = field(default_factory=dict)
+    unmet: Counter[str] = field(default_factory=Counter)
+    unmet_rows: int = 0
+    unmet_examples: dict[str, str] = field(default_factory=dict)
+    told: dict[int, str] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
+    new_shapes: list[pa.Schema] = field(default_factory=list)
+    error: IcestreamError | None = None
+    reading: tasks.Reading | None = None
+
+    def add(self, report: tasks.Report) -> None:
+        """Take up the report of one task. Only those that read have examples."""
+        if isinstance(report.error, NewShapesError):
+            self.new_shapes += report.error.shapes
+            self.files += report.error.files
+        else:
+            self.error = self.error or report.error
+        self.rows += report.rows
+        self.files += report.files
+        self.dead_files += report.dead_files
+        self.bad += report.bad
+        self.examples += [(report.split, example) for example in report.examples]
+        self.new_fields = merge_fields(self.new_fields, report.new_fields)
+        self.wider = join_columns(self.wider, report.wider)
+        self.unmet.update(report.unmet)
+        self.unmet_rows += report.unmet_rows
+        self.unmet_examples = {**report.unmet_examples, **self.unmet_examples}
+        self.told.update(report.told)
+        self.ignored.update(report.ignored)
+
+
+def letters_of(plan: PipelinePlan, mark: BatchMark) -> DeadLetters | None:
+    """Return where the bad records of a batch go; None if they are kept nowhere."""
+    if plan.dead_letter is None:
+        return None
+    plan.dead_letter.prepare(DEAD_LETTERS)
+    return DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
+
+
+def discard(plan: PipelinePlan, outcome: Outcome) -> None:
+    """Remove what the tasks of a batch wrote: it is written anew, or not at all."""
+    plan.sink.discard(outcome.files)
+    if plan.dead_letter is not None:
+        plan.dead_letter.discard(outcome.dead_files)
+
+
+def bad_record(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> IcestreamError | None:
+    """Return the error of the first record that can't be decoded, if that ends the batch."""
+    if not outcome.bad or plan.on_error != "fail":
+        return None
+    _, first = min(outcome.examples, key=lambda found: found[0])
+    return BadRecordError(
+        f"record {first.position} can't be decoded: {first.reason}",
+        where=f"pipeline {plan.name!r}, batch {mark.epoch}",
+        todo="Nothing of the batch was written. Mend the record's producer, or set "
+        "`on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink "
+        f"{plan.sink_name!r}.",
+    )
+
+
+@dataclass(frozen=True)
+class CommittedBatch:
+    """What became of a batch, table by table.
+
+    Attributes:
+        total: what the commits did together; None if there was none.
+        commits: what each commit did, by table.
+        held: tables that held the batch already.
+        refused: how many rows their table refused, by table.
+        keeps_refused: whether these became dead letters.
+        letters: other dead letters.
+        seconds: how long the commits of many tables took, writing their files included.
+    """
+
+    total: Commit | None
+    commits: Mapping[str, Commit]
+    held: tuple[str, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    keeps_refused: bool = True
+    letters: int = 0
+    seconds: float = 0.0
+
+
+def is_committed(plan: PipelinePlan, mark: BatchMark) -> bool:
+    """Tell whether all of a batch is committed, dead letters included."""
+    if plan.sink.has_many_tables:
+        return plan.dead_letter is not None and plan.dead_letter.holds(mark)
+    return plan.sink.holds(mark)
+
+
+def commit_batch(
+    spark: SparkSession,
+    plan: PipelinePlan,
+    outcome: Outcome,
+    mark: BatchMark,
+    letters_end: Offset | None = None,
+) -> CommittedBatch:
+    """Commit what the tasks wrote, dead letters included.
+
+    Args:
+        spark: the session.
+        plan: the pipeline.
+        outcome: of the tasks.
+        mark: the batch's.
+        letters_end: where the first batch ends if an earlier query wrote its dead letters.
+    """
+    if plan.sink.has_many_tables:
+        return _commit_tables(spark, plan, outcome, mark, letters_end)
+    letters = _commit_letters_first(plan, outcome, mark, letters_end)
+    commits = plan.sink.commit_batch(outcome.files, mark, lambda: None).commits
+    total = next(iter(commits.values()), None)
+    return CommittedBatch(total, commits, letters=letters)
+
+
+def _commit_tables(
+    spark: SparkSession,
+    plan: PipelinePlan,
+    outcome: Outcome,
+    mark: BatchMark,
+    letters_end: Offset | None,
+) -> CommittedBatch:
+    started = time.monotonic()
+    try:
+        done = plan.sink.commit_batch(outcome.files, mark, lambda: crash_point(AFTER_TABLE))
+        dead_files = list(outcome.dead_files)
+        kept = done.refused if plan.on_error == "dead_letter" and plan.dead_letter else ()
+        if kept:
+            dead_files += _write_letters(spark, plan, outcome.reading, kept, mark)
+        elif done.refused and not _may_drop(plan, done.refused):
+            raise _refusal(done)
+        _commit_letters_last(plan, dead_files, mark, letters_end)
+    finally:
+        plan.sink.discard(outcome.files)
+    return CommittedBatch(
+        total=added_up(done.commits),
+        commits=done.commits,
+        held=done.held,
+        refused={one.table: one.rows for one in done.refused},
+        keeps_refused=bool(kept),
+        letters=sum(file.rows for file in outcome.dead_files),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _may_drop(plan: PipelinePlan, refused: tuple[RefusedRows, ...]) -> bool:
+    """Tell whether rows were refused for what they say; a table that fails is no fault of rows."""
+    is_bad = all(isinstance(one.error, BadRecordError) for one in refused)
+    return plan.on_error == "drop" and is_bad
+
+
+def _refusal(done: TableCommits) -> IcestreamError:
+    """Return the error of a batch that some table did not take; it names the table."""
+    first, *others = done.refused
+    error = first.error
+    lines = [error.todo] if error.todo else []
+    if others:
+        lines.append(f"Not taken by these either: {', '.join(one.table for one in others)}.")
+    count = len(done.commits) + len(done.held)
+    if count:
+        tables = (
+            "1 other table of the batch holds"
+            if count == 1
+            else (f"{count} other tables of the batch hold")
+        )
+        lines.append(f"{tables} it now; a replay leaves what is held as it is.")
+    error.todo = "\n".join(lines)
+    return error
+
+
+def _commit_letters_first(
+    plan: PipelinePlan, outcome: Outcome, mark: BatchMark, letters_end: Offset | None
+) -> int:
+    """Commit the dead letters of a batch unless they are there; return how many."""
+    if plan.dead_letter is None:
+        return 0
+    found = sum(file.rows for file in outcome.dead_files)
+    try:
+        written = are_written(plan, found, mark, letters_end)
+    except AttentionError:
+        discard(plan, outcome)
+        raise
+    if written:
+        plan.dead_letter.discard(outcome.dead_files)
+        return 0
+    plan.dead_letter.commit_batch(outcome.dead_files, mark, lambda: None)
+    return found
+
+
+def _commit_letters_last(
+    plan: PipelinePlan, files: list[WrittenFile], mark: BatchMark, letters_end: Offset | None
+) -> None:
+    if plan.dead_letter is None or not files:
+        return
+    if are_held(plan, sum(file.rows for file in files), mark, letters_end):
+        plan.dead_letter.discard(files)
+    else:
+        plan.dead_letter.commit_batch(files, mark, lambda: None)
+
+
+def _write_letters(
+    spark: SparkSession,
+    plan: PipelinePlan,
+    reading: Reading | None,
+    refused: tuple[RefusedRows, ...],
+    mark: BatchMark,
+) -> list[WrittenFile]:
+    assert plan.dead_letter is not None  # noqa: S101 - asked for only then
+    assert reading is not None  # noqa: S101 - rows were read
+    parts = tuple(
+        (part, f"table {one.table}: {one.error.what}") for one in refused for part in one.parts
+    )
+    letters = DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
+    found = run_tasks(spark, len(parts), WriteRefused(reading, letters, parts))
+    return [file for files in found for file in files]
+
+
+@dataclass(frozen=True)
+class WriteRefused:
+    """Writes rows that a table did not take as dead letters, in tasks."""
+
+    reading: Reading
+    letters: DeadLetters
+    parts: tuple[tuple[Callable[[], Iterator[pa.RecordBatch]], str], ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                read, reason = self.parts[number]
+                yield as_report(number, self.letters.write(self._records(read(), reason)))
+
+    def _records(self, batches: Iterable[pa.RecordBatch], reason: str) -> Iterator[list[BadRecord]]:
+        numbers: list[int] = []
+        for batch in batches:
+            if ROW in batch.schema.names:
+                numbers += batch.column(ROW).to_pylist()
+            else:
+                rows: Any = range(batch.num_rows)
+                yield [BadRecord(row_as_json(batch, row).encode(), reason, None) for row in rows]
+        numbers.sort()
+        for split, own in groupby(numbers, key=lambda number: number >> INDEX_BITS):
+            yield from read_again(self.reading, split, dict.fromkeys(own, reason))
