@@ -195,7 +195,7 @@ def test_rows_put_aside_by_a_run_that_died_are_found_by_the_next(
 def test_more_tables_than_a_page_are_all_listed(
     on_main: NessieCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.catalogs.nessie_api.PAGE", 2)
+    monkeypatch.setattr("icestream.catalogs.nessie_api.PAGE_SIZE", 2)
     client, space = on_main.client(), unique("n")
     client.create_namespace(space)
     first = client.create_table((space, "t0"), schema=COLUMNS)

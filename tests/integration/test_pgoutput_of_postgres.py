@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, shape_of
+from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, change_schema_of
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Visibility, Wanted
 from icestream.sources.postgres_cdc.tables import ROW_KEY, Relation, key_of
 from icestream.sources.postgres_cdc.tuples import Messages
@@ -181,7 +181,7 @@ def test_columns_are_those_of_their_time(log: Log) -> None:
         ["id", "note", "at"],
         ["id", "at", "size"],
     ]
-    assert [shape_of(block.schema).key for block in blocks] == [("id",)] * 2
+    assert [change_schema_of(block.schema).key for block in blocks] == [("id",)] * 2
     assert str(blocks[1].column("size").to_pylist()) == "[Decimal('1.50')]"
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
 
-from icestream.contracts.changes import COLUMN_ID, nulled_in, shape_of
+from icestream.contracts.changes import COLUMN_ID, change_schema_of, nulled_counts
 from icestream.errors import AttentionError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def test_deferrable_key_does_not_make_the_server_refuse_updates(shop: Shop) -> N
     mirror = Mirror(shop.source()).follow()
     shop.run("UPDATE orders SET what = 'b'", "INSERT INTO orders VALUES (2, 'c')")
     mirror.follow()
-    assert shape_of(mirror.schemas["public.orders"]).key == ()
+    assert change_schema_of(mirror.schemas["public.orders"]).key == ()
     assert [row["what"] for row in mirror.rows("public.orders")] == ["a", "c"]
 
 
@@ -67,7 +67,7 @@ def test_table_whose_key_has_a_generated_column_only_grows(shop: Shop) -> None:
     mirror = Mirror(shop.source()).follow()
     shop.run("UPDATE orders SET what = 'b'", "INSERT INTO orders (id, what) VALUES (2, 'c')")
     mirror.follow()
-    assert shape_of(mirror.schemas["public.orders"]).key == ()
+    assert change_schema_of(mirror.schemas["public.orders"]).key == ()
     assert mirror.rows("public.orders") == [{"id": 1, "what": "a"}, {"id": 2, "what": "c"}]
 
 
@@ -162,13 +162,13 @@ def test_table_with_another_key_is_read_anew_after_changes_by_the_older_one(shop
     splits = source.splits(mirror.position, end, 1)
     assert source.shapes(splits) == []
     blocks = [block for split in splits for block in source.read(split)]
-    assert [shape_of(block.schema).key for block in blocks] == [("id",)]
+    assert [change_schema_of(block.schema).key for block in blocks] == [("id",)]
     mirror.commit(end)
     mirror.follow()
     shop.run("UPDATE orders SET id = 3")
     mirror.follow()
     assert mirror.rows("public.orders") == [{"id": 3, "code": 10}]
-    assert shape_of(mirror.schemas["public.orders"]).key == ("code",)
+    assert change_schema_of(mirror.schemas["public.orders"]).key == ("code",)
 
 
 def test_changes_of_a_dropped_table_with_full_identity_have_no_other_key(shop: Shop) -> None:
@@ -183,7 +183,7 @@ def test_changes_of_a_dropped_table_with_full_identity_have_no_other_key(shop: S
     assert end is not None
     shop.run("DROP TABLE orders")
     mirror.commit(end)
-    assert shape_of(mirror.schemas["public.orders"]).key == ("id",)
+    assert change_schema_of(mirror.schemas["public.orders"]).key == ("id",)
     assert mirror.rows("public.other") == [{"id": 1}]
 
 
@@ -273,7 +273,7 @@ def test_value_that_iceberg_cannot_hold(shop: Shop, column: str, *, is_change: b
     mirror.follow()
     (found,) = (row[name] for row in mirror.rows("public.odd") if row["id"] == 2)
     assert found in (None, [date(2024, 1, 1), None])
-    assert nulled_in(mirror.schemas["public.odd"]) == {name: 1}
+    assert nulled_counts(mirror.schemas["public.odd"]) == {name: 1}
 
     mirror = Mirror(shop.source(unrepresentable="text")).follow()
     assert mirror.rows("public.odd") == [{"id": 1, name: None}, {"id": 2, name: value}]

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.changing_database import assert_same
 from tests.fixtures.mirrored_tables import Mirror
 
-from icestream.contracts.changes import COLUMN_ID, shape_of
+from icestream.contracts.changes import COLUMN_ID, change_schema_of
 
 if TYPE_CHECKING:
     from tests.fixtures.changing_database import Shop
@@ -50,7 +50,7 @@ def test_empty_table_has_a_shape(shop: Shop) -> None:
     start = source.initial()
     splits = source.splits(start, source.limit(start, source.latest(start), 10), 2)
     (columns,) = source.shapes(splits)
-    shape = shape_of(columns)
+    shape = change_schema_of(columns)
     assert (shape.table, shape.key) == (("public", "nothing"), ("id",))
     assert shape.is_snapshot
     assert shape.is_first
@@ -276,10 +276,10 @@ def test_older_change_takes_no_column_away_that_was_added_since(shop: Shop) -> N
         "ALTER TABLE orders ADD b text",
     )
     mirror.follow()
-    assert not shape_of(mirror.schemas["public.orders"]).is_whole
+    assert not change_schema_of(mirror.schemas["public.orders"]).is_whole
     shop.run("INSERT INTO orders VALUES (2, 'x', 'y')")
     mirror.follow()
-    assert shape_of(mirror.schemas["public.orders"]).is_whole
+    assert change_schema_of(mirror.schemas["public.orders"]).is_whole
 
 
 def test_named_table_that_is_dropped_does_not_stop_the_others(
@@ -306,4 +306,4 @@ def test_shapes_of_changes_are_known_before_they_are_read(shop: Shop) -> None:
 
     assert known.equals(block.schema)
     assert [f.metadata for f in known] == [f.metadata for f in block.schema]
-    assert shape_of(known).version > shape_of(block.schema).version
+    assert change_schema_of(known).version > change_schema_of(block.schema).version

@@ -23,7 +23,7 @@ from tests.fixtures.any_values import (
     texts,
 )
 
-from icestream.formats.blocks import SlowOutcome
+from icestream.formats.blocks import DecodedValues
 from icestream.formats.csv import CsvDecoder
 from icestream.formats.ddl import parse_ddl
 from icestream.formats.inference import merge_fields, new_columns
@@ -45,7 +45,7 @@ KINDS = (
 def both_ways(decoder: BlockDecoder, values: list[bytes], columns: pa.Schema) -> Decoded:
     """Decode values together, alone and by the slow path, which must all agree."""
     together = decoder.decode(pa.array(values, pa.binary()), columns)
-    slow = SlowOutcome()
+    slow = DecodedValues()
     decoder.read_values(values, columns, slow)
     assert list(together.bad) == slow.bad
     assert shown(together.rows) == ([] if slow.rows is None else shown(slow.rows))

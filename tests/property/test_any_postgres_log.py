@@ -22,7 +22,7 @@ from tests.fixtures.pgoutput_log import (
     update,
 )
 
-from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, shape_of
+from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, change_schema_of
 from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
 from icestream.sources.postgres_cdc.tables import Column
 from icestream.sources.postgres_cdc.tuples import Messages
@@ -135,6 +135,6 @@ def test_parsed_rows_are_those_of_a_plain_reading(
     for start, end in itertools.pairwise(bounds):
         for block in parser.parse(Messages.of(messages[start:end])):
             block.validate(full=True)
-            found[shape_of(block.schema).table[1]] += block.to_pylist()
+            found[change_schema_of(block.schema).table[1]] += block.to_pylist()
 
     assert found == expected

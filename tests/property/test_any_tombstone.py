@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.fixtures.mirrored_tables import MirroredTable
 from tests.unit.formats.debezium_events import decode, envelope
 
-from icestream.contracts.changes import OP, TOMBSTONE, shape_of
+from icestream.contracts.changes import OP, TOMBSTONE, change_schema_of
 from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 TOPICS = ["shop.public.orders", "rerouted"]
@@ -40,7 +40,7 @@ def applied(
         changes = decode(DebeziumJsonDecoder(), events, topic)
         assert changes.bad == []
         for block in changes.blocks:
-            shape = shape_of(block.schema)
+            shape = change_schema_of(block.schema)
             name, rows = ".".join(shape.table), block.to_pylist()
             told = [(row["id"], row[OP]) for row in rows if row[OP] != TOMBSTONE]
             if name in tables or not shape.is_tombstones:  # as the sink does

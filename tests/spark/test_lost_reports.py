@@ -33,14 +33,14 @@ def source_of(*ids: int) -> ScriptedSource:
 def lose(monkeypatch: pytest.MonkeyPatch, number: int, *, kept: int = 0) -> list[int]:
     """Lose all but `kept` rows of the result with this number; returns the sizes of all results."""
     seen: list[int] = []
-    collect = reports.collected
+    collect = reports.collect_rows
 
     def collected(rows: Any) -> list[Any]:
         found = collect(rows)
         seen.append(len(found))
         return found[:kept] if len(seen) == number else found
 
-    monkeypatch.setattr(reports, "collected", collected)
+    monkeypatch.setattr(reports, "collect_rows", collected)
     return seen
 
 
@@ -83,7 +83,7 @@ def test_batch_without_every_report_is_replayed_and_each_row_is_there_once(
 def test_lost_reports_that_outlive_the_restarts_leave_the_table_as_it_was(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reports, "collected", lambda _: [])
+    monkeypatch.setattr(reports, "collect_rows", lambda _: [])
     with pytest.raises(LostReportsError, match="did not reach the driver"):
         lake.run(lake.plan(source_of(1, 2)))
     monkeypatch.undo()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, rows, snapshot
 
-from icestream.contracts.changes import TOMBSTONE, noting_nulled
+from icestream.contracts.changes import TOMBSTONE, with_nulled_counts
 from icestream.errors import SchemaMismatchError
 from icestream.testing.scripted import ScriptedChanges, changes
 
@@ -238,7 +238,7 @@ def test_older_shape_that_comes_later_takes_no_column_away(lake: Lake) -> None:
 
 
 def test_values_that_became_null_are_told(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    block = noting_nulled(of_orders(order(1), order(2)), {"note": 2})
+    block = with_nulled_counts(of_orders(order(1), order(2)), {"note": 2})
 
     lake.run(mirror(lake, ScriptedChanges([block])))
 

@@ -12,7 +12,7 @@ from tests.fixtures.fan_outs import planned, row, scripted
 from tests.fixtures.scripted_orders import mirror
 
 from icestream.contracts.catalog import quote_for_spark
-from icestream.contracts.changes import shape_of
+from icestream.contracts.changes import change_schema_of
 from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
 
@@ -31,7 +31,7 @@ def entries(lake: Lake) -> set[str]:
 
 def block(*table: str, **shape_options: Any) -> Any:
     made = changes("shop.orders", {"id": pa.int64()}, [{"id": 1}], key=("id",), **shape_options)
-    shape = replace(shape_of(made.schema), table=table)
+    shape = replace(change_schema_of(made.schema), table=table)
     return made.replace_schema_metadata(shape.on(pa.schema(list(made.schema))).metadata)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.arrow import cut, pieces
-from icestream.contracts.decoder import Records, bounded
+from icestream.contracts.decoder import Records, split_by_size
 
 TEXTS = st.lists(st.text(max_size=40), max_size=30)
 
@@ -39,7 +39,7 @@ def test_records_are_cut_with_what_stands_beside_them(texts: list[str], most: in
     # More than one Arrow array can hold comes in chunks.
     beside = pa.chunked_array([pa.array(range(len(texts)), pa.int64())])
     records = Records(values, {"number": beside}, lambda index: f"record {index}")
-    found = [part for part in bounded(records, most) if isinstance(part, Records)]
+    found = [part for part in split_by_size(records, most) if isinstance(part, Records)]
     assert [value for part in found for value in part.values.to_pylist()] == values.to_pylist()
     assert [n for part in found for n in part.extra["number"].to_pylist()] == list(
         range(len(texts))

@@ -98,7 +98,7 @@ class IcebergSink(TableSink):
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from icestream.contracts.reports import REPORT_COLUMN, gather
+        from icestream.contracts.reports import REPORT_COLUMN, gather_reports
         from icestream.engine.batch.sql_path import map_in_arrow
         from icestream.engine.batch.tasks import WriteOnly
 
@@ -110,7 +110,7 @@ class IcebergSink(TableSink):
         self.prepare(to_arrow_schema(rows.schema))
         if self.sort_columns():
             rows = rows.sortWithinPartitions(*self.sort_columns())
-        reports = gather(map_in_arrow(rows, WriteOnly(self.writer()), REPORT_COLUMN))
+        reports = gather_reports(map_in_arrow(rows, WriteOnly(self.writer()), REPORT_COLUMN))
         for report in reports:
             if report.error is not None:
                 raise report.error

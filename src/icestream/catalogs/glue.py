@@ -11,7 +11,7 @@ from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import Fault, first_match
 from icestream.contracts.jars import AWS_BUNDLE
-from icestream.contracts.options import PLACE, HttpAddress, Options
+from icestream.contracts.options import LOCATION, HttpAddress, Options
 from icestream.errors import (
     ConnectorError,
     PlanError,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # Faults of S3 come through the same catalog, and have a table of their own.
-OF_GLUE = re.compile(
+GLUE_PATTERN = re.compile(
     r"services\.glue|Service: Glue|when calling the \w+ operation|glue\.[\w-]+\.amazonaws"
     r"|(NoCredentials|PartialCredentials|NoRegion|ProfileNotFound|EndpointConnection|InvalidRegion"
     r"|ConnectTimeout|ReadTimeout|ConnectionClosed|TokenRetrieval|UnauthorizedSSOToken)(Error)?: "
@@ -159,7 +159,7 @@ class GlueCatalogOptions(StorageBlocks):
         None,
         description="Where tables are stored, e.g. `s3://bucket/lake`; without one, each database "
         "of Glue needs a location.",
-        json_schema_extra=PLACE,
+        json_schema_extra=LOCATION,
     )
 
 
@@ -256,7 +256,7 @@ class GlueCatalog(ServedCatalog[GlueCatalogOptions]):
         return (*super().faults(), BotoCoreError, ClientError)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        known = first_match(FAULTS, said, where) if OF_GLUE.search(said) else None
+        known = first_match(FAULTS, said, where) if GLUE_PATTERN.search(said) else None
         return known or super().explain(said, where)
 
     @property

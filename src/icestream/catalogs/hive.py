@@ -10,8 +10,8 @@ from pydantic import Field, field_validator
 
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.faults import PORTS, Fault, first_match
-from icestream.contracts.options import PLACE, Options
+from icestream.contracts.faults import DEFAULT_PORTS, Fault, first_match
+from icestream.contracts.options import LOCATION, Options
 from icestream.errors import (
     ConnectorError,
     PlanError,
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 # Files lie elsewhere, and their store's faults have words in common with the metastore's; buckets
 # and folders may be called after it.
-OF_HIVE = re.compile(
+HIVE_PATTERN = re.compile(
     r"\bT(Transport|Application|Protocol)Exception|MetaException|hive\.metastore\.|iceberg\.hive|"
     r"^(InvalidObject|InvalidOperation|WaitingForLock)Exception: ",
     re.MULTILINE,
 )
-OF_STORE = re.compile(r"AWS Error|services\.s3|StorageException")
+STORAGE_PATTERN = re.compile(r"AWS Error|services\.s3|StorageException")
 FAULTS = (
     Fault(
         r"failed to resolve sockaddr|UnknownHostException",
@@ -92,7 +92,7 @@ FAULTS = (
 
 def explain(said: str, where: str) -> IcestreamError | None:
     """Return the error that a fault's text stands for; None if it is not the metastore's."""
-    if not OF_HIVE.search(said) or OF_STORE.search(said):
+    if not HIVE_PATTERN.search(said) or STORAGE_PATTERN.search(said):
         return None
     return first_match(FAULTS, said, where)
 
@@ -108,7 +108,7 @@ class HiveSettings(Options):
         None,
         description="Folder or URI below which tables are made; the bucket of the storage block "
         "where absent.",
-        json_schema_extra=PLACE,
+        json_schema_extra=LOCATION,
     )
 
     @field_validator("uri")
@@ -180,7 +180,7 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
         }
 
     def asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
-        return super().asked(lambda: _asked_twice(ask))
+        return super().asked(lambda: _retry_once(ask))
 
     def faults(self) -> tuple[type[Exception], ...]:
         try:
@@ -196,11 +196,11 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
         from icestream.catalogs.hive_client import MetastoreClient
 
         client = MetastoreClient(self.name, **self.pyiceberg_properties())
-        client.knock()
+        client.ping()
         return client
 
 
-def _asked_twice(ask: Callable[[], AnswerT]) -> AnswerT:
+def _retry_once(ask: Callable[[], AnswerT]) -> AnswerT:
     """Return the answer of another address where the first one breaks off."""
     from thrift.transport.TTransport import TTransportException
 
@@ -218,7 +218,7 @@ def _address(uri: str) -> str:
     if parts.scheme != "thrift":
         raise ValueError("begins with something else than thrift://; write thrift://HOST:9083")
     try:
-        port = parts.port or PORTS["thrift"]
+        port = parts.port or DEFAULT_PORTS["thrift"]
     except ValueError:
         raise ValueError("names a port that is not a number") from None
     if not parts.hostname or "@" in parts.netloc or parts.path.strip("/"):

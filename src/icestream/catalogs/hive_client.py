@@ -30,7 +30,7 @@ class MetastoreClient(HiveCatalog):
         super().__init__(name, **properties)
         self._client: Any = Connections(properties["uri"].split(","))
 
-    def knock(self) -> None:
+    def ping(self) -> None:
         """Open and close a connection, to find out whether anybody is there."""
         with self._client:
             pass
@@ -83,7 +83,7 @@ class Connections:
         count, first = len(self._addresses), self._first
         for index in (*range(first, count), *range(first)):
             try:
-                transport = _connected(self._addresses[index])
+                transport = _connect(self._addresses[index])
             except TTransportException as exc:  # noqa: PERF203 - a handful of addresses
                 fault = exc
             else:
@@ -92,7 +92,7 @@ class Connections:
         raise fault
 
 
-def _connected(address: str) -> Any:
+def _connect(address: str) -> Any:
     parts = urlsplit(address)
     socket = TSocket(parts.hostname, parts.port)
     socket.setTimeout(CONNECT_SECS * 1000)

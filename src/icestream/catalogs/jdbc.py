@@ -17,7 +17,7 @@ from icestream.catalogs.sql_store import (
     SqlStore,
     check_encryption,
 )
-from icestream.contracts.options import PLACE, Options
+from icestream.contracts.options import LOCATION, Options
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
@@ -70,7 +70,7 @@ class JdbcCatalogOptions(StorageBlocks):
         None,
         description="Folder or URI below which tables are made; "
         "with SQLite, the folder of its file where absent.",
-        json_schema_extra=PLACE,
+        json_schema_extra=LOCATION,
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from icestream.catalogs.sql_catalog import SqlStoredCatalog
 from icestream.catalogs.sql_store import SqliteStore
-from icestream.contracts.options import PLACE
+from icestream.contracts.options import LOCATION
 from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
@@ -29,7 +29,7 @@ class MemoryCatalogOptions(StorageBlocks):
         None,
         description="Folder or URI below which tables are made; it is kept. Without one, a "
         "temporary folder that is removed at the end.",
-        json_schema_extra=PLACE,
+        json_schema_extra=LOCATION,
     )
 
 

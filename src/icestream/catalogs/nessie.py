@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, field_validator
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import Fault, first_match
-from icestream.contracts.options import PLACE, Options
+from icestream.contracts.options import LOCATION, Options
 from icestream.errors import (
     ConnectorError,
     PlanError,
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 # Files lie elsewhere, and their store's faults have words in common with the server's; buckets and
 # folders may be called after it.
-OF_NESSIE = re.compile(
+NESSIE_PATTERN = re.compile(
     r"\bNessie(:| answered| ref )|NessieApi|projectnessie|iceberg\.nessie|with url: \S*/api/v\d/"
 )
-OF_STORE = re.compile(r"AWS Error|services\.s3|StorageException")
-NO_BRANCH = re.compile(
+STORAGE_PATTERN = re.compile(r"AWS Error|services\.s3|StorageException")
+NO_BRANCH_PATTERN = re.compile(
     r"REFERENCE_NOT_FOUND|NessieReferenceNotFound|Named reference .{1,200} not found"
     r"|Nessie ref .{1,200} does not exist"
 )
@@ -94,9 +94,9 @@ def explain(said: str, where: str, *, branch: str) -> IcestreamError | None:
         where: the place, for the message.
         branch: the branch of the file.
     """
-    if not OF_NESSIE.search(said) or OF_STORE.search(said):
+    if not NESSIE_PATTERN.search(said) or STORAGE_PATTERN.search(said):
         return None
-    if NO_BRANCH.search(said):
+    if NO_BRANCH_PATTERN.search(said):
         return ConnectorError(
             f"Nessie has no branch {branch!r}",
             where=where,
@@ -119,7 +119,7 @@ class NessieSettings(Options):
         None,
         description="Folder or URI below which tables are made; the bucket of the storage block "
         "where absent.",
-        json_schema_extra=PLACE,
+        json_schema_extra=LOCATION,
     )
     token: SecretStr | None = Field(None, description="Bearer token, where the server wants one.")
 
@@ -212,7 +212,7 @@ class NessieCatalog(ServedCatalog[NessieCatalogOptions]):
         from icestream.catalogs.nessie_client import NessieClient
 
         client = NessieClient(self.name, **self.pyiceberg_properties())
-        client.knock()
+        client.ping()
         return client
 
 

@@ -27,7 +27,7 @@ Content = dict[str, Any]
 
 CONNECT_SECS = 5
 ANSWER_SECS = 60
-PAGE = 500
+PAGE_SIZE = 500
 
 
 class ConflictError(Exception):
@@ -42,7 +42,7 @@ class ConflictError(Exception):
         self.kinds = kinds
 
 
-class UnreadableError(RESTError):
+class UnreadableResponseError(RESTError):
     """An answer that is not one of Nessie's API: somebody else is at the address."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class UnreadableError(RESTError):
 
 
 @dataclass(frozen=True)
-class Found:
+class BranchContents:
     """Contents of a branch at one moment.
 
     Attributes:
@@ -75,18 +75,18 @@ class NessieApi:
         if token is not None:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
-    def contents(self, *keys: Key) -> Found:
+    def contents(self, *keys: Key) -> BranchContents:
         """Return what lies at some keys, all of it at one moment."""
         asked = {"requestedKeys": [{"elements": list(key)} for key in keys]}
         answer = self._read("POST", f"{self._path()}/contents", asked)
-        with _reading():
+        with _reject_unreadable():
             contents = {tuple(e["key"]["elements"]): e["content"] for e in answer["contents"]}
-            return Found(answer["effectiveReference"]["hash"], contents)
+            return BranchContents(answer["effectiveReference"]["hash"], contents)
 
     def head(self) -> str:
         """Return the newest commit of the branch."""
         answer = self._read("GET", self._path())
-        with _reading():
+        with _reject_unreadable():
             hash_: str = answer["reference"]["hash"]
             return hash_
 
@@ -98,10 +98,10 @@ class NessieApi:
             f"entry.keyElements[{place}] == {json.dumps(name)}"
             for place, name in enumerate(namespace)
         ]
-        given = {"filter": " && ".join(parts), "max-records": str(PAGE)}
+        given = {"filter": " && ".join(parts), "max-records": str(PAGE_SIZE)}
         while True:
             answer = self._read("GET", f"{self._path()}/entries", given=given)
-            with _reading():
+            with _reject_unreadable():
                 names = [tuple(entry["name"]["elements"]) for entry in answer["entries"]]
                 following = answer["token"] if answer.get("hasMore") else None
             yield from names
@@ -119,14 +119,14 @@ class NessieApi:
         body = {"commitMeta": {"message": message}, "operations": list(operations)}
         try:
             self._ask("POST", f"{self._path(at)}/history/commit", body)
-        except (ServerError, UnreadableError) as exc:
+        except (ServerError, UnreadableResponseError) as exc:
             raise CommitStateUnknownException(str(exc)) from exc
         except requests.ConnectTimeout:
             raise
         except (requests.Timeout, requests.exceptions.ChunkedEncodingError) as exc:
             raise CommitStateUnknownException(f"Nessie: {exc}") from exc
         except requests.ConnectionError as exc:
-            if _broke_off(exc):
+            if _is_disconnect(exc):
                 raise CommitStateUnknownException(f"Nessie: {exc}") from exc
             raise
 
@@ -146,7 +146,7 @@ class NessieApi:
             # Its own text does not tell whose answer is missing.
             raise requests.ReadTimeout(f"Nessie: {exc}") from exc
         except requests.ConnectionError as exc:
-            if not _broke_off(exc):
+            if not _is_disconnect(exc):
                 raise
             return self._ask(verb, path, body, given=given)
 
@@ -161,26 +161,26 @@ class NessieApi:
         except requests.exceptions.JSONDecodeError:
             content = None if answer.ok else {"message": "no JSON"}
         if not answer.ok:
-            raise _refusal(answer.status_code, content)
+            raise _error_for(answer.status_code, content)
         if not isinstance(content, dict) or "message" in content:
-            raise UnreadableError
+            raise UnreadableResponseError
         return content
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def _reject_unreadable() -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, TypeError) as exc:
-        raise UnreadableError from exc
+        raise UnreadableResponseError from exc
 
 
-def _broke_off(fault: requests.ConnectionError) -> bool:
+def _is_disconnect(fault: requests.ConnectionError) -> bool:
     """Tell whether there was a connection, so that the server may have heard us."""
     return bool(fault.args) and isinstance(fault.args[0], ProtocolError)
 
 
-def _refusal(status: int, content: Any) -> Exception:
+def _error_for(status: int, content: Any) -> Exception:
     told = content if isinstance(content, dict) else {}
     code, message = told.get("errorCode", ""), told.get("message", "")
     text = f"Nessie answered {status} {code}: {message}"

@@ -26,7 +26,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.typedef import EMPTY_DICT
 
-from icestream.catalogs.nessie_api import ConflictError, Found, Key, NessieApi
+from icestream.catalogs.nessie_api import BranchContents, ConflictError, Key, NessieApi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from pyiceberg.view import View
 
-    from icestream.catalogs.nessie_api import Content, Found, Key
+    from icestream.catalogs.nessie_api import BranchContents, Content, Key
 
 
 TABLE, NAMESPACE, VIEW = "ICEBERG_TABLE", "NAMESPACE", "ICEBERG_VIEW"
@@ -48,20 +48,20 @@ def is_kind(content: Content | None, kind: str) -> bool:
     return content is not None and content["type"] == kind
 
 
-def require_table(key: Key, found: Found) -> Content:
+def require_table(key: Key, found: BranchContents) -> Content:
     """Return the table that a key stands for, which must be there."""
     content = found.contents.get(key)
     if content is None or not is_kind(content, TABLE):
-        raise NoSuchTableError(f"table {shown(key)} does not exist")
+        raise NoSuchTableError(f"table {quote_key(key)} does not exist")
     return content
 
 
-def refuse_taken(key: Key, found: Found) -> None:
+def require_free_key(key: Key, found: BranchContents) -> None:
     """Refuse to make something whose name is taken, or that would lie nowhere."""
     if key in found.contents:
-        raise TableAlreadyExistsError(f"table {shown(key)} already exists")
+        raise TableAlreadyExistsError(f"table {quote_key(key)} already exists")
     if not is_kind(found.contents.get(key[:-1]), NAMESPACE):
-        raise NoSuchNamespaceError(f"namespace {shown(key[:-1])} does not exist")
+        raise NoSuchNamespaceError(f"namespace {quote_key(key[:-1])} does not exist")
 
 
 def table_content(metadata: TableMetadata, location: str) -> Content:
@@ -82,24 +82,24 @@ def namespace_content(key: Key, properties: dict[str, str]) -> Content:
     return {"type": NAMESPACE, "elements": list(key), "properties": properties}
 
 
-def putting(key: Key, content: Content) -> dict[str, Any]:
+def put_operation(key: Key, content: Content) -> dict[str, Any]:
     """Return the operation that puts something under a key."""
     return {"type": "PUT", "key": {"elements": list(key)}, "content": content}
 
 
-def deletion(key: Key) -> dict[str, Any]:
+def delete_operation(key: Key) -> dict[str, Any]:
     """Return the operation that takes away what lies under a key."""
     return {"type": "DELETE", "key": {"elements": list(key)}}
 
 
-def shown(key: Key) -> str:
+def quote_key(key: Key) -> str:
     """Return a key for messages."""
     return repr(".".join(key))
 
 
 Name = str | tuple[str, ...]
 # A dropped table, an expired snapshot may still be in use on another branch.
-KEPT_FOR_OTHER_BRANCHES = {"gc.enabled": "false"}
+DEFAULT_PROPERTIES = {"gc.enabled": "false"}
 
 
 class NessieClient(MetastoreCatalog):
@@ -109,7 +109,7 @@ class NessieClient(MetastoreCatalog):
         super().__init__(name, **properties)
         self._api = NessieApi(properties["uri"], properties["ref"], properties.get("token"))
 
-    def knock(self) -> None:
+    def ping(self) -> None:
         """Find out whether the server answers and has the branch."""
         self._api.head()
 
@@ -127,7 +127,7 @@ class NessieClient(MetastoreCatalog):
     ) -> Table:
         key = self.identifier_to_tuple(identifier)
         found = self._api.contents(key, key[:-1])
-        refuse_taken(key, found)
+        require_free_key(key, found)
         staged = self._create_staged_table(
             key, schema, location, partition_spec, sort_order, properties
         )
@@ -141,7 +141,7 @@ class NessieClient(MetastoreCatalog):
         key = self.identifier_to_tuple(identifier)
         found = self._api.contents(key, key[:-1])
         if not (overwrite and is_kind(found.contents.get(key), TABLE)):
-            refuse_taken(key, found)
+            require_free_key(key, found)
         metadata = self._read_metadata(metadata_location)
         self._put_table(key, metadata, metadata_location, found)
         return self.load_table(key)
@@ -174,7 +174,7 @@ class NessieClient(MetastoreCatalog):
         found = self._api.contents(key)
         require_table(key, found)
         with _as_commit_failure():
-            self._api.commit(f"drop table {shown(key)}", [deletion(key)], found.commit)
+            self._api.commit(f"drop table {quote_key(key)}", [delete_operation(key)], found.commit)
 
     def rename_table(self, from_identifier: Name, to_identifier: Name) -> Table:
         old, new = (
@@ -183,10 +183,12 @@ class NessieClient(MetastoreCatalog):
         )
         found = self._api.contents(old, new, new[:-1])
         require_table(old, found)
-        refuse_taken(new, found)
-        changes = [deletion(old), putting(new, found.contents[old])]
+        require_free_key(new, found)
+        changes = [delete_operation(old), put_operation(new, found.contents[old])]
         with _as_commit_failure():
-            self._api.commit(f"rename table {shown(old)} to {shown(new)}", changes, found.commit)
+            self._api.commit(
+                f"rename table {quote_key(old)} to {quote_key(new)}", changes, found.commit
+            )
         return self.load_table(new)
 
     def list_tables(self, namespace: Name) -> list[Key]:
@@ -205,27 +207,31 @@ class NessieClient(MetastoreCatalog):
         levels = [key[:depth] for depth in range(1, len(key) + 1)]
         found = self._api.contents(*levels)
         if key in found.contents:
-            raise NamespaceAlreadyExistsError(f"namespace {shown(key)} already exists")
+            raise NamespaceAlreadyExistsError(f"namespace {quote_key(key)} already exists")
         contents = {
             level: namespace_content(level, {}) for level in levels if level not in found.contents
         }
         contents[key] = namespace_content(key, dict(properties))
-        changes = [putting(level, content) for level, content in contents.items()]
+        changes = [put_operation(level, content) for level, content in contents.items()]
         try:
-            self._api.commit(f"create namespace {shown(key)}", changes, found.commit)
+            self._api.commit(f"create namespace {quote_key(key)}", changes, found.commit)
         except ConflictError as exc:
             if "KEY_EXISTS" in exc.kinds:
-                raise NamespaceAlreadyExistsError(f"namespace {shown(key)} already exists") from exc
+                raise NamespaceAlreadyExistsError(
+                    f"namespace {quote_key(key)} already exists"
+                ) from exc
             raise CommitFailedException(str(exc)) from exc
 
     def drop_namespace(self, namespace: Name) -> None:
         key = self.identifier_to_tuple(namespace)
         found = self._namespaces(key)
         try:
-            self._api.commit(f"drop namespace {shown(key)}", [deletion(key)], found.commit)
+            self._api.commit(
+                f"drop namespace {quote_key(key)}", [delete_operation(key)], found.commit
+            )
         except ConflictError as exc:
             if "NAMESPACE_NOT_EMPTY" in exc.kinds:
-                raise NamespaceNotEmptyError(f"namespace {shown(key)} is not empty") from exc
+                raise NamespaceNotEmptyError(f"namespace {quote_key(key)} is not empty") from exc
             raise CommitFailedException(str(exc)) from exc
 
     def list_namespaces(self, namespace: Name = ()) -> list[Key]:
@@ -247,9 +253,9 @@ class NessieClient(MetastoreCatalog):
         summary, properties = self._get_updated_props_and_update_summary(
             old.get("properties") or {}, removals, updates
         )
-        change = putting(key, {**old, "properties": properties})
+        change = put_operation(key, {**old, "properties": properties})
         with _as_commit_failure():
-            self._api.commit(f"update namespace {shown(key)}", [change], found.commit)
+            self._api.commit(f"update namespace {quote_key(key)}", [change], found.commit)
         return summary
 
     def purge_table(self, identifier: Name) -> NoReturn:
@@ -285,7 +291,7 @@ class NessieClient(MetastoreCatalog):
             schema=self._convert_schema_if_needed(schema, version),
             partition_spec=partition_spec,
             sort_order=sort_order,
-            properties={**KEPT_FOR_OTHER_BRANCHES, **properties},
+            properties={**DEFAULT_PROPERTIES, **properties},
         )
         provider = load_location_provider(location, properties)
         place = provider.new_table_metadata_file_location()
@@ -296,21 +302,27 @@ class NessieClient(MetastoreCatalog):
         warehouse = self.properties["warehouse"].rstrip("/")
         return f"{warehouse}/{'/'.join(key)}_{uuid.uuid4()}"
 
-    def _put_table(self, key: Key, metadata: TableMetadata, location: str, found: Found) -> None:
+    def _put_table(
+        self, key: Key, metadata: TableMetadata, location: str, found: BranchContents
+    ) -> None:
         """Make a metadata file the newest one of a table, which is `found` or new."""
         content = table_content(metadata, location)
         if key in found.contents:
             content["id"] = found.contents[key]["id"]
         try:
-            self._api.commit(f"change table {shown(key)}", [putting(key, content)], found.commit)
+            self._api.commit(
+                f"change table {quote_key(key)}", [put_operation(key, content)], found.commit
+            )
         except ConflictError as exc:
             if "KEY_EXISTS" in exc.kinds and key not in found.contents:
-                raise TableAlreadyExistsError(f"table {shown(key)} already exists") from exc
+                raise TableAlreadyExistsError(f"table {quote_key(key)} already exists") from exc
             if "NAMESPACE_ABSENT" in exc.kinds:
-                raise NoSuchNamespaceError(f"namespace {shown(key[:-1])} does not exist") from exc
+                raise NoSuchNamespaceError(
+                    f"namespace {quote_key(key[:-1])} does not exist"
+                ) from exc
             raise CommitFailedException(str(exc)) from exc
 
-    def _table(self, key: Key, found: Found) -> Table:
+    def _table(self, key: Key, found: BranchContents) -> Table:
         location: str = require_table(key, found)["metadataLocation"]
         metadata = self._read_metadata(location)
         io = self._load_file_io(metadata.properties, location)
@@ -320,10 +332,10 @@ class NessieClient(MetastoreCatalog):
         io = self._load_file_io(location=location)
         return FromInputFile.table_metadata(io.new_input(location))
 
-    def _namespaces(self, key: Key) -> Found:
+    def _namespaces(self, key: Key) -> BranchContents:
         found = self._api.contents(key)
         if not is_kind(found.contents.get(key), NAMESPACE):
-            raise NoSuchNamespaceError(f"namespace {shown(key)} does not exist")
+            raise NoSuchNamespaceError(f"namespace {quote_key(key)} does not exist")
         return found
 
     def _listed(self, kind: str, namespace: Name) -> list[Key]:

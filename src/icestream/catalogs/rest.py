@@ -8,10 +8,10 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.catalogs.rest_faults import Parties, explain
+from icestream.catalogs.rest_faults import RestEndpoints, explain
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.faults import CheckStep, reach
+from icestream.contracts.faults import CheckStep, check_connection
 from icestream.contracts.options import Options, PropertyText
 from icestream.contracts.secrets import HIDDEN, hide, is_secret, secrets_in
 from icestream.errors import PlanError
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = "rest.client.connection-timeout-ms"
 ANSWER_TIMEOUT = "rest.client.socket-timeout-ms"
 # Values of properties such as `token-refresh-enabled`, which hide nothing.
-SWITCH = re.compile(r"|true|false|\d*", re.IGNORECASE)
-BLOCKS = {
+SWITCH_VALUE = re.compile(r"|true|false|\d*", re.IGNORECASE)
+UNSUPPORTED_BLOCKS = {
     "ssl": "let Python (REQUESTS_CA_BUNDLE) and Java (javax.net.ssl.trustStore) trust the server's "
     "authority",
     "auth": "give `credential` or `token`",
 }
 
 
-def check(properties: Mapping[str, str]) -> None:
+def validate_properties(properties: Mapping[str, str]) -> None:
     """Refuse properties that a client would break at.
 
     Raises:
@@ -48,19 +48,22 @@ def check(properties: Mapping[str, str]) -> None:
         value = properties.get(name, "1")
         if not re.fullmatch(r"[0-9]{1,9}", value) or not int(value):
             raise ValueError(f"`{name}` is {value!r}, and not a number of milliseconds")
-    for name, instead in BLOCKS.items():
+    for name, instead in UNSUPPORTED_BLOCKS.items():
         if name in properties:
             raise ValueError(f"`{name}` is a block that only PyIceberg knows; {instead}")
 
 
-def hides(name: str, value: str) -> bool:
+def is_secret_property(name: str, value: str) -> bool:
     """Tell whether a property's value must not be shown."""
-    return is_secret(name, value) and not SWITCH.fullmatch(value)
+    return is_secret(name, value) and not SWITCH_VALUE.fullmatch(value)
 
 
-def shown(properties: Mapping[str, str]) -> dict[str, str]:
+def masked_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return properties with their secrets put out of sight."""
-    return {name: HIDDEN if hides(name, value) else value for name, value in properties.items()}
+    return {
+        name: HIDDEN if is_secret_property(name, value) else value
+        for name, value in properties.items()
+    }
 
 
 TOKEN_SERVER = "oauth2-server-uri"  # noqa: S105 - a name
@@ -68,7 +71,7 @@ DELEGATION = "header.X-Iceberg-Access-Delegation"
 CONNECT_MS = 10_000
 # A commit may take the server a while; what the control plane asks for may not.
 COMMIT_MS = 60_000
-QUESTION_MS = 20_000
+METADATA_MS = 20_000
 
 
 class RestSettings(Options):
@@ -94,12 +97,12 @@ class RestSettings(Options):
     @field_validator("properties")
     @classmethod
     def _check_properties(cls, properties: dict[str, str]) -> dict[str, str]:
-        check(properties)
+        validate_properties(properties)
         return properties
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, shown(value) if name == "properties" else value
+            yield name, masked_properties(value) if name == "properties" else value
 
 
 class RestCatalogOptions(StorageBlocks):
@@ -159,13 +162,17 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
 
     def place(self) -> str | None:
         # What the catalog lends keys for is known only with a table.
-        return self.storage.warehouse() if self.storage is not None and self._has_keys else None
+        return (
+            self.storage.warehouse()
+            if self.storage is not None and self._has_storage_keys
+            else None
+        )
 
     def jars(self) -> tuple[str, ...]:
         return () if self.storage is None else self.storage.jars()
 
     def spark_settings(self) -> dict[str, str]:
-        signs_in = {} if self._signs_otherwise else self._java_sign_in()
+        signs_in = {} if self._has_custom_auth else self._java_auth_properties()
         return {
             "type": "rest",
             # Each session has a cache of its own, and would not see what another one committed.
@@ -174,9 +181,9 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
             ANSWER_TIMEOUT: str(COMMIT_MS),
             **self._shared(),
             **signs_in,
-            **({DELEGATION: "vended-credentials"} if self._borrows_keys else {}),
+            **({DELEGATION: "vended-credentials"} if self._requests_credentials else {}),
             **({} if self.storage is None else self.storage.spark_settings()),
-            **self._further(),
+            **self._extra_properties(),
         }
 
     def pyiceberg_properties(self) -> dict[str, str]:
@@ -184,13 +191,13 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
             "type": "rest",
             **self._shared(),
             **({} if self.storage is None else self.storage.pyiceberg_properties()),
-            **self._further(),
+            **self._extra_properties(),
         }
 
     def check(self) -> Iterator[CheckStep]:
-        parties = self._parties
+        parties = self._endpoints
         if parties.token_uri is not None and parties.has_token_server:
-            yield CheckStep("reach token server", lambda: self._reach_token_server(parties))
+            yield CheckStep("reach token server", lambda: self._check_token_server(parties))
         yield from super().check()
 
     def faults(self) -> tuple[type[Exception], ...]:
@@ -200,7 +207,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         return (*super().faults(), NoSuchNamespaceError, NotImplementedError)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        return explain(self.hidden(said), where, self._parties) or super().explain(said, where)
+        return explain(self.hidden(said), where, self._endpoints) or super().explain(said, where)
 
     def hidden(self, text: str) -> str:
         return hide(text, self._secrets())
@@ -211,13 +218,13 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         told = self.options.rest.properties
         patience_ms = (
             int(told.get(CONNECT_TIMEOUT, CONNECT_MS)),
-            int(told.get(ANSWER_TIMEOUT, QUESTION_MS)),
+            int(told.get(ANSWER_TIMEOUT, METADATA_MS)),
         )
         return RestClient(
             self.name,
             self.pyiceberg_properties(),
             patience_secs=(patience_ms[0] / 1000, patience_ms[1] / 1000),
-            borrows_keys=self._borrows_keys or self._names_delegation,
+            requests_credentials=self._requests_credentials or self._sets_delegation,
         )
 
     def _sign_in(self) -> str:
@@ -235,8 +242,8 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
 
         return self.asked(count)
 
-    def _reach_token_server(self, parties: Parties) -> str:
-        return reach(parties.token_uri or "", self.where, parties.token_key)
+    def _check_token_server(self, parties: RestEndpoints) -> str:
+        return check_connection(parties.token_uri or "", self.where, parties.token_key)
 
     def _shared(self) -> dict[str, str]:
         """Return what both clients call by the same name."""
@@ -251,7 +258,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         }
         return {key: value for key, value in told.items() if value is not None}
 
-    def _further(self) -> dict[str, str]:
+    def _extra_properties(self) -> dict[str, str]:
         """Return the properties of the file, which win over what we would choose."""
         told = dict(self.options.rest.properties)
         if self._token_uri is not None:
@@ -259,7 +266,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
             told[TOKEN_SERVER] = self._token_uri
         return told
 
-    def _java_sign_in(self) -> dict[str, str]:
+    def _java_auth_properties(self) -> dict[str, str]:
         if self._client_credential is not None:
             # Few servers exchange an old token for a new one; all of them know this client.
             return {"rest.auth.type": "oauth2", "token-exchange-enabled": "false"}
@@ -284,19 +291,19 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         return urljoin(f"{self.uri}/", given)
 
     @property
-    def _signs_otherwise(self) -> bool:
+    def _has_custom_auth(self) -> bool:
         return bool({"rest.auth.type", "rest.sigv4-enabled"} & self.options.rest.properties.keys())
 
     @property
-    def _names_delegation(self) -> bool:
+    def _sets_delegation(self) -> bool:
         return any(key.lower() == DELEGATION.lower() for key in self.options.rest.properties)
 
     @property
-    def _borrows_keys(self) -> bool:
-        return not self._names_delegation and not self._has_keys
+    def _requests_credentials(self) -> bool:
+        return not self._sets_delegation and not self._has_storage_keys
 
     @property
-    def _has_keys(self) -> bool:
+    def _has_storage_keys(self) -> bool:
         """Whether the file has keys of its own for the store."""
         options = getattr(self.storage, "options", None)
         return options is not None and (
@@ -304,10 +311,10 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         )
 
     @property
-    def _parties(self) -> Parties:
+    def _endpoints(self) -> RestEndpoints:
         rest = self.options.rest
         held = "rest.token" if rest.token is not None else "rest.credential"
-        return Parties(
+        return RestEndpoints(
             uri=self.uri,
             warehouse=rest.warehouse,
             prefix=rest.prefix,
@@ -325,7 +332,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         if self._client_credential is not None:
             yield from filter(None, (self._client_credential.partition(":")[2],))
         for key, value in self.options.rest.properties.items():
-            if hides(key, value):
+            if is_secret_property(key, value):
                 yield value
 
 

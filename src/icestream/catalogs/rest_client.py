@@ -32,17 +32,17 @@ class RestClient(RestCatalog):
         properties: Mapping[str, str],
         *,
         patience_secs: tuple[float, float],
-        borrows_keys: bool,
+        requests_credentials: bool,
     ) -> None:
         # The first request is made while the client is being built.
         self._patience_secs = patience_secs
-        self._borrows_keys = borrows_keys
+        self._requests_credentials = requests_credentials
         super().__init__(name, **properties)
 
     def _config_headers(self, session: Session) -> None:
         # The first thing that every new session is given to, before it asks for a token.
         super()._config_headers(session)
-        if not self._borrows_keys:
+        if not self._requests_credentials:
             session.headers.pop(DELEGATION, None)
         patient = partial(session.request, timeout=self._patience_secs)
         session.request = patient  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from icestream.contracts.faults import PORTS, Fault
+from icestream.contracts.faults import DEFAULT_PORTS, Fault
 from icestream.errors import (
     ConnectorError,
     IcestreamError,
@@ -20,11 +20,11 @@ from icestream.errors import (
 )
 
 # A page of HTML must not become a message.
-LONGEST_REASON = 200
+MAX_REASON = 200
 
 
 @dataclass(frozen=True)
-class Parties:
+class RestEndpoints:
     """Who is asked, and which keys of the file lead there.
 
     Attributes:
@@ -49,16 +49,16 @@ class Parties:
     def token_key(self) -> str:
         return "rest.properties.oauth2-server-uri" if self.has_token_server else "rest.uri"
 
-    def is_unanswered(self, said: str) -> bool:
+    def has_no_response(self, said: str) -> bool:
         """Tell whether one of us was asked, and no answer came."""
-        if re.search(BROKEN_OFF_IN_JAVA, said):
-            return not re.search(NO_JSON, said)
+        if re.search(JAVA_REQUEST_FAILED, said):
+            return not re.search(JAVA_INVALID_JSON, said)
         named = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", said)
         if named is None:
             return bool(re.search(r"Connection aborted|ChunkedEncodingError", said))
         return self._knows(named[1])
 
-    def is_about_others(self, said: str) -> bool:
+    def is_from_other_host(self, said: str) -> bool:
         """Tell whether somebody else answered: clients of stores use the same library."""
         url = re.search(r"(Client|Server) Error: .* for url: (\S+)", said)
         return url is not None and not self._knows(_host(url[2]))
@@ -89,12 +89,12 @@ class Parties:
         }
 
 
-FIVE_HUNDREDS = (
+SERVER_ERROR = (
     r"\b5\d\d Server Error|ServiceFailureException|ServiceUnavailableException|\(code: 5\d\d"
 )
-BROKEN_OFF_IN_JAVA = r"RESTException: Error occurred while processing \w+ request"
+JAVA_REQUEST_FAILED = r"RESTException: Error occurred while processing \w+ request"
 # Java reads an answer inside the request.
-NO_JSON = rf"{BROKEN_OFF_IN_JAVA}\n\S*\.Json\w*Exception"
+JAVA_INVALID_JSON = rf"{JAVA_REQUEST_FAILED}\n\S*\.Json\w*Exception"
 TOKEN_FAULTS = (
     Fault(
         r": invalid_scope\b",
@@ -110,7 +110,7 @@ TOKEN_FAULTS = (
         "leads to the server that knows this client.",
     ),
     Fault(
-        FIVE_HUNDREDS,
+        SERVER_ERROR,
         TransientError,
         "the server that hands out tokens has a fault of its own",
         "Look at its log; its address comes from `{token_key}`.",
@@ -127,21 +127,21 @@ UNAUTHORIZED = (
     r"UnauthorizedError|AuthorizationExpiredError|NotAuthorizedException|\b401 Client Error"
     r"|\(code: (401|419)"
 )
-WITH_CREDENTIAL = Fault(
+REFUSED_CREDENTIAL = Fault(
     UNAUTHORIZED,
     RefusedError,
     "the catalog refuses the token that the client credential was given",
     "Does `rest.credential` belong to this catalog? Do `{token_key}` and `rest.scope` fit it? Has "
     "this machine's clock the right time?",
 )
-WITH_TOKEN = Fault(
+REFUSED_TOKEN = Fault(
     UNAUTHORIZED,
     RefusedError,
     "the bearer token is refused",
     "Has it run out? Renew `{bearer_key}`, or use a client credential, which is renewed by "
     "itself: `rest.credential: CLIENT_ID:CLIENT_SECRET`.",
 )
-WITH_NOTHING = Fault(
+NO_CREDENTIALS = Fault(
     UNAUTHORIZED,
     RefusedError,
     "the catalog asks for credentials, and the file gives none",
@@ -168,14 +168,14 @@ FAULTS = (
         "table? For Polaris: has it the privilege TABLE_WRITE_DATA?",
     ),
     Fault(
-        rf"{FIVE_HUNDREDS}|TooManyRequestsError|\(code: 429|CommitStateUnknownException",
+        rf"{SERVER_ERROR}|TooManyRequestsError|\(code: 429|CommitStateUnknownException",
         TransientError,
         "the catalog has a fault of its own, or is busy",
         "Look at the server's log.",
     ),
     Fault(
         r"unexpected JSON Payload|Could not decode json|validation error for \w+Response"
-        rf"|\(code: 4\d\d, type: (null|RESTException)\)|{NO_JSON}",
+        rf"|\(code: 4\d\d, type: (null|RESTException)\)|{JAVA_INVALID_JSON}",
         ConnectorError,
         "what answers at {uri!r} is not a REST catalog",
         "Is `rest.uri` the catalog's address, without `/v1` at its end? It is e.g. "
@@ -228,23 +228,23 @@ TRANSPORT = (
     ),
 )
 # Java names a fault of the catalog by a class, one of OAuth2 in small letters or not at all.
-FROM_OAUTH = (
+OAUTH_PATTERN = (
     r"OAuthError|TokenResponse|(request|authorized): [a-z]+_[a-z_]+: |, type: (null|[a-z_]+)\)"
-    rf"|(?=.* POST ){NO_JSON}"
+    rf"|(?=.* POST ){JAVA_INVALID_JSON}"
 )
 # Words of the clients, before those of the server.
-WRAPPING = re.compile(
+CLIENT_PREFIX = re.compile(
     r"^([\w.$]*(Error|Exception): |(Not authorized|Malformed request|Forbidden|Server error"
     r"|Service unavailable|Service failed|Unable to process \(code: \d+, type: \w+\)): )+"
 )
 
 # What a client says of an answer that it does not understand.
-UNREADABLE = re.compile(
+UNREADABLE_REASON = re.compile(
     r"RESTError|RestError|Error occurred while|\d\d\d (Client|Server) Error|\d+ valid|[{<]|$"
 )
 
 
-def explain(said: str, where: str, parties: Parties) -> IcestreamError | None:
+def explain(said: str, where: str, parties: RestEndpoints) -> IcestreamError | None:
     """Return the error that a fault's text stands for; None if nothing is known of it.
 
     Args:
@@ -252,7 +252,7 @@ def explain(said: str, where: str, parties: Parties) -> IcestreamError | None:
         where: the place, for the message.
         parties: who was asked.
     """
-    if parties.is_about_others(said):
+    if parties.is_from_other_host(said):
         return None
     for fault in _faults(said, parties):
         found = re.search(fault.pattern, said, re.MULTILINE)
@@ -264,18 +264,21 @@ def explain(said: str, where: str, parties: Parties) -> IcestreamError | None:
     return None
 
 
-def _faults(said: str, parties: Parties) -> tuple[Fault, ...]:
+def _faults(said: str, parties: RestEndpoints) -> tuple[Fault, ...]:
     """Return what may have happened, by who was asked."""
-    if parties.is_unanswered(said):
+    if parties.has_no_response(said):
         return TRANSPORT
     if parties.token_uri is not None:
-        if re.search(FROM_OAUTH, said) or f"url: {parties.token_uri}" in said:
+        if re.search(OAUTH_PATTERN, said) or f"url: {parties.token_uri}" in said:
             return TOKEN_FAULTS
-        return (WITH_CREDENTIAL, *_at_catalog(parties))
-    return (WITH_NOTHING if parties.bearer_key is None else WITH_TOKEN, *_at_catalog(parties))
+        return (REFUSED_CREDENTIAL, *_catalog_faults(parties))
+    return (
+        NO_CREDENTIALS if parties.bearer_key is None else REFUSED_TOKEN,
+        *_catalog_faults(parties),
+    )
 
 
-def _at_catalog(parties: Parties) -> tuple[Fault, ...]:
+def _catalog_faults(parties: RestEndpoints) -> tuple[Fault, ...]:
     first = () if parties.prefix is None else (WRONG_PREFIX,)
     return (*first, *(() if parties.warehouse else (NO_WAREHOUSE,)), *FAULTS)
 
@@ -284,9 +287,9 @@ def _reason(said: str, position: int) -> str:
     """Return the server's own words, if it has sent any that a person would write."""
     start = said.rfind("\n", 0, position) + 1
     for line in (said[start:].splitlines()[0], said.splitlines()[0]):
-        words = WRAPPING.sub("", line).strip()
-        if not UNREADABLE.match(words):
-            return words[:LONGEST_REASON]
+        words = CLIENT_PREFIX.sub("", line).strip()
+        if not UNREADABLE_REASON.match(words):
+            return words[:MAX_REASON]
     return ""
 
 
@@ -296,4 +299,4 @@ def _host(uri: str) -> str:
 
 def _address(uri: str) -> tuple[str, int]:
     parts = urlsplit(uri)
-    return parts.hostname or "", parts.port or PORTS.get(parts.scheme, 443)
+    return parts.hostname or "", parts.port or DEFAULT_PORTS.get(parts.scheme, 443)

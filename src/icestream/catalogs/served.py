@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.contracts.catalog import Catalog
-from icestream.contracts.faults import CheckStep, exception_text, reach
+from icestream.contracts.faults import CheckStep, check_connection, exception_text
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
 from icestream.errors import ConnectorError, DependencyError, IcestreamError
@@ -109,7 +109,7 @@ class ServedCatalog(Catalog[OptionsT]):
         if self.storage is not None and place is not None:
             yield from self.storage.check(place)
 
-    def tries_store(self) -> bool:
+    def checks_storage(self) -> bool:
         return self.storage is not None and self.place() is not None
 
     def close(self) -> None:
@@ -159,10 +159,10 @@ class ServedCatalog(Catalog[OptionsT]):
         *others, last = self.addresses()
         for address in others:
             try:
-                return reach(address, self.where, self.address_key)
+                return check_connection(address, self.where, self.address_key)
             except ConnectorError:  # noqa: PERF203 - a handful of addresses
                 continue
-        return reach(last, self.where, self.address_key)
+        return check_connection(last, self.where, self.address_key)
 
     def _sign_in(self) -> str:
         namespaces = self.asked(lambda: self.client().list_namespaces())

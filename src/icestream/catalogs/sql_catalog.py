@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 # Sources and stores are refused connections too, and must not be taken for the database.
-OF_DATABASE = re.compile(
+DATABASE_PATTERN = re.compile(
     r"\bP?SQL\w*Exception|UncheckedSQL|\borg\.(postgresql|mariadb|sqlite)\b|sqlalchemy"
     r"|\b(psycopg|pymysql|sqlite3)\.|\bSQLITE_"
 )
-BROKE_OFF = "the catalog's database broke off"
-ANYWHERE = (
+DISCONNECTED = "the catalog's database broke off"
+DATABASE_FAULTS = (
     Fault(
         r"password authentication failed|no pg_hba.conf entry|Access denied for user"
         r"|permission denied for|role .{1,80} does not exist",
@@ -51,7 +51,7 @@ ANYWHERE = (
         "It is asked again by the `restart` policy. Look for the process if it goes on.",
     ),
 )
-OVER_A_NETWORK = (
+SERVER_FAULTS = (
     Fault(
         r"Connection (to .{1,120} )?refused|Connection ?[Rr]efused|UnknownHostException"
         r"|connection attempt failed|[Ss]ocket fail to connect|Communications link failure",
@@ -65,14 +65,14 @@ OVER_A_NETWORK = (
         r"|SQLNonTransientConnectionException|SQLTransientConnectionException|EOFException"
         r"|unexpected end of stream|too many (clients|connections)|Lock wait timeout|[Dd]eadlock",
         TransientError,
-        BROKE_OFF,
+        DISCONNECTED,
         "It is asked again by the `restart` policy. Look at the database's log if it goes on.",
     ),
 )
-UNKNOWN = Fault(
+UNKNOWN_FAULT = Fault(
     r"UncheckedSQLException",
     TransientError,
-    BROKE_OFF,
+    DISCONNECTED,
     "It is asked again by the `restart` policy. Look at the database's log if it goes on.",
 )
 
@@ -85,9 +85,13 @@ def explain(said: str, where: str, *, is_served: bool) -> IcestreamError | None:
         where: the place, for the message.
         is_served: whether the database is reached over a network.
     """
-    if not OF_DATABASE.search(said):
+    if not DATABASE_PATTERN.search(said):
         return None
-    faults = (*ANYWHERE, *OVER_A_NETWORK, UNKNOWN) if is_served else (*ANYWHERE, UNKNOWN)
+    faults = (
+        (*DATABASE_FAULTS, *SERVER_FAULTS, UNKNOWN_FAULT)
+        if is_served
+        else (*DATABASE_FAULTS, UNKNOWN_FAULT)
+    )
     return first_match(faults, said, where)
 
 
@@ -190,7 +194,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         yield CheckStep("reach catalog", self._reach)
         yield from self.files.check(self.warehouse)
 
-    def tries_store(self) -> bool:
+    def checks_storage(self) -> bool:
         return True
 
     def close(self) -> None:

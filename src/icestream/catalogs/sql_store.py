@@ -96,7 +96,7 @@ class SqliteStore(SqlStore):
                 where=where,
                 todo="Choose another place, or make the folder and let this user write to it.",
             ) from exc
-        reason = self._unwritable(folder)
+        reason = self._write_problem(folder)
         if reason:
             raise RefusedError(
                 reason,
@@ -115,12 +115,12 @@ class SqliteStore(SqlStore):
                 return []
             return connection.execute(question, values).fetchall()
 
-    def _unwritable(self, folder: Path) -> str:
+    def _write_problem(self, folder: Path) -> str:
         if self.path.is_dir():
             return "it is a folder, not a file"
-        if self.path.exists() and not _may(self.path, os.W_OK):
+        if self.path.exists() and not _has_access(self.path, os.W_OK):
             return "the file is not writable"
-        if not _may(folder, os.W_OK | os.X_OK):
+        if not _has_access(folder, os.W_OK | os.X_OK):
             return f"its folder {str(folder)!r} is not writable"
         return ""
 
@@ -156,7 +156,7 @@ class ServerStore(SqlStore):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{quote(self.database)}"
 
-    def unknown_database(self, said: str, where: str) -> RefusedError:
+    def unknown_database_error(self, said: str, where: str) -> RefusedError:
         """Return the error of a server that has no such database."""
         return RefusedError(
             f"the server does not know it: {said}",
@@ -164,7 +164,7 @@ class ServerStore(SqlStore):
             todo=f"Create the database {self.database!r}, or correct `jdbc.uri`.",
         )
 
-    def no_connection(self, said: str, where: str) -> UnreachableError:
+    def connection_error(self, said: str, where: str) -> UnreachableError:
         """Return the error of a server that does not answer."""
         return UnreachableError(
             f"no connection: {said}",
@@ -173,7 +173,7 @@ class ServerStore(SqlStore):
             "in between?",
         )
 
-    def to_java(self, driver: str, connect_timeout: int) -> dict[str, str]:
+    def java_settings(self, driver: str, connect_timeout: int) -> dict[str, str]:
         """Return the settings for a driver of Java."""
         parameters = {"connectTimeout": str(connect_timeout)} | dict(parse_qsl(self.parameters))
         settings = {"uri": f"jdbc:{driver}://{self.address}?{urlencode(parameters)}"}
@@ -183,7 +183,7 @@ class ServerStore(SqlStore):
             settings["jdbc.password"] = self.password
         return settings
 
-    def to_python(self, driver: str, query: str) -> str:
+    def python_uri(self, driver: str, query: str) -> str:
         """Return the URI for a driver of SQLAlchemy, credentials inside."""
         login = quote(self.user or "", safe="")
         if self.password is not None:
@@ -192,7 +192,7 @@ class ServerStore(SqlStore):
         return f"{driver}://{login}{at}{self.address}?{query}"
 
 
-def _may(path: Path, mode: int) -> bool:
+def _has_access(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -211,7 +211,7 @@ class PostgresqlStore(ServerStore):
         return f"postgresql {self.address}"
 
     def jdbc_settings(self) -> dict[str, str]:
-        return self.to_java("postgresql", CONNECT_SECS)
+        return self.java_settings("postgresql", CONNECT_SECS)
 
     def sqlalchemy_uri(self) -> str:
         given = dict(parse_qsl(self.parameters))
@@ -220,7 +220,7 @@ class PostgresqlStore(ServerStore):
         if "currentSchema" in given:
             # Both sides must find the catalog's tables in the same schema.
             parameters["options"] = f"-csearch_path={given['currentSchema']}"
-        return self.to_python("postgresql+psycopg", urlencode(parameters, quote_via=quote))
+        return self.python_uri("postgresql+psycopg", urlencode(parameters, quote_via=quote))
 
     def prepare(self, where: str) -> None:
         """Nothing: a server has been made ready by others."""
@@ -237,8 +237,8 @@ class PostgresqlStore(ServerStore):
                 "whether the user may create tables in the database.",
             )
         if "does not exist" in said:
-            return self.unknown_database(said, where)
-        return self.no_connection(said, where)
+            return self.unknown_database_error(said, where)
+        return self.connection_error(said, where)
 
     def _without_secret(self, said: str) -> str:
         # `connection failed: connection to server at ..., port N failed: FATAL:  reason`
@@ -253,13 +253,13 @@ def _is_refusal(said: str) -> bool:
 
 
 # Numbers that the servers give their faults.
-REFUSED = {1044, 1045, 1142, 1227, 1698, 3118, 3159}
+REFUSED_CODES = {1044, 1045, 1142, 1227, 1698, 3118, 3159}
 UNKNOWN_DATABASE = 1049
 
 # How the servers are by default, `Orders` and `orders` are one name, and so are `Größe` and
 # `Grosse`, and older ones keep Latin letters only.
 EXACT_NAMES = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-TABLES = (
+CREATE_TABLES = (
     "CREATE TABLE IF NOT EXISTS iceberg_tables ("
     "catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, "
     "table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), "
@@ -270,7 +270,7 @@ TABLES = (
     "property_key VARCHAR(255) NOT NULL, property_value VARCHAR(1000), "
     f"PRIMARY KEY (catalog_name, namespace, property_key)) {EXACT_NAMES}",
 )
-EXISTING = (
+COUNT_TABLES = (
     "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() "
     "AND table_name IN ('iceberg_tables', 'iceberg_namespace_properties')"
 )
@@ -288,7 +288,7 @@ class MysqlStore(ServerStore):
         return f"{self.kind} {self.address}"
 
     def jdbc_settings(self) -> dict[str, str]:
-        return self.to_java("mariadb", CONNECT_SECS * 1000)
+        return self.java_settings("mariadb", CONNECT_SECS * 1000)
 
     def sqlalchemy_uri(self) -> str:
         parameters = {"charset": "utf8mb4", "connect_timeout": str(CONNECT_SECS)}
@@ -296,7 +296,7 @@ class MysqlStore(ServerStore):
             f"ssl_{name}": str(value).lower() if isinstance(value, bool) else value
             for name, value in self._encryption().items()
         }
-        return self.to_python("mysql+pymysql", urlencode(parameters))
+        return self.python_uri("mysql+pymysql", urlencode(parameters))
 
     def prepare(self, where: str) -> None:
         """Make the catalog's tables so that names are kept and compared letter by letter.
@@ -321,9 +321,9 @@ class MysqlStore(ServerStore):
                 connection.cursor() as cursor,
             ):
                 # Asked first: a user who may not create tables may still use those that exist.
-                cursor.execute(EXISTING)
-                if cursor.fetchone() != (len(TABLES),):
-                    for statement in TABLES:
+                cursor.execute(COUNT_TABLES)
+                if cursor.fetchone() != (len(CREATE_TABLES),):
+                    for statement in CREATE_TABLES:
                         cursor.execute(statement)
         except pymysql.MySQLError as exc:
             raise self.explain(exc, where) from None
@@ -338,7 +338,7 @@ class MysqlStore(ServerStore):
 
     def explain(self, fault: Exception, where: str) -> IcestreamError:
         code, said = self._told(getattr(fault, "orig", None) or fault)
-        if code in REFUSED:
+        if code in REFUSED_CODES:
             return RefusedError(
                 f"the server refused user {self.user!r}: {said}",
                 where=where,
@@ -346,8 +346,8 @@ class MysqlStore(ServerStore):
                 "lets the user in, and whether the user may create tables in the database.",
             )
         if code == UNKNOWN_DATABASE:
-            return self.unknown_database(said, where)
-        return self.no_connection(said, where)
+            return self.unknown_database_error(said, where)
+        return self.connection_error(said, where)
 
     def _told(self, fault: Any) -> tuple[int, str]:
         """Return the number and the words of a fault, which PyMySQL keeps apart."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from icestream.plan.plan import PipelinePlan, Plan
     from icestream.schemas.changes import SchemaChange
-    from icestream.schemas.comparison import Comparison
+    from icestream.schemas.comparison import SchemaComparison
 
 UNKNOWN_REASONS = {
     "routed": "the stream is routed to many tables; their columns are only known during a run",
@@ -171,7 +171,9 @@ def _stream_columns(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | Non
     return known, "unknown" if known is None else "seen"
 
 
-def _changes_document(found: Comparison, evolution: str, branch: str, table: str) -> dict[str, Any]:
+def _changes_document(
+    found: SchemaComparison, evolution: str, branch: str, table: str
+) -> dict[str, Any]:
     from icestream.sinks.iceberg.migration import permitted
 
     refused = None

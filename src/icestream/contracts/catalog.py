@@ -29,7 +29,7 @@ Identifier: TypeAlias = tuple[str, ...]
 
 # The longest file name of most file systems, and the longest name that a SQL catalog stores.
 MAX_NAME_BYTES = 255
-_PROBLEMS = (
+_INVALID_NAMES = (
     (re.compile(r"\A\Z"), "it is empty"),
     (re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]"), "it contains a control character"),
     (re.compile(r"[/\\]"), "it contains a path separator"),
@@ -48,7 +48,7 @@ def name_problem(name: str) -> str | None:
     Args:
         name: one level of an identifier.
     """
-    for pattern, problem in _PROBLEMS:
+    for pattern, problem in _INVALID_NAMES:
         if pattern.search(name):
             return problem
     if len(name.encode()) > MAX_NAME_BYTES:
@@ -78,7 +78,7 @@ def quote_for_spark(*parts: str) -> str:
     Args:
         *parts: the name from the outside in, e.g. catalog, namespace and table.
     """
-    return _quoted(parts, "`")
+    return _quote(parts, "`")
 
 
 def quote_for_duckdb(*parts: str) -> str:
@@ -87,14 +87,14 @@ def quote_for_duckdb(*parts: str) -> str:
     Args:
         *parts: the name from the outside in, e.g. database, schema and table.
     """
-    return _quoted(parts, '"')
+    return _quote(parts, '"')
 
 
-def _quoted(parts: tuple[str, ...], mark: str) -> str:
+def _quote(parts: tuple[str, ...], mark: str) -> str:
     return ".".join(mark + part.replace(mark, mark * 2) + mark for part in parts)
 
 
-class Connecting:
+class PicklableLock:
     """Held while a client is made: pipelines of one process ask for it at the same moment."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Connecting:
         self._lock.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Connecting, ())
+        return (PicklableLock, ())
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Catalog(ABC, Generic[OptionsT]):
         self.options = options
         self.storage = storage
         # One for each: a server that hangs keeps nobody from another.
-        self._connecting = Connecting()
+        self._connecting = PicklableLock()
 
     @abstractmethod
     def identity(self) -> str:
@@ -188,7 +188,7 @@ class Catalog(ABC, Generic[OptionsT]):
         Raises:
             PlanError: no table of this catalog can have that name.
         """
-        self.refuse_namespace(namespace)
+        self.validate_namespace(namespace)
         problem = name_problem(table)
         if problem is not None:
             raise PlanError(
@@ -197,7 +197,7 @@ class Catalog(ABC, Generic[OptionsT]):
             )
         return self.abilities.stored_name((*namespace, table))
 
-    def refuse_namespace(self, namespace: tuple[str, ...]) -> None:
+    def validate_namespace(self, namespace: tuple[str, ...]) -> None:
         """Refuse a namespace that this kind of catalog cannot have.
 
         Raises:
@@ -239,7 +239,7 @@ class Catalog(ABC, Generic[OptionsT]):
         """Tell whether a namespace is there."""
         return self.client().namespace_exists(namespace)
 
-    def refuse_elsewhere(self, location: str, where: str) -> None:
+    def require_storage_block(self, location: str, where: str) -> None:
         """Refuse a place in a store that the file has no block for: its jars are not loaded.
 
         Args:
@@ -273,7 +273,7 @@ class Catalog(ABC, Generic[OptionsT]):
         for store in installed_stores().values():
             if store.missing_jars is not None and re.search(store.missing_jars, said):
                 try:
-                    self.refuse_elsewhere(f"{store.schemes[0]}://", where)
+                    self.require_storage_block(f"{store.schemes[0]}://", where)
                 except PlanError as exc:
                     return exc
         return None if self.storage is None else self.storage.explain(said, where)
@@ -282,7 +282,7 @@ class Catalog(ABC, Generic[OptionsT]):
         """Look whether the catalog can be used, step by step."""
         yield from ()
 
-    def tries_store(self) -> bool:
+    def checks_storage(self) -> bool:
         """Tell whether `check` tries the store; it can't where only the server knows the place."""
         return False
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Records
     from icestream.contracts.sink import WrittenFile
 
-# What a change does, as text: one of `DELETES` takes the row's key away, `TOMBSTONE` too, `EMPTY`
-# takes every row of the table away and has no values of its own, anything else brings the row.
+# What a change does, as text: one of `DELETES`, or `TOMBSTONE`, deletes the row with its key;
+# `TRUNCATE` deletes every row of the table and carries no values; anything else inserts or updates.
 OP = "__op"
-EMPTY = "t"
+TRUNCATE = "t"
 
 # A list of column names: those that the row was sent without. Absent or empty for a whole row.
 # With `missing_fields: keep`, rows of plain streams have it too.
@@ -46,7 +46,7 @@ TOMBSTONE = "__tombstone"
 
 # Metadata of an Arrow field: what names the column in the source for ever, whatever it is called.
 COLUMN_ID = b"icestream.id"
-_SHAPE = b"icestream.shape"
+_CHANGE_SCHEMA = b"icestream.shape"
 _NULLED = b"icestream.nulled"
 
 
@@ -77,13 +77,13 @@ class ChangeSchema:
 
     def on(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns with this shape written on them."""
-        told = {**(columns.metadata or {}), _SHAPE: json.dumps(asdict(self)).encode()}
+        told = {**(columns.metadata or {}), _CHANGE_SCHEMA: json.dumps(asdict(self)).encode()}
         return columns.with_metadata(told)
 
 
-def shape_of(columns: pa.Schema) -> ChangeSchema:
+def change_schema_of(columns: pa.Schema) -> ChangeSchema:
     """Return the shape that is written on the columns of a block."""
-    told = json.loads((columns.metadata or {})[_SHAPE])
+    told = json.loads((columns.metadata or {})[_CHANGE_SCHEMA])
     return ChangeSchema(**{**told, "table": tuple(told["table"]), "key": tuple(told["key"])})
 
 
@@ -101,7 +101,7 @@ def unchanged_columns(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) ->
     return pa.ListArray.from_arrays(offsets, names, mask=pa.array(counts == 0))
 
 
-def noting_nulled(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.RecordBatch:
+def with_nulled_counts(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.RecordBatch:
     """Return a block that tells how many values, by column, are null for want of a type."""
     if not nulled:
         return block
@@ -109,8 +109,8 @@ def noting_nulled(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.Record
     return block.replace_schema_metadata(told)
 
 
-def nulled_in(columns: pa.Schema) -> dict[str, int]:
-    """Return what `noting_nulled` told of a block with these columns."""
+def nulled_counts(columns: pa.Schema) -> dict[str, int]:
+    """Return what `with_nulled_counts` told of a block with these columns."""
     told: dict[str, int] = json.loads((columns.metadata or {}).get(_NULLED, b"{}"))
     return told
 
@@ -141,14 +141,14 @@ class ChangeDecoder(ABC):
             has no field for. Set by the engine where the sink asks for it.
     """
 
-    notes_absent: bool = False
+    records_absent_fields: bool = False
 
     @abstractmethod
     def decode_changes(self, records: Records) -> DecodedChanges:
         """Decode records into blocks. Never raises for what a record holds."""
 
 
-class NewShapesError(IcestreamError):
+class NewChangeSchemasError(IcestreamError):
     """Blocks came that no table was made ready for.
 
     Raised in a task by the sink's writer. The driver makes the tables ready, and the batch is read

@@ -45,14 +45,17 @@ class Records:
     def slice(self, first: int, count: int) -> Records:
         """Return some of the records."""
         return Records(
-            _one_array(self.values.slice(first, count)),
-            {name: _one_array(column.slice(first, count)) for name, column in self.extra.items()},
+            _combine_chunks(self.values.slice(first, count)),
+            {
+                name: _combine_chunks(column.slice(first, count))
+                for name, column in self.extra.items()
+            },
             lambda index: self.position(first + index),
             self.context,
         )
 
 
-def bounded(
+def split_by_size(
     block: Records | pa.RecordBatch, most_bytes: int = BLOCK_BYTES
 ) -> Iterator[Records | pa.RecordBatch]:
     """Yield a block of a source in slices of at most `most_bytes`; a larger record is alone.
@@ -64,11 +67,11 @@ def bounded(
         yield block
         return
     half = count // 2
-    yield from bounded(block.slice(0, half), most_bytes)
-    yield from bounded(block.slice(half, count - half), most_bytes)
+    yield from split_by_size(block.slice(0, half), most_bytes)
+    yield from split_by_size(block.slice(half, count - half), most_bytes)
 
 
-def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return a slice of what may have been too large for one Arrow array."""
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 

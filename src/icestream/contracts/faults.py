@@ -29,7 +29,7 @@ class CheckStep:
     run: Callable[[], str]
 
 
-DEEPEST = 12
+MAX_CAUSES = 12
 
 
 def exception_text(fault: BaseException) -> str:
@@ -38,7 +38,7 @@ def exception_text(fault: BaseException) -> str:
 
 
 def _lines(fault: BaseException | None) -> Iterator[str]:
-    for _ in range(DEEPEST):
+    for _ in range(MAX_CAUSES):
         if fault is None:
             return
         java = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
@@ -50,7 +50,7 @@ def _lines(fault: BaseException | None) -> Iterator[str]:
 
 
 def _java_lines(java: Any) -> Iterator[str]:
-    for _ in range(DEEPEST):
+    for _ in range(MAX_CAUSES):
         if java is None:
             return
         yield f"{java.getClass().getName()}: {java.getMessage()}"
@@ -66,7 +66,7 @@ class Fault(NamedTuple):
     todo: str
 
 
-def shows(said: str, pattern: str, endpoint: str | None = None) -> bool:
+def mentions(said: str, pattern: str, endpoint: str | None = None) -> bool:
     """Tell whether a text is of the one whose words, or whose address, a pattern describes.
 
     Args:
@@ -86,8 +86,8 @@ def first_match(faults: Iterable[Fault], said: str, where: str) -> IcestreamErro
     return None
 
 
-PATIENCE_SECS = 5.0
-PORTS = {"http": 80, "https": 443, "thrift": 9083}
+CONNECT_TIMEOUT_SECS = 5.0
+DEFAULT_PORTS = {"http": 80, "https": 443, "thrift": 9083}
 
 
 def has_proxy() -> bool:
@@ -95,7 +95,9 @@ def has_proxy() -> bool:
     return bool(os.getenv("HTTPS_PROXY") or os.getenv("https_proxy"))
 
 
-def reach(address: str, where: str, key: str, *, patience_secs: float = PATIENCE_SECS) -> str:
+def check_connection(
+    address: str, where: str, key: str, *, patience_secs: float = CONNECT_TIMEOUT_SECS
+) -> str:
     """Open and close a connection to an address; return it as `host:port`.
 
     Args:
@@ -110,7 +112,7 @@ def reach(address: str, where: str, key: str, *, patience_secs: float = PATIENCE
     """
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
-        host, port = parts.hostname or "", parts.port or PORTS.get(parts.scheme, 443)
+        host, port = parts.hostname or "", parts.port or DEFAULT_PORTS.get(parts.scheme, 443)
         host.encode("idna")  # as the socket will; a label may have 63 letters
     except ValueError:
         raise ConnectorError(

@@ -15,19 +15,19 @@ Offset: TypeAlias = dict[str, Any]
 Two positions of one source are equal if and only if they are the same place.
 """
 
-SHORT_LENGTH = 200
+MAX_SHORT_TEXT = 200
 
 
-def short_form(position: Offset) -> str:
+def short_text(position: Offset) -> str:
     """Return a position as text of at most 200 characters, for people.
 
     One that is cut ends in a digest of the whole, so that two of them still differ.
     """
     text = json.dumps(position, sort_keys=True)
-    if len(text) <= SHORT_LENGTH:
+    if len(text) <= MAX_SHORT_TEXT:
         return text
     end = f"... (sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]})"
-    return text[: SHORT_LENGTH - len(end)] + end
+    return text[: MAX_SHORT_TEXT - len(end)] + end
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def pipeline_of(name: str) -> str:
     return name.removesuffix("/dlq")
 
 
-def is_of_replay(mark: BatchMark) -> bool:
+def is_replay(mark: BatchMark) -> bool:
     """Tell whether a mark is of replayed dead letters, of which each replay has a query id."""
     return mark.pipeline.endswith("/dlq")
 
 
-def overtaken(by: BatchMark, where: str) -> SupersededError:
+def superseded_error(by: BatchMark, where: str) -> SupersededError:
     """Return the error of an instance that finds another one's mark in the table."""
     return SupersededError(
         f"another instance of this pipeline has taken over and wrote batch {by.epoch}",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
 
 
-PLACE: JsonDict = {"path": True, "remote": True}
+LOCATION: JsonDict = {"path": True, "remote": True}
 
 
 def _as_text(value: Any) -> Any:
@@ -33,7 +33,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-class _NullIsAName:
+class _NullAsText:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
@@ -45,7 +45,7 @@ class _NullIsAName:
         )
 
 
-NULL_IS_A_NAME = _NullIsAName()
+NULL_AS_TEXT = _NullAsText()
 """For options with a choice called `null`: YAML reads the bare word as no value, and so do editors
 that check a file by its JSON Schema."""
 
@@ -57,13 +57,13 @@ PropertyText: TypeAlias = Annotated[
 """Value of a property that is passed on to another system; numbers and booleans become text."""
 
 
-def _as_levels(value: Any) -> Any:
+def _split_levels(value: Any) -> Any:
     return tuple(value.split(".")) if isinstance(value, str) else value
 
 
 Namespace: TypeAlias = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1)], ...],
-    BeforeValidator(_as_levels),
+    BeforeValidator(_split_levels),
     WithJsonSchema(
         {
             "anyOf": [
@@ -108,7 +108,7 @@ class Options(BaseModel):
     - `{"planned": ["upsert"]}`: the same for these values only.
     - `{"path": True}`: a local path, or an address with a scheme; a relative one is taken from
       the folder of the configuration file.
-    - `PLACE`: the same, and it may lie in an object store.
+    - `LOCATION`: the same, and it may lie in an object store.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -127,10 +127,10 @@ class ShorthandOptions(Options):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return value if cls._is_spelt_out(value) else {cls.shorthand: value}
+        return value if cls._is_full_form(value) else {cls.shorthand: value}
 
     @classmethod
-    def _is_spelt_out(cls, value: Any) -> bool:
+    def _is_full_form(cls, value: Any) -> bool:
         if not isinstance(value, dict):
             return isinstance(value, cls)
         return bool(value) and set(value) <= set(cls.model_fields)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 REPORT_COLUMN = "report binary"
 # What a report carries of one value, such as an example of a bad record.
-LONGEST_TEXT = 1_000
-SHOWN_TASKS = 10
+MAX_TEXT_LENGTH = 1_000
+MAX_LISTED_TASKS = 10
 
 
-def as_report(number: int, content: object) -> pa.RecordBatch:
+def pack_report(number: int, content: object) -> pa.RecordBatch:
     """Return the report of one task, as the row that the task yields."""
     packed = pickle.dumps((number, content), protocol=pickle.HIGHEST_PROTOCOL)
     return pa.RecordBatch.from_arrays([pa.array([packed], pa.binary())], ["report"])
@@ -49,11 +49,11 @@ def run_tasks(spark: SparkSession, count: int, task: Task) -> list[Any]:
     if not count:
         return []
     numbers = spark.range(0, count, 1, count)
-    rows = collected(numbers.mapInArrow(task, REPORT_COLUMN))
-    return one_each([unpacked(row[0]) for row in rows], range(count))
+    rows = collect_rows(numbers.mapInArrow(task, REPORT_COLUMN))
+    return order_reports([unpack_report(row[0]) for row in rows], range(count))
 
 
-def gather(reports: DataFrame) -> list[Any]:
+def gather_reports(reports: DataFrame) -> list[Any]:
     """Return the reports of a job whose number of tasks only Spark knows, in partition order.
 
     Spark adds them up to a single row: an aggregate without groups has exactly one row, even
@@ -65,8 +65,8 @@ def gather(reports: DataFrame) -> list[Any]:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     (row,) = collect_exactly(reports.agg(F.collect_list("report")), 1)
-    found = [unpacked(each) for each in row[0]]
-    return one_each(found, sorted({number for number, _ in found}))
+    found = [unpack_report(each) for each in row[0]]
+    return order_reports(found, sorted({number for number, _ in found}))
 
 
 def collect_exactly(rows: DataFrame, count: int) -> list[Row]:
@@ -75,7 +75,7 @@ def collect_exactly(rows: DataFrame, count: int) -> list[Row]:
     Raises:
         LostReportsError: another number of rows arrived.
     """
-    found = collected(rows)
+    found = collect_rows(rows)
     if len(found) != count:
         raise LostReportsError(
             f"{len(found)} of the {count} rows of a Spark job's result reached the driver",
@@ -84,19 +84,19 @@ def collect_exactly(rows: DataFrame, count: int) -> list[Row]:
     return found
 
 
-def collected(rows: DataFrame) -> list[Row]:
+def collect_rows(rows: DataFrame) -> list[Row]:
     """Collect a result of which `collect` itself does not say whether all of it arrived."""
     return rows.collect()
 
 
-def unpacked(report: bytes) -> tuple[int, Any]:
+def unpack_report(report: bytes) -> tuple[int, Any]:
     """Return the number of the task, and what it reported."""
     # The bytes come from our own tasks, over Spark's own authenticated connection.
     found: tuple[int, Any] = pickle.loads(report)  # noqa: S301
     return found
 
 
-def one_each(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> list[Any]:
+def order_reports(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> list[Any]:
     """Return the reports in the order of `tasks`, each of which must have reported once.
 
     Raises:
@@ -109,24 +109,25 @@ def one_each(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> list[A
     if missing:
         raise LostReportsError(
             f"the reports of {len(missing)} of {len(tasks)} tasks did not reach the driver: "
-            f"{_listed(missing)}",
+            f"{_format_numbers(missing)}",
             todo=_TODO,
         )
     expected = set(tasks)
     surplus = [n for n, found in arrived.items() if len(found) > 1 or n not in expected]
     if surplus:
         raise LostReportsError(
-            f"unexpected or duplicate reports from {len(surplus)} tasks: {_listed(surplus)}",
+            f"unexpected or duplicate reports from {len(surplus)} tasks: "
+            f"{_format_numbers(surplus)}",
             todo=_TODO,
         )
     return [arrived[number][0] for number in tasks]
 
 
-def shortened(text: str) -> str:
+def truncate_text(text: str) -> str:
     """Return a text for a report: whole, or its beginning and how long it was."""
-    if len(text) <= LONGEST_TEXT:
+    if len(text) <= MAX_TEXT_LENGTH:
         return text
-    return f"{text[:LONGEST_TEXT]}... ({len(text):,} characters)"
+    return f"{text[:MAX_TEXT_LENGTH]}... ({len(text):,} characters)"
 
 
 _TODO = (
@@ -136,6 +137,6 @@ _TODO = (
 )
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, sorted(numbers)[:SHOWN_TASKS]))
-    return f"{shown}, ..." if len(numbers) > SHOWN_TASKS else shown
+def _format_numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, sorted(numbers)[:MAX_LISTED_TASKS]))
+    return f"{shown}, ..." if len(numbers) > MAX_LISTED_TASKS else shown

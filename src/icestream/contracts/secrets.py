@@ -21,7 +21,7 @@ SECRET_VALUE = re.compile(
 )
 HIDDEN = "(hidden)"
 # A shorter one is a part of too many words, which would no longer be understood.
-SHORTEST_ANYWHERE = 4
+MIN_SUBSTRING_LENGTH = 4
 
 
 def is_secret(key: str, value: str = "") -> bool:
@@ -54,7 +54,7 @@ def without_secrets(text: str, *models: BaseModel) -> str:
 def hide(text: str, secrets: Iterable[str]) -> str:
     """Return a text with secrets put out of sight; a very short one where it is a whole word."""
     for secret in sorted(set(secrets), key=len, reverse=True):
-        if len(secret) >= SHORTEST_ANYWHERE:
+        if len(secret) >= MIN_SUBSTRING_LENGTH:
             text = text.replace(secret, "***")
         elif secret:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)

@@ -39,9 +39,9 @@ class Transform(ABC, Generic[OptionsT]):
     """
 
     options_type: ClassVar[type[Options]]
-    notes_faults: ClassVar[bool] = False
+    records_faults: ClassVar[bool] = False
     passes_faults: ClassVar[bool] = False
-    passes_unsent: ClassVar[bool] = False
+    passes_unchanged_columns: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options

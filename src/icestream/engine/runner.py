@@ -7,7 +7,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING
 
-from icestream.contracts.offset import BatchMark, overtaken
+from icestream.contracts.offset import BatchMark, superseded_error
 from icestream.engine.batch.admission import Admission
 from icestream.engine.batch.batch import batch_events, write_once
 from icestream.engine.batch.columns import Columns
@@ -292,7 +292,9 @@ class PipelineRunner:
         mark = self.plan.sink.last_mark()
         ours = mark is None or mark == self._last or mark.instance == self._instance
         if self._attempt > 0 and mark is not None and not ours:
-            raise overtaken(mark, f"pipeline {self.plan.name!r}, table {self.progress.table}")
+            raise superseded_error(
+                mark, f"pipeline {self.plan.name!r}, table {self.progress.table}"
+            )
         self._last = mark
 
     def _step(

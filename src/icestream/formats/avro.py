@@ -44,7 +44,7 @@ _CAST_FAULTS = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
 _ARGUMENTS = reader_arguments()
 
 
-class _Writer:
+class _WriterSchema:
     """A schema that records were written with, ready for use.
 
     Raises:
@@ -59,7 +59,7 @@ class _Writer:
                 fastavro.parse_schema(reference, named_schemas=known)
             self.parsed = fastavro.parse_schema(schema, named_schemas=known)
         except SCHEMA_FAULTS as exc:
-            raise BadValueError(f"its schema can't be used: {_short(exc)}") from exc
+            raise BadValueError(f"its schema can't be used: {_first_line(exc)}") from exc
         self.columns, self.adapt = fields.columns, fields.adapt
         # A value that is nested without end would end the process in the compiled reader.
         self.read = (
@@ -107,7 +107,7 @@ def read_record(
     except RecursionError:
         raise BadValueError("not Avro of the schema: it is nested thousands deep") from None
     except _READ_FAULTS as exc:
-        raise BadValueError(f"not Avro of the schema: {_short(exc)}") from None
+        raise BadValueError(f"not Avro of the schema: {_first_line(exc)}") from None
     left = len(value) - stream.tell()
     if left:
         raise BadValueError(f"not Avro of the schema: {left} bytes are left over")
@@ -130,7 +130,7 @@ class AvroDecoder(Decoder):
         subjects: tuple[str, ...] = (),
     ) -> None:
         self.schema, self.registry, self.subjects = schema, registry, subjects
-        self._writers: dict[int, _Writer | str] = {}  # a text says why a schema is of no use
+        self._writers: dict[int, _WriterSchema | str] = {}  # a text says why a schema is of no use
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_writers": {}}
@@ -143,7 +143,7 @@ class AvroDecoder(Decoder):
         for subject in self.subjects:
             latest = self.registry.latest(subject)
             if latest is not None:
-                found = merge_fields(found, _types(_Writer(*latest).columns))
+                found = merge_fields(found, _types(_WriterSchema(*latest).columns))
         if not found:
             for value in sample:
                 try:
@@ -155,29 +155,29 @@ class AvroDecoder(Decoder):
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         """Decode each value with the schema it was written with."""
-        found: dict[_Writer, list[tuple[int, dict[str, Any]]]] = {}
+        found: dict[_WriterSchema, list[tuple[int, dict[str, Any]]]] = {}
         bad: list[tuple[int, str]] = []
-        for place, value in enumerate(values.to_pylist()):
+        for index, value in enumerate(values.to_pylist()):
             if value is None:
-                bad.append((place, NO_VALUE))
+                bad.append((index, NO_VALUE))
                 continue
             try:
                 writer, record = self._read(value)
             except BadValueError as exc:
-                bad.append((place, str(exc)))
+                bad.append((index, str(exc)))
             else:
-                found.setdefault(writer, []).append((place, record))
+                found.setdefault(writer, []).append((index, record))
         pieces: list[pa.RecordBatch] = []
         kept: list[int] = []
         new_fields: dict[str, pa.DataType] = {}
         wider: dict[str, pa.Field] = {}
         for writer, records in found.items():
-            rows, places, misfits = _fitted(records, writer.columns, columns)
+            rows, indices, misfits = _conform_records(records, writer.columns, columns)
             pieces.append(rows)
-            kept += places
+            kept += indices
             bad += misfits
             if misfits:
-                wider = join_columns(wider, _optional(records, columns))
+                wider = join_columns(wider, _optional_columns(records, columns))
             types = _types(writer.columns)
             new_fields = merge_fields(new_fields, unknown_fields(columns, types))
             wider = join_columns(wider, wider_columns(columns, types))
@@ -199,23 +199,23 @@ class AvroDecoder(Decoder):
             for name in rows.schema.names
         }
 
-    def _read(self, value: bytes) -> tuple[_Writer, dict[str, Any]]:
+    def _read(self, value: bytes) -> tuple[_WriterSchema, dict[str, Any]]:
         writer, offset = self._split(value)
         return writer, read_record(
             value, writer.parsed, offset=offset, adapt=writer.adapt, read=writer.read
         )
 
-    def _split(self, value: bytes) -> tuple[_Writer, int]:
+    def _split(self, value: bytes) -> tuple[_WriterSchema, int]:
         if self.registry is None:
             return self._writer(0), 0
         return self._writer(schema_id_of(value)), HEADER_SIZE
 
-    def _writer(self, schema_id: int) -> _Writer:
+    def _writer(self, schema_id: int) -> _WriterSchema:
         writer = self._writers.get(schema_id)
         if writer is None:
             schema = (self.schema, {}) if self.registry is None else self.registry.by_id(schema_id)
             try:
-                writer = _Writer(*schema)
+                writer = _WriterSchema(*schema)
             except BadValueError as exc:
                 writer = str(exc)
             self._writers[schema_id] = writer
@@ -228,11 +228,11 @@ def _types(columns: pa.Schema) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in columns}
 
 
-def _short(exc: BaseException) -> str:
+def _first_line(exc: BaseException) -> str:
     return (str(exc) or type(exc).__name__).splitlines()[0][:80]
 
 
-def _fitted(
+def _conform_records(
     records: list[tuple[int, dict[str, Any]]], own: pa.Schema, columns: pa.Schema
 ) -> tuple[pa.RecordBatch, list[int], list[tuple[int, str]]]:
     """Return records of one schema as columns; those with a value that does not fit apart.
@@ -243,26 +243,26 @@ def _fitted(
         columns: the columns to give.
     """
     try:
-        arrays = [_array([record for _, record in records], own, field) for field in columns]
+        arrays = [_column_array([record for _, record in records], own, field) for field in columns]
         rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
-        return rows, [place for place, _ in records], []
+        return rows, [index for index, _ in records], []
     except BadValueError as exc:
         if len(records) == 1:
             return empty_rows(columns), [], [(records[0][0], str(exc))]
     halves = (records[: len(records) // 2], records[len(records) // 2 :])
-    results = [_fitted(half, own, columns) for half in halves]
+    results = [_conform_records(half, own, columns) for half in halves]
     return (
         pa.concat_batches([rows for rows, _, _ in results]),
-        [place for _, kept, _ in results for place in kept],
+        [index for _, kept, _ in results for index in kept],
         [fault for _, _, bad in results for fault in bad],
     )
 
 
-def _array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field) -> pa.Array:
+def _column_array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field) -> pa.Array:
     """Return the values of one column. Raises `BadValueError` if one does not fit."""
     values = [record.get(field.name) for record in records]
-    place = own.get_field_index(field.name)
-    kind = pa.null() if place < 0 else own.field(place).type
+    index = own.get_field_index(field.name)
+    kind = pa.null() if index < 0 else own.field(index).type
     try:
         # By their own type first: Arrow would make 1 of the double 1.5 where an integer is wanted.
         array = cast_exactly(pa.array(values, kind), field.type)
@@ -275,7 +275,9 @@ def _array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field) -> pa
     return array
 
 
-def _optional(records: list[tuple[int, dict[str, Any]]], columns: pa.Schema) -> dict[str, pa.Field]:
+def _optional_columns(
+    records: list[tuple[int, dict[str, Any]]], columns: pa.Schema
+) -> dict[str, pa.Field]:
     """Return the required columns that some record has no value for, as optional ones."""
     return {
         field.name: field.with_nullable(True)

@@ -20,17 +20,17 @@ NO_VALUE = "no value"
 _BLOCK_BYTES = 16 << 20
 # A block that fails is cut in eight, again and again, down to pieces this small: one bad record
 # then costs about one more reading of its block, and its neighbours stay on the fast road.
-_PIECES = 8
-_SMALL = 256
+_FAN_OUT = 8
+_MIN_BLOCK_ROWS = 256
 # Where most values need the slow road anyway, trying the fast one first only adds to the cost.
-_ENOUGH_SLOW = 2000
+_MAX_SLOW_ROWS = 2000
 
 
 class BadValueError(ValueError):
     """One value cannot be decoded; the text is the reason, as the dead letter shows it."""
 
 
-class Outcome:
+class DecodedBlocks:
     """What has been decoded so far, block by block and in any order."""
 
     def __init__(self, columns: pa.Schema) -> None:
@@ -41,31 +41,31 @@ class Outcome:
         self.fast = 0
         self.slow = 0
         self._rows: list[pa.RecordBatch] = []
-        self._index: list[np.ndarray[Any, Any]] = []
+        self._indices: list[np.ndarray[Any, Any]] = []
 
     def add(
         self,
-        index: np.ndarray[Any, Any],
+        indices: np.ndarray[Any, Any],
         rows: pa.RecordBatch,
         new_fields: Mapping[str, pa.DataType],
     ) -> None:
-        """Keep good rows; `index` tells which value each came from."""
-        self._index.append(index)
+        """Keep good rows; `indices` says which value each came from."""
+        self._indices.append(indices)
         self._rows.append(rows)
         if new_fields:
             self.new_fields = merge_fields(self.new_fields, new_fields)
 
     def decoded(self) -> Decoded:
         """Return it all as the contract wants it, rows in the order of their values."""
-        rows = self._joined_rows()
+        rows = self._concat_rows()
         bad = tuple(sorted(self.bad))
-        index = np.concatenate(self._index) if self._index else np.empty(0, np.int64)
-        if (np.diff(index) < 0).any():
-            order = np.argsort(index, kind="stable")
-            rows, index = rows.take(pa.array(order)), index[order]
-        return Decoded(rows, pa.array(index) if bad else None, bad, self.new_fields, self.wider)
+        indices = np.concatenate(self._indices) if self._indices else np.empty(0, np.int64)
+        if (np.diff(indices) < 0).any():
+            order = np.argsort(indices, kind="stable")
+            rows, indices = rows.take(pa.array(order)), indices[order]
+        return Decoded(rows, pa.array(indices) if bad else None, bad, self.new_fields, self.wider)
 
-    def _joined_rows(self) -> pa.RecordBatch:
+    def _concat_rows(self) -> pa.RecordBatch:
         if len(self._rows) == 1:
             return self._rows[0]  # not copied
         return pa.concat_batches(self._rows) if self._rows else empty_rows(self.columns)
@@ -75,7 +75,7 @@ class BlockDecoder(Decoder):
     """A decoder with a fast road for blocks and a slow one for single values."""
 
     @abstractmethod
-    def plain(self, values: pa.Array) -> np.ndarray[Any, Any]:
+    def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
         """Tell which values may take the fast road; null and empty ones never do."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class BlockDecoder(Decoder):
         """Return the rows and new fields of a block of plain values; None if any is at fault."""
 
     @abstractmethod
-    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
+    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: DecodedValues) -> None:
         """Decode values one by one; report each row, bad value and new field to `outcome`."""
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
@@ -94,54 +94,58 @@ class BlockDecoder(Decoder):
             values = values.combine_chunks()
         if values.type != pa.binary():
             values = values.cast(pa.binary())
-        outcome = Outcome(columns)
+        outcome = DecodedBlocks(columns)
         for first, block in _blocks(values):
             self._decode_block(block, first, outcome)
         return outcome.decoded()
 
-    def _decode_block(self, block: pa.Array, first: int, outcome: Outcome) -> None:
-        index = np.arange(first, first + len(block))
-        is_plain = self.plain(block)
+    def _decode_block(self, block: pa.Array, first: int, outcome: DecodedBlocks) -> None:
+        indices = np.arange(first, first + len(block))
+        is_plain = self.fast_path_mask(block)
         if is_plain.all():
-            self._divide(block, index, outcome)
+            self._divide(block, indices, outcome)
             return
-        self._divide(block.filter(pa.array(is_plain)), index[is_plain], outcome)
-        self._read_slowly(block.filter(pa.array(~is_plain)), index[~is_plain], outcome)
+        self._divide(block.filter(pa.array(is_plain)), indices[is_plain], outcome)
+        self._read_slowly(block.filter(pa.array(~is_plain)), indices[~is_plain], outcome)
 
-    def _divide(self, block: pa.Array, index: np.ndarray[Any, Any], outcome: Outcome) -> None:
+    def _divide(
+        self, block: pa.Array, indices: np.ndarray[Any, Any], outcome: DecodedBlocks
+    ) -> None:
         if not len(block):
             return
-        is_hopeless = outcome.slow > max(_ENOUGH_SLOW, outcome.fast)
+        is_hopeless = outcome.slow > max(_MAX_SLOW_ROWS, outcome.fast)
         read = None if is_hopeless else self.read_block(block, outcome.columns)
         if read is not None:
             outcome.fast += len(block)
-            outcome.add(index, *read)
-        elif is_hopeless or len(block) <= _SMALL:
+            outcome.add(indices, *read)
+        elif is_hopeless or len(block) <= _MIN_BLOCK_ROWS:
             outcome.slow += len(block)
-            self._read_slowly(block, index, outcome)
+            self._read_slowly(block, indices, outcome)
         else:
-            step = -(-len(block) // _PIECES)
+            step = -(-len(block) // _FAN_OUT)
             for begin in range(0, len(block), step):
-                self._divide(block[begin : begin + step], index[begin : begin + step], outcome)
+                self._divide(block[begin : begin + step], indices[begin : begin + step], outcome)
 
-    def _read_slowly(self, block: pa.Array, index: np.ndarray[Any, Any], outcome: Outcome) -> None:
-        values, places = [], []
-        for place, value in zip(index.tolist(), block.to_pylist(), strict=True):
+    def _read_slowly(
+        self, block: pa.Array, indices: np.ndarray[Any, Any], outcome: DecodedBlocks
+    ) -> None:
+        values, present = [], []
+        for index, value in zip(indices.tolist(), block.to_pylist(), strict=True):
             if value is None:
-                outcome.bad.append((place, NO_VALUE))
+                outcome.bad.append((index, NO_VALUE))
             else:
                 values.append(value)
-                places.append(place)
-        slow = SlowOutcome()
+                present.append(index)
+        slow = DecodedValues()
         self.read_values(values, outcome.columns, slow)
-        outcome.bad.extend((places[at], reason) for at, reason in slow.bad)
+        outcome.bad.extend((present[at], reason) for at, reason in slow.bad)
         outcome.wider = join_columns(outcome.wider, slow.wider)
         if slow.rows is not None:
-            kept = np.array([places[at] for at in slow.kept], np.int64)
+            kept = np.array([present[at] for at in slow.kept], np.int64)
             outcome.add(kept, slow.rows, slow.new_fields)
 
 
-class SlowOutcome:
+class DecodedValues:
     """What the slow road found: rows, the place of each, and the values it could not read."""
 
     def __init__(self) -> None:
@@ -159,7 +163,7 @@ def empty_rows(columns: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def ends_of(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def value_offsets(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return where values begin in their buffer (one more than there are), and the buffer."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
@@ -170,7 +174,7 @@ def _blocks(values: pa.Array) -> Iterator[tuple[int, pa.Array]]:
     """Cut values into runs of at most `_BLOCK_BYTES`, or of one value that is longer."""
     if not len(values):
         return
-    ends, _ = ends_of(values)
+    ends, _ = value_offsets(values)
     begin = 0
     while begin < len(values):
         stop = int(np.searchsorted(ends, ends[begin] + _BLOCK_BYTES, side="right")) - 1

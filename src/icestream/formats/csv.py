@@ -14,7 +14,7 @@ import pyarrow.csv as arrow_csv
 
 from icestream.contracts.decoder import Format
 from icestream.errors import PlanError
-from icestream.formats.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
+from icestream.formats.blocks import BadValueError, BlockDecoder, DecodedValues, value_offsets
 from icestream.formats.exact import cast_decimals, floats_fit, rounds_to_double, texts_fit_doubles
 from icestream.formats.inference import EMPTY, infer_type
 from icestream.formats.json import is_in_calendar
@@ -64,7 +64,7 @@ class CsvDecoder(BlockDecoder):
         """Return the columns that were given: a line alone has no names."""
         return self.layout
 
-    def plain(self, values: pa.Array) -> np.ndarray[Any, Any]:
+    def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
         """Tell which values are one line each, so that as many rows as values means one of each.
 
         Arrow takes what follows a closing quote for a part of the cell, so a value with quotes
@@ -108,7 +108,7 @@ class CsvDecoder(BlockDecoder):
             }
         except _CAST_FAULTS:
             return None
-        rows = _rows(arrays, len(values), columns)
+        rows = _record_batch(arrays, len(values), columns)
         return None if rows is None else (rows, {})
 
     def _cast(self, cells: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -124,21 +124,21 @@ class CsvDecoder(BlockDecoder):
         try:
             return _declared_cast(cells, kind)
         except _CAST_FAULTS:
-            return _declared_cast(_normalised(cells, kind), kind)
+            return _declared_cast(_normalise(cells, kind), kind)
 
-    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
+    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: DecodedValues) -> None:
         """Read lines with Python's parser."""
         good: list[list[Any]] = []
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             try:
                 good.append(self._row(value, columns))
-                outcome.kept.append(place)
+                outcome.kept.append(index)
             except BadValueError as exc:  # noqa: PERF203 - each value has its own fault
-                outcome.bad.append((place, str(exc)))
+                outcome.bad.append((index, str(exc)))
         if good:
             arrays = [
-                pa.array([row[place] for row in good], field.type)
-                for place, field in enumerate(columns)
+                pa.array([row[index] for row in good], field.type)
+                for index, field in enumerate(columns)
             ]
             outcome.rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
 
@@ -243,7 +243,7 @@ def _number(text: str) -> int | Decimal | None:
 
 def _are_simple(values: pa.Array) -> bool:
     """Tell whether no value is null, begins with a blank, or has a quote or a line's end."""
-    ends, data = ends_of(values)
+    ends, data = value_offsets(values)
     if values.null_count or not len(values) or (np.diff(ends) == 0).any():
         return False
     text = data[ends[0] : ends[-1]].tobytes()
@@ -265,10 +265,10 @@ def _strict_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return cells of an inferred column, in which a number is written as JSON writes it."""
     if pa.types.is_integer(kind):
         array = cells.cast(kind)
-        _where(cells, pc.equal(array.cast(pa.string()), cells))
+        _keep_where(cells, pc.equal(array.cast(pa.string()), cells))
         return array
     if _is_number(kind):
-        _where(cells, pc.match_substring_regex(cells, f"^{NUMBER.pattern}$"))
+        _keep_where(cells, pc.match_substring_regex(cells, f"^{NUMBER.pattern}$"))
     if not pa.types.is_floating(kind):
         return _plain_cast(cells, kind, _LOGICAL)
     doubles = cells.cast(pa.float64())
@@ -294,10 +294,12 @@ def _declared_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     values = np.asarray(doubles.to_numpy(zero_copy_only=False), np.float64)
     if (is_odd := ~np.isfinite(values)).any():
         odd = cells.filter(pa.array(is_odd))
-        _where(odd, pc.match_substring_regex(odd, f"^{_NOT_FINITE.pattern}$", ignore_case=True))
+        _keep_where(
+            odd, pc.match_substring_regex(odd, f"^{_NOT_FINITE.pattern}$", ignore_case=True)
+        )
     if (is_zero := values == 0).any():
         zeros = cells.filter(pa.array(is_zero))
-        _where(zeros, pc.match_substring_regex(zeros, _ANY_ZERO))
+        _keep_where(zeros, pc.match_substring_regex(zeros, _ANY_ZERO))
     if (is_large := np.abs(values) >= _EXACT_DOUBLES).any():
         large = cells.filter(pa.array(is_large & ~is_odd))
         whole = large.filter(pc.match_substring_regex(large, _ANY_WHOLE)).to_pylist()
@@ -309,7 +311,7 @@ def _declared_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
 def _plain_cast(cells: pa.Array, kind: pa.DataType, logical: dict[str, bool]) -> pa.Array:
     if pa.types.is_boolean(kind):
         allowed = pc.is_in(cells, value_set=pa.array([*logical, None], pa.string()))
-        return _where(cells, allowed).cast(kind)
+        return _keep_where(cells, allowed).cast(kind)
     if pa.types.is_decimal(kind):
         return cast_decimals(cells, kind)
     array = cells.cast(kind)
@@ -324,7 +326,7 @@ def _as_floating(doubles: pa.Array, kind: pa.DataType) -> pa.Array:
     return doubles.cast(kind)
 
 
-def _normalised(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+def _normalise(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return cells without blanks around them, and numbers without a plus sign.
 
     Timestamps get a zone if none of them has one, since one without is taken for UTC.
@@ -337,14 +339,16 @@ def _normalised(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     return cells
 
 
-def _where(cells: pa.Array, allowed: pa.Array) -> pa.Array:
+def _keep_where(cells: pa.Array, allowed: pa.Array) -> pa.Array:
     """Return the cells, all of which are allowed."""
     if not pc.all(allowed).as_py():
         raise pa.ArrowInvalid("a cell for Python to look at")
     return cells
 
 
-def _rows(arrays: dict[str, pa.Array], count: int, columns: pa.Schema) -> pa.RecordBatch | None:
+def _record_batch(
+    arrays: dict[str, pa.Array], count: int, columns: pa.Schema
+) -> pa.RecordBatch | None:
     """Return the arrays as these columns; None if a required one has a null."""
     whole = [arrays.get(field.name, pa.nulls(count, field.type)) for field in columns]
     for field, array in zip(columns, whole, strict=True):

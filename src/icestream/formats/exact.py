@@ -139,7 +139,7 @@ def doubles_round(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
     """
     values = [_numpy(array) for array in arrays if len(array)]
     if any((each == 0).any() for each in values) and (
-        _has_power(text, 3, _TINY_POWER) or _MANY_ZEROS in memoryview(text).tobytes()
+        _has_exponent(text, 3, _TINY_POWER) or _MANY_ZEROS in memoryview(text).tobytes()
     ):
         return False
     data = np.frombuffer(text, np.uint8)
@@ -164,7 +164,7 @@ def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
         return True
     data = np.frombuffer(text, np.uint8)
     is_tiny = any((np.abs(each) < _TINY).any() for each in values)
-    if is_tiny and _has_power(text, 3, _TINY_POWER):
+    if is_tiny and _has_exponent(text, 3, _TINY_POWER):
         return False
     begins = _long_runs(data)
     if not len(begins):
@@ -180,7 +180,7 @@ def decimals_are_safe(text: pa.Buffer) -> bool:
     is_long = len(_long_runs(np.frombuffer(text, np.uint8))) > 0
     if is_long and b"0" * 38 in text.to_pybytes():
         return False
-    return not _has_power(text, 2, _SMALL_POWER)
+    return not _has_exponent(text, 2, _SMALL_POWER)
 
 
 def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -190,7 +190,7 @@ def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return texts.cast(kind)
 
 
-def _has_power(text: pa.Buffer, digits: int, power: re.Pattern[bytes]) -> bool:
+def _has_exponent(text: pa.Buffer, digits: int, power: re.Pattern[bytes]) -> bool:
     """Tell whether a text has a number with a negative exponent of this many digits or more.
 
     Args:
@@ -255,7 +255,7 @@ def _is_digits(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def _is_binary(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
@@ -266,7 +266,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 # Types that a value can go between; a cast of Arrow's then refuses what would be lost.
-_SORTS = (_is_number, _is_digits, _is_bytes, pa.types.is_timestamp)
+_SORTS = (_is_number, _is_digits, _is_binary, pa.types.is_timestamp)
 
 
 def _numpy(array: pa.Array) -> npt.NDArray[np.float64]:

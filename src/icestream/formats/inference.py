@@ -6,7 +6,7 @@ a decimal or text, and so do kinds of values that have no type in common.
 Tasks infer types block by block, and the driver merges them. The result must not depend on how rows
 are cut into blocks, so what has been inferred stays unresolved until everything is merged: it may
 contain types that say less than a column needs (`NULL`, `EMPTY`) or more (a bigint that no double
-holds). `known_fields` turns it into the types of columns.
+holds). `resolved_fields` turns it into the types of columns.
 """
 
 from __future__ import annotations
@@ -145,13 +145,13 @@ def infer_fields(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
     return found
 
 
-def known_fields(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+def resolved_fields(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Return unresolved types as types of columns; fields of unknown type are left out."""
-    known = {name: known_part(kind) for name, kind in found.items()}
+    known = {name: resolved_type(kind) for name, kind in found.items()}
     return {name: kind for name, kind in known.items() if kind is not None}
 
 
-def known_part(kind: pa.DataType) -> pa.DataType | None:
+def resolved_type(kind: pa.DataType) -> pa.DataType | None:
     """Return an unresolved type as the type of a column, without members of unknown type.
 
     None if nothing is left.
@@ -161,10 +161,10 @@ def known_part(kind: pa.DataType) -> pa.DataType | None:
     if kind in (_LONG, EMPTY):
         return pa.int64() if kind == _LONG else TEXT
     if pa.types.is_list(kind):
-        inner = known_part(kind.value_type)
+        inner = resolved_type(kind.value_type)
         return None if inner is None else pa.list_(kind.value_field.with_type(inner))
     if pa.types.is_struct(kind):
-        known = [(member, known_part(member.type)) for member in kind]
+        known = [(member, resolved_type(member.type)) for member in kind]
         left = [member.with_type(part) for member, part in known if part is not None]
         return pa.struct(left) if left else None
     return kind
@@ -174,7 +174,7 @@ def new_columns(
     columns: Iterable[pa.Field], found: Mapping[str, pa.DataType]
 ) -> dict[str, pa.DataType]:
     """Return what `columns` has to gain for fields of unresolved types; see `unknown_fields`."""
-    return unknown_fields(columns, known_fields(found))
+    return unknown_fields(columns, resolved_fields(found))
 
 
 def unknown_fields(
@@ -189,13 +189,13 @@ def unknown_fields(
     unknown: dict[str, pa.DataType] = {}
     for name, kind in found.items():
         known = by_name.get(name)
-        widened = kind if known is None else _widened(known, kind)
+        widened = kind if known is None else _widen(known, kind)
         if widened != known:
             unknown[name] = widened
     return unknown
 
 
-def _widened(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+def _widen(known: pa.DataType, found: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(known) and pa.types.is_struct(found):
         members = [known.field(index) for index in range(known.num_fields)]
         gained = unknown_fields(members, _members(found))
@@ -205,7 +205,7 @@ def _widened(known: pa.DataType, found: pa.DataType) -> pa.DataType:
         ]
         return pa.struct([*kept, *(pa.field(name, kind) for name, kind in gained.items())])
     if pa.types.is_list(known) and pa.types.is_list(found):
-        inner = _widened(known.value_type, found.value_type)
+        inner = _widen(known.value_type, found.value_type)
         return pa.list_(known.value_field.with_type(inner))
     return known
 
@@ -314,11 +314,11 @@ def _type_for(kind: pa.DataType, value: Any) -> pa.DataType | None:
     try:
         converter(kind)(value)
     except MisfitError:
-        return _grown(kind, value)
+        return _grow_type(kind, value)
     return _nested(kind, value)
 
 
-def _grown(kind: pa.DataType, value: Any) -> pa.DataType | None:
+def _grow_type(kind: pa.DataType, value: Any) -> pa.DataType | None:
     if pa.types.is_int32(kind):
         return _type_for(pa.int64(), value)
     if pa.types.is_float32(kind):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from icestream.contracts.decoder import Format
-from icestream.formats.blocks import BadValueError, BlockDecoder, SlowOutcome, ends_of
+from icestream.formats.blocks import BadValueError, BlockDecoder, DecodedValues, value_offsets
 from icestream.formats.exact import (
     decimals_are_safe,
     doubles_in,
@@ -25,11 +25,11 @@ from icestream.formats.inference import (
     columns_for,
     infer_fields,
     join_columns,
-    known_fields,
     new_columns,
+    resolved_fields,
     unknown_fields,
 )
-from icestream.formats.values import MisfitError, converter, json_text, show
+from icestream.formats.values import MisfitError, converter, json_text, render_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder, FormatSettings
 
 
-ENDLESS = "not JSON: a number of thousands of digits, or as many brackets"
+TOO_LARGE = "not JSON: a number of thousands of digits, or as many brackets"
 # The escape of half a pair, which JSON can write and UTF-8 cannot.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MOST_DIGITS = 4300  # what Python's own `int` takes
@@ -50,14 +50,14 @@ def _integer(text: str) -> int | Decimal:
 
 def _fraction(text: str) -> Decimal:
     if len(text) > _MOST_DIGITS:
-        raise ValueError(ENDLESS)
+        raise ValueError(TOO_LARGE)
     return Decimal(text)
 
 
 _DECODER = json.JSONDecoder(parse_float=_fraction, parse_int=_integer)
 
 
-def joined(texts: pa.Array) -> pa.Buffer:
+def join_lines(texts: pa.Array) -> pa.Buffer:
     """Return texts as one, a line each."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     return pc.binary_join(whole, "\n")[0].as_buffer()
@@ -98,21 +98,21 @@ def parse_object(value: bytes) -> dict[str, Any]:
         raise BadValueError(f"not JSON: {exc.msg.lower()} at character {exc.pos}{where}") from None
     # Thousands of digits or of brackets, or an exponent that no decimal has.
     except (ValueError, RecursionError, ArithmeticError):
-        raise BadValueError(ENDLESS) from None
+        raise BadValueError(TOO_LARGE) from None
     if not isinstance(record, dict):
-        raise BadValueError(f"not a JSON object: {show(record)}")
+        raise BadValueError(f"not a JSON object: {render_value(record)}")
     if _SURROGATE.search(value) is not None:
-        _refuse_half_pairs(record)
+        _refuse_lone_surrogates(record)
     return record
 
 
-def _refuse_half_pairs(record: dict[str, Any]) -> None:
+def _refuse_lone_surrogates(record: dict[str, Any]) -> None:
     try:
         json_text(record).encode()
     except UnicodeEncodeError:
         raise BadValueError("not JSON: half of a surrogate pair, which no text can hold") from None
     except RecursionError:
-        raise BadValueError(ENDLESS) from None
+        raise BadValueError(TOO_LARGE) from None
 
 
 _OPEN, _CLOSE = ord("{"), ord("}")
@@ -132,16 +132,16 @@ class JsonDecoder(BlockDecoder):
 
     def __init__(self, *, ignores_new: bool = False) -> None:
         self.ignores_new = ignores_new
-        self._shape: _Shape | None = None
+        self._reader: _ColumnReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shape": None}
+        return {**self.__dict__, "_reader": None}
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
         """Return the fields of the sample; a field that is null everywhere is left out."""
-        return pa.schema(list(known_fields(_infer(sample)).items()))
+        return pa.schema(list(resolved_fields(_infer(sample)).items()))
 
-    def plain(self, values: pa.Array) -> np.ndarray[Any, Any]:
+    def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
         """Tell which values look like an object from `{` to `}`.
 
         Arrow's parser sees one long text in which it finds objects, however the values were cut.
@@ -149,7 +149,7 @@ class JsonDecoder(BlockDecoder):
         values without being a fault, so as many rows as values means one of each. A bare `null`
         would even end the process (pyarrow 26).
         """
-        ends, data = ends_of(values)
+        ends, data = value_offsets(values)
         begin, stop = ends[:-1], ends[1:]
         is_plain = stop > begin + 1
         if values.null_count:
@@ -158,56 +158,56 @@ class JsonDecoder(BlockDecoder):
             inside = np.where(is_plain, begin, begin[is_plain][0])
             last = np.where(is_plain, stop, stop[is_plain][0]) - 1
             is_plain &= (data[inside] == _OPEN) & (data[last] == _CLOSE)
-        for place in np.flatnonzero(is_plain & (stop - begin > _MOST_BRACKETS)).tolist():
-            text = data[begin[place] : stop[place]].tobytes()
-            is_plain[place] = text.count(b"{") + text.count(b"[") <= _MOST_BRACKETS
+        for index in np.flatnonzero(is_plain & (stop - begin > _MOST_BRACKETS)).tolist():
+            text = data[begin[index] : stop[index]].tobytes()
+            is_plain[index] = text.count(b"{") + text.count(b"[") <= _MOST_BRACKETS
         return is_plain
 
     def read_block(
         self, values: pa.Array, columns: pa.Schema
     ) -> tuple[pa.RecordBatch, dict[str, pa.DataType]] | None:
         """Read a block with Arrow."""
-        shape = self._shape_of(columns)
-        if shape.readable is None:
+        reader = self._reader_for(columns)
+        if reader.readable is None:
             return None
         try:
             # Arrow's reader takes any bytes for text; the cast refuses what is not UTF-8.
-            text = joined(values.cast(pa.string()))
-            if shape.has_decimals and not decimals_are_safe(text):
+            text = join_lines(values.cast(pa.string()))
+            if reader.has_decimals and not decimals_are_safe(text):
                 return None
-            table = shape.read(text)
+            table = reader.read(text)
             if table.num_rows != len(values):
                 return None
-            rows = shape.fit(table, text)
+            rows = reader.fit(table, text)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         if rows is None:
             return None
         return rows, _new_fields(table, values, columns)
 
-    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: SlowOutcome) -> None:
+    def read_values(self, values: list[bytes], columns: pa.Schema, outcome: DecodedValues) -> None:
         """Read values with Python's parser."""
-        shape = self._shape_of(columns)
+        reader = self._reader_for(columns)
         good: list[list[Any]] = []
         unknown: list[dict[str, Any]] = []
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             record: dict[str, Any] = {}
             try:
                 record = self.parse(value)
-                good.append(shape.row(record))
+                good.append(reader.row(record))
             except BadValueError as exc:
-                outcome.bad.append((place, str(exc)))
+                outcome.bad.append((index, str(exc)))
                 if record:
                     wider = columns_for(columns, record)
                     outcome.wider = join_columns(outcome.wider, wider)
             except RecursionError:
-                outcome.bad.append((place, ENDLESS))
+                outcome.bad.append((index, TOO_LARGE))
             else:
-                outcome.kept.append(place)
-                if not self.ignores_new and not shape.settled.issuperset(record):
+                outcome.kept.append(index)
+                if not self.ignores_new and not reader.scalar_names.issuperset(record):
                     unknown.append(record)
         if good:
-            outcome.rows = shape.rows(good)
+            outcome.rows = reader.rows(good)
             outcome.new_fields = unknown_fields(columns, infer_fields(unknown))
 
     def absent_fields(
@@ -221,20 +221,20 @@ class JsonDecoder(BlockDecoder):
         }
         if not is_null:
             return {}
-        for place in np.flatnonzero(np.any(list(is_null.values()), axis=0)).tolist():
-            record = parse_object(values[place].as_py())
+        for index in np.flatnonzero(np.any(list(is_null.values()), axis=0)).tolist():
+            record = parse_object(values[index].as_py())
             for name in is_null.keys() & record.keys():
-                is_null[name][place] = False
+                is_null[name][index] = False
         return is_null
 
     def parse(self, value: bytes) -> dict[str, Any]:
         """Return one record, or raise `BadValueError`."""
         return parse_object(value)
 
-    def _shape_of(self, columns: pa.Schema) -> _Shape:
-        if self._shape is None or not self._shape.columns.equals(columns, check_metadata=True):
-            self._shape = _Shape(columns, ignores_new=self.ignores_new)
-        return self._shape
+    def _reader_for(self, columns: pa.Schema) -> _ColumnReader:
+        if self._reader is None or not self._reader.columns.equals(columns, check_metadata=True):
+            self._reader = _ColumnReader(columns, ignores_new=self.ignores_new)
+        return self._reader
 
 
 def _new_fields(table: pa.Table, values: pa.Array, columns: pa.Schema) -> dict[str, pa.DataType]:
@@ -253,7 +253,7 @@ def _new_fields(table: pa.Table, values: pa.Array, columns: pa.Schema) -> dict[s
     return unknown_fields(columns, _infer(records, found.keys()))
 
 
-class _Shape:
+class _ColumnReader:
     """Columns asked for, and how to get there from what Arrow or Python reads."""
 
     def __init__(self, columns: pa.Schema, *, ignores_new: bool) -> None:
@@ -268,7 +268,7 @@ class _Shape:
         self._decimals = {field.name for field in columns if "decimal" in str(field.type)}
         self.has_decimals = bool(self._decimals)
         self._floats = {field.name for field in columns if "float" in str(field.type)}
-        self.settled = {field.name for field in columns if not pa.types.is_nested(field.type)}
+        self.scalar_names = {field.name for field in columns if not pa.types.is_nested(field.type)}
         self._convert: list[tuple[pa.Field, Callable[[Any], Any]]] = [
             (field, converter(field.type)) for field in columns
         ]

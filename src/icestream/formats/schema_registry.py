@@ -62,7 +62,7 @@ class AvroSchema(NamedTuple):
     named: dict[str, Any]
 
 
-class _MissingError(Exception):
+class _NoSuchSchemaError(Exception):
     """The registry has no such schema, or lacks one that it refers to."""
 
 
@@ -116,7 +116,7 @@ class Registry:
         try:
             registered = self._ask(lambda client: client.get_latest_version(subject))
             found = self._read(registered.schema)
-        except _MissingError:
+        except _NoSuchSchemaError:
             return None
         if isinstance(found, str):
             raise PlanError(
@@ -141,7 +141,7 @@ class Registry:
         while True:
             try:
                 found = self._read(self._ask(lambda client: client.get_schema(schema_id)))
-            except _MissingError:  # noqa: PERF203 - asks again
+            except _NoSuchSchemaError:  # noqa: PERF203 - asks again
                 if time.monotonic() >= deadline:
                     break
                 time.sleep(_PAUSE_SECS)
@@ -186,7 +186,7 @@ class Registry:
             return question(self._client())
         except SchemaRegistryError as exc:
             if exc.http_status_code == _NOT_FOUND:
-                raise _MissingError from None
+                raise _NoSuchSchemaError from None
             raise self._fault(exc.http_status_code, exc.error_message) from exc
         except _transport_errors() as exc:
             raise UnreachableError(

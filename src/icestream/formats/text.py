@@ -28,7 +28,7 @@ class BytesDecoder(Decoder):
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         """Return the values themselves; a column of another name is null."""
-        return Decoded(_rows(values, columns))
+        return Decoded(_record_batch(values, columns))
 
 
 class StringDecoder(BytesDecoder):
@@ -39,22 +39,22 @@ class StringDecoder(BytesDecoder):
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         """Return the values as text."""
         try:
-            return Decoded(_rows(values.cast(pa.string()), columns))
+            return Decoded(_record_batch(values.cast(pa.string()), columns))
         except pa.ArrowInvalid:
             pass
         kept, bad = [], []
-        for place, value in enumerate(values.to_pylist()):
+        for index, value in enumerate(values.to_pylist()):
             try:
                 (value or b"").decode()
-                kept.append(place)
+                kept.append(index)
             except UnicodeDecodeError as exc:  # noqa: PERF203 - each value has its own fault
-                bad.append((place, f"not text: byte {exc.start} is not UTF-8"))
-        places = pa.array(kept, pa.int64())
-        text = values.take(places).cast(pa.string())
-        return Decoded(_rows(text, columns), places, tuple(bad))
+                bad.append((index, f"not text: byte {exc.start} is not UTF-8"))
+        indices = pa.array(kept, pa.int64())
+        text = values.take(indices).cast(pa.string())
+        return Decoded(_record_batch(text, columns), indices, tuple(bad))
 
 
-def _rows(values: pa.Array, columns: pa.Schema) -> pa.RecordBatch:
+def _record_batch(values: pa.Array, columns: pa.Schema) -> pa.RecordBatch:
     arrays = [
         values.cast(field.type) if field.name == COLUMN else pa.nulls(len(values), field.type)
         for field in columns

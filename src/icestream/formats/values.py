@@ -108,10 +108,11 @@ class MisfitError(ValueError):
     def reason(self, column: str) -> str:
         """Say what is wrong in a form that is the same for the same fault."""
         article = "an" if self.kind[0] in "ai" else "a"
-        return f"column {column + self.path!r}: {show(self.value)} is not {article} {self.kind}"
+        value = render_value(self.value)
+        return f"column {column + self.path!r}: {value} is not {article} {self.kind}"
 
 
-def show(value: Any) -> str:
+def render_value(value: Any) -> str:
     """Return a value as text short enough for a message."""
     try:
         text = repr(value) if isinstance(value, str) else json_text(value)
@@ -283,11 +284,11 @@ def _timestamp(kind: pa.DataType) -> Convert:
     return _from_text(kind, parse)
 
 
-def _day(kind: pa.DataType) -> Convert:
+def _date(kind: pa.DataType) -> Convert:
     return _from_text(kind, parse_date)
 
 
-def _clock(kind: pa.DataType) -> Convert:
+def _time(kind: pa.DataType) -> Convert:
     return _from_text(kind, parse_time)
 
 
@@ -370,8 +371,8 @@ _BUILDERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Co
     (pa.types.is_string, _text),
     (pa.types.is_large_string, _text),
     (pa.types.is_timestamp, _timestamp),
-    (pa.types.is_date, _day),
-    (pa.types.is_time, _clock),
+    (pa.types.is_date, _date),
+    (pa.types.is_time, _time),
     (pa.types.is_struct, _struct),
     (pa.types.is_map, _map),
     (pa.types.is_list, _list),

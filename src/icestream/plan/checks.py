@@ -170,7 +170,7 @@ def missing_field_problems(
         return
     where = config.tree.where((*part.path, "missing_fields"))
     for name, transform in steps.items():
-        if not transform.passes_unsent:
+        if not transform.passes_unchanged_columns:
             yield PlanError(
                 f"'keep' cannot be combined with the transform {name!r}: its columns are not those "
                 "of the record, so that nothing tells which of them the record lacks",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from icestream.plan.plan import PipelinePlan
-    from icestream.schemas.comparison import Comparison
+    from icestream.schemas.comparison import SchemaComparison
     from icestream.sinks.iceberg.migration import TableShape
     from icestream.sinks.iceberg.options import IcebergOptions
 
@@ -94,7 +94,7 @@ def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]
     return [{**change.to_json(), "words": str(change)} for change in changes]
 
 
-def compare_columns(pipeline: PipelinePlan, table: Table, columns: pa.Schema) -> Comparison:
+def compare_columns(pipeline: PipelinePlan, table: Table, columns: pa.Schema) -> SchemaComparison:
     """Return what rows with `columns` ask of a pipeline's table."""
     from icestream.sinks.iceberg.migration import asked
 

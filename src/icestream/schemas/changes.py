@@ -125,15 +125,15 @@ def apply(
     fields = schema.as_struct()
     ids = count(1 + max(last_column_id or 0, schema.highest_field_id))
     for change in changes:
-        fields = _changed(fields, change, ids)
+        fields = _apply_change(fields, change, ids)
     kept = Schema(*fields.fields)
     identifiers = [key for key in schema.identifier_field_ids if key in kept.field_ids]
     return Schema(*fields.fields, schema_id=schema.schema_id, identifier_field_ids=identifiers)
 
 
-def _changed(fields: StructType, change: SchemaChange, ids: Iterator[int]) -> StructType:
+def _apply_change(fields: StructType, change: SchemaChange, ids: Iterator[int]) -> StructType:
     if isinstance(change, AddColumn):
-        return _added(fields, change, ids)
+        return _add_column(fields, change, ids)
 
     def edit(field: NestedField) -> NestedField | None:
         if isinstance(change, DropColumn):
@@ -148,7 +148,7 @@ def _changed(fields: StructType, change: SchemaChange, ids: Iterator[int]) -> St
     return _in_struct(fields, change.path, edit)
 
 
-def _added(fields: StructType, change: AddColumn, ids: Iterator[int]) -> StructType:
+def _add_column(fields: StructType, change: AddColumn, ids: Iterator[int]) -> StructType:
     *parent, name = change.path
     own_id = next(ids)
     # It takes a type as well as a whole schema, whatever its signature says.
@@ -181,13 +181,13 @@ def _in_struct(struct: StructType, path: Path, edit: Edit) -> StructType:
     if all(field.name != path[0] for field in struct.fields):
         raise ValueError(f"there is no column {path[0]!r}")
     edited = [
-        _edited(field, path[1:], edit) if field.name == path[0] else field
+        _edit_field(field, path[1:], edit) if field.name == path[0] else field
         for field in struct.fields
     ]
     return StructType(*(field for field in edited if field is not None))
 
 
-def _edited(field: NestedField, rest: Path, edit: Edit) -> NestedField | None:
+def _edit_field(field: NestedField, rest: Path, edit: Edit) -> NestedField | None:
     if not rest:
         return edit(field)
     return _with(field, field_type=_in_type(field.field_type, rest, edit))
@@ -197,15 +197,15 @@ def _in_type(kind: IcebergType, path: Path, edit: Edit) -> IcebergType:
     if isinstance(kind, StructType):
         return _in_struct(kind, path, edit)
     if isinstance(kind, ListType) and path[0] == "element":
-        element = _present(_edited(kind.element_field, path[1:], edit), path)
+        element = _require_field(_edit_field(kind.element_field, path[1:], edit), path)
         return ListType(kind.element_id, element.field_type, element.required)
     if isinstance(kind, MapType) and path[0] == "value":
-        value = _present(_edited(kind.value_field, path[1:], edit), path)
+        value = _require_field(_edit_field(kind.value_field, path[1:], edit), path)
         return MapType(kind.key_id, kind.key_type, kind.value_id, value.field_type, value.required)
     raise ValueError(f"there is no column {path[0]!r}")
 
 
-def _present(field: NestedField | None, path: Path) -> NestedField:
+def _require_field(field: NestedField | None, path: Path) -> NestedField:
     if field is None:
         raise ValueError(f"{path[0]!r} can't be dropped from its list or map")
     return field

@@ -72,7 +72,7 @@ def refuse_reserved(names: Iterable[str]) -> None:
         raise SchemaMismatchError("; ".join(problems), todo=RENAME_RESERVED)
 
 
-class TakenNames:
+class ColumnNames:
     """The names of columns at all depths, which new columns must not clash with.
 
     Args:
@@ -187,7 +187,7 @@ def refuse_clashes(columns: Iterable[pa.Field]) -> None:
     import pyarrow as pa
 
     problems: dict[Path, str] = {}
-    TakenNames(ignores_case=False).without_clashes((), pa.struct(list(columns)), problems)
+    ColumnNames(ignores_case=False).without_clashes((), pa.struct(list(columns)), problems)
     if problems:
         raise SchemaMismatchError("; ".join(problems.values()), todo=RENAME_CLASH)
 
@@ -204,13 +204,13 @@ def twin_problem(path: Path, stream: StructType, table: StructType) -> str | Non
     low = name.lower()
     for column in stream.fields:
         if column.name.lower() == low and column.name != name:
-            one, other = sorted(_named(parents, each) for each in (name, column.name))
+            one, other = sorted(_full_name(parents, each) for each in (name, column.name))
             return f"columns {one!r} and {other!r} of the stream differ only in case"
     for column in table.fields:
         if column.name.lower() == low:
             return (
-                f"column {_named(parents, name)!r} of the stream and column "
-                f"{_named(parents, column.name)!r} of the table differ only in case"
+                f"column {_full_name(parents, name)!r} of the stream and column "
+                f"{_full_name(parents, column.name)!r} of the table differ only in case"
             )
     return None
 
@@ -236,5 +236,5 @@ def twins_within(path: Path, kind: IcebergType) -> list[str]:
     return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
-def _named(parents: list[str], name: str) -> str:
+def _full_name(parents: list[str], name: str) -> str:
     return ".".join((*parents, name))

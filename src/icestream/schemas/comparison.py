@@ -93,7 +93,7 @@ ORDER = (RenameColumn, UpdateType, MakeOptional, AddColumn, DropColumn)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SchemaComparison:
     """What a stream asks of a table.
 
     Attributes:
@@ -149,7 +149,7 @@ def compare(
     needed: Mapping[str, str] | None = None,
     held: Collection[str] = (),
     droppable: Collection[str] | None = None,
-) -> Comparison:
+) -> SchemaComparison:
     """Return the changes and the problems between a table and a stream.
 
     Args:
@@ -164,7 +164,7 @@ def compare(
     """
     if not isinstance(stream_schema, Schema):
         stream_schema = arrow_to_iceberg(stream_schema)
-    comparing = _Comparing(droppable if declared else (), needed=needed or {}, held=held)
+    comparing = _Comparer(droppable if declared else (), needed=needed or {}, held=held)
     renamed = comparing.rename(table_schema, stream_schema, renames or {})
     table_schema = apply(table_schema, renamed)
     comparing.keys = {*keys, *table_schema.identifier_field_names()}
@@ -172,7 +172,7 @@ def compare(
     changes = sorted(comparing.changes, key=lambda change: ORDER.index(type(change)))
     twins = list(dict.fromkeys(comparing.twins))
     todo = DIFFER_IN_CASE if twins and not comparing.problems else MISFIT
-    return Comparison((*renamed, *changes), (*comparing.problems, *twins), todo)
+    return SchemaComparison((*renamed, *changes), (*comparing.problems, *twins), todo)
 
 
 def renames_by_id(before: Mapping[int, str], now: Mapping[int, str]) -> dict[str, str]:
@@ -187,13 +187,13 @@ def pending_renames(table: Schema, renames: Mapping[str, str]) -> list[RenameCol
     """Return the renames that are left to make: of columns that go by their old name still."""
     names = set(table.column_names)
     return [
-        RenameColumn(_path_of(table, old), _renamed(old, new).removeprefix(_parent(old)))
+        RenameColumn(_path_of(table, old), _new_full_name(old, new).removeprefix(_parent(old)))
         for old, new in renames.items()
-        if old in names and _renamed(old, new) not in names
+        if old in names and _new_full_name(old, new) not in names
     ]
 
 
-def _renamed(old: str, new: str) -> str:
+def _new_full_name(old: str, new: str) -> str:
     """Return the full name of a renamed column; the new one may leave the parents out."""
     return new if new.startswith(_parent(old)) else _parent(old) + new
 
@@ -214,7 +214,7 @@ def can_widen(old: IcebergType, new: IcebergType) -> bool:
     )
 
 
-class _Comparing:
+class _Comparer:
     def __init__(
         self,
         droppable: Collection[str] | None,
@@ -235,7 +235,7 @@ class _Comparing:
     ) -> list[RenameColumn]:
         names, given = set(table.column_names), set(stream.column_names)
         for old, new in renames.items():
-            full = _renamed(old, new)
+            full = _new_full_name(old, new)
             if old in names and full in names:
                 self.problems.append(
                     f"column {old!r} can't be renamed: the table has a column {full!r} too"

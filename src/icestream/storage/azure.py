@@ -8,7 +8,14 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from icestream.contracts.faults import CheckStep, Fault, first_match, has_proxy, reach, shows
+from icestream.contracts.faults import (
+    CheckStep,
+    Fault,
+    check_connection,
+    first_match,
+    has_proxy,
+    mentions,
+)
 from icestream.contracts.jars import AZURE_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.storage import Storage
@@ -205,11 +212,15 @@ class AzureStorage(Storage):
         endpoint, account = self.options.endpoint, self.options.storage_account
         where = f"storage {self.identity()}"
         if endpoint is not None:
-            yield CheckStep("reach store", lambda: reach(endpoint, where, "azure.endpoint"))
+            yield CheckStep(
+                "reach store", lambda: check_connection(endpoint, where, "azure.endpoint")
+            )
         elif account is not None and not has_proxy():
             # The account is a part of the name, and its library looks a wrong one up for minutes.
             host = f"{account}.{BLOB_DOMAIN}:443"
-            yield CheckStep("reach store", lambda: reach(host, where, "azure.storage_account"))
+            yield CheckStep(
+                "reach store", lambda: check_connection(host, where, "azure.storage_account")
+            )
         yield from probe(self, warehouse)
 
     def faults(self) -> tuple[type[Exception], ...]:
@@ -219,7 +230,7 @@ class AzureStorage(Storage):
         return OSError, AzureError, ValueError, RuntimeError
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        if not shows(said, OF_AZURE, self.options.endpoint):
+        if not mentions(said, OF_AZURE, self.options.endpoint):
             return None
         known = first_match(FAULTS, said, where)
         ended = _ended(self._token) if self._token is not None else None

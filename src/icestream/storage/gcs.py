@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.contracts.faults import CheckStep, Fault, first_match, has_proxy, reach, shows
+from icestream.contracts.faults import (
+    CheckStep,
+    Fault,
+    check_connection,
+    first_match,
+    has_proxy,
+    mentions,
+)
 from icestream.contracts.jars import GCP_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.storage import Storage
@@ -239,16 +246,18 @@ class GcsStorage(Storage):
     def check(self, warehouse: str) -> Iterator[CheckStep]:
         where, endpoint, key = f"storage {self.identity()}", self.options.endpoint, self._key
         if endpoint is not None:
-            yield CheckStep("reach store", lambda: reach(endpoint, where, "gcs.endpoint"))
+            yield CheckStep(
+                "reach store", lambda: check_connection(endpoint, where, "gcs.endpoint")
+            )
         elif not has_proxy():
-            yield CheckStep("reach store", lambda: reach(HOST, where, "gcs.endpoint"))
+            yield CheckStep("reach store", lambda: check_connection(HOST, where, "gcs.endpoint"))
         if key is not None and not is_text(key):
             path = Path(key_file(key))
             yield CheckStep("read key", lambda: _read_key(path, where))
         yield from probe(self, warehouse)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        if not shows(said, OF_GCS, self.options.endpoint):
+        if not mentions(said, OF_GCS, self.options.endpoint):
             return None
         return first_match(FAULTS, said, where)
 

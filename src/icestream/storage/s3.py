@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from icestream.contracts.faults import CheckStep, Fault, first_match, reach, shows
+from icestream.contracts.faults import CheckStep, Fault, check_connection, first_match, mentions
 from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.storage import Storage
@@ -237,11 +237,11 @@ class S3Storage(Storage):
         endpoint = self.options.endpoint
         if endpoint is not None:
             where = f"storage {self.identity()}"
-            yield CheckStep("reach store", lambda: reach(endpoint, where, "s3.endpoint"))
+            yield CheckStep("reach store", lambda: check_connection(endpoint, where, "s3.endpoint"))
         yield from probe(self, warehouse)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        if not shows(said, OF_S3, self.options.endpoint):
+        if not mentions(said, OF_S3, self.options.endpoint):
             return None
         host = urlsplit(self.options.endpoint or "").hostname
         return explain(said, where, endpoint=host, path_style=self.options.path_style_access)

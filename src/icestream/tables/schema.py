@@ -38,7 +38,7 @@ from icestream.schemas.changes import (
     apply,
 )
 from icestream.schemas.comparison import (
-    Comparison,
+    SchemaComparison,
     arrow_to_iceberg,
     can_widen,
     compare,
@@ -131,11 +131,11 @@ def _text(text: str) -> str:
 
 __all__ = [
     "AddColumn",
-    "Comparison",
     "DropColumn",
     "MakeOptional",
     "RenameColumn",
     "SchemaChange",
+    "SchemaComparison",
     "UpdateType",
     "apply",
     "arrow_to_iceberg",

@@ -95,9 +95,9 @@ class CatalogSuite:
         client = catalog.client()
         if not catalog.abilities.nested_namespaces:
             with pytest.raises(PlanError, match=f"'{namespace}.eu' lies in another one"):
-                catalog.refuse_namespace((namespace, "eu"))
+                catalog.validate_namespace((namespace, "eu"))
             return
-        catalog.refuse_namespace((namespace, "eu", "west"))
+        catalog.validate_namespace((namespace, "eu", "west"))
         client.create_namespace((namespace, "eu", "west"))
 
         _fill(catalog, (namespace, "eu", "west", "orders"))

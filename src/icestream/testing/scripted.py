@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import Field
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNCHANGED_COLUMNS, ChangeSchema, shape_of
+from icestream.contracts.changes import (
+    COLUMN_ID,
+    OP,
+    UNCHANGED_COLUMNS,
+    ChangeSchema,
+    change_schema_of,
+)
 from icestream.contracts.decoder import Records
 from icestream.contracts.options import Options
 from icestream.contracts.source import Source, SourceTraits, Split
@@ -182,7 +188,7 @@ class ScriptedChanges(Source[ScriptedOptions]):
     def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
         """Tell those of snapshots, as the contract asks; the others come as a surprise."""
         found = [block.schema for split in splits for block in split.what]
-        return [columns for columns in found if shape_of(columns).is_snapshot]
+        return [columns for columns in found if change_schema_of(columns).is_snapshot]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         yield from split.what

@@ -27,9 +27,9 @@ class CastOptions(ShorthandOptions):
     )
 
     @classmethod
-    def _is_spelt_out(cls, value: Any) -> bool:
+    def _is_full_form(cls, value: Any) -> bool:
         # A column may itself be called `columns`: then its type is a text, not a mapping.
-        return super()._is_spelt_out(value) and not (
+        return super()._is_full_form(value) and not (
             isinstance(value, dict) and isinstance(value["columns"], str)
         )
 
@@ -38,9 +38,9 @@ class CastTransform(Transform[CastOptions]):
     """Changes the types of columns by SQL's rules; a value that does not fit makes a bad record."""
 
     options_type = CastOptions
-    notes_faults = True
+    records_faults = True
     passes_faults = True
-    passes_unsent = True
+    passes_unchanged_columns = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "cast")

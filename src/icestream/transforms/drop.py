@@ -26,7 +26,7 @@ class DropTransform(Transform[DropOptions]):
 
     options_type = DropOptions
     passes_faults = True
-    passes_unsent = True
+    passes_unchanged_columns = True
 
     def removes(self, name: str) -> bool:
         return name in self.options.columns

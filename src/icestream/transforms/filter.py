@@ -26,7 +26,7 @@ class FilterTransform(Transform[FilterOptions]):
 
     options_type = FilterOptions
     passes_faults = True
-    passes_unsent = True
+    passes_unchanged_columns = True
 
     def apply(self, rows: DataFrame) -> DataFrame:
         if FAULT not in rows.columns:

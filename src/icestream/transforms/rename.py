@@ -37,9 +37,9 @@ class RenameOptions(ShorthandOptions):
         return columns
 
     @classmethod
-    def _is_spelt_out(cls, value: Any) -> bool:
+    def _is_full_form(cls, value: Any) -> bool:
         # A column may itself be called `columns`: then its new name is a text, not a mapping.
-        return super()._is_spelt_out(value) and not (
+        return super()._is_full_form(value) and not (
             isinstance(value, dict) and isinstance(value["columns"], str)
         )
 
@@ -49,7 +49,7 @@ class RenameTransform(Transform[RenameOptions]):
 
     options_type = RenameOptions
     passes_faults = True
-    passes_unsent = True
+    passes_unchanged_columns = True
 
     def removes(self, name: str) -> bool:
         return name in self.options.columns and name not in self.options.columns.values()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
-from icestream.contracts.changes import EMPTY, OP, shape_of
+from icestream.contracts.changes import OP, TRUNCATE, change_schema_of
 from icestream.errors import ConnectorError, TransientError
 from icestream.sources.postgres_cdc import slot
 from icestream.sources.postgres_cdc.changes import BLOCK_BYTES, load_types, peek
@@ -211,9 +211,9 @@ class _Found:
         self._emptied: set[TableNames] = set()
 
     def add(self, block: pa.RecordBatch) -> None:
-        shape = shape_of(block.schema)
+        shape = change_schema_of(block.schema)
         name = shape.table
-        is_emptied = pc.equal(block.column(OP), EMPTY)
+        is_emptied = pc.equal(block.column(OP), TRUNCATE)
         if pc.any(is_emptied).as_py():
             self._emptied.add(name)
         self._rows[name] = self._rows.get(name, 0) + block.num_rows

@@ -261,7 +261,7 @@ def test_table_in_a_store_without_its_block_is_refused(
     scheme = location.partition(":")[0]
 
     with pytest.raises(PlanError) as caught:
-        build(s3=s3).refuse_elsewhere(location, "table lake.db.events")
+        build(s3=s3).require_storage_block(location, "table lake.db.events")
 
     assert str(caught.value) == (
         f"table lake.db.events: its files lie at {scheme}://, and the catalog's block has no "
@@ -272,7 +272,7 @@ def test_table_in_a_store_without_its_block_is_refused(
 
 @pytest.mark.parametrize("location", ["s3://lake/db", "file:///lake/db", "/lake/db", "hdfs://a/b"])
 def test_table_where_the_file_has_a_block_or_needs_none_is_taken(location: str) -> None:
-    build(s3={}).refuse_elsewhere(location, "table lake.db.events")
+    build(s3={}).require_storage_block(location, "table lake.db.events")
 
 
 @pytest.mark.parametrize(

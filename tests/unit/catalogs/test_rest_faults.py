@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
-from icestream.catalogs.rest_faults import Parties, explain
+from icestream.catalogs.rest_faults import RestEndpoints, explain
 from icestream.errors import (
     ConnectorError,
     IcestreamError,
@@ -13,8 +13,8 @@ from icestream.errors import (
 )
 
 URI = "https://catalog.example/api/catalog"
-SIGNED_IN = Parties(URI, token_uri="https://auth.example/token", has_token_server=True)  # noqa: S106
-BEARER = Parties(URI, bearer_key="rest.credential", prefix="p")
+SIGNED_IN = RestEndpoints(URI, token_uri="https://auth.example/token", has_token_server=True)  # noqa: S106
+BEARER = RestEndpoints(URI, bearer_key="rest.credential", prefix="p")
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ BEARER = Parties(URI, bearer_key="rest.credential", prefix="p")
         (
             f"RESTError: NotFoundException: no such path\nHTTPError: 404 Client Error: Not Found "
             f"for url: {URI}/v1/config",
-            Parties(URI),
+            RestEndpoints(URI),
             ConnectorError,
             f"the server at '{URI}' knows no such path: no such path",
         ),
         (
             f"BadRequestError: IllegalArgumentException: give a warehouse\nHTTPError: 400 Client "
             f"Error: Bad Request for url: {URI}/v1/config",
-            Parties(URI),
+            RestEndpoints(URI),
             ConnectorError,
             "the catalog asks for the name of a warehouse, and the file gives none: give a "
             "warehouse",
@@ -45,7 +45,7 @@ BEARER = Parties(URI, bearer_key="rest.credential", prefix="p")
         (
             f"RESTError: NotFoundException: no such warehouse\nHTTPError: 404 Client Error: Not "
             f"Found for url: {URI}/v1/config?warehouse=w",
-            Parties(URI, warehouse="w"),
+            RestEndpoints(URI, warehouse="w"),
             ConnectorError,
             "the catalog does not know the warehouse 'w': no such warehouse",
         ),
@@ -98,7 +98,7 @@ BEARER = Parties(URI, bearer_key="rest.credential", prefix="p")
     ],
 )
 def test_fault_is_told_in_our_words(
-    said: str, parties: Parties, kind: type[IcestreamError], what: str
+    said: str, parties: RestEndpoints, kind: type[IcestreamError], what: str
 ) -> None:
     error = explain(said, "here", parties)
 
@@ -112,21 +112,23 @@ def test_fault_is_told_in_our_words(
         (
             f"NoSuchTableError: NoSuchTableException: no table\nHTTPError: 404 Client Error: Not "
             f"Found for url: {URI}/v1/namespaces/db/tables/t",
-            Parties(URI),
+            RestEndpoints(URI),
         ),
         (
             "BadRequestError: BadRequestException: /warehouse/t is no place for a table",
-            Parties(URI, warehouse="w"),
+            RestEndpoints(URI, warehouse="w"),
         ),
         (
             f"RESTError: odd\nHTTPError: 418 Client Error: Odd for url: "
             f"{URI}/v1/config?warehouse=w",
-            Parties(URI, warehouse="w"),
+            RestEndpoints(URI, warehouse="w"),
         ),
     ],
     ids=["dropped table", "warehouse in a path", "another status"],
 )
-def test_fault_of_another_thing_is_not_blamed_on_the_address(said: str, parties: Parties) -> None:
+def test_fault_of_another_thing_is_not_blamed_on_the_address(
+    said: str, parties: RestEndpoints
+) -> None:
     assert explain(said, "here", parties) is None
 
 

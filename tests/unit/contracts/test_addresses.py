@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from icestream.catalogs.glue import GlueSettings
-from icestream.contracts.faults import reach
+from icestream.contracts.faults import check_connection
 from icestream.contracts.options import HttpAddress
 from icestream.errors import ConnectorError
 from icestream.storage.azure import AzureOptions
@@ -60,7 +60,7 @@ def test_endpoint_of_each_block_is_an_address(options: Any) -> None:
 @pytest.mark.parametrize("address", ["http://h:80a0", f"http://{LONG}", "http://[::1"])
 def test_address_that_cannot_be_reached_for_names_its_key(address: str) -> None:
     with pytest.raises(ConnectorError) as caught:
-        reach(address, "catalog 'lake'", "rest.uri")
+        check_connection(address, "catalog 'lake'", "rest.uri")
     assert str(caught.value) == (
         "catalog 'lake': the address in `rest.uri` has a host or a port that cannot be\n"
         "  Look at the spelling of `rest.uri`; a port is a number up to 65535."

@@ -10,7 +10,13 @@ import pytest
 
 import icestream
 from icestream.contracts import reports
-from icestream.contracts.reports import as_report, one_each, run_tasks, shortened, unpacked
+from icestream.contracts.reports import (
+    order_reports,
+    pack_report,
+    run_tasks,
+    truncate_text,
+    unpack_report,
+)
 from icestream.engine.batch.sql_path import ReportParam, StageReports
 from icestream.engine.batch.tasks import Report
 from icestream.errors import IcestreamError, LostReportsError, TransientError
@@ -50,7 +56,7 @@ class Job:
 
 
 def say(numbers: Iterable[int]) -> Iterable[pa.RecordBatch]:
-    return [as_report(number, f"task {number}") for number in numbers]
+    return [pack_report(number, f"task {number}") for number in numbers]
 
 
 def run(lose: Callable[[list[Any]], list[Any]], count: int = 3) -> list[str]:
@@ -73,7 +79,7 @@ def test_reports_come_in_the_order_of_the_tasks() -> None:
             "unexpected or duplicate reports from 1 tasks: 1",
         ),
         (
-            lambda rows: [*rows, (as_report(7, "?").column(0)[0].as_py(),)],
+            lambda rows: [*rows, (pack_report(7, "?").column(0)[0].as_py(),)],
             "unexpected or duplicate reports from 1 tasks: 7",
         ),
     ],
@@ -89,7 +95,7 @@ def test_lost_or_repeated_report_fails_the_job(
 
 def test_few_of_many_missing_tasks_are_named() -> None:
     with pytest.raises(LostReportsError) as caught:
-        one_each([], range(100))
+        order_reports([], range(100))
     assert caught.value.what == (
         "the reports of 100 of 100 tasks did not reach the driver: "
         "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
@@ -104,13 +110,13 @@ def test_result_of_another_length_fails_the_job() -> None:
 
 
 def test_long_text_is_cut_and_its_length_named() -> None:
-    assert shortened("x" * 1_000) == "x" * 1_000
-    assert shortened("x" * 20_000_000) == "x" * 1_000 + "... (20,000,000 characters)"
+    assert truncate_text("x" * 1_000) == "x" * 1_000
+    assert truncate_text("x" * 20_000_000) == "x" * 1_000 + "... (20,000,000 characters)"
 
 
 def test_report_crosses_with_its_number() -> None:
-    batch = as_report(4, IcestreamError("wrong", where="here"))
-    number, error = unpacked(batch.column(0)[0].as_py())
+    batch = pack_report(4, IcestreamError("wrong", where="here"))
+    number, error = unpack_report(batch.column(0)[0].as_py())
     assert (number, str(error)) == (4, "here: wrong")
 
 

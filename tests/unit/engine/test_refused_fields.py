@@ -10,7 +10,7 @@ import pytest
 from tests.unit.engine.test_columns import json_source, plan, splits
 
 from icestream.contracts.decoder import Decoded
-from icestream.contracts.reports import unpacked
+from icestream.contracts.reports import unpack_report
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.engine.batch.columns import Columns, RefusedField
 from icestream.engine.batch.tasks import ReadAndWrite, Reading, with_refused, without_refused
@@ -59,7 +59,7 @@ def run(
         writer = Notebook()
         numbers = pa.RecordBatch.from_pydict({"split": [0]})
         [batch] = ReadAndWrite(reading, writer)([numbers])
-        report = unpacked(batch.column(0)[0].as_py())[1]
+        report = unpack_report(batch.column(0)[0].as_py())[1]
         new = reading.new_columns(report.new_fields)
         if not new:
             return writer.rows, {number & 0xFFFF: reason for number, reason in report.told.items()}
@@ -217,7 +217,7 @@ def test_rows_with_a_refused_member_stop_the_pipeline_by_name(name: str) -> None
     )
     numbers = pa.RecordBatch.from_pydict({"split": [0]})
     [batch] = ReadAndWrite(reading, Notebook())([numbers])
-    error = unpacked(batch.column(0)[0].as_py())[1].error
+    error = unpack_report(batch.column(0)[0].as_py())[1].error
 
     expected = None if name == "a" else "the source: a reason"
     assert (None if error is None else error.what) == expected

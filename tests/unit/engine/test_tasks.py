@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.decoder import Records
-from icestream.contracts.reports import unpacked
+from icestream.contracts.reports import unpack_report
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.engine.batch.columns import RefusedField
 from icestream.engine.batch.commit import Outcome
@@ -85,7 +85,7 @@ def splits_of(*numbers: int) -> list[pa.RecordBatch]:
 
 
 def run(task: Any, *numbers: int) -> list[Report]:
-    return [unpacked(batch.column(0)[0].as_py())[1] for batch in task(splits_of(*numbers))]
+    return [unpack_report(batch.column(0)[0].as_py())[1] for batch in task(splits_of(*numbers))]
 
 
 def test_each_split_is_read_decoded_written_and_reported() -> None:
@@ -311,7 +311,7 @@ def test_rows_out_of_spark_are_written_and_counted() -> None:
     writer = Notebook()
     rows = [pa.RecordBatch.from_pylist([{"id": n}], schema=COLUMNS) for n in range(3)]
     [out] = WriteOnly(writer)(rows)
-    number, report = unpacked(out.column(0)[0].as_py())
+    number, report = unpack_report(out.column(0)[0].as_py())
 
     assert (number, report.split) == (0, 0)
     assert (report.rows, [file.rows for file in report.files]) == (3, [3])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.engine.test_columns import json_source, splits
 
-from icestream.contracts.reports import unpacked
+from icestream.contracts.reports import unpack_report
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.engine.batch.tasks import ReadAndWrite, Reading
 from icestream.formats.json import JsonDecoder
@@ -37,7 +37,7 @@ def read(*, widening: bool, stop_at_bad: bool = True) -> Report:
     )
     numbers = pa.RecordBatch.from_pydict({"split": [0]})
     [batch] = ReadAndWrite(reading, Discarding())([numbers])
-    report: Report = unpacked(batch.column(0)[0].as_py())[1]
+    report: Report = unpack_report(batch.column(0)[0].as_py())[1]
     return report
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.changes import DecodedChanges, shape_of
+from icestream.contracts.changes import DecodedChanges, change_schema_of
 from icestream.contracts.decoder import Records
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def told(changes: DecodedChanges) -> list[tuple[str, tuple[str, ...], list[dict[
     """Return the table, key and rows of each block; nulls are left out of rows."""
     found = []
     for block in changes.blocks:
-        shape = shape_of(block.schema)
+        shape = change_schema_of(block.schema)
         assert not shape.is_whole
         rows = [
             {name: value for name, value in row.items() if value is not None}

@@ -51,7 +51,7 @@ def test_csv_by_its_columns() -> None:
 
 def changes(*events: Any) -> list[dict[str, Any]]:
     decoder = DebeziumJsonDecoder()
-    decoder.notes_absent = True
+    decoder.records_absent_fields = True
     [(_, _, rows)] = told(decode(decoder, [({"id": 1}, event) for event in events]))
     return rows
 

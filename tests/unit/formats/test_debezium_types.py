@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.formats.debezium_events import decode, envelope, member, with_schema
 
-from icestream.contracts.changes import nulled_in
+from icestream.contracts.changes import nulled_counts
 from icestream.formats.debezium.json import DebeziumJsonDecoder
 
 MOMENT = datetime(2024, 2, 29, 12, 34, 56, 789012)  # noqa: DTZ001 - a timestamp without a zone
@@ -209,7 +209,7 @@ def test_value_that_no_table_can_hold_is_null_where_that_is_asked_for(
     [block] = decode(decoder, [({"id": 1}, event)]).blocks
     assert str(block.schema.field("x").type) == kind
     assert block.column("x").to_pylist() in ([None], [[date(2024, 2, 29), None]])
-    assert nulled_in(block.schema) == {"x": 1}
+    assert nulled_counts(block.schema) == {"x": 1}
 
 
 def test_tombstone_whose_key_no_table_can_hold_is_bad() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.formats.ddl import parse_ddl
-from icestream.formats.inference import known_fields, merge_fields
+from icestream.formats.inference import merge_fields, resolved_fields
 from icestream.formats.json import JsonDecoder
 
 UTC = timezone.utc
@@ -307,8 +307,8 @@ def test_new_fields_are_reported_with_their_types() -> None:
         "w": pa.list_(pa.struct([("y", pa.string())])),
     }
 
-    assert known_fields(decode(values).new_fields) == expected
-    assert known_fields(decode([*values, b'{"a": 1, "a": 2}']).new_fields) == expected
+    assert resolved_fields(decode(values).new_fields) == expected
+    assert resolved_fields(decode([*values, b'{"a": 1, "a": 2}']).new_fields) == expected
 
 
 def test_new_member_of_a_struct_is_reported_with_the_known_ones() -> None:
@@ -363,7 +363,7 @@ def test_inferred_type_holds_every_value(texts: list[str], kind: pa.DataType) ->
 
     assert inferred == pa.schema([("a", kind), ("s", pa.struct([("b", pa.list_(kind))]))])
     decoded = JsonDecoder().decode(pa.array(sample), pa.schema([("k", pa.int64())]))
-    new = known_fields(decoded.new_fields)
+    new = resolved_fields(decoded.new_fields)
     assert new == dict(zip(inferred.names, inferred.types, strict=True))
     decoded = JsonDecoder().decode(pa.array(sample), inferred)
     assert decoded.bad == ()

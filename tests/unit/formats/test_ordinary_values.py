@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from icestream.formats.blocks import SlowOutcome
+from icestream.formats.blocks import DecodedValues
 from icestream.formats.csv import CsvDecoder
 from icestream.formats.ddl import parse_ddl
 from icestream.formats.json import JsonDecoder
@@ -119,7 +119,7 @@ def decoded(decoder: BlockDecoder, value: bytes, kind: str) -> Any:
     """Return the value of column `a`, or why the record is bad, on which both paths agree."""
     columns = parse_ddl(f"a {kind}, b string")
     both = decoder.decode(pa.array([value], pa.binary()), columns)
-    slow = SlowOutcome()
+    slow = DecodedValues()
     decoder.read_values([value], columns, slow)
     assert list(both.bad) == slow.bad
     if both.bad:

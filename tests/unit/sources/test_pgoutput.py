@@ -25,8 +25,8 @@ from icestream.contracts.changes import (
     OP,
     UNCHANGED_COLUMNS,
     ChangeSchema,
-    nulled_in,
-    shape_of,
+    change_schema_of,
+    nulled_counts,
 )
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc import pgoutput
@@ -63,7 +63,9 @@ def changed(op: str, *values: Any, unsent: Sequence[str] = ()) -> dict[str, Any]
 def test_block_has_typed_columns_that_the_source_names_for_ever() -> None:
     (block,) = blocks_of(TOLD, insert(ORDERS, ["1", "a", None]))
 
-    assert shape_of(block.schema) == ChangeSchema(("public", "orders"), ("id",), version=100)
+    assert change_schema_of(block.schema) == ChangeSchema(
+        ("public", "orders"), ("id",), version=100
+    )
     assert block.schema.names == ["id", "note", "size", OP, UNCHANGED_COLUMNS]
     assert block.schema.types[:3] == [pa.int64(), pa.string(), pa.int32()]
     assert [field.metadata for field in block.schema][:3] == [
@@ -164,7 +166,7 @@ def test_full_identity_with_a_primary_key_deletes_by_that_key() -> None:
         database=TableNumbers(primary_key=("id",)),
     )
 
-    assert shape_of(block.schema).key == ("id",)
+    assert change_schema_of(block.schema).key == ("id",)
     assert block.to_pylist() == [changed("d", 1, None, None), changed("u", 2, "b", 6)]
 
 
@@ -179,7 +181,7 @@ def test_table_without_a_key_is_told_apart_by_whole_rows() -> None:
         delete(ORDERS, old=["1", "", "5"]),
     )
 
-    assert shape_of(block.schema).key == (ROW_KEY,)
+    assert change_schema_of(block.schema).key == (ROW_KEY,)
     assert block.column(OP).to_pylist() == ["i", "d", "u", "u", "d"]
     first, gone, *others = block.column(ROW_KEY).to_pylist()
     assert first == gone
@@ -193,7 +195,7 @@ def test_table_that_can_only_grow_has_no_key() -> None:
 
     (block,) = blocks_of(relation(ORDERS, "log", columns), insert(ORDERS, ["a"]))
 
-    assert shape_of(block.schema) == ChangeSchema(("public", "log"), version=100)
+    assert change_schema_of(block.schema) == ChangeSchema(("public", "log"), version=100)
 
 
 def test_table_without_columns_has_rows() -> None:
@@ -212,7 +214,9 @@ def test_truncate_empties_each_table_it_names_between_the_changes() -> None:
         insert(ORDERS, ["2", "b", "6"]),
     )
 
-    found = [(shape_of(block.schema).table[1], block.column(OP).to_pylist()) for block in blocks]
+    found = [
+        (change_schema_of(block.schema).table[1], block.column(OP).to_pylist()) for block in blocks
+    ]
     assert found == [("orders", ["i"]), ("items", ["t"]), ("orders", ["t"]), ("orders", ["i"])]
     assert blocks[2].to_pylist() == [changed("t", None, None, None)]
 
@@ -242,7 +246,9 @@ def test_tables_are_regrouped_and_rows_of_each_keep_their_order() -> None:
         insert(items, ["3", "c", "7"]),
     )
 
-    found = {shape_of(each.schema).table[1]: each.column("id").to_pylist() for each in blocks}
+    found = {
+        change_schema_of(each.schema).table[1]: each.column("id").to_pylist() for each in blocks
+    }
     assert found == {"orders": [2], "items": [1, 3]}
 
 
@@ -284,7 +290,7 @@ def test_what_a_snapshot_of_the_table_saw_is_left_out() -> None:
     found: dict[str, list[Any]] = {"orders": [], "items": []}
     for block in blocks:
         ops = zip(block.column(OP).to_pylist(), block.column("id").to_pylist(), strict=True)
-        found[shape_of(block.schema).table[1]] += ops
+        found[change_schema_of(block.schema).table[1]] += ops
     assert found["orders"] == [("t", None), ("i", 7), ("t", None), ("i", 9)]
     assert found["items"] == [("i", 5), ("i", 7), ("i", 8), ("i", 9)]
 
@@ -305,7 +311,7 @@ def test_values_that_no_type_holds_are_counted_by_column() -> None:
     rows = [insert(ORDERS, ["1", "infinity"]), insert(ORDERS, ["2", "2024-02-29"])]
     (block,) = reading.parse(Messages.of([begin(1), told, *rows, *rows]))
 
-    assert nulled_in(block.schema) == {"day": 2}
+    assert nulled_counts(block.schema) == {"day": 2}
 
 
 def test_bytes_that_are_no_text_are_marked() -> None:

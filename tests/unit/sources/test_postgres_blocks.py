@@ -5,7 +5,13 @@ from hashlib import md5
 import pyarrow as pa
 import pytest
 
-from icestream.contracts.changes import COLUMN_ID, OP, UNCHANGED_COLUMNS, ChangeSchema, shape_of
+from icestream.contracts.changes import (
+    COLUMN_ID,
+    OP,
+    UNCHANGED_COLUMNS,
+    ChangeSchema,
+    change_schema_of,
+)
 from icestream.errors import AttentionError
 from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block, typed
 from icestream.sources.postgres_cdc.tables import (
@@ -32,7 +38,9 @@ def test_snapshot_block_has_no_columns_of_changes() -> None:
     block, nulled = snapshot_block(DAYS, TypeCatalog(), texts, first=True)
 
     table = ("public", "days")
-    assert shape_of(block.schema) == ChangeSchema(table, ("id",), is_snapshot=True, is_first=True)
+    assert change_schema_of(block.schema) == ChangeSchema(
+        table, ("id",), is_snapshot=True, is_first=True
+    )
     assert block.schema.names == ["id", "day"]
     assert block.schema.field("day").metadata == {COLUMN_ID: b"16400.4"}
     assert block.column("id").to_pylist() == [1, 2]

@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return where
 
     for module in (azure, gcs):
-        monkeypatch.setattr(module, "reach", note)
+        monkeypatch.setattr(module, "check_connection", note)
     for name in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
     return places

@@ -211,7 +211,7 @@ def write_files(
             splits=splits,
             columns=known,
             refused=columns.refused,
-            notes_absent=plan.sink.keeps_missing_fields(),
+            records_absent_fields=plan.sink.keeps_missing_fields(),
             evolving=columns.evolving,
             widening=columns.widening,
             stop_at_bad=plan.on_error == "fail",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icestream.contracts.changes import shape_of
+from icestream.contracts.changes import change_schema_of
 from icestream.contracts.decoder import Records
 from icestream.contracts.reports import run_tasks
 from icestream.engine.batch import tasks
@@ -86,7 +86,7 @@ def write_changes(
     outcome = Outcome()
     decoder = plan.source.change_decoder()
     if decoder is not None:
-        decoder.notes_absent = sink.keeps_missing_fields()
+        decoder.records_absent_fields = sink.keeps_missing_fields()
     for _ in range(ROUNDS):
         sink.prepare_tables(shapes)
         reading = ChangeReading(
@@ -111,7 +111,7 @@ def write_changes(
         if failed is not None:
             raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
         shapes += outcome.new_shapes
-    tables = {".".join(shape_of(columns).table) for columns in outcome.new_shapes}
+    tables = {".".join(change_schema_of(columns).table) for columns in outcome.new_shapes}
     raise SchemaMismatchError(
         f"the batch showed new columns {ROUNDS} times over, last of {', '.join(sorted(tables))}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from icestream.contracts.decoder import Records
 from icestream.errors import CorruptStateError, IcestreamError, SchemaMismatchError
 from icestream.formats.inference import widest_field
-from icestream.schemas.column_names import TakenNames
+from icestream.schemas.column_names import ColumnNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,7 +132,7 @@ class Columns:
         columns = [*(self._columns or ()), *extra]
         known = {column.name: column.type for column in columns}
         # If bad records stop the pipeline, the sink refuses the columns as a whole.
-        taken = TakenNames(columns, ignores_case=self._plan.on_error != "fail")
+        taken = ColumnNames(columns, ignores_case=self._plan.on_error != "fail")
         for name, kind in fields.items():
             if name in extra.names:
                 reason = f"field {name!r} has the name of a column that the source adds"
@@ -153,10 +153,10 @@ class Columns:
         self,
         name: str,
         kind: pa.DataType,
-        taken: TakenNames,
+        taken: ColumnNames,
         problems: dict[tuple[str, ...], str],
     ) -> pa.DataType | None:
-        """Return the type of a column without refused members; see `TakenNames`."""
+        """Return the type of a column without refused members; see `ColumnNames`."""
         left: pa.DataType | None = None
         problem = self._plan.sink.refuses_column(name)
         if problem is not None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.changes import NewShapesError
+from icestream.contracts.changes import NewChangeSchemasError
 from icestream.contracts.decoder import BadRecord
-from icestream.contracts.reports import as_report, run_tasks
+from icestream.contracts.reports import pack_report, run_tasks
 from icestream.contracts.sink import added_up
 from icestream.contracts.transform import ROW
 from icestream.engine.crash_points import AFTER_TABLE, crash_point
@@ -61,7 +61,7 @@ class Outcome:
 
     def add(self, report: tasks.Report) -> None:
         """Take up the report of one task. Only those that read have examples."""
-        if isinstance(report.error, NewShapesError):
+        if isinstance(report.error, NewChangeSchemasError):
             self.new_shapes += report.error.shapes
             self.files += report.error.files
         else:
@@ -277,7 +277,7 @@ class WriteRefused:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 read, reason = self.parts[number]
-                yield as_report(number, self.letters.write(self._records(read(), reason)))
+                yield pack_report(number, self.letters.write(self._records(read(), reason)))
 
     def _records(self, batches: Iterable[pa.RecordBatch], reason: str) -> Iterator[list[BadRecord]]:
         numbers: list[int] = []

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 
-from icestream.contracts.reports import REPORT_COLUMN, gather, one_each
+from icestream.contracts.reports import REPORT_COLUMN, gather_reports, order_reports
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.batch import tasks
 from icestream.engine.dead_letters.expectations import analysis_fault, with_unmet
@@ -138,7 +138,7 @@ class StageReports:
         reports = []
         for stage, count in enumerate(self._counts):
             own = [(number, report) for (of, number), report in found.items() if of == stage]
-            reports += one_each(own, range(count))
+            reports += order_reports(own, range(count))
         return reports
 
 
@@ -235,7 +235,7 @@ class ThroughSpark:
 
     def _notes_faults(self) -> bool:
         lenient = self.plan.on_error != "fail"
-        return lenient and any(transform.notes_faults for transform in self.plan.transforms)
+        return lenient and any(transform.records_faults for transform in self.plan.transforms)
 
     def _wants_numbers(self) -> bool:
         """Tell whether a bad row may have to be traced back to its record."""
@@ -295,7 +295,7 @@ class ThroughSpark:
 
     def _collect(self, rows: DataFrame, task: tasks.WriteOnly) -> list[tasks.Report]:
         try:
-            return gather(map_in_arrow(rows, task, REPORT_COLUMN))
+            return gather_reports(map_in_arrow(rows, task, REPORT_COLUMN))
         except _row_errors() as exc:
             told = first_line(exc)
             what = "a transform"

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from icestream.arrow import fit_columns, refused_column
 from icestream.contracts.changes import UNCHANGED_COLUMNS, unchanged_columns
-from icestream.contracts.decoder import BadRecord, Decoded, Records, bounded
-from icestream.contracts.reports import as_report, shortened
+from icestream.contracts.decoder import BadRecord, Decoded, Records, split_by_size
+from icestream.contracts.reports import pack_report, truncate_text
 from icestream.contracts.transform import ROW
 from icestream.engine.dead_letters.buffer import LetterBuffer, extra_as_json
 from icestream.engine.dead_letters.row_validation import row_number
@@ -64,10 +64,10 @@ def note_bad(
     for index, reason in found:
         report.bad += 1
         if first is not None:
-            report.told[first + index] = shortened(reason)
+            report.told[first + index] = truncate_text(reason)
         if len(report.examples) < BAD_EXAMPLES:
-            where = shortened(records.position(index))
-            report.examples.append(BadRecord(None, shortened(reason), where))
+            where = truncate_text(records.position(index))
+            report.examples.append(BadRecord(None, truncate_text(reason), where))
         if bad is not None:
             raw = records.values[index].as_py()
             extra = extra_as_json(records, index)
@@ -208,11 +208,11 @@ class Reading:
     tells: bool = False
     widening: bool = False
     refused: tuple[RefusedField, ...] = ()
-    notes_absent: bool = False
+    records_absent_fields: bool = False
 
     def written(self) -> pa.Schema:
         """Return the columns of the rows that the sink is given."""
-        if not self.notes_absent:
+        if not self.records_absent_fields:
             return self.columns
         return self.columns.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string())))
 
@@ -236,7 +236,7 @@ class Reading:
     def blocks(self, split: int) -> Iterator[Records | pa.RecordBatch]:
         """Yield what the source has of a split, in blocks of bounded size."""
         for block in self.source.read(self.splits[split]):
-            yield from bounded(block)
+            yield from split_by_size(block)
 
     def rows(self, report: Report) -> Iterator[pa.RecordBatch]:
         """Yield the good rows of a split, and note everything else in its report."""
@@ -285,7 +285,7 @@ class Reading:
         if reads_again:
             return None
         rows = self._with_extra(outcome.rows, outcome.kept, records)
-        if self.notes_absent:
+        if self.records_absent_fields:
             kept = outcome.kept
             values = records.values if kept is None else records.values.take(kept)
             absent = decoder.absent_fields(values, outcome.rows)
@@ -358,7 +358,7 @@ class ReadAndWrite:
                 rows = self.reading.rows(report)
                 good = rows if self.faults is None else self.faults.good_rows(rows, report)
                 report.files = self.writer.write(good)
-            yield as_report(split, report)
+            yield pack_report(split, report)
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ class WriteOnly:
         with _reported(report):
             good = batches if self.faults is None else self.faults.good_rows(batches, report)
             report.files = self.writer.write(_counted(good, report))
-        yield as_report(report.split, report)
+        yield pack_report(report.split, report)
 
 
 @dataclass(frozen=True)
@@ -420,7 +420,7 @@ class _reported:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, IcestreamError):
-            error.what = shortened(error.what)
+            error.what = truncate_text(error.what)
             self._report.error = error
             return True
         return isinstance(error, Stop)

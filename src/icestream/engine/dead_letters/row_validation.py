@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.contracts.decoder import BadRecord, Records
-from icestream.contracts.reports import shortened
+from icestream.contracts.reports import truncate_text
 from icestream.contracts.sink import ROUTE
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.dead_letters.buffer import LetterBuffer, extra_as_json, row_as_json
@@ -115,7 +115,7 @@ class RowFaults:
             else:
                 keep = self._judge(failed, rows, index, report)
             if self.tells:
-                report.told[_traced(number, reason)] = shortened(reason)
+                report.told[_traced(number, reason)] = truncate_text(reason)
             if not keep or unnumbered is None:
                 continue
             if number is not None:
@@ -132,7 +132,7 @@ class RowFaults:
         for expectation in failed:
             report.unmet[expectation.name] = report.unmet.get(expectation.name, 0) + 1
             if expectation.on_fail == "fail" and expectation.name not in report.unmet_examples:
-                report.unmet_examples[expectation.name] = shortened(row_as_json(rows, index))
+                report.unmet_examples[expectation.name] = truncate_text(row_as_json(rows, index))
         return any(expectation.on_fail == "dead_letter" for expectation in failed)
 
     def _records(self, numbered: Mapping[int, str]) -> Iterator[list[BadRecord]]:

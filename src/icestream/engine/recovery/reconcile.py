@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from icestream.contracts.offset import short_form
+from icestream.contracts.offset import short_text
 from icestream.errors import CheckpointLostError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _ways(pipeline: str, mark: BatchMark | None) -> str:
     ways = []
     if mark is not None:
         ways.append(
-            f"To go on after the last row that the table holds, at {short_form(mark.end)}: "
+            f"To go on after the last row that the table holds, at {short_text(mark.end)}: "
             f"icestream run --pipeline {pipeline} --resume"
         )
     ways.append(

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, TOMBSTONE, ChangeSchema, noting_nulled
+from icestream.contracts.changes import OP, TOMBSTONE, TRUNCATE, ChangeSchema, with_nulled_counts
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium.event_batch import DELETE
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from icestream.formats.debezium.event_batch import Part, Table
-    from icestream.formats.debezium.types import Column
+    from icestream.formats.debezium.event_batch import Table, TableChanges
+    from icestream.formats.debezium.types import DebeziumColumn
 
     Flags = npt.NDArray[np.bool_]
     Ints = npt.NDArray[np.int64]
@@ -67,8 +67,8 @@ class Placeholder:
         return None
 
     def _among(self, array: pa.Array, forms: tuple[Any, ...]) -> Flags | None:
-        found = pc.is_in(array, value_set=pa.array(forms, array.type))
-        flags: Flags = found.to_numpy(zero_copy_only=False)
+        keys_by_index = pc.is_in(array, value_set=pa.array(forms, array.type))
+        flags: Flags = keys_by_index.to_numpy(zero_copy_only=False)
         return flags if flags.any() else None
 
 
@@ -77,8 +77,8 @@ def _items(array: pa.Array, length: int, forms: list[Any]) -> Flags | None:
     lists = array.cast(pa.list_(array.type.field(0))) if pa.types.is_map(array.type) else array
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
     flags = np.zeros(len(array), np.bool_)
-    for place in np.flatnonzero(lengths == length).tolist():
-        flags[place] = array[place].as_py() in forms
+    for index in np.flatnonzero(lengths == length).tolist():
+        flags[index] = array[index].as_py() in forms
     return flags if flags.any() else None
 
 
@@ -95,7 +95,7 @@ class Key:
     """
 
     values: Mapping[str, Any]
-    columns: tuple[Column, ...]
+    columns: tuple[DebeziumColumn, ...]
 
 
 @dataclass
@@ -110,15 +110,15 @@ class Keys:
     raw: Sequence[bytes | None]
     read: Callable[[bytes], Key | None]
 
-    def of(self, place: int) -> Key | None:
+    def of(self, index: int) -> Key | None:
         """Return the key of a record; None if it has none that tells its fields."""
-        raw = self.raw[place]
+        raw = self.raw[index]
         return None if raw is None else self.read(raw)
 
-    def names(self, place: int) -> tuple[str, ...]:
+    def names(self, index: int) -> tuple[str, ...]:
         """Return the names of the key's fields; none if it can't be read."""
         try:
-            key = self.of(place)
+            key = self.of(index)
         except BadValueError:
             return ()
         return () if key is None else tuple(key.values)
@@ -130,19 +130,19 @@ class Assembly:
 
     Attributes:
         keys: of all records.
-        known: key fields of tables that were met before.
+        key_fields: key fields of tables that were met before.
         tombstones: records without a value.
         blocks: what is built.
         bad: records that are at fault.
     """
 
     keys: Keys
-    known: dict[Table, tuple[str, ...]]
+    key_fields: dict[Table, tuple[str, ...]]
     tombstones: frozenset[int] = frozenset()
     blocks: list[pa.RecordBatch] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, table: Table, parts: Sequence[Part], removed: list[int]) -> None:
+    def add(self, table: Table, parts: Sequence[TableChanges], removed: list[int]) -> None:
         """Add the changes of one table.
 
         Args:
@@ -150,92 +150,100 @@ class Assembly:
             parts: its changes, those of one schema together.
             removed: records without a value, which delete the row of their key.
         """
-        removed = sorted([*removed, *(place for part in parts for place in part.removed.tolist())])
-        runs = list(_runs([part for part in parts if len(part.places)]))
+        removed = sorted([*removed, *(index for part in parts for index in part.removed.tolist())])
+        runs = list(_runs([part for part in parts if len(part.indices)]))
         for number, (part, begin, stop) in enumerate(runs):
             last = len(self.keys.raw) if number + 1 == len(runs) else _first(runs[number + 1])
-            now = [place for place in removed if place < last]
+            now = [index for index in removed if index < last]
             removed = removed[len(now) :]
-            places, rows = part.places[begin:stop], part.rows.slice(begin, stop - begin)
+            indices, rows = part.indices[begin:stop], part.rows.slice(begin, stop - begin)
             if now:
-                places, rows = self._with_removed(places, rows, part.columns, now)
-            self._cut(table, places, rows, part.nulled if begin == 0 else {})
+                indices, rows = self._with_removed(indices, rows, part.columns, now)
+            self._cut(table, indices, rows, part.nulled if begin == 0 else {})
         if removed:
             self._only_removed(table, removed)
 
     def _with_removed(
-        self, places: Ints, rows: pa.RecordBatch, columns: tuple[Column, ...], removed: list[int]
+        self,
+        indices: Ints,
+        rows: pa.RecordBatch,
+        columns: tuple[DebeziumColumn, ...],
+        removed: list[int],
     ) -> tuple[Ints, pa.RecordBatch]:
-        gone = self._by_key(removed, columns)
-        if gone is None:
-            return places, rows
-        both = pa.concat_batches([rows, _filled(gone[1], rows.schema)])
-        joined = np.concatenate([places, gone[0]])
+        deletes = self._by_key(removed, columns)
+        if deletes is None:
+            return indices, rows
+        both = pa.concat_batches([rows, _fill_columns(deletes[1], rows.schema)])
+        joined = np.concatenate([indices, deletes[0]])
         order = np.argsort(joined, kind="stable")
         return joined[order], both.take(pa.array(order))
 
     def _only_removed(self, table: Table, removed: list[int]) -> None:
-        columns: dict[str, Column] = {}
-        for place in removed:
+        columns: dict[str, DebeziumColumn] = {}
+        for index in removed:
             try:
-                key = self.keys.of(place)
+                key = self.keys.of(index)
             except BadValueError:  # `_by_key` reports it
                 continue
             columns.update({one.name: one for one in key.columns} if key is not None else {})
-        gone = self._by_key(removed, tuple(columns.values()))
-        if gone is not None:
-            self._cut(table, *gone, {})
+        deletes = self._by_key(removed, tuple(columns.values()))
+        if deletes is not None:
+            self._cut(table, *deletes, {})
 
     def _by_key(
-        self, removed: list[int], columns: tuple[Column, ...]
+        self, removed: list[int], columns: tuple[DebeziumColumn, ...]
     ) -> tuple[Ints, pa.RecordBatch] | None:
         """Return deletes by the keys of records; None for none."""
-        found: dict[int, Mapping[str, Any]] = {}
-        for place in removed:
+        keys_by_index: dict[int, Mapping[str, Any]] = {}
+        for index in removed:
             try:
-                key = self.keys.of(place)
+                key = self.keys.of(index)
             except BadValueError as exc:  # noqa: PERF203 - tombstones are few
-                self.bad.append((place, f"no value, and its key does not name a row: {exc}"))
+                self.bad.append((index, f"no value, and its key does not name a row: {exc}"))
             else:
-                found.update({} if key is None else {place: key.values})
+                keys_by_index.update({} if key is None else {index: key.values})
         try:
-            rows = self._key_rows(found, columns)
+            rows = self._key_rows(keys_by_index, columns)
         except _CAST_FAULTS:
-            found = {
-                place: each for place, each in found.items() if self._fits(place, each, columns)
+            keys_by_index = {
+                index: each
+                for index, each in keys_by_index.items()
+                if self._fits(index, each, columns)
             }
-            rows = self._key_rows(found, columns)
-        return None if rows is None else (np.array([*found], np.int64), rows)
+            rows = self._key_rows(keys_by_index, columns)
+        return None if rows is None else (np.array([*keys_by_index], np.int64), rows)
 
     def _key_rows(
-        self, found: Mapping[int, Mapping[str, Any]], columns: tuple[Column, ...]
+        self, keys_by_index: Mapping[int, Mapping[str, Any]], columns: tuple[DebeziumColumn, ...]
     ) -> pa.RecordBatch | None:
-        ops = [TOMBSTONE if place in self.tombstones else DELETE for place in found]
-        return _key_rows([*found.values()], columns, ops) if found else None
+        ops = [TOMBSTONE if index in self.tombstones else DELETE for index in keys_by_index]
+        return _key_rows([*keys_by_index.values()], columns, ops) if keys_by_index else None
 
-    def _fits(self, place: int, key: Mapping[str, Any], columns: tuple[Column, ...]) -> bool:
+    def _fits(
+        self, index: int, key: Mapping[str, Any], columns: tuple[DebeziumColumn, ...]
+    ) -> bool:
         try:
-            self._key_rows({place: key}, columns)
+            self._key_rows({index: key}, columns)
         except _CAST_FAULTS as exc:
-            self.bad.append((place, f"no value, and its key does not name a row: {exc}"))
+            self.bad.append((index, f"no value, and its key does not name a row: {exc}"))
             return False
         return True
 
     def _cut(
-        self, table: Table, places: Ints, rows: pa.RecordBatch, nulled: Mapping[str, int]
+        self, table: Table, indices: Ints, rows: pa.RecordBatch, nulled: Mapping[str, int]
     ) -> None:
         """Add a block for each run of rows that have the same key fields."""
         names = set(rows.schema.names)
-        for begin, stop, fields in self._key_runs(table, places, rows):
+        for begin, stop, fields in self._key_runs(table, indices, rows):
             key = tuple(name for name in fields if name in names)
             part = rows.slice(begin, stop - begin)
             if key:
-                self.known[table] = key
-            elif _flags(part, EMPTY).all():
+                self.key_fields[table] = key
+            elif _flags(part, TRUNCATE).all():
                 # With its columns it would look like a table without a key; so it says nothing.
                 part = part.select([OP])
             else:
-                part = self._without_changes(table, places[begin:stop], part)
+                part = self._without_changes(table, indices[begin:stop], part)
             if part.num_rows:
                 # Records of a topic's partitions have no common order, so that a column that is
                 # missing here may be one that is new elsewhere.
@@ -245,32 +253,32 @@ class Assembly:
                     table, key, is_whole=False, version=version, is_tombstones=is_tombstones
                 ).on(part.schema)
                 block = part.replace_schema_metadata(columns.metadata)
-                self.blocks.append(noting_nulled(block, nulled))
+                self.blocks.append(with_nulled_counts(block, nulled))
                 nulled = {}
 
     def _key_runs(
-        self, table: Table, places: Ints, rows: pa.RecordBatch
+        self, table: Table, indices: Ints, rows: pa.RecordBatch
     ) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        is_empty = _flags(rows, EMPTY)
+        is_empty = _flags(rows, TRUNCATE)
         telling = np.flatnonzero(~is_empty)
         if not len(telling):
-            yield 0, len(places), self.known.get(table, ())
+            yield 0, len(indices), self.key_fields.get(table, ())
             return
         # Keys of all rows are looked at only where those of the first and the last differ.
-        first = self.keys.names(int(places[telling[0]]))
-        last = self.keys.names(int(places[telling[-1]]))
+        first = self.keys.names(int(indices[telling[0]]))
+        last = self.keys.names(int(indices[telling[-1]]))
         if first == last:
-            yield 0, len(places), first
+            yield 0, len(indices), first
             return
         begin, fields = 0, first
         for at in telling.tolist():
-            names = self.keys.names(int(places[at]))
+            names = self.keys.names(int(indices[at]))
             if names != fields:
                 yield begin, at, fields
                 begin, fields = at, names
-        yield begin, len(places), fields
+        yield begin, len(indices), fields
 
-    def _without_changes(self, table: Table, places: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_changes(self, table: Table, indices: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Leave out what changes a row of a table without a key: nothing tells which row."""
         changes = _flags(rows, "u") | _flags(rows, DELETE)
         if not changes.any():
@@ -279,7 +287,7 @@ class Assembly:
             f"table {'.'.join(table)!r} has no key to find the row by that changed. Give it one by "
             "the connector's `message.key.columns`"
         )
-        self.bad += [(int(place), reason) for place in places[changes]]
+        self.bad += [(int(index), reason) for index in indices[changes]]
         return rows.filter(pa.array(~changes))
 
 
@@ -288,20 +296,20 @@ def _flags(rows: pa.RecordBatch, op: str) -> npt.NDArray[np.bool_]:
     return flags
 
 
-def _first(run: tuple[Part, int, int]) -> int:
+def _first(run: tuple[TableChanges, int, int]) -> int:
     part, begin, _ = run
-    return int(part.places[begin])
+    return int(part.indices[begin])
 
 
-def _runs(parts: Sequence[Part]) -> Iterator[tuple[Part, int, int]]:
+def _runs(parts: Sequence[TableChanges]) -> Iterator[tuple[TableChanges, int, int]]:
     """Cut parts of different schemas where one comes between rows of another."""
     if len(parts) == 1:
-        yield parts[0], 0, len(parts[0].places)
+        yield parts[0], 0, len(parts[0].indices)
     if len(parts) < 2:
         return
-    places = np.concatenate([part.places for part in parts])
-    which = np.repeat(np.arange(len(parts)), [len(part.places) for part in parts])
-    which = which[np.argsort(places, kind="stable")]
+    indices = np.concatenate([part.indices for part in parts])
+    which = np.repeat(np.arange(len(parts)), [len(part.indices) for part in parts])
+    which = which[np.argsort(indices, kind="stable")]
     begins = np.flatnonzero(np.concatenate([[True], np.diff(which) != 0]))
     stops = np.append(begins[1:], len(which))
     taken = [0] * len(parts)
@@ -312,7 +320,7 @@ def _runs(parts: Sequence[Part]) -> Iterator[tuple[Part, int, int]]:
 
 
 def _key_rows(
-    values: list[Mapping[str, Any]], columns: tuple[Column, ...], ops: list[str]
+    values: list[Mapping[str, Any]], columns: tuple[DebeziumColumn, ...], ops: list[str]
 ) -> pa.RecordBatch:
     """Return deletes of rows by their key, with the columns of the key alone."""
     named = set().union(*values)
@@ -331,7 +339,7 @@ def _key_rows(
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _filled(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _fill_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     names = set(rows.schema.names)
     arrays = [
         rows.column(one.name) if one.name in names else pa.nulls(len(rows), one.type)

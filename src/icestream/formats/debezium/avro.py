@@ -12,10 +12,9 @@ from icestream.contracts.decoder import Format
 from icestream.errors import PlanError
 from icestream.formats.avro import SCHEMA_FAULTS, read_record, schema_id_of
 from icestream.formats.blocks import BadValueError
-from icestream.formats.debezium import event_batch
 from icestream.formats.debezium.assembly import PLACEHOLDER, Key
 from icestream.formats.debezium.decoder import DebeziumDecoder
-from icestream.formats.debezium.event_batch import Lot, flat_lot
+from icestream.formats.debezium.event_batch import SOURCE, EventBatch, flat_event_batch
 from icestream.formats.debezium.types import ConnectType, columns_of, from_avro
 
 if TYPE_CHECKING:
@@ -30,71 +29,75 @@ if TYPE_CHECKING:
     Bad = list[tuple[int, str]]
 
 
-class _Writer:
+class _EventSchema:
     """A schema that records were written with."""
 
     def __init__(self, schema: Any, references: dict[str, Any]) -> None:
-        known: dict[str, Any] = {}
+        named_schemas: dict[str, Any] = {}
         self.fault = ""
         try:
             for reference in references.values():
-                fastavro.parse_schema(_without_logic(reference), named_schemas=known)
-            self.parsed = fastavro.parse_schema(_without_logic(schema), named_schemas=known)
-            self.type = from_avro(self.parsed, _named(self.parsed, dict(known)))
+                fastavro.parse_schema(
+                    _without_logical_types(reference), named_schemas=named_schemas
+                )
+            self.parsed = fastavro.parse_schema(
+                _without_logical_types(schema), named_schemas=named_schemas
+            )
+            self.type = from_avro(self.parsed, _named_types(self.parsed, dict(named_schemas)))
             self._prepare(self.type)
         except SCHEMA_FAULTS as exc:
             self.fault = f"its schema can't be read: {str(exc) or type(exc).__name__}"
 
-    def _prepare(self, told: ConnectType) -> None:
-        self.is_aside = told.is_aside or told.kind != "struct"
-        self.is_envelope = told.is_envelope
-        if self.is_aside:
+    def _prepare(self, connect_type: ConnectType) -> None:
+        self.is_connector_event = connect_type.is_connector_event or connect_type.kind != "struct"
+        self.is_envelope = connect_type.is_envelope
+        if self.is_connector_event:
             return
-        row = told.members["after"] if self.is_envelope else told
+        row = connect_type.members["after"] if self.is_envelope else connect_type
         self.columns = columns_of(row, is_text=False)
         self.row = pa.struct([(column.name, column.written) for column in self.columns])
 
-    def lot(self, places: list[int], records: list[dict[str, Any]]) -> Lot:
+    def event_batch(self, indices: list[int], records: list[dict[str, Any]]) -> EventBatch:
         """Return records as columns."""
-        at = np.array(places, np.int64)
+        at = np.array(indices, np.int64)
         if not self.is_envelope:
-            return flat_lot(at, pa.array(records, self.row), self.columns)
-        return Lot(
+            return flat_event_batch(at, pa.array(records, self.row), self.columns)
+        return EventBatch(
             at,
             pa.array([record["op"] for record in records], pa.string()),
             pa.array([record["before"] for record in records], self.row),
             pa.array([record["after"] for record in records], self.row),
-            pa.array([record["source"] for record in records], event_batch.SOURCE),
+            pa.array([record["source"] for record in records], SOURCE),
             self.columns,
         )
 
 
-def _without_logic(schema: Any) -> Any:
+def _without_logical_types(schema: Any) -> Any:
     """Return a schema whose values are read as they are written: Connect's names tell the rest."""
     if isinstance(schema, list):
-        return [_without_logic(branch) for branch in schema]
+        return [_without_logical_types(branch) for branch in schema]
     if isinstance(schema, dict):
         return {
-            name: part if name == "default" else _without_logic(part)
+            name: part if name == "default" else _without_logical_types(part)
             for name, part in schema.items()
             if name != "logicalType"
         }
     return schema
 
 
-def _named(schema: Any, known: dict[str, Any]) -> dict[str, Any]:
+def _named_types(schema: Any, named_schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the named types of a parsed schema."""
     if isinstance(schema, list):
         for branch in schema:
-            _named(branch, known)
+            _named_types(branch, named_schemas)
     elif isinstance(schema, dict):
         if isinstance(schema.get("name"), str) and "type" in schema:
-            known[schema["name"]] = schema
+            named_schemas[schema["name"]] = schema
         for field in schema.get("fields", ()):
-            _named(field["type"], known)
+            _named_types(field["type"], named_schemas)
         for part in ("items", "values", "type"):
-            _named(schema.get(part), known)
-    return known
+            _named_types(schema.get(part), named_schemas)
+    return named_schemas
 
 
 class DebeziumAvroDecoder(DebeziumDecoder):
@@ -115,31 +118,37 @@ class DebeziumAvroDecoder(DebeziumDecoder):
     ) -> None:
         super().__init__(placeholder, unrepresentable=unrepresentable)
         self.registry = registry
-        self._writers: dict[int, _Writer] = {}
+        self._writers: dict[int, _EventSchema] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_writers": {}}
 
-    def read_lots(self, values: Sequence[bytes | None], keys: Keys) -> tuple[list[Lot], Bad]:  # noqa: ARG002
+    def read_event_batches(
+        self,
+        values: Sequence[bytes | None],
+        keys: Keys,  # noqa: ARG002
+    ) -> tuple[list[EventBatch], Bad]:
         """Read the values of each schema together."""
         bad: Bad = []
-        found: dict[int, tuple[list[int], list[dict[str, Any]]]] = {}
-        for place, value in enumerate(values):
+        records_by_schema: dict[int, tuple[list[int], list[dict[str, Any]]]] = {}
+        for index, value in enumerate(values):
             if value is None:
                 continue
             try:
                 schema_id = schema_id_of(value)
                 writer = self._writer(schema_id)
-                if writer.is_aside:
+                if writer.is_connector_event:
                     continue
                 record = read_record(value, writer.parsed)
             except BadValueError as exc:
-                bad.append((place, str(exc)))
+                bad.append((index, str(exc)))
                 continue
-            places, records = found.setdefault(schema_id, ([], []))
-            places.append(place)
+            indices, records = records_by_schema.setdefault(schema_id, ([], []))
+            indices.append(index)
             records.append(record)
-        return [self._writers[number].lot(*each) for number, each in found.items()], bad
+        return [
+            self._writers[number].event_batch(*each) for number, each in records_by_schema.items()
+        ], bad
 
     def read_key(self, key: bytes) -> Key | None:
         """Read a key."""
@@ -148,10 +157,10 @@ class DebeziumAvroDecoder(DebeziumDecoder):
             return None
         return Key(read_record(key, writer.parsed), writer.columns)
 
-    def _writer(self, schema_id: int) -> _Writer:
+    def _writer(self, schema_id: int) -> _EventSchema:
         writer = self._writers.get(schema_id)
         if writer is None:
-            writer = self._writers[schema_id] = _Writer(*self.registry.by_id(schema_id))
+            writer = self._writers[schema_id] = _EventSchema(*self.registry.by_id(schema_id))
         if writer.fault:
             raise BadValueError(writer.fault)
         return writer

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.changes import ChangeDecoder, DecodedChanges
-from icestream.formats.debezium import event_batch
 from icestream.formats.debezium.assembly import PLACEHOLDER, Assembly, Key, Keys, Placeholder
-from icestream.formats.debezium.event_batch import DELETE, parts_of
+from icestream.formats.debezium.event_batch import (
+    DELETE,
+    split_by_table,
+    table_of_tombstones,
+    table_of_topic,
+)
 from icestream.formats.lookup import RECORD_KEY, RECORD_TOPIC
 
 if TYPE_CHECKING:
@@ -22,12 +26,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icestream.contracts.decoder import Records
-    from icestream.formats.debezium.event_batch import Lot, Part, Unrepresentable
+    from icestream.formats.debezium.event_batch import (
+        EventBatch,
+        Table,
+        TableChanges,
+        Unrepresentable,
+    )
 
     Bad = list[tuple[int, str]]
 
 
-HOSTILE = (
+_UNFORESEEN_FAULTS = (
     pa.ArrowException, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError,
     RecursionError,
 )  # fmt: skip
@@ -48,14 +57,16 @@ class DebeziumDecoder(ChangeDecoder):
     ) -> None:
         self.placeholder = placeholder
         self.unrepresentable = unrepresentable
-        self._known: dict[event_batch.Table, tuple[str, ...]] = {}
-        self._tables: dict[str, set[event_batch.Table]] = {}  # by topic
+        self._key_fields: dict[Table, tuple[str, ...]] = {}
+        self._tables: dict[str, set[Table]] = {}  # by topic
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}, "_tables": {}}
+        return {**self.__dict__, "_key_fields": {}, "_tables": {}}
 
     @abstractmethod
-    def read_lots(self, values: Sequence[bytes | None], keys: Keys) -> tuple[list[Lot], Bad]:
+    def read_event_batches(
+        self, values: Sequence[bytes | None], keys: Keys
+    ) -> tuple[list[EventBatch], Bad]:
         """Read values, those of one schema together, and tell which can't be read.
 
         Values that are null, and those that tell of no rows, are in no lot.
@@ -68,7 +79,7 @@ class DebeziumDecoder(ChangeDecoder):
     def absent_fields(
         self,
         values: Sequence[bytes | None],  # noqa: ARG002
-        lot: Lot,  # noqa: ARG002
+        event_batch: EventBatch,  # noqa: ARG002
     ) -> Mapping[str, npt.NDArray[np.bool_]]:
         """Tell by column which records of a lot have a row without a field for it.
 
@@ -95,14 +106,14 @@ class DebeziumDecoder(ChangeDecoder):
         """
         try:
             return self._decode(values, raw_keys, topic)
-        except HOSTILE as exc:
+        except _UNFORESEEN_FAULTS as exc:
             if len(values) == 1:
                 text = f"not an event of Debezium: {type(exc).__name__}: {exc}"
                 return DecodedChanges((), [(0, text[:_LONGEST_REASON])])
         half = len(values) // 2
         first = self._decode_parts(values[:half], raw_keys[:half], topic)
         second = self._decode_parts(values[half:], raw_keys[half:], topic)
-        bad = [*first.bad, *((half + place, reason) for place, reason in second.bad)]
+        bad = [*first.bad, *((half + index, reason) for index, reason in second.bad)]
         ignored = Counter(first.ignored) + Counter(second.ignored)
         return DecodedChanges([*first.blocks, *second.blocks], bad, ignored)
 
@@ -110,59 +121,64 @@ class DebeziumDecoder(ChangeDecoder):
         self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
     ) -> DecodedChanges:
         keys = Keys(raw_keys, self.read_key)
-        placeholder, named = Placeholder(self.placeholder), event_batch.of_topic(topic)
-        lots, bad = self.read_lots(values, keys)
-        parts: dict[event_batch.Table, list[Part]] = {}
-        for each in lots:
-            lot = (
+        placeholder, named = Placeholder(self.placeholder), table_of_topic(topic)
+        event_batches, bad = self.read_event_batches(values, keys)
+        parts: dict[Table, list[TableChanges]] = {}
+        for each in event_batches:
+            event_batch = (
                 replace(each, absent=self.absent_fields(values, each))
-                if self.notes_absent
+                if self.records_absent_fields
                 else each
             )
-            found, faults = parts_of(lot, named, placeholder, self.unrepresentable)
+            by_table, faults = split_by_table(event_batch, named, placeholder, self.unrepresentable)
             bad += faults
-            for table, part in found.items():
+            for table, part in by_table.items():
                 parts.setdefault(table, []).append(part)
         tables = self._tables.setdefault(topic, set())
         tables.update(parts)
-        alone, owner = _tombstones(values, keys, parts), event_batch.of_tombstones(topic, tables)
+        alone, owner = (
+            _tombstones(values, keys, parts),
+            table_of_tombstones(topic, tables),
+        )
         ignored = {topic: len(alone)} if alone and owner is None else {}
         if owner is None:
             alone = []
         else:
             parts.setdefault(owner, [])
-        assembly = Assembly(keys, self._known, frozenset(alone), bad=bad)
+        assembly = Assembly(keys, self._key_fields, frozenset(alone), bad=bad)
         for table, changes in parts.items():
             assembly.add(table, changes, alone if table == owner else [])
-        bad = [(place, reason[:_LONGEST_REASON]) for place, reason in assembly.bad]
+        bad = [(index, reason[:_LONGEST_REASON]) for index, reason in assembly.bad]
         return DecodedChanges(assembly.blocks, sorted(bad), ignored)
 
 
 def _tombstones(
-    values: Sequence[bytes | None], keys: Keys, parts: Mapping[event_batch.Table, Sequence[Part]]
+    values: Sequence[bytes | None],
+    keys: Keys,
+    parts: Mapping[Table, Sequence[TableChanges]],
 ) -> list[int]:
     """Return the records without a value that may delete a row.
 
     Debezium writes one after each delete, for the sake of compacted topics. It says nothing new
     where the delete of the same key is before it. Elsewhere it may be the only trace of the delete:
     a batch began between the two, the topic was compacted, or deletes are written no other way.
-    Which table it is of is told by `names.of_tombstones`.
+    Which table it is of is told by `table_of_tombstones`.
     """
     alone = [
-        place for place, value in enumerate(values) if value is None and keys.raw[place] is not None
+        index for index, value in enumerate(values) if value is None and keys.raw[index] is not None
     ]
     deleted = _deleted(parts) if alone else set()
     return [
-        place
-        for place in alone
-        if place - 1 not in deleted or keys.raw[place] != keys.raw[place - 1]
+        index
+        for index in alone
+        if index - 1 not in deleted or keys.raw[index] != keys.raw[index - 1]
     ]
 
 
-def _deleted(parts: Mapping[event_batch.Table, Sequence[Part]]) -> set[int]:
+def _deleted(parts: Mapping[Table, Sequence[TableChanges]]) -> set[int]:
     deleted: set[int] = set()
     for part in (part for each in parts.values() for part in each):
         deleted.update(part.removed.tolist())
         is_delete = [op == DELETE for op in part.rows.column("__op").to_pylist()]
-        deleted.update(part.places[is_delete].tolist())
+        deleted.update(part.indices[is_delete].tolist())
     return deleted

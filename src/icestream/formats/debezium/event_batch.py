@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, UNCHANGED_COLUMNS, unchanged_columns
-from icestream.formats.debezium.types import Column, shown
-from icestream.formats.debezium.values import OddValueError
+from icestream.contracts.changes import OP, TRUNCATE, UNCHANGED_COLUMNS, unchanged_columns
+from icestream.formats.debezium.types import DebeziumColumn, inferred_columns
+from icestream.formats.debezium.values import MalformedValueError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icestream.formats.debezium.assembly import Placeholder
-    from icestream.formats.debezium.types import Column
+    from icestream.formats.debezium.types import DebeziumColumn
 
     Table = tuple[str, ...]
     Flags = npt.NDArray[np.bool_]
@@ -36,12 +36,12 @@ _SCHEMA_CHANGE = {"source", "databaseName", "ddl", "tableChanges"}
 _MESSAGE_FIELDS = {"op", "source", "message"}
 
 
-def of_topic(topic: str) -> Table:
+def table_of_topic(topic: str) -> Table:
     """Return the table that a topic is named after: `prefix.schema.table`."""
     return tuple(topic.split(".")[-2:])
 
 
-def of_tombstones(topic: str, tables: Collection[Table]) -> Table | None:
+def table_of_tombstones(topic: str, tables: Collection[Table]) -> Table | None:
     """Return the table that tombstones of a topic are of; None if nothing tells.
 
     Changes name their table and tombstones don't, so the topic must be of one table alone, and
@@ -52,7 +52,7 @@ def of_tombstones(topic: str, tables: Collection[Table]) -> Table | None:
         tables: those whose changes came by the topic.
     """
     if not tables:
-        return of_topic(topic)
+        return table_of_topic(topic)
     if len(tables) > 1:
         return None
     (only,) = tables
@@ -77,7 +77,7 @@ def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
     return tables, np.array([numbers[pair] for pair in pairs], np.int64)
 
 
-def are_named(source: pa.Array) -> npt.NDArray[np.bool_]:
+def names_table(source: pa.Array) -> npt.NDArray[np.bool_]:
     """Tell which rows name their table in full."""
     full = pc.and_(
         pc.not_equal(_outer(source), ""), pc.not_equal(source.field("table"), "")
@@ -93,7 +93,7 @@ def _outer(source: pa.Array) -> pa.Array:
     return pc.coalesce(pc.if_else(pc.equal(schema, ""), pa.scalar(None, pa.string()), schema), db)
 
 
-def is_aside(fields: set[str], key: set[str]) -> bool:
+def is_connector_event(fields: set[str], key: set[str]) -> bool:
     """Tell whether fields are of a record that tells of the connector itself, not of rows.
 
     Args:
@@ -112,18 +112,18 @@ Unrepresentable = Literal["fail", "null"]
 
 DELETE = "d"
 # Characters of a value that a reason shows.
-SHOWN = 100
-_BRINGS = ("c", "r", "u")
+MAX_SHOWN_CHARS = 100
+_UPSERT_OPS = ("c", "r", "u")
 _MESSAGE = "m"
-_CAST_FAULTS = (OddValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError)
+_CAST_FAULTS = (MalformedValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError)
 
 
 @dataclass(frozen=True)
-class Lot:
+class EventBatch:
     """Records of one schema, read.
 
     Attributes:
-        places: which records they are.
+        indices: which records they are.
         ops: what each did, as Debezium tells it.
         before: rows as they were, a struct of `columns` as they are written.
         after: rows as they are now.
@@ -132,22 +132,22 @@ class Lot:
         absent: by column, the records whose row has no field for it, where that is asked for.
     """
 
-    places: Ints
+    indices: Ints
     ops: pa.Array
     before: pa.Array
     after: pa.Array
     source: pa.Array | None
-    columns: tuple[Column, ...]
+    columns: tuple[DebeziumColumn, ...]
     absent: Mapping[str, Flags] = field(default_factory=dict)
 
-    def where(self, flags: Flags) -> Lot:
+    def where(self, flags: Flags) -> EventBatch:
         """Return some of the records."""
         absent = {name: each[flags] for name, each in self.absent.items()}
         kept = pa.array(flags)
         source = None if self.source is None else self.source.filter(kept)
         before, after = self.before.filter(kept), self.after.filter(kept)
-        return Lot(
-            self.places[flags], self.ops.filter(kept), before, after, source, self.columns, absent
+        return EventBatch(
+            self.indices[flags], self.ops.filter(kept), before, after, source, self.columns, absent
         )
 
 
@@ -155,80 +155,87 @@ NO_TABLE = "its `source` does not name a table"
 
 
 @dataclass(frozen=True)
-class Part:
+class TableChanges:
     """Changes of one table and one schema, in their order.
 
     Attributes:
-        places: which records they were.
+        indices: which records they were.
         rows: the columns with their types, then `OP`, then `UNCHANGED_COLUMNS`.
         columns: of a row.
         removed: records that delete a row and tell it by their key alone.
         nulled: how many values, by column, are null because no table can hold them.
     """
 
-    places: Ints
+    indices: Ints
     rows: pa.RecordBatch
-    columns: tuple[Column, ...]
+    columns: tuple[DebeziumColumn, ...]
     removed: Ints
     nulled: Mapping[str, int]
 
 
-def parts_of(
-    lot: Lot, topic: Table, placeholder: Placeholder, unrepresentable: Unrepresentable
-) -> tuple[dict[Table, Part], Bad]:
+def split_by_table(
+    event_batch: EventBatch,
+    topic: Table,
+    placeholder: Placeholder,
+    unrepresentable: Unrepresentable,
+) -> tuple[dict[Table, TableChanges], Bad]:
     """Return the changes of each table, and the records that are none.
 
     Raises:
         OddValueError: the records have no columns, or one with a name of ours.
     """
-    if not lot.columns and not _flags(pc.equal(lot.ops, EMPTY)).all():
-        raise OddValueError({}, "a row: it has no columns")
-    nameless = np.zeros(0, bool) if lot.source is None else ~are_named(lot.source)
-    without_table = [(int(lot.places[at]), NO_TABLE) for at in np.flatnonzero(nameless)]
-    lot, removed, bad = _sorted_out(lot.where(~nameless) if without_table else lot)
+    if not event_batch.columns and not _flags(pc.equal(event_batch.ops, TRUNCATE)).all():
+        raise MalformedValueError({}, "a row: it has no columns")
+    nameless = np.zeros(0, bool) if event_batch.source is None else ~names_table(event_batch.source)
+    without_table = [(int(event_batch.indices[at]), NO_TABLE) for at in np.flatnonzero(nameless)]
+    event_batch, removed, bad = _split_by_op(
+        event_batch.where(~nameless) if without_table else event_batch
+    )
     bad += without_table
-    rows, is_bad, nulled = _rows(lot, placeholder, unrepresentable, bad)
+    rows, is_bad, nulled = _rows(event_batch, placeholder, unrepresentable, bad)
     if is_bad.any():
-        rows, lot = rows.filter(pa.array(~is_bad)), lot.where(~is_bad)
-    ours, gone = _by_table(lot, topic), _by_table(removed, topic)
-    parts: dict[Table, Part] = {}
-    for table in dict.fromkeys([*ours, *gone]):
+        rows, event_batch = rows.filter(pa.array(~is_bad)), event_batch.where(~is_bad)
+    ours, deleted = _rows_by_table(event_batch, topic), _rows_by_table(removed, topic)
+    parts: dict[Table, TableChanges] = {}
+    for table in dict.fromkeys([*ours, *deleted]):
         at = ours.get(table, np.empty(0, np.int64))
         held = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
-        away = removed.places[gone[table]] if table in gone else at[:0]
-        parts[table] = Part(lot.places[at], held, lot.columns, away, {} if parts else nulled)
+        away = removed.indices[deleted[table]] if table in deleted else at[:0]
+        parts[table] = TableChanges(
+            event_batch.indices[at], held, event_batch.columns, away, {} if parts else nulled
+        )
     return parts, bad
 
 
-def _by_table(lot: Lot, topic: Table) -> dict[Table, Ints]:
-    if not len(lot.places):
+def _rows_by_table(event_batch: EventBatch, topic: Table) -> dict[Table, Ints]:
+    if not len(event_batch.indices):
         return {}
-    if lot.source is None:
-        return {topic: np.arange(len(lot.places))}
-    tables, which = tables_of(lot.source)
+    if event_batch.source is None:
+        return {topic: np.arange(len(event_batch.indices))}
+    tables, which = tables_of(event_batch.source)
     return {table: np.flatnonzero(which == number) for number, table in enumerate(tables)}
 
 
-def _sorted_out(lot: Lot) -> tuple[Lot, Lot, Bad]:
+def _split_by_op(event_batch: EventBatch) -> tuple[EventBatch, EventBatch, Bad]:
     """Leave out what brings no row, names no row, or names one by its key alone."""
     bad: Bad = []
-    ops = lot.ops
-    is_there = _flags(pc.is_valid(lot.after))
-    was_there = _flags(pc.is_valid(lot.before))
+    ops = event_batch.ops
+    is_there = _flags(pc.is_valid(event_batch.after))
+    was_there = _flags(pc.is_valid(event_batch.before))
     deletes = _flags(pc.equal(ops, DELETE))
-    brings = _flags(pc.is_in(ops, value_set=pa.array(_BRINGS)))
-    empties = _flags(pc.equal(ops, EMPTY))
+    brings = _flags(pc.is_in(ops, value_set=pa.array(_UPSERT_OPS)))
+    empties = _flags(pc.equal(ops, TRUNCATE))
     good = (brings & is_there) | (deletes & was_there) | empties
     if good.all():
-        return lot, lot.where(~good), bad
+        return event_batch, event_batch.where(~good), bad
     removed = deletes & ~was_there
     for at in np.flatnonzero(~good & ~removed).tolist():
         op = ops[at].as_py()
-        if op in _BRINGS:
-            bad.append((int(lot.places[at]), f"no row after the change (op {op!r})"))
+        if op in _UPSERT_OPS:
+            bad.append((int(event_batch.indices[at]), f"no row after the change (op {op!r})"))
         elif op != _MESSAGE:
-            bad.append((int(lot.places[at]), f"op {op!r} is not known"))
-    return lot.where(good), lot.where(removed), bad
+            bad.append((int(event_batch.indices[at]), f"op {op!r} is not known"))
+    return event_batch.where(good), event_batch.where(removed), bad
 
 
 def _flags(array: pa.Array) -> Flags:
@@ -238,45 +245,46 @@ def _flags(array: pa.Array) -> Flags:
 
 
 def _rows(
-    lot: Lot, placeholder: Placeholder, unrepresentable: Unrepresentable, bad: Bad
+    event_batch: EventBatch, placeholder: Placeholder, unrepresentable: Unrepresentable, bad: Bad
 ) -> tuple[pa.RecordBatch, Flags, dict[str, int]]:
     """Return the rows with their types, which of them are bad, and how many values are lost."""
-    deletes = _flags(pc.equal(lot.ops, DELETE))
-    chosen = lot.after
+    deletes = _flags(pc.equal(event_batch.ops, DELETE))
+    chosen = event_batch.after
     if deletes.any():
         own = np.arange(len(chosen))
-        places = pa.array(np.where(deletes, own + len(own), own))
-        chosen = pa.concat_arrays([lot.after, lot.before]).take(places)
+        indices = pa.array(np.where(deletes, own + len(own), own))
+        chosen = pa.concat_arrays([event_batch.after, event_batch.before]).take(indices)
     is_bad = np.zeros(len(chosen), np.bool_)
     missing: dict[str, Flags] = {}
     nulled: dict[str, int] = {}
     arrays, fields = [], []
     reserved = next(
-        (column.name for column in lot.columns if column.name in (OP, UNCHANGED_COLUMNS)), None
+        (column.name for column in event_batch.columns if column.name in (OP, UNCHANGED_COLUMNS)),
+        None,
     )
     if reserved is not None:
-        raise OddValueError(reserved, "a name that a column may have")
-    for column, written in zip(lot.columns, chosen.flatten(), strict=True):
+        raise MalformedValueError(reserved, "a name that a column may have")
+    for column, written in zip(event_batch.columns, chosen.flatten(), strict=True):
         values = written
         flags = placeholder.find(written)
         if flags is not None:
             missing[column.name] = flags
-            values = _without(written, flags)
-        converted = _converted(column, values, lot.places, is_bad, bad)
-        if lost := _lost(values, converted):
+            values = _null_where(written, flags)
+        converted = _convert_column(column, values, event_batch.indices, is_bad, bad)
+        if lost := _count_lost(values, converted):
             if unrepresentable == "fail":
-                _refuse_lost(lot, column, (values, converted), is_bad, bad)
+                _refuse_unrepresentable(event_batch, column, (values, converted), is_bad, bad)
             else:
                 nulled[column.name] = lost
         arrays.append(converted)
         fields.append(pa.field(column.name, column.kind))
-    arrays.append(lot.ops)
+    arrays.append(event_batch.ops)
     fields.append(pa.field(OP, pa.string()))
-    _refuse_new(lot, missing, is_bad, bad)
-    known = {column.name for column in lot.columns}
-    for name, flags in lot.absent.items():
+    _refuse_new(event_batch, missing, is_bad, bad)
+    names = {column.name for column in event_batch.columns}
+    for name, flags in event_batch.absent.items():
         missing[name] = missing[name] | flags if name in missing else flags
-        if name not in known:
+        if name not in names:
             arrays.append(pa.nulls(len(chosen)))
             fields.append(pa.field(name, pa.null()))
     if missing:
@@ -285,7 +293,9 @@ def _rows(
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), is_bad, nulled
 
 
-def _converted(column: Column, values: pa.Array, places: Ints, is_bad: Flags, bad: Bad) -> pa.Array:
+def _convert_column(
+    column: DebeziumColumn, values: pa.Array, indices: Ints, is_bad: Flags, bad: Bad
+) -> pa.Array:
     if column.convert is None:
         return values
     try:
@@ -299,52 +309,60 @@ def _converted(column: Column, values: pa.Array, places: Ints, is_bad: Flags, ba
         except _CAST_FAULTS as exc:  # noqa: PERF203 - looks for the one that is at fault
             odd[at] = True
             if not is_bad[at]:
-                bad.append((int(places[at]), f"column {column.name!r}: {exc}"))
+                bad.append((int(indices[at]), f"column {column.name!r}: {exc}"))
     is_bad |= odd
-    return column.convert(_without(values, odd))
+    return column.convert(_null_where(values, odd))
 
 
-def _refuse_lost(
-    lot: Lot, column: Column, pair: tuple[pa.Array, pa.Array], is_bad: Flags, bad: Bad
+def _refuse_unrepresentable(
+    event_batch: EventBatch,
+    column: DebeziumColumn,
+    pair: tuple[pa.Array, pa.Array],
+    is_bad: Flags,
+    bad: Bad,
 ) -> None:
     """Refuse rows with a value that the column's type can't hold, unless they are deleted."""
-    deletes = _flags(pc.equal(lot.ops, DELETE))
+    deletes = _flags(pc.equal(event_batch.ops, DELETE))
     written, converted = pair
     for at in np.flatnonzero(~is_bad & ~deletes).tolist():
-        if _lost(written.slice(at, 1), converted.slice(at, 1)):
+        if _count_lost(written.slice(at, 1), converted.slice(at, 1)):
             value = repr(written[at].as_py())
-            shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
-            reason = f"column {column.name!r}: type {column.kind} can't hold {shown}"
-            bad.append((int(lot.places[at]), reason))
+            inferred_columns = (
+                value if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]}..."
+            )
+            reason = f"column {column.name!r}: type {column.kind} can't hold {inferred_columns}"
+            bad.append((int(event_batch.indices[at]), reason))
             is_bad[at] = True
 
 
-def _lost(written: pa.Array, converted: pa.Array) -> int:
+def _count_lost(written: pa.Array, converted: pa.Array) -> int:
     """Return how many values became null, those inside lists and structs included."""
     lost = int(converted.null_count - written.null_count)
     if pa.types.is_list(written.type) and pa.types.is_list(converted.type):
-        return lost + _lost(written.flatten(), converted.flatten())
+        return lost + _count_lost(written.flatten(), converted.flatten())
     if pa.types.is_struct(written.type) and pa.types.is_struct(converted.type):
         pairs = zip(written.flatten(), converted.flatten(), strict=True)
-        return lost + sum(_lost(*pair) for pair in pairs)
+        return lost + sum(_count_lost(*pair) for pair in pairs)
     return lost
 
 
-def _without(values: pa.Array, flags: Flags) -> pa.Array:
+def _null_where(values: pa.Array, flags: Flags) -> pa.Array:
     """Return values, null in place of some; `if_else` has no way with some types."""
     return values.take(pa.array(np.arange(len(values)), mask=flags))
 
 
-def _refuse_new(lot: Lot, missing: dict[str, Flags], is_bad: Flags, bad: Bad) -> None:
+def _refuse_new(
+    event_batch: EventBatch, missing: dict[str, Flags], is_bad: Flags, bad: Bad
+) -> None:
     """Refuse new rows without a value: theirs is that of another key, which is gone by then."""
-    is_new = _flags(pc.is_in(lot.ops, value_set=pa.array(["c", "r"])))
+    is_new = _flags(pc.is_in(event_batch.ops, value_set=pa.array(["c", "r"])))
     for name, flags in missing.items():
         for at in np.flatnonzero(flags & is_new & ~is_bad).tolist():
             reason = (
                 f"column {name!r}: the row's key changed and this large value did not, so that it "
                 "was not sent. The table needs REPLICA IDENTITY FULL for that"
             )
-            bad.append((int(lot.places[at]), reason))
+            bad.append((int(event_batch.indices[at]), reason))
             is_bad[at] = True
 
 
@@ -352,11 +370,13 @@ _OP, _DELETED = "__op", "__deleted"
 HIDDEN_FIELDS = frozenset({_OP, _DELETED})
 
 
-def flat_lot(places: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[Column, ...]) -> Lot:
+def flat_event_batch(
+    indices: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[DebeziumColumn, ...]
+) -> EventBatch:
     """Return records that are rows as a lot.
 
     Args:
-        places: which records they are.
+        indices: which records they are.
         rows: a struct of `columns` as they are written.
         columns: of a record: those of the table, `__op` and `__deleted` if they were asked for.
 
@@ -368,18 +388,18 @@ def flat_lot(places: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[Colum
     if _OP in held:
         ops = pc.coalesce(held[_OP].cast(pa.string()), ops)
     if _DELETED in held:
-        is_gone = pc.equal(held[_DELETED].cast(pa.string()), "true")
-        ops = pc.if_else(pc.fill_null(is_gone, False), DELETE, ops)
+        is_deleted = pc.equal(held[_DELETED].cast(pa.string()), "true")
+        ops = pc.if_else(pc.fill_null(is_deleted, False), DELETE, ops)
     kept = tuple(column for column in columns if column.name not in HIDDEN_FIELDS)
     if not kept:
-        raise OddValueError({}, "a row: it has no columns")
+        raise MalformedValueError({}, "a row: it has no columns")
     own = pa.StructArray.from_arrays(
         [held[column.name] for column in kept],
         fields=[pa.field(column.name, column.written) for column in kept],
     )
-    return Lot(places, ops, own, own, None, kept)
+    return EventBatch(indices, ops, own, own, None, kept)
 
 
-def row_columns(fields: Mapping[str, pa.DataType]) -> tuple[Column, ...]:
+def row_columns(fields: Mapping[str, pa.DataType]) -> tuple[DebeziumColumn, ...]:
     """Return columns of fields without a schema."""
-    return shown(pa.field(name, kind) for name, kind in fields.items())
+    return inferred_columns(pa.field(name, kind) for name, kind in fields.items())

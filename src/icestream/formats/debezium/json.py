@@ -12,11 +12,17 @@ import pyarrow as pa
 
 from icestream.contracts.decoder import Format
 from icestream.formats.blocks import BadValueError
-from icestream.formats.debezium import event_batch, schemaless_json
+from icestream.formats.debezium import schemaless_json
 from icestream.formats.debezium.assembly import PLACEHOLDER, Key
 from icestream.formats.debezium.decoder import DebeziumDecoder
-from icestream.formats.debezium.event_batch import HIDDEN_FIELDS, Lot, flat_lot, row_columns
-from icestream.formats.debezium.types import Column, ConnectType, columns_of, from_json
+from icestream.formats.debezium.event_batch import (
+    HIDDEN_FIELDS,
+    SOURCE,
+    EventBatch,
+    flat_event_batch,
+    row_columns,
+)
+from icestream.formats.debezium.types import ConnectType, DebeziumColumn, columns_of, from_json
 from icestream.formats.debezium.values import as_bytes
 from icestream.formats.inference import infer_fields
 from icestream.formats.json import JsonDecoder, parse_object
@@ -36,11 +42,11 @@ _SCHEMA = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
 _QUICK = re.compile(rb'\s*\{\s*"schema"')
 _PARSER = json.JSONDecoder()
-_MOST_SCHEMAS = 1000
+_MAX_SCHEMAS = 1000
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 
-class Headed:
+class SchemaHeader:
     """The part of a value up to its payload: the same bytes for all records of a schema.
 
     Args:
@@ -60,48 +66,48 @@ class Headed:
         except (ValueError, AttributeError) as exc:
             self.fault = f"its schema can't be read: {exc}"
 
-    def _prepare(self, told: ConnectType) -> None:
-        self.is_aside = told.is_aside or told.kind != "struct"
-        self.is_envelope = told.is_envelope
-        if self.is_aside:
+    def _prepare(self, connect_type: ConnectType) -> None:
+        self.is_connector_event = connect_type.is_connector_event or connect_type.kind != "struct"
+        self.is_envelope = connect_type.is_envelope
+        if self.is_connector_event:
             return
-        row = told.members["after"] if self.is_envelope else told
+        row = connect_type.members["after"] if self.is_envelope else connect_type
         self.columns = columns_of(row, is_text=True)
         written = [(column.name, column.written) for column in self.columns]
         columns = written
         if self.is_envelope:
             kind = pa.struct(written)
             columns = [("before", kind), ("after", kind), ("op", pa.string())]
-            columns.append(("source", event_batch.SOURCE))
-        self._decoder = _Payloads(self.columns, is_envelope=self.is_envelope)
+            columns.append(("source", SOURCE))
+        self._decoder = _PayloadDecoder(self.columns, is_envelope=self.is_envelope)
         self._written = pa.schema(columns)
 
     def payload(self, value: bytes) -> bytes:
-        """Return the payload of a value with this head."""
+        """Return the payload of a value with this header."""
         return value[len(self.prefix) :].rstrip()[:-1]
 
-    def read(self, places: list[int], payloads: list[bytes]) -> tuple[Lot | None, Bad]:
+    def read(self, indices: list[int], payloads: list[bytes]) -> tuple[EventBatch | None, Bad]:
         """Read payloads of records."""
         if self.fault:
-            return None, [(place, self.fault) for place in places]
-        if self.is_aside:
+            return None, [(index, self.fault) for index in indices]
+        if self.is_connector_event:
             return None, []
         decoded = self._decoder.decode(pa.array(payloads, pa.binary()), self._written)
-        at = np.array(places, np.int64)
-        bad = [(places[index], reason) for index, reason in decoded.bad]
+        at = np.array(indices, np.int64)
+        bad = [(indices[index], reason) for index, reason in decoded.bad]
         if decoded.kept is not None:
             at = at[decoded.kept.to_numpy()]
         rows = decoded.rows
         if not self.is_envelope:
-            return flat_lot(at, rows.to_struct_array(), self.columns), bad
+            return flat_event_batch(at, rows.to_struct_array(), self.columns), bad
         before, after, ops, source = rows.columns
-        return Lot(at, ops, before, after, source, self.columns), bad
+        return EventBatch(at, ops, before, after, source, self.columns), bad
 
 
-class _Payloads(JsonDecoder):
+class _PayloadDecoder(JsonDecoder):
     """Reads payloads, with what Connect writes otherwise than its schema says."""
 
-    def __init__(self, columns: tuple[Column, ...], *, is_envelope: bool) -> None:
+    def __init__(self, columns: tuple[DebeziumColumn, ...], *, is_envelope: bool) -> None:
         super().__init__(ignores_new=True)
         self._is_envelope = is_envelope
         self._decimals = {one.name: one.scale for one in columns if one.scale is not None}
@@ -144,86 +150,90 @@ class DebeziumJsonDecoder(DebeziumDecoder):
         self, placeholder: str = PLACEHOLDER, *, unrepresentable: Unrepresentable = "fail"
     ) -> None:
         super().__init__(placeholder, unrepresentable=unrepresentable)
-        self._heads: list[Headed] = []
+        self._headers: list[SchemaHeader] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_heads": []}
+        return {**super().__getstate__(), "_headers": []}
 
-    def read_lots(self, values: Sequence[bytes | None], keys: Keys) -> tuple[list[Lot], Bad]:
+    def read_event_batches(
+        self, values: Sequence[bytes | None], keys: Keys
+    ) -> tuple[list[EventBatch], Bad]:
         """Read the values of each schema, and those without, together."""
-        headed: dict[int, tuple[Headed, list[int], list[bytes]]] = {}
+        by_header: dict[int, tuple[SchemaHeader, list[int], list[bytes]]] = {}
         plain: tuple[list[int], list[bytes]] = ([], [])
-        head: Headed | None = None
-        for place, value in enumerate(values):
+        header: SchemaHeader | None = None
+        for index, value in enumerate(values):
             if value is None:
                 continue
-            if head is None or not value.startswith(head.prefix):
-                head = self._head(value)
-            if head is None:
-                plain[0].append(place)
+            if header is None or not value.startswith(header.prefix):
+                header = self._header_for(value)
+            if header is None:
+                plain[0].append(index)
                 plain[1].append(value)
-            elif head.type is None and not head.fault:
-                plain[0].append(place)
-                plain[1].append(head.payload(value))
+            elif header.type is None and not header.fault:
+                plain[0].append(index)
+                plain[1].append(header.payload(value))
             else:
-                _, places, payloads = headed.setdefault(id(head), (head, [], []))
-                places.append(place)
-                payloads.append(head.payload(value))
-        lots, bad = [], []
-        for each, places, payloads in headed.values():
-            lot, faults = each.read(places, payloads)
+                _, indices, payloads = by_header.setdefault(id(header), (header, [], []))
+                indices.append(index)
+                payloads.append(header.payload(value))
+        event_batches, bad = [], []
+        for header, indices, payloads in by_header.values():
+            event_batch, faults = header.read(indices, payloads)
             bad += faults
-            lots += [] if lot is None else [lot]
+            event_batches += [] if event_batch is None else [event_batch]
         if plain[0]:
-            found, faults = schemaless_json.read(*plain, keys)
-            lots += found
+            schemaless, faults = schemaless_json.read(*plain, keys)
+            event_batches += schemaless
             bad += faults
-        return lots, bad
+        return event_batches, bad
 
     def absent_fields(
-        self, values: Sequence[bytes | None], lot: Lot
+        self, values: Sequence[bytes | None], event_batch: EventBatch
     ) -> dict[str, np.ndarray[Any, Any]]:
         """Look for the names of columns in the row of each record."""
-        rows = [_row_of(parse_object(values[place] or b"")) for place in lot.places.tolist()]
-        wanted = {column.name for column in lot.columns}
+        rows = [
+            _row_of(parse_object(values[index] or b"")) for index in event_batch.indices.tolist()
+        ]
+        wanted = {column.name for column in event_batch.columns}
         for row in rows:
             wanted.update(name for name, value in (row or {}).items() if value is None)
         absent = {
             name: np.array([row is not None and name not in row for row in rows], np.bool_)
             for name in sorted(wanted - HIDDEN_FIELDS)
         }
-        known = {column.name for column in lot.columns}
-        return {name: flags for name, flags in absent.items() if flags.any() or name not in known}
+        columns = {column.name for column in event_batch.columns}
+        return {name: flags for name, flags in absent.items() if flags.any() or name not in columns}
 
-    def _head(self, value: bytes) -> Headed | None:
+    def _header_for(self, value: bytes) -> SchemaHeader | None:
         if _QUICK.match(value) is None:
             return None
-        for number, head in enumerate(self._heads):
-            if value.startswith(head.prefix):
-                # The one that was used last is looked at first.
-                self._heads.insert(0, self._heads.pop(number))
-                return head
-        found = _split(value)
-        if found is not None:
-            self._heads.insert(0, found)
-            del self._heads[_MOST_SCHEMAS:]
-        return found
+        for number, header in enumerate(self._headers):
+            if value.startswith(header.prefix):
+                # The most recently used header comes first.
+                self._headers.insert(0, self._headers.pop(number))
+                return header
+        new = _parse_header(value)
+        if new is not None:
+            self._headers.insert(0, new)
+            del self._headers[_MAX_SCHEMAS:]
+        return new
 
     def read_key(self, key: bytes) -> Key | None:
         """Read a key, with or without its schema."""
-        told: Any = parse_object(key)
+        payload: Any = parse_object(key)
         schema = None
-        if told.keys() == {"schema", "payload"}:
-            schema, told = told["schema"], told["payload"]
-        if not isinstance(told, dict):
+        if payload.keys() == {"schema", "payload"}:
+            schema, payload = payload["schema"], payload["payload"]
+        if not isinstance(payload, dict):
             return None
         if schema is not None:
             try:
-                return Key(told, columns_of(from_json(schema), is_text=True))
+                return Key(payload, columns_of(from_json(schema), is_text=True))
             except (ValueError, AttributeError) as exc:
                 raise BadValueError(f"the key's schema can't be read: {exc}") from None
-        fields = schemaless_json.without_moments(infer_fields([told]))
-        return Key(told, row_columns(fields))
+        fields = schemaless_json.without_timestamps(infer_fields([payload]))
+        return Key(payload, row_columns(fields))
 
 
 def _row_of(record: dict[str, Any]) -> dict[str, Any] | None:
@@ -234,8 +244,8 @@ def _row_of(record: dict[str, Any]) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _split(value: bytes) -> Headed | None:
-    """Return the head of a value that begins like one with a schema; None if it is none."""
+def _parse_header(value: bytes) -> SchemaHeader | None:
+    """Parse the header of a value that carries its schema; None if it has none."""
     try:
         text = value.decode()
         start = _SCHEMA.match(text)
@@ -245,7 +255,7 @@ def _split(value: bytes) -> Headed | None:
     except (ValueError, RecursionError):
         return None
     follows = _PAYLOAD.match(text, end)
-    return None if follows is None else Headed(text[: follows.end()].encode(), schema)
+    return None if follows is None else SchemaHeader(text[: follows.end()].encode(), schema)
 
 
 class DebeziumJsonFormat(Format):

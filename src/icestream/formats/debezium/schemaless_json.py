@@ -12,11 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.formats.blocks import BadValueError
-from icestream.formats.debezium import event_batch
-from icestream.formats.debezium.event_batch import Lot, flat_lot, row_columns
+from icestream.formats.debezium.event_batch import (
+    SOURCE,
+    EventBatch,
+    flat_event_batch,
+    is_connector_event,
+    row_columns,
+    tables_of,
+)
 from icestream.formats.exact import doubles_are_exact, doubles_in
-from icestream.formats.inference import NULL, infer_type, known_part, merge
-from icestream.formats.json import ENDLESS, JsonDecoder, joined, parse_object, read_text
+from icestream.formats.inference import NULL, infer_type, merge, resolved_type
+from icestream.formats.json import TOO_LARGE, JsonDecoder, join_lines, parse_object, read_text
 from icestream.formats.values import MisfitError, converter
 
 if TYPE_CHECKING:
@@ -29,26 +35,28 @@ if TYPE_CHECKING:
     Bad = list[tuple[int, str]]
 
 
-_ENVELOPE = pa.schema([("op", pa.string()), ("source", event_batch.SOURCE)])
+_ENVELOPE = pa.schema([("op", pa.string()), ("source", SOURCE)])
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity"}
 _NUMBERS = (pa.int64(), pa.float64())
 
 
-def read(places: list[int], values: list[bytes], keys: Keys) -> tuple[list[Lot], Bad]:
+def read(indices: list[int], values: list[bytes], keys: Keys) -> tuple[list[EventBatch], Bad]:
     """Read values that have no schema."""
     array = pa.array(values, pa.binary())
-    if JsonDecoder(ignores_new=True).plain(array).all():
-        lots = _read_fast(np.array(places, np.int64), array, keys)
-        if lots is not None:
-            return lots, []
-    return _read_slowly(places, values, keys)
+    if JsonDecoder(ignores_new=True).fast_path_mask(array).all():
+        event_batches = _read_fast(np.array(indices, np.int64), array, keys)
+        if event_batches is not None:
+            return event_batches, []
+    return _read_slowly(indices, values, keys)
 
 
-def _read_fast(places: np.ndarray[Any, Any], values: pa.Array, keys: Keys) -> list[Lot] | None:
+def _read_fast(
+    indices: np.ndarray[Any, Any], values: pa.Array, keys: Keys
+) -> list[EventBatch] | None:
     """Read values with Arrow; None if one is at fault, or types do not go together."""
     try:
         has_envelope = is_envelope(parse_object(values[0].as_py()))
-        text = joined(values.cast(pa.string()))
+        text = join_lines(values.cast(pa.string()))
         table = _read_with_texts(text, _ENVELOPE if has_envelope else None)
         table.validate()  # Arrow 26 misreads lists of the first record that begin with a null
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadValueError):
@@ -56,35 +64,35 @@ def _read_fast(places: np.ndarray[Any, Any], values: pa.Array, keys: Keys) -> li
     if table.num_rows != len(values) or not doubles_are_exact(text, doubles_in(table.columns)):
         return None
     if has_envelope:
-        return _fast_envelopes(places, values, keys, table)
+        return _fast_envelopes(indices, values, keys, table)
     if {"op", "source"} <= set(table.schema.names):
         return None  # some of them may be envelopes
-    if event_batch.is_aside(set(table.schema.names), set(keys.names(int(places[0])))):
+    if is_connector_event(set(table.schema.names), set(keys.names(int(indices[0])))):
         return []
     rows = table.to_struct_array().combine_chunks()
     kind = _row_type(rows.type)
-    return None if kind is None else _flat(places, _fitted(rows, kind))
+    return None if kind is None else _flat(indices, _conform_struct(rows, kind))
 
 
 def _fast_envelopes(
-    places: np.ndarray[Any, Any], values: pa.Array, keys: Keys, table: pa.Table
-) -> list[Lot] | None:
+    indices: np.ndarray[Any, Any], values: pa.Array, keys: Keys, table: pa.Table
+) -> list[EventBatch] | None:
     source = table.column("source").combine_chunks()
     strays = pc.any(pc.is_null(source.field("table"))).as_py()
     if strays or not {"before", "after"} & set(table.schema.names):
         return None
-    tables, which = event_batch.tables_of(source)
+    tables, which = tables_of(source)
     if len(tables) == 1:
-        return _envelopes(places, table)
+        return _envelopes(indices, table)
     # Each table has its own columns.
-    lots: list[Lot] = []
+    event_batches: list[EventBatch] = []
     for number in range(len(tables)):
         ours = which == number
-        found = _read_fast(places[ours], values.filter(pa.array(ours)), keys)
+        found = _read_fast(indices[ours], values.filter(pa.array(ours)), keys)
         if found is None:
             return None
-        lots += found
-    return lots
+        event_batches += found
+    return event_batches
 
 
 def _read_with_texts(text: pa.Buffer, known: pa.Schema | None) -> pa.Table:
@@ -115,7 +123,7 @@ def _texts_in(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _envelopes(places: np.ndarray[Any, Any], table: pa.Table) -> list[Lot] | None:
+def _envelopes(indices: np.ndarray[Any, Any], table: pa.Table) -> list[EventBatch] | None:
     held = {
         name: table.column(name).combine_chunks()
         for name in ("before", "after")
@@ -126,14 +134,16 @@ def _envelopes(places: np.ndarray[Any, Any], table: pa.Table) -> list[Lot] | Non
     if kind is None:
         return None
     try:
-        rows = {name: _fitted(array, kind) for name, array in held.items()}
+        rows = {name: _conform_struct(array, kind) for name, array in held.items()}
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    none = pa.nulls(len(places), kind)
+    none = pa.nulls(len(indices), kind)
     ops = table.column("op").combine_chunks()
     source = table.column("source").combine_chunks()
     columns = row_columns({part.name: part.type for part in kind})
-    return [Lot(places, ops, rows.get("before", none), rows.get("after", none), source, columns)]
+    return [
+        EventBatch(indices, ops, rows.get("before", none), rows.get("after", none), source, columns)
+    ]
 
 
 def _row_type(*kinds: pa.DataType) -> pa.DataType | None:
@@ -143,7 +153,7 @@ def _row_type(*kinds: pa.DataType) -> pa.DataType | None:
         merged = merge(merged, kind)
     told = [(part.name, part.type) for part in merged if part.type != NULL]
     # A list or a struct of nothing but nulls, or texts before and numbers after.
-    if any(known_part(kind) != kind for _, kind in told) or _has_mixed(merged, kinds):
+    if any(resolved_type(kind) != kind for _, kind in told) or _has_mixed(merged, kinds):
         return None
     return pa.struct(told)
 
@@ -157,7 +167,7 @@ def _has_mixed(merged: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
     )
 
 
-def _fitted(rows: pa.Array, kind: pa.DataType) -> pa.Array:
+def _conform_struct(rows: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return rows with the fields of a type."""
     arrays = []
     for part in kind:
@@ -169,9 +179,9 @@ def _fitted(rows: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
 
 
-def _flat(places: np.ndarray[Any, Any], rows: pa.Array) -> list[Lot]:
+def _flat(indices: np.ndarray[Any, Any], rows: pa.Array) -> list[EventBatch]:
     columns = row_columns({part.name: part.type for part in rows.type})
-    return [flat_lot(places, rows, columns)]
+    return [flat_event_batch(indices, rows, columns)]
 
 
 def is_envelope(record: Mapping[str, Any]) -> bool:
@@ -183,47 +193,49 @@ def is_envelope(record: Mapping[str, Any]) -> bool:
     )
 
 
-def _read_slowly(places: list[int], values: list[bytes], keys: Keys) -> tuple[list[Lot], Bad]:
+def _read_slowly(
+    indices: list[int], values: list[bytes], keys: Keys
+) -> tuple[list[EventBatch], Bad]:
     bad: Bad = []
     envelopes: list[tuple[int, dict[str, Any]]] = []
     rows: list[tuple[int, dict[str, Any]]] = []
-    for place, value in zip(places, values, strict=True):
+    for index, value in zip(indices, values, strict=True):
         try:
             record = parse_object(value)
         except BadValueError as exc:
-            bad.append((place, str(exc)))
+            bad.append((index, str(exc)))
             continue
         if is_envelope(record):
-            envelopes.append((place, record))
-        elif not event_batch.is_aside(set(record), set(keys.names(place))):
-            rows.append((place, record))
-    lots = [_slow_lot(each, bad) for each in _by_table(envelopes)]
+            envelopes.append((index, record))
+        elif not is_connector_event(set(record), set(keys.names(index))):
+            rows.append((index, record))
+    event_batches = [_slow_event_batch(each, bad) for each in _by_table(envelopes)]
     if rows:
-        kind = _found_type([row for _, row in rows])
-        at, (fitted,) = _fitted_rows(rows, [("", kind)], bad)
-        lots += _flat(at, fitted)
-    return lots, bad
+        kind = _inferred_type([row for _, row in rows])
+        at, (fitted,) = _conform_rows(rows, [("", kind)], bad)
+        event_batches += _flat(at, fitted)
+    return event_batches, bad
 
 
 def _by_table(
     envelopes: list[tuple[int, dict[str, Any]]],
 ) -> list[list[tuple[int, dict[str, Any]]]]:
     found: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
-    for place, record in envelopes:
+    for index, record in envelopes:
         named = tuple(str(record["source"].get(name)) for name in ("db", "schema", "table"))
-        found.setdefault(named, []).append((place, record))
+        found.setdefault(named, []).append((index, record))
     return list(found.values())
 
 
-def _slow_lot(envelopes: list[tuple[int, dict[str, Any]]], bad: Bad) -> Lot:
-    kind = _found_type([one.get(part) for _, one in envelopes for part in ("before", "after")])
-    parts = [("before", kind), ("after", kind), ("source", event_batch.SOURCE), ("op", pa.string())]
-    at, (before, after, source, ops) = _fitted_rows(envelopes, parts, bad)
+def _slow_event_batch(envelopes: list[tuple[int, dict[str, Any]]], bad: Bad) -> EventBatch:
+    kind = _inferred_type([one.get(part) for _, one in envelopes for part in ("before", "after")])
+    parts = [("before", kind), ("after", kind), ("source", SOURCE), ("op", pa.string())]
+    at, (before, after, source, ops) = _conform_rows(envelopes, parts, bad)
     columns = row_columns({part.name: part.type for part in kind})
-    return Lot(at, ops, before, after, source, columns)
+    return EventBatch(at, ops, before, after, source, columns)
 
 
-def _found_type(rows: list[Any]) -> pa.DataType:
+def _inferred_type(rows: list[Any]) -> pa.DataType:
     """Return the type of rows; numbers that are none (`NaN`) count as such among numbers."""
     found: dict[str, pa.DataType] = {}
     odd: set[str] = set()
@@ -236,12 +248,12 @@ def _found_type(rows: list[Any]) -> pa.DataType:
     for name in odd:
         is_number = found.get(name, NULL) in _NUMBERS
         found[name] = pa.float64() if is_number else merge(found.get(name, NULL), pa.string())
-    return pa.struct(list(without_moments(found).items()))
+    return pa.struct(list(without_timestamps(found).items()))
 
 
-def without_moments(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+def without_timestamps(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Return fields with texts where they look like dates, those left out that tell no type."""
-    told = {name: known_part(_as_texts(kind)) for name, kind in found.items()}
+    told = {name: resolved_type(_as_texts(kind)) for name, kind in found.items()}
     return {name: kind for name, kind in told.items() if kind is not None}
 
 
@@ -255,7 +267,7 @@ def _as_texts(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _fitted_rows(
+def _conform_rows(
     records: list[tuple[int, dict[str, Any]]], parts: list[tuple[str, pa.DataType]], bad: Bad
 ) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
     """Return which records are good, and each of their parts as an array.
@@ -265,26 +277,26 @@ def _fitted_rows(
         parts: name and type of each part; without a name it is the whole record.
         bad: takes up the records that have a value which is not of its type.
     """
-    places: list[int] = []
+    indices: list[int] = []
     built: list[list[Any]] = [[] for _ in parts]
-    for place, record in records:
+    for index, record in records:
         try:
             row = [
-                _fitted_value(record.get(name) if name else record, kind) for name, kind in parts
+                _conform_value(record.get(name) if name else record, kind) for name, kind in parts
             ]
         except MisfitError as exc:  # noqa: PERF203 - each record has its own fault
-            bad.append((place, exc.reason("")))
+            bad.append((index, exc.reason("")))
         except RecursionError:
-            bad.append((place, ENDLESS))
+            bad.append((index, TOO_LARGE))
         else:
-            places.append(place)
+            indices.append(index)
             for array, value in zip(built, row, strict=True):
                 array.append(value)
     arrays = [pa.array(each, kind) for each, (_, kind) in zip(built, parts, strict=True)]
-    return np.array(places, np.int64), arrays
+    return np.array(indices, np.int64), arrays
 
 
-def _fitted_value(value: Any, kind: pa.DataType) -> Any:
+def _conform_value(value: Any, kind: pa.DataType) -> Any:
     """Return a row as its type wants it; what is no row is null."""
     if not pa.types.is_struct(kind):
         return converter(kind)(value)

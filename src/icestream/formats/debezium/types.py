@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.formats.debezium import values
-from icestream.formats.debezium.values import OddValueError, from_base64
+from icestream.formats.debezium.values import MalformedValueError, from_base64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 _ENVELOPE = {"op", "source", "after"}
 # Records beside those of tables: they say nothing about rows.
-_ASIDE = (".Heartbeat", ".TransactionMetadataValue", ".SchemaChangeValue", ".MessageValue")
+_CONNECTOR_EVENTS = (
+    ".Heartbeat",
+    ".TransactionMetadataValue",
+    ".SchemaChangeValue",
+    ".MessageValue",
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,11 @@ class ConnectType:
         return self.name.endswith(".Envelope") or self.members.keys() >= _ENVELOPE
 
     @property
-    def is_aside(self) -> bool:
+    def is_connector_event(self) -> bool:
         """Whether values tell of the connector itself, not of rows."""
-        return self.name.startswith("io.debezium.connector.") and self.name.endswith(_ASIDE)
+        return self.name.startswith("io.debezium.connector.") and self.name.endswith(
+            _CONNECTOR_EVENTS
+        )
 
 
 def from_json(schema: Any) -> ConnectType:
@@ -102,14 +109,14 @@ def from_avro(schema: Any, named: Mapping[str, Any]) -> ConnectType:
 
 def _from_part(schema: Any, named: Mapping[str, Any]) -> ConnectType:
     kind, name = schema["type"], str(schema.get("connect.name") or "")
-    told = schema.get("connect.parameters") or {}
+    connect_type = schema.get("connect.parameters") or {}
     if kind == "record":
         members = {part["name"]: from_avro(part["type"], named) for part in schema["fields"]}
-        return ConnectType("struct", name or schema["name"], told, members)
+        return ConnectType("struct", name or schema["name"], connect_type, members)
     inner = schema.get("items") or schema.get("values")
     if inner is not None:
-        return ConnectType(kind, name, told, inner=from_avro(inner, named))
-    return ConnectType(_AVRO_KINDS.get(kind, kind), name, told)
+        return ConnectType(kind, name, connect_type, inner=from_avro(inner, named))
+    return ConnectType(_AVRO_KINDS.get(kind, kind), name, connect_type)
 
 
 def _uuids(array: pa.Array) -> pa.Array:
@@ -121,10 +128,10 @@ def _uuid(text: str) -> bytes:
     try:
         return UUID(text).bytes
     except ValueError:
-        raise OddValueError(text, "a uuid") from None
+        raise MalformedValueError(text, "a uuid") from None
 
 
-_WRITTEN = {
+_ENCODED_TYPES = {
     "int8": pa.int32(),
     "int16": pa.int32(),
     "int32": pa.int32(),
@@ -138,7 +145,7 @@ _WRITTEN = {
 }
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _ANY_SCALE = "io.debezium.data.VariableScaleDecimal"
-_NAMED: dict[str, tuple[pa.DataType, Convert]] = {
+_SEMANTIC_TYPES: dict[str, tuple[pa.DataType, Convert]] = {
     "io.debezium.time.Date": (pa.date32(), values.days),
     "io.debezium.time.Time": (pa.string(), values.millis_of_day),
     "io.debezium.time.MicroTime": (pa.string(), values.micros_of_day),
@@ -149,7 +156,7 @@ _NAMED: dict[str, tuple[pa.DataType, Convert]] = {
     "io.debezium.time.ZonedTimestamp": (pa.timestamp("us", tz="UTC"), values.zoned),
     "io.debezium.time.IsoDate": (pa.date32(), values.iso_days),
     "io.debezium.time.IsoTime": (pa.string(), values.iso_times),
-    "io.debezium.time.IsoTimestamp": (pa.timestamp("us"), values.iso_moments),
+    "io.debezium.time.IsoTimestamp": (pa.timestamp("us"), values.iso_timestamps),
     "org.apache.kafka.connect.data.Date": (pa.date32(), values.days),
     "org.apache.kafka.connect.data.Time": (pa.string(), values.millis_of_day),
     "org.apache.kafka.connect.data.Timestamp": (pa.timestamp("us"), values.millis),
@@ -158,7 +165,7 @@ _NAMED: dict[str, tuple[pa.DataType, Convert]] = {
 
 
 @dataclass(frozen=True)
-class Column:
+class DebeziumColumn:
     """A column of a table.
 
     Attributes:
@@ -176,7 +183,7 @@ class Column:
     scale: int | None = None
 
 
-def columns_of(row: ConnectType, *, is_text: bool) -> tuple[Column, ...]:
+def columns_of(row: ConnectType, *, is_text: bool) -> tuple[DebeziumColumn, ...]:
     """Return the columns of a row's type.
 
     Args:
@@ -189,52 +196,55 @@ def columns_of(row: ConnectType, *, is_text: bool) -> tuple[Column, ...]:
     return tuple(_column(name, member, is_text=is_text) for name, member in row.members.items())
 
 
-def _column(name: str, told: ConnectType, *, is_text: bool) -> Column:
-    written = _written(told, is_text=is_text)
-    kind, convert = _meaning(told, written, is_text=is_text)
-    scale = int(told.parameters.get("scale", 0)) if told.name == _DECIMAL else None
-    return Column(name, written, kind, convert, scale)
+def _column(name: str, connect_type: ConnectType, *, is_text: bool) -> DebeziumColumn:
+    written = _encoded_type(connect_type, is_text=is_text)
+    kind, convert = _table_type(connect_type, written, is_text=is_text)
+    scale = int(connect_type.parameters.get("scale", 0)) if connect_type.name == _DECIMAL else None
+    return DebeziumColumn(name, written, kind, convert, scale)
 
 
-def _written(told: ConnectType, *, is_text: bool) -> pa.DataType:
-    plain = _WRITTEN.get(told.kind)
+def _encoded_type(connect_type: ConnectType, *, is_text: bool) -> pa.DataType:
+    plain = _ENCODED_TYPES.get(connect_type.kind)
     if plain is not None:
         return plain
-    if told.kind == "bytes":
+    if connect_type.kind == "bytes":
         return pa.string() if is_text else pa.binary()
-    if told.kind == "struct":
+    if connect_type.kind == "struct":
         return pa.struct(
-            [(name, _written(part, is_text=is_text)) for name, part in told.members.items()]
+            [
+                (name, _encoded_type(part, is_text=is_text))
+                for name, part in connect_type.members.items()
+            ]
         )
-    if told.kind == "array" and told.inner is not None:
-        return pa.list_(_written(told.inner, is_text=is_text))
-    if told.kind == "map" and told.inner is not None:
-        return pa.map_(pa.string(), _written(told.inner, is_text=is_text))
-    raise ValueError(f"type {told.kind!r} is not known")
+    if connect_type.kind == "array" and connect_type.inner is not None:
+        return pa.list_(_encoded_type(connect_type.inner, is_text=is_text))
+    if connect_type.kind == "map" and connect_type.inner is not None:
+        return pa.map_(pa.string(), _encoded_type(connect_type.inner, is_text=is_text))
+    raise ValueError(f"type {connect_type.kind!r} is not known")
 
 
-def _meaning(
-    told: ConnectType, written: pa.DataType, *, is_text: bool
+def _table_type(
+    connect_type: ConnectType, written: pa.DataType, *, is_text: bool
 ) -> tuple[pa.DataType, Convert | None]:
-    if told.name in _NAMED:
-        return _NAMED[told.name]
-    if told.name == _DECIMAL:
-        return values.decimals(told.parameters, is_text=is_text)
-    if told.name == _ANY_SCALE:
+    if connect_type.name in _SEMANTIC_TYPES:
+        return _SEMANTIC_TYPES[connect_type.name]
+    if connect_type.name == _DECIMAL:
+        return values.decimals(connect_type.parameters, is_text=is_text)
+    if connect_type.name == _ANY_SCALE:
         return pa.string(), values.any_scale(is_text=is_text)
-    if told.kind in ("array", "map", "struct"):
-        return _nested(told, written, is_text=is_text)
-    return (pa.binary(), _bytes) if told.kind == "bytes" and is_text else (written, None)
+    if connect_type.kind in ("array", "map", "struct"):
+        return _nested(connect_type, written, is_text=is_text)
+    return (pa.binary(), _bytes) if connect_type.kind == "bytes" and is_text else (written, None)
 
 
 def _nested(
-    told: ConnectType, written: pa.DataType, *, is_text: bool
+    connect_type: ConnectType, written: pa.DataType, *, is_text: bool
 ) -> tuple[pa.DataType, Convert | None]:
-    if told.kind == "struct" or told.inner is None:
-        return _struct(told, is_text=is_text)
+    if connect_type.kind == "struct" or connect_type.inner is None:
+        return _struct(connect_type, is_text=is_text)
     is_map = pa.types.is_map(written)
     part = written.item_type if is_map else written.value_type
-    kind, convert = _meaning(told.inner, part, is_text=is_text)
+    kind, convert = _table_type(connect_type.inner, part, is_text=is_text)
     whole = pa.map_(pa.string(), kind) if is_map else pa.list_(kind)
     if convert is None:
         return whole, None
@@ -267,8 +277,8 @@ def _entries(whole: pa.DataType, convert: Convert) -> Convert:
     return each
 
 
-def _struct(told: ConnectType, *, is_text: bool) -> tuple[pa.DataType, Convert | None]:
-    parts = [_column(name, part, is_text=is_text) for name, part in told.members.items()]
+def _struct(connect_type: ConnectType, *, is_text: bool) -> tuple[pa.DataType, Convert | None]:
+    parts = [_column(name, part, is_text=is_text) for name, part in connect_type.members.items()]
     whole = pa.struct([(part.name, part.kind) for part in parts])
     if all(part.convert is None for part in parts):
         return whole, None
@@ -289,15 +299,17 @@ def _bytes(array: pa.Array) -> pa.Array:
     return pa.array([from_base64(text) for text in array.to_pylist()], pa.binary())
 
 
-def shown(columns: Iterable[pa.Field]) -> tuple[Column, ...]:
+def inferred_columns(columns: Iterable[pa.Field]) -> tuple[DebeziumColumn, ...]:
     """Return columns of JSON without a schema, whose values are taken as they are."""
-    return tuple(_shown(field) for field in columns)
+    return tuple(_inferred_column(field) for field in columns)
 
 
-def _shown(field: pa.Field) -> Column:
+def _inferred_column(field: pa.Field) -> DebeziumColumn:
     # A struct of just these two is a number that brings its scale, whatever the column is.
     if pa.types.is_struct(field.type) and set(field.type.names) == {"scale", "value"}:
         kinds = (field.type.field("scale").type, field.type.field("value").type)
         if kinds == (pa.int64(), pa.string()):
-            return Column(field.name, field.type, pa.string(), values.any_scale(is_text=True))
-    return Column(field.name, field.type, field.type)
+            return DebeziumColumn(
+                field.name, field.type, pa.string(), values.any_scale(is_text=True)
+            )
+    return DebeziumColumn(field.name, field.type, field.type)

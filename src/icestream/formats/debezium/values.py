@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.formats.values import nanos_since_epoch, parse_date, show
+from icestream.formats.values import nanos_since_epoch, parse_date, render_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Convert = Callable[[pa.Array], pa.Array]
 
 
-class OddValueError(ValueError):
+class MalformedValueError(ValueError):
     """A value does not have the form that its type promises."""
 
     def __init__(self, value: Any, form: str) -> None:
-        super().__init__(f"{show(value)} is not {form}")
+        super().__init__(f"{render_value(value)} is not {form}")
 
 
 def from_base64(text: str | None) -> bytes | None:
@@ -37,7 +37,7 @@ def from_base64(text: str | None) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise OddValueError(text, "base64") from None
+        raise MalformedValueError(text, "base64") from None
 
 
 _MOST_DIGITS = 38
@@ -47,30 +47,30 @@ _LARGEST_SCALE = 150_000
 _EXACT = Context(prec=2 * _LARGEST_SCALE, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
-def decimals(told: Mapping[str, str], *, is_text: bool) -> tuple[pa.DataType, Convert]:
+def decimals(parameters: Mapping[str, str], *, is_text: bool) -> tuple[pa.DataType, Convert]:
     """Return the type of decimals and what reads them; text for those that no table can hold.
 
     Args:
-        told: the type's parameters: `scale`, and `connect.decimal.precision` if it is limited.
+        parameters: of the type: `scale`, and `connect.decimal.precision` if it is limited.
         is_text: the bytes are in base64.
     """
-    scale = int(told.get("scale", 0))
-    digits = int(told.get("connect.decimal.precision", _MOST_DIGITS))
+    scale = int(parameters.get("scale", 0))
+    digits = int(parameters.get("connect.decimal.precision", _MOST_DIGITS))
     if not 0 < digits <= _MOST_DIGITS or not 0 <= scale <= digits:
-        return pa.string(), lambda array: _texts(_whole(array, is_text=is_text), scale)
+        return pa.string(), lambda array: _texts(_unscaled(array, is_text=is_text), scale)
     kind, limit = pa.decimal128(digits, scale), 10**digits
 
     def read(array: pa.Array) -> pa.Array:
-        values = list(_whole(array, is_text=is_text))
+        values = list(_unscaled(array, is_text=is_text))
         for value in values:
             if value is not None and not -limit < value < limit:
-                raise OddValueError(_plain(value, scale), f"a decimal({digits},{scale})")
-        return _from_whole(values, kind)
+                raise MalformedValueError(_plain_text(value, scale), f"a decimal({digits},{scale})")
+        return _from_unscaled(values, kind)
 
     return kind, read
 
 
-def _from_whole(values: list[int | None], kind: pa.DataType) -> pa.Array:
+def _from_unscaled(values: list[int | None], kind: pa.DataType) -> pa.Array:
     """Build decimals from their digits; Arrow's own way, over Decimal, takes four times as long."""
     held = b"".join([(value or 0).to_bytes(_BYTES, "little", signed=True) for value in values])
     valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
@@ -82,14 +82,14 @@ def any_scale(*, is_text: bool) -> Convert:
 
     def read(array: pa.Array) -> pa.Array:
         scales = array.field("scale").to_pylist()
-        values = list(_whole(array.field("value"), is_text=is_text))
+        values = list(_unscaled(array.field("value"), is_text=is_text))
         if array.null_count:
             is_there = array.is_valid().to_pylist()
             values = [
                 value if there else None for value, there in zip(values, is_there, strict=True)
             ]
         texts = [
-            None if value is None else _plain(value, scale)
+            None if value is None else _plain_text(value, scale)
             for value, scale in zip(values, scales, strict=True)
         ]
         return pa.array(texts, pa.string())
@@ -105,15 +105,15 @@ def as_bytes(value: Any, scale: int) -> bytes:
     """
     number = Decimal(value)
     if not number.is_finite() or number.adjusted() > _LARGEST_SCALE:
-        raise OddValueError(value, f"a decimal of scale {scale}")
+        raise MalformedValueError(value, f"a decimal of scale {scale}")
     whole = number.scaleb(scale, _EXACT)
     if whole != whole.to_integral_value(context=_EXACT):
-        raise OddValueError(value, f"a decimal of scale {scale}")
+        raise MalformedValueError(value, f"a decimal of scale {scale}")
     digits = int(whole)
     return digits.to_bytes(digits.bit_length() // 8 + 1, "big", signed=True)
 
 
-def _whole(array: pa.Array, *, is_text: bool) -> Iterable[int | None]:
+def _unscaled(array: pa.Array, *, is_text: bool) -> Iterable[int | None]:
     raw: list[bytes | None] = array.to_pylist()
     if is_text:
         raw = [from_base64(text) for text in array.to_pylist()]
@@ -122,20 +122,20 @@ def _whole(array: pa.Array, *, is_text: bool) -> Iterable[int | None]:
 
 def _texts(values: Iterable[int | None], scale: int) -> pa.Array:
     return pa.array(
-        [None if value is None else _plain(value, scale) for value in values], pa.string()
+        [None if value is None else _plain_text(value, scale) for value in values], pa.string()
     )
 
 
-def _plain(value: int, scale: int | None) -> str:
+def _plain_text(value: int, scale: int | None) -> str:
     """Write a number as PostgreSQL does: all digits, no exponent.
 
     Raises:
         OddValueError: no database has such a scale, or so many digits.
     """
     if scale is None or abs(scale) > _LARGEST_SCALE:
-        raise OddValueError(scale, "a scale")
+        raise MalformedValueError(scale, "a scale")
     if value.bit_length() > 3 * _LARGEST_SCALE:
-        raise OddValueError(f"{value.bit_length()} bits", "a decimal")
+        raise MalformedValueError(f"{value.bit_length()} bits", "a decimal")
     return f"{Decimal(value).scaleb(-scale, _EXACT):f}"
 
 
@@ -143,7 +143,7 @@ _DAY_MICROS = 86_400_000_000
 _LOCAL, _ZONED = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 # From the year 1 to the year 9999: what lies outside is what connectors make of infinity.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-_BEYOND = ("infinity", "-infinity")
+_INFINITIES = ("infinity", "-infinity")
 
 
 def days(array: pa.Array) -> pa.Array:
@@ -158,13 +158,13 @@ def millis_of_day(array: pa.Array) -> pa.Array:
 
 def micros_of_day(array: pa.Array) -> pa.Array:
     """Read microseconds since midnight as a time of day, of MySQL any time: `-838:59:59`."""
-    times = [None if value is None else _clock(value) for value in array.to_pylist()]
+    times = [None if value is None else _time_text(value) for value in array.to_pylist()]
     return pa.array(times, pa.string())
 
 
 def nanos_of_day(array: pa.Array) -> pa.Array:
     """Read nanoseconds since midnight as a time of day."""
-    times = [None if value is None else _clock(value, 9) for value in array.to_pylist()]
+    times = [None if value is None else _time_text(value, 9) for value in array.to_pylist()]
     return pa.array(times, pa.string())
 
 
@@ -182,9 +182,9 @@ def micros(array: pa.Array) -> pa.Array:
 
 def nanos(array: pa.Array) -> pa.Array:
     """Read nanoseconds since 1970; one with a fraction of a microsecond is null."""
-    moments = array.cast(pa.timestamp("ns"))
-    whole = moments.cast(_LOCAL, safe=False)
-    is_exact = pc.equal(whole.cast(pa.timestamp("ns")), moments)
+    timestamps = array.cast(pa.timestamp("ns"))
+    whole = timestamps.cast(_LOCAL, safe=False)
+    is_exact = pc.equal(whole.cast(pa.timestamp("ns")), timestamps)
     return pc.if_else(is_exact, whole, pa.scalar(None, _LOCAL))
 
 
@@ -193,12 +193,12 @@ def zoned(array: pa.Array) -> pa.Array:
     try:
         return array.cast(_ZONED)
     except pa.ArrowInvalid:
-        return _each(array, _moment, _ZONED)
+        return _each(array, _timestamp, _ZONED)
 
 
 def iso_days(array: pa.Array) -> pa.Array:
     """Read ISO dates, with a zone that means nothing."""
-    return _each(array, _day, pa.date32())
+    return _each(array, _date, pa.date32())
 
 
 def iso_times(array: pa.Array) -> pa.Array:
@@ -206,12 +206,12 @@ def iso_times(array: pa.Array) -> pa.Array:
     return _each(array, lambda text: text.removesuffix("Z"), pa.string())
 
 
-def iso_moments(array: pa.Array) -> pa.Array:
+def iso_timestamps(array: pa.Array) -> pa.Array:
     """Read ISO texts whose zone means nothing."""
-    return _each(array, _moment, _LOCAL)
+    return _each(array, _timestamp, _LOCAL)
 
 
-def _clock(units: int, digits: int = 6) -> str:
+def _time_text(units: int, digits: int = 6) -> str:
     """Return a time of day that was written in units of the given decimals of a second."""
     seconds, left = divmod(abs(units), 10**digits)
     text = f"{'-' if units < 0 else ''}{seconds // 3600:02}:{seconds // 60 % 60:02}"
@@ -221,9 +221,9 @@ def _clock(units: int, digits: int = 6) -> str:
 
 def _between(array: pa.Array, first: int, last: int) -> pa.Array:
     """Return numbers, null in place of those that lie outside."""
-    found = pc.min_max(array)
-    if found["min"].as_py() is None or (
-        found["min"].as_py() >= first and found["max"].as_py() <= last
+    bounds = pc.min_max(array)
+    if bounds["min"].as_py() is None or (
+        bounds["min"].as_py() >= first and bounds["max"].as_py() <= last
     ):
         return array
     is_inside = pc.and_(pc.greater_equal(array, first), pc.less_equal(array, last))
@@ -235,25 +235,25 @@ def _each(array: pa.Array, read: Callable[[str], object], kind: pa.DataType) -> 
     return pa.array([None if text is None else read(text) for text in texts], kind)
 
 
-def _moment(text: str) -> int | None:
-    if _is_beyond(text):
+def _timestamp(text: str) -> int | None:
+    if _is_out_of_range(text):
         return None
     try:
         micros, left = divmod(nanos_since_epoch(text), 1000)
     except ValueError:
-        raise OddValueError(text, "a timestamp") from None
+        raise MalformedValueError(text, "a timestamp") from None
     return None if left else micros
 
 
-def _is_beyond(text: str) -> bool:
+def _is_out_of_range(text: str) -> bool:
     """Tell whether a text names a moment before the year 1 or after 9999, or none at all."""
-    return text in _BEYOND or text[:1] in ("+", "-")
+    return text in _INFINITIES or text[:1] in ("+", "-")
 
 
-def _day(text: str) -> date | None:
-    if _is_beyond(text):
+def _date(text: str) -> date | None:
+    if _is_out_of_range(text):
         return None
     try:
         return parse_date(text.removesuffix("Z"))
     except ValueError:
-        raise OddValueError(text, "a date") from None
+        raise MalformedValueError(text, "a date") from None

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from icestream.contracts.offset import BatchMark, overtaken
+from icestream.contracts.offset import BatchMark, superseded_error
 from icestream.contracts.sink import Commit
 from icestream.errors import (
     CheckpointLostError,
@@ -180,4 +180,4 @@ def _superseded(found: str | None, key: str, where: str) -> IcestreamError:
             where=where,
             todo=RUN_AGAIN,
         )
-    return overtaken(ledger.parse_mark(found, key), where)
+    return superseded_error(ledger.parse_mark(found, key), where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from icestream.contracts.reports import as_report, run_tasks
+from icestream.contracts.reports import pack_report, run_tasks
 from icestream.errors import IcestreamError
 
 if TYPE_CHECKING:
@@ -48,4 +48,4 @@ class _Task(Generic[Piece, Outcome]):
                     outcome = self._work(self._pieces[number])
                 except IcestreamError as exc:
                     outcome = exc
-                yield as_report(number, outcome)
+                yield pack_report(number, outcome)

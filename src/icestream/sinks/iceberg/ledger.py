@@ -12,7 +12,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.offset import SHORT_LENGTH, BatchMark, short_form
+from icestream.contracts.offset import MAX_SHORT_TEXT, BatchMark, short_text
 from icestream.errors import CorruptStateError
 from icestream.sinks.iceberg.options import MAIN
 
@@ -61,8 +61,8 @@ def summary_of(mark: BatchMark) -> dict[str, str]:
         "icestream.pipeline": mark.pipeline,
         "icestream.query-id": mark.query_id,
         "icestream.epoch": str(mark.epoch),
-        "icestream.source": mark.source[:SHORT_LENGTH],
-        "icestream.position": short_form(mark.end),
+        "icestream.source": mark.source[:MAX_SHORT_TEXT],
+        "icestream.position": short_text(mark.end),
         "icestream.rows": str(mark.rows),
         "icestream.instance": mark.instance,
     }

@@ -21,7 +21,7 @@ from icestream.schemas.changes import (
     UpdateType,
 )
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
-from icestream.schemas.comparison import Comparison, compare
+from icestream.schemas.comparison import SchemaComparison, compare
 from icestream.schemas.comparison import arrow_to_iceberg as to_iceberg
 from icestream.schemas.comparison import iceberg_to_arrow as to_arrow
 from icestream.sinks.iceberg import ledger
@@ -155,7 +155,7 @@ class TableShape:
 
 def asked(
     table: TableShape, columns: pa.Schema, options: IcebergOptions, *, declared: bool
-) -> Comparison:
+) -> SchemaComparison:
     """Return what rows with `columns` ask of the table, as far as the options let it follow.
 
     Args:
@@ -177,7 +177,7 @@ def asked(
     return replace(found, problems=(*found.problems, *clashes, *reserved), todo=todo)
 
 
-def _new_names(found: Comparison) -> Iterator[str]:
+def _new_names(found: SchemaComparison) -> Iterator[str]:
     """Yield the names that columns at the top of the table would get."""
     for change in found.changes:
         if isinstance(change, AddColumn) and len(change.path) == 1:
@@ -188,7 +188,7 @@ def _new_names(found: Comparison) -> Iterator[str]:
 
 def _compared(
     table: TableShape, stream: Schema, options: IcebergOptions, *, declared: bool
-) -> Comparison:
+) -> SchemaComparison:
     if options.schema_evolution != "full":
         return compare(table.schema, stream)
     return compare(
@@ -204,7 +204,7 @@ def _compared(
     )
 
 
-def permitted(found: Comparison, evolution: str, branch: str = MAIN) -> list[SchemaChange]:
+def permitted(found: SchemaComparison, evolution: str, branch: str = MAIN) -> list[SchemaChange]:
     """Return the changes that make the table fit, all of them allowed.
 
     Args:

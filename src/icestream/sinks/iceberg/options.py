@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic.config import JsonDict  # noqa: TC002 - read when the module is loaded
 
-from icestream.contracts.options import NULL_IS_A_NAME, Namespace, Options, PropertyText
+from icestream.contracts.options import NULL_AS_TEXT, Namespace, Options, PropertyText
 from icestream.storage.blocks import StorageBlocks
 
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[smhdw]$")]
@@ -210,7 +210,7 @@ class IcebergOptions(StorageBlocks):
         "takes the row of its key away, anything else writes it. Not a column of the table. "
         "Change sources bring their own.",
     )
-    missing_fields: Annotated[Literal["null", "keep"], NULL_IS_A_NAME] = Field(
+    missing_fields: Annotated[Literal["null", "keep"], NULL_AS_TEXT] = Field(
         "null",
         description="What an upsert does to the columns that a record has no field for: `null` "
         "sets them to null, `keep` keeps the values that the table holds for the key. A field "

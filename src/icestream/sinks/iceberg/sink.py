@@ -68,13 +68,13 @@ class IcebergSink(Sink[IcebergOptions]):
         if changes:
             from icestream.sinks.iceberg.multi.mirror import MirrorSink
 
-            catalog.refuse_namespace(tuple(options.namespace))
+            catalog.validate_namespace(tuple(options.namespace))
             return MirrorSink(options, catalog, name)
         if options.route_by is None:
             return cls(options, catalog, name)
         from icestream.sinks.iceberg.multi.fan_out import FanOutSink
 
-        catalog.refuse_namespace(tuple(options.namespace))
+        catalog.validate_namespace(tuple(options.namespace))
         return FanOutSink(options, catalog, name)
 
     @property
@@ -233,7 +233,7 @@ class IcebergSink(Sink[IcebergOptions]):
     def _describe_table(self) -> str:
         table = self.catalog.find_table((*self.namespace, self.table))
         if table is not None:
-            self.catalog.refuse_elsewhere(table.location(), f"table {self.identity()}")
+            self.catalog.require_storage_block(table.location(), f"table {self.identity()}")
             return f"{self.identity()}, {len(table.schema().fields)} columns"
         if not self.options.create:
             raise self.target.table_missing()

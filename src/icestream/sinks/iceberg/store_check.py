@@ -24,7 +24,7 @@ def store_steps(catalog: Catalog[Any], identifier: tuple[str, ...] | None) -> It
         catalog: the table's catalog.
         identifier: namespace and table; None where rows name the tables.
     """
-    if catalog.tries_store():
+    if catalog.checks_storage():
         return
 
     def run() -> str:

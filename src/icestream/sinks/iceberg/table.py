@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.offset import is_of_replay, overtaken, pipeline_of
+from icestream.contracts.offset import is_replay, pipeline_of, superseded_error
 from icestream.contracts.sink import LostRows
 from icestream.errors import ConnectorError, ForeignTableError, IcestreamError
 from icestream.sinks.iceberg import ledger
@@ -272,7 +272,7 @@ class Target:
             rows,
             seen=self.seen,
             # Replayed dead letters do not continue after the rows of an earlier replay.
-            recorded=None if is_of_replay(mark) else self.mark_snapshot,
+            recorded=None if is_replay(mark) else self.mark_snapshot,
             properties=properties,
             where=f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {self.identity}",
         )
@@ -368,4 +368,4 @@ class Target:
         found = self._state.properties.get(key)
         if found != self.seen and found is not None:
             where = f"pipeline {self.pipeline!r}, table {self.identity}"
-            raise overtaken(ledger.parse_mark(found, key), where)
+            raise superseded_error(ledger.parse_mark(found, key), where)

@@ -190,10 +190,10 @@ def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
 
 def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str) -> pa.Schema:
     """Return the columns that lines show; text where no other type gives every cell back."""
-    from icestream.formats.inference import known_part
+    from icestream.formats.inference import resolved_type
 
     found = _infer_cells(lines, names, delimiter, set(names))
-    return pa.schema([(name, known_part(kind) or pa.string()) for name, kind in found.items()])
+    return pa.schema([(name, resolved_type(kind) or pa.string()) for name, kind in found.items()])
 
 
 def _infer_cells(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from icestream.contracts.options import NULL_IS_A_NAME, Options
+from icestream.contracts.options import NULL_AS_TEXT, Options
 from icestream.formats.lookup import FormatName, find_format
 from icestream.formats.schema_registry import RegistryOptions
 
@@ -110,7 +110,7 @@ class KafkaOptions(Options):
         description="What Debezium writes for a large value that did not change: its setting "
         "`unavailable.value.placeholder`.",
     )
-    unrepresentable: Annotated[Literal["fail", "null"], NULL_IS_A_NAME] = Field(
+    unrepresentable: Annotated[Literal["fail", "null"], NULL_AS_TEXT] = Field(
         "fail",
         description="What to do with a value of Debezium that the Iceberg type can't hold, such as "
         "a date outside the years 1 to 9999 or PostgreSQL's `infinity`: `fail` makes the record "

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.contracts.changes import EMPTY, OP, UNCHANGED_COLUMNS
+from icestream.contracts.changes import OP, TRUNCATE, UNCHANGED_COLUMNS
 from icestream.errors import AttentionError
 from icestream.sources.postgres_cdc.tables import block_columns, is_text_key
 from icestream.sources.postgres_cdc.tuples import walk
@@ -189,7 +189,7 @@ def truncate_block(relation: Relation, types: TypeCatalog) -> pa.RecordBatch:
     """Return a block that says that a table is empty now."""
     columns = block_columns(relation, types)
     values = {
-        OP: pa.array([EMPTY]),
+        OP: pa.array([TRUNCATE]),
         UNCHANGED_COLUMNS: pa.array([[]], columns.field(UNCHANGED_COLUMNS).type),
     }
     arrays = [values.get(field.name, pa.nulls(1, field.type)) for field in columns]

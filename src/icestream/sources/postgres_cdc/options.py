@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from icestream.contracts.options import NULL_IS_A_NAME, Options
+from icestream.contracts.options import NULL_AS_TEXT, Options
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 SyncMode = Literal["incremental", "full_refresh"]
-Unrepresentable = Annotated[Literal["fail", "null", "text"], NULL_IS_A_NAME]
+Unrepresentable = Annotated[Literal["fail", "null", "text"], NULL_AS_TEXT]
 
 
 class StreamOptions(Options):

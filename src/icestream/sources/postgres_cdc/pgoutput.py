@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from icestream.contracts.changes import noting_nulled
+from icestream.contracts.changes import with_nulled_counts
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc.blocks import changes_block, truncate_block
 from icestream.sources.postgres_cdc.tables import Column, Relation, key_of
@@ -319,7 +319,7 @@ class ChangeParser:
         block, nulled = changes_block(
             relation, self._types, data, starts, self._database.values_now
         )
-        return noting_nulled(block, nulled)
+        return with_nulled_counts(block, nulled)
 
     def _table(self, relation_id: int) -> _Table:
         try:

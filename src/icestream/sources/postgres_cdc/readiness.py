@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from icestream.contracts.faults import CheckStep, reach
+from icestream.contracts.faults import CheckStep, check_connection
 from icestream.errors import AttentionError, ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
 from icestream.sources.postgres_cdc.publication import refuse_untold
@@ -46,7 +46,7 @@ def _reach(driver: Driver) -> str:
     if options.host.startswith("/"):
         return options.host
     host = f"[{options.host}]" if ":" in options.host else options.host
-    return reach(f"{host}:{options.port}", driver.server.where, "host")
+    return check_connection(f"{host}:{options.port}", driver.server.where, "host")
 
 
 def _sign_in(driver: Driver) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg import sql
 from pyarrow import csv
 
-from icestream.contracts.changes import noting_nulled
+from icestream.contracts.changes import with_nulled_counts
 from icestream.errors import ConnectorError, IcestreamError, TransientError
 from icestream.sources.postgres_cdc.blocks import snapshot_block
 from icestream.sources.postgres_cdc.tables import ONLY
@@ -113,7 +113,7 @@ def read_range(session: Session, types: TypeCatalog, part: Range) -> Iterator[pa
     for rows in session.copied(_copy(part), BLOCK_BYTES):
         texts = _parse(b"".join(rows), names)
         is_empty = False
-        yield noting_nulled(*snapshot_block(relation, types, texts, first=part.first))
+        yield with_nulled_counts(*snapshot_block(relation, types, texts, first=part.first))
     if is_empty:
         nothing = [pa.array([], pa.string())] * len(names)
         yield snapshot_block(relation, types, nothing, first=part.first)[0]

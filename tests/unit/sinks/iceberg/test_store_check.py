@@ -33,7 +33,7 @@ class UnplacedCatalog(MemoryCatalog):
 
     reader = PyArrowFileIO
 
-    def tries_store(self) -> bool:
+    def checks_storage(self) -> bool:
         return False
 
     def pyiceberg_properties(self) -> dict[str, str]:
@@ -96,7 +96,7 @@ def test_rest_catalog_tries_the_store_where_the_file_has_place_and_keys(
 ) -> None:
     block = {"rest": {"uri": "http://r"}, **({} if s3 is None else {"s3": s3})}
     catalog = RestCatalog("lake", RestCatalog.options_type.model_validate(block))
-    assert catalog.tries_store() is tried
+    assert catalog.checks_storage() is tried
     assert ("list store" in [step.name for step in catalog.check()]) is tried
 
 

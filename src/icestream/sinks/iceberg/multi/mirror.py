@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from icestream.contracts.changes import ChangeSchema, shape_of
+from icestream.contracts.changes import ChangeSchema, change_schema_of
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.sink import Commit, TableCommits, added_up
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
@@ -82,7 +82,7 @@ class MirrorSink(TablesSink):
     def prepare_tables(self, schemas: Sequence[pa.Schema]) -> None:
         by_table = {source: [columns] for source, columns in self._newest.items()}
         for columns in schemas:
-            by_table.setdefault(shape_of(columns).table, []).append(columns)
+            by_table.setdefault(change_schema_of(columns).table, []).append(columns)
         alone = {source: found for source, found in by_table.items() if _are_tombstones(found)}
         changed = {source: found for source, found in by_table.items() if source not in alone}
         named = {source: self._named(source, found) for source, found in changed.items()}
@@ -112,7 +112,7 @@ class MirrorSink(TablesSink):
         owners = dict(self._sources)
         found: dict[tuple[str, ...], Identifier] = {}
         for source, shapes in by_table.items():
-            table = self._identifier(shape_of(shapes[0]))
+            table = self._identifier(change_schema_of(shapes[0]))
             if not self.tables.java.exists(table[:-1], table[-1]):
                 continue
             try:
@@ -139,7 +139,7 @@ class MirrorSink(TablesSink):
 
     def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""
-        table = self._identifier(shape_of(shapes[0]))
+        table = self._identifier(change_schema_of(shapes[0]))
         owner = self._sources.setdefault(table, source)
         if owner != source:
             raise SchemaMismatchError(
@@ -272,7 +272,7 @@ class MirrorSink(TablesSink):
 
 
 def _are_tombstones(shapes: Sequence[pa.Schema]) -> bool:
-    return all(shape_of(columns).is_tombstones for columns in shapes)
+    return all(change_schema_of(columns).is_tombstones for columns in shapes)
 
 
 def _warn_of_nulls(share: Share) -> None:

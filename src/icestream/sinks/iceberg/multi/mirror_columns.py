@@ -13,7 +13,7 @@ from icestream.contracts.changes import (
     OP,
     UNCHANGED_COLUMNS,
     ChangeSchema,
-    shape_of,
+    change_schema_of,
     unchanged_columns,
 )
 from icestream.errors import SchemaMismatchError
@@ -50,7 +50,7 @@ class Cover:
         """Tell whether a block with these columns can be written as the table is."""
         if not data_columns(columns):  # nothing but that all rows go
             return True
-        if _key_ids(shape_of(columns), columns) != _key_ids(self.shape, self.columns):
+        if _key_ids(change_schema_of(columns), columns) != _key_ids(self.shape, self.columns):
             return False
         if self.shape.is_whole:
             return as_text(columns) in self.known
@@ -143,7 +143,7 @@ def cover_of(
         SchemaMismatchError: a column has types that no column can hold together, or the name of a
             hidden one.
     """
-    told = [shape_of(columns) for columns in shapes]
+    told = [change_schema_of(columns) for columns in shapes]
     for columns, shape in zip(shapes, told, strict=True):
         _refuse_hidden(columns, shape)
     newest = max(range(len(shapes)), key=lambda number: (told[number].version, number))
@@ -217,7 +217,7 @@ def as_text(columns: pa.Schema) -> str:
     """Return columns as text that is equal for equal columns, whatever else the schema tells."""
     ids = column_ids(columns)
     parts = [f"{one.name!r} {one.type} {ids.get(one.name)}" for one in data_columns(columns)]
-    return f"{shape_of(columns).key}: {', '.join(parts)}"
+    return f"{change_schema_of(columns).key}: {', '.join(parts)}"
 
 
 def _places(given: list[pa.Field], wanted: pa.Schema) -> list[str | None]:

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from icestream.contracts.changes import (
     DELETES,
-    EMPTY,
     OP,
     TOMBSTONE,
-    NewShapesError,
-    nulled_in,
-    shape_of,
+    TRUNCATE,
+    NewChangeSchemasError,
+    change_schema_of,
+    nulled_counts,
 )
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.multi.mirror_columns import as_changes, as_text
@@ -98,13 +98,13 @@ class MirrorWriter(TaskWriter):
         """Write every block.
 
         Raises:
-            NewShapesError: some had columns that their table is not ready for.
+            NewChangeSchemasError: some had columns that their table is not ready for.
         """
         needed = (block for block in batches if not self._is_void(block.schema))
         return _Writing(self._tables).write(needed)
 
     def _is_void(self, columns: pa.Schema) -> bool:
-        shape = shape_of(columns)
+        shape = change_schema_of(columns)
         return shape.is_tombstones and shape.table in self._absent
 
 
@@ -130,7 +130,7 @@ class _Writing:
             self._flush()
         files = [one for table, each in self._waiting.items() for one in self._named(table, each)]
         if self._unknown:
-            raise NewShapesError(list(self._unknown.values()), files)
+            raise NewChangeSchemasError(list(self._unknown.values()), files)
         return files
 
     def _known(
@@ -141,7 +141,7 @@ class _Writing:
             if not self._takes(table, block.schema):
                 self._unknown.setdefault((table, as_text(block.schema)), block.schema)
             elif not self._unknown:
-                nulled = nulled_in(block.schema)
+                nulled = nulled_counts(block.schema)
                 self._waiting.setdefault(table, _Waiting()).nulled.update(nulled)
                 yield self._tables[table].cover.conformed(block)
 
@@ -157,7 +157,7 @@ class _Writing:
     def _add(self, table: tuple[str, ...], block: pa.RecordBatch) -> None:
         waiting = self._waiting.setdefault(table, _Waiting())
         ops = block.column(OP)
-        emptied = pc.fill_null(pc.equal(ops, EMPTY), False)
+        emptied = pc.fill_null(pc.equal(ops, TRUNCATE), False)
         if emptied.true_count:
             block = self._without_emptied(table, waiting, block, emptied)
         if not block.num_rows:
@@ -224,5 +224,5 @@ def _are_tombstones(block: pa.RecordBatch) -> pa.Array:
 
 
 def _of(block: pa.RecordBatch) -> tuple[tuple[str, ...], bool]:
-    shape = shape_of(block.schema)
+    shape = change_schema_of(block.schema)
     return shape.table, shape.is_snapshot

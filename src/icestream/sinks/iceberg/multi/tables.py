@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.contracts.catalog import folder_name
 from icestream.contracts.faults import exception_text
-from icestream.contracts.offset import is_of_replay
+from icestream.contracts.offset import is_replay
 from icestream.contracts.sink import LostRows
 from icestream.errors import (
     AttentionError,
@@ -263,7 +263,7 @@ class Tables:
         """
         held = None if self.is_explained(table) else self._sinks[table].last_mark()
         self._opened_late.discard(table)
-        if held is None or held.query_id == mark.query_id or is_of_replay(mark):
+        if held is None or held.query_id == mark.query_id or is_replay(mark):
             return
         raise CheckpointLostError(
             f"the table holds this pipeline's rows up to batch {held.epoch} of another "
