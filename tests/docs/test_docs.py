@@ -165,6 +165,15 @@ def test_page_names_no_registry_no_machine_and_no_filler(path: Path) -> None:
     assert [found[0] for words in FORBIDDEN for found in re.finditer(words, text)] == []
 
 
+def test_picture_of_the_demo_names_no_machine_and_loads_nothing() -> None:
+    text = (ROOT / "docs" / "images" / "demo.svg").read_text(encoding="utf-8")
+
+    assert [found[0] for words in FORBIDDEN for found in re.finditer(words, text)] == []
+    assert set(re.findall(r"https?://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "@import" not in text
+    assert "url(" not in text
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     docs = ROOT / "docs"
