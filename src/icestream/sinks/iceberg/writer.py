@@ -181,7 +181,7 @@ OPEN_FILES = 64
 # File systems take names of up to 255 bytes, and object stores keys of up to 1,024.
 MOST_NAME_BYTES, MOST_PATH_BYTES = 200, 500
 
-Key = tuple[Any, ...]
+PartitionValues = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,28 @@ class WriteSettings:
     target_bytes: int
 
 
+@dataclass
+class _OpenFile:
+    path: str
+    stream: OutputStream
+    parquet: pq.ParquetWriter
+    partition: dict[str, Any]
+    nan_counts: dict[int, int]
+    rows: int = 0
+
+
+@dataclass
+class _Buffer:
+    """Rows of one partition that wait to become a row group."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+
+
 class IcebergWriter(TaskWriter):
     """Writes rows into Parquet files with Iceberg's field ids, one set of files a partition.
+
+    It is pickled into each task, so the schema and the spec travel as JSON.
 
     Args:
         schema: the table's schema as JSON.
@@ -224,73 +244,43 @@ class IcebergWriter(TaskWriter):
         self._io_properties = dict(io_properties)
         self._sort_order_id = sort_order_id
         self._settings = settings
+        self._reset()
+
+    def _reset(self) -> None:
+        self._buffers: dict[PartitionValues, _Buffer] = {}
+        self._buffered_bytes = 0
+        self._open_files: dict[PartitionValues, _OpenFile] = {}
+        self._paths: list[str] = []
+        self._closed: list[WrittenFile] = []
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        return _Writing(
-            schema=Schema.model_validate_json(self._schema_json),
-            spec=PartitionSpec.model_validate_json(self._spec_json),
-            location=self._location,
-            properties=self._properties,
-            io_properties=self._io_properties,
-            sort_order_id=self._sort_order_id,
-            settings=self._settings,
-        ).run(batches)
-
-
-@dataclass
-class _OpenFile:
-    path: str
-    stream: OutputStream
-    parquet: pq.ParquetWriter
-    partition: dict[str, Any]
-    nan_counts: dict[int, int]
-    rows: int = 0
-
-
-@dataclass
-class _Buffer:
-    """Rows of one partition that wait to become a row group."""
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    bytes: int = 0
-
-
-@dataclass
-class _Writing:
-    """One task's writing: buffers, open files, and what was closed so far."""
-
-    schema: Schema
-    spec: PartitionSpec
-    location: str
-    properties: Mapping[str, str]
-    io_properties: Mapping[str, str]
-    sort_order_id: int
-    settings: WriteSettings
-    buffers: dict[Key, _Buffer] = field(default_factory=dict)
-    buffered_bytes: int = 0
-    open_files: dict[Key, _OpenFile] = field(default_factory=dict)
-    made: list[str] = field(default_factory=list)
-    closed: list[WrittenFile] = field(default_factory=list)
-
-    def run(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        self._reset()
         try:
             for batch in batches:
                 if batch.num_rows:
-                    fitting = conform(batch, self.schema, self._arrow_schema)
-                    for key, part in self._by_partition(fitting):
+                    rows = conform(batch, self._schema, self._arrow_schema)
+                    for key, part in self._by_partition(rows):
                         self._add(key, part)
-            for key in list(self.buffers):
+            for key in list(self._buffers):
                 self._flush(key)
-                if key in self.open_files:
+                if key in self._open_files:
                     self._close(key)
         except BaseException:
             self._discard()
             raise
-        return self.closed
+        return self._closed
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return Schema.model_validate_json(self._schema_json)
+
+    @cached_property
+    def _spec(self) -> PartitionSpec:
+        return PartitionSpec.model_validate_json(self._spec_json)
 
     @cached_property
     def _file_schema(self) -> Schema:
-        return sanitize_column_names(self.schema)
+        return sanitize_column_names(self._schema)
 
     @cached_property
     def _arrow_schema(self) -> pa.Schema:
@@ -304,7 +294,7 @@ class _Writing:
         as signed numbers, not as bytes, and would skip rows that match.
         """
         paths = parquet_path_to_id_mapping(self._file_schema)
-        kinds = {path: self.schema.find_type(field_id) for path, field_id in paths.items()}
+        kinds = {path: self._schema.find_type(field_id) for path, field_id in paths.items()}
         kept = [path for path, kind in kinds.items() if not isinstance(kind, UUIDType)]
         return True if len(kept) == len(paths) else kept
 
@@ -313,7 +303,7 @@ class _Writing:
         """Positions of the top-level columns that can hold NaN, by field id."""
         return {
             column.field_id: position
-            for position, column in enumerate(self.schema.fields)
+            for position, column in enumerate(self._schema.fields)
             if isinstance(column.field_type, FLOATS)
         }
 
@@ -321,28 +311,30 @@ class _Writing:
     def _io(self) -> FileIO:
         from pyiceberg.io import load_file_io
 
-        return load_file_io(dict(self.io_properties), self.location)
+        return load_file_io(dict(self._io_properties), self._location)
 
     @cached_property
     def _locations(self) -> LocationProvider:
         from pyiceberg.table.locations import load_location_provider
 
-        return load_location_provider(self.location, dict(self.properties))
+        return load_location_provider(self._location, dict(self._properties))
 
-    def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        if not self.spec.fields:
+    def _by_partition(
+        self, batch: pa.RecordBatch
+    ) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
+        if not self._spec.fields:
             yield (), batch
             return
         keys = pa.table(
             [
                 transformed(
                     self._source_column(batch, item.source_id),
-                    self.schema.find_type(item.source_id),
+                    self._schema.find_type(item.source_id),
                     item.transform,
                 )
-                for item in self.spec.fields
+                for item in self._spec.fields
             ],
-            names=[str(item.field_id) for item in self.spec.fields],
+            names=[str(item.field_id) for item in self._spec.fields],
         )
         rows = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
         # One thread: several would mix up the order of a partition's rows.
@@ -354,89 +346,89 @@ class _Writing:
                 yield tuple(column[index] for column in values), batch.take(members.values)
 
     def _source_column(self, batch: pa.RecordBatch, source_id: int) -> pa.Array:
-        top, *rest = path_to(self.schema.as_struct(), source_id)
+        top, *rest = path_to(self._schema.as_struct(), source_id)
         column = batch.column(top)
         return pc.struct_field(column, rest) if rest else column
 
-    def _add(self, key: Key, batch: pa.RecordBatch) -> None:
-        buffer = self.buffers.setdefault(key, _Buffer())
+    def _add(self, key: PartitionValues, batch: pa.RecordBatch) -> None:
+        buffer = self._buffers.setdefault(key, _Buffer())
         buffer.batches.append(batch)
         buffer.bytes += batch.nbytes
-        self.buffered_bytes += batch.nbytes
-        if buffer.bytes >= min(ROW_GROUP_BYTES, self.settings.target_bytes):
+        self._buffered_bytes += batch.nbytes
+        if buffer.bytes >= min(ROW_GROUP_BYTES, self._settings.target_bytes):
             self._flush(key)
-        elif self.buffered_bytes > BUFFERED_BYTES:
-            self._flush(max(self.buffers, key=lambda k: self.buffers[k].bytes))
+        elif self._buffered_bytes > BUFFERED_BYTES:
+            self._flush(max(self._buffers, key=lambda k: self._buffers[k].bytes))
 
-    def _flush(self, key: Key) -> None:
+    def _flush(self, key: PartitionValues) -> None:
         """Write the rows that wait as one row group, and end the file if it is long enough."""
-        buffer = self.buffers[key]
+        buffer = self._buffers[key]
         if not buffer.batches:
             return
-        file = self.open_files.get(key) or self._open(key)
+        file = self._open_files.get(key) or self._open(key)
         table = pa.Table.from_batches(buffer.batches)
         file.parquet.write_table(table, row_group_size=table.num_rows)
         file.rows += table.num_rows
         for field_id, position in self._float_columns.items():
             nan_count = pc.sum(pc.is_nan(table.column(position))).as_py()
             file.nan_counts[field_id] += nan_count or 0
-        self.buffered_bytes -= buffer.bytes
-        self.buffers[key] = _Buffer()
-        if file.stream.tell() >= self.settings.target_bytes:
+        self._buffered_bytes -= buffer.bytes
+        self._buffers[key] = _Buffer()
+        if file.stream.tell() >= self._settings.target_bytes:
             self._close(key)
 
-    def _open(self, key: Key) -> _OpenFile:
-        if len(self.open_files) >= OPEN_FILES:
-            self._close(next(iter(self.open_files)))
+    def _open(self, key: PartitionValues) -> _OpenFile:
+        if len(self._open_files) >= OPEN_FILES:
+            self._close(next(iter(self._open_files)))
         partition = None
-        if self.spec.fields:
+        if self._spec.fields:
             values = [
                 PartitionFieldValue(field=item, value=value)
-                for item, value in zip(self.spec.fields, key, strict=True)
+                for item, value in zip(self._spec.fields, key, strict=True)
             ]
-            partition = PartitionKey(values, self.spec, self.schema)
+            partition = PartitionKey(values, self._spec, self._schema)
         path = self._new_path(partition)
         stream = self._io.new_output(path).create()
-        self.made.append(path)
+        self._paths.append(path)
         parquet = pq.ParquetWriter(
             stream,
             self._arrow_schema,
-            compression=self.settings.codec,
-            compression_level=self.settings.level,
+            compression=self._settings.codec,
+            compression_level=self._settings.level,
             store_decimal_as_integer=True,
             write_statistics=self._ordered_columns,
             use_dictionary=self._ordered_columns,
         )
-        described = partition_json(self.spec, self.schema, key)
+        described = partition_json(self._spec, self._schema, key)
         nan_counts = dict.fromkeys(self._float_columns, 0)
-        self.open_files[key] = _OpenFile(path, stream, parquet, described, nan_counts)
-        return self.open_files[key]
+        self._open_files[key] = _OpenFile(path, stream, parquet, described, nan_counts)
+        return self._open_files[key]
 
     def _new_path(self, partition: PartitionKey | None) -> str:
         """Return a path with the partition in it, if that is a valid one: readers don't need it."""
         name = f"{uuid.uuid4()}.parquet"
         try:
-            shown = "" if partition is None else partition.to_path()
+            path = "" if partition is None else partition.to_path()
         except (OverflowError, TypeError, ValueError):
             partition = None  # a time that PyIceberg cannot show
         else:
-            lengths = map(len, shown.split("/"))
-            if max(lengths) > MOST_NAME_BYTES or len(shown) > MOST_PATH_BYTES:
+            lengths = map(len, path.split("/"))
+            if max(lengths) > MOST_NAME_BYTES or len(path) > MOST_PATH_BYTES:
                 partition = None
         return self._locations.new_data_location(name, partition)
 
-    def _close(self, key: Key) -> None:
-        file = self.open_files[key]
+    def _close(self, key: PartitionValues) -> None:
+        file = self._open_files[key]
         file.parquet.close()
         size = file.stream.tell()
         file.stream.close()
-        del self.open_files[key]
-        self.closed.append(WrittenFile(file.rows, size, self._describe(file, size)))
+        del self._open_files[key]
+        self._closed.append(WrittenFile(file.rows, size, self._describe(file, size)))
 
     def _describe(self, file: _OpenFile, size: int) -> dict[str, Any]:
         """Return the file in the JSON form of Iceberg's REST specification."""
         described = {
-            "spec-id": self.spec.spec_id,
+            "spec-id": self._spec.spec_id,
             "content": "data",
             "file-path": file.path,
             "file-format": "parquet",
@@ -444,21 +436,21 @@ class _Writing:
             "file-size-in-bytes": size,
             "record-count": file.rows,
             **column_metrics(
-                file.parquet.writer.metadata, self.schema, self.properties, file.nan_counts
+                file.parquet.writer.metadata, self._schema, self._properties, file.nan_counts
             ),
         }
-        if self.sort_order_id:
-            described["sort-order-id"] = self.sort_order_id
+        if self._sort_order_id:
+            described["sort-order-id"] = self._sort_order_id
         return described
 
     def _discard(self) -> None:
         """Remove what this attempt wrote: nobody will ever commit it."""
-        for file in self.open_files.values():
+        for file in self._open_files.values():
             # Or its footer would be written when it is garbage, to a stream that is closed.
             file.parquet.is_open = False
             with suppress(OSError):
                 file.stream.close()
-        for path in self.made:
+        for path in self._paths:
             try:
                 self._io.delete(path)
             except OSError as exc:  # noqa: PERF203 - each file by itself

@@ -17,8 +17,8 @@ from pyiceberg.transforms import IdentityTransform
 from tests.fixtures.table_folder import MB, TableFolder, batch, path_of, rows_of
 
 from icestream.errors import SchemaMismatchError
+from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg import writer as writer_module
-from icestream.sinks.iceberg.migration import to_iceberg
 from icestream.sinks.iceberg.writer import WriteSettings
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_names_that_files_cannot_have_are_kept_by_field_id(place: TableFolder) -
         ]
     )
     rows = [{"order id": n, "größe": "L", "a.b": {"c-d": n % 2}} for n in range(4)]
-    schema = to_iceberg(columns, 3)
+    schema = arrow_to_iceberg(columns, 3)
     spec = PartitionSpec(
         PartitionField(
             source_id=schema.find_field("a.b.c-d").field_id,
@@ -231,14 +231,14 @@ def test_open_files_are_limited_while_buffers_run_over(
 
 def _count_open_writers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = [0]
-    original = writer_module._Writing._open
+    original = writer_module.IcebergWriter._open
 
     def counted(self: Any, key: Any) -> Any:
         made = original(self, key)
-        seen.append(len(self.open_files))
+        seen.append(len(self._open_files))
         return made
 
-    monkeypatch.setattr(writer_module._Writing, "_open", counted)
+    monkeypatch.setattr(writer_module.IcebergWriter, "_open", counted)
     return seen
 
 
@@ -314,7 +314,7 @@ def test_bounds_tell_the_least_and_the_greatest_value(place: TableFolder) -> Non
     ]
     [file] = place.writer(columns).write([batch(columns, *rows)])
 
-    schema: Schema = to_iceberg(columns, 3)
+    schema: Schema = arrow_to_iceberg(columns, 3)
     low, high = bounds(file, "lower-bounds"), bounds(file, "upper-bounds")
     read: dict[str, tuple[Any, Any]] = {
         field.name: (

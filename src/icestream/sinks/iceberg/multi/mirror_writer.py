@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from icestream.contracts.changes import (
     DELETES,
+    TRUNCATE,
     OP,
     TOMBSTONE,
-    TRUNCATE,
     NewChangeSchemasError,
-    change_schema_of,
     nulled_counts,
+    change_schema_of,
 )
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.multi.mirror_columns import as_changes, as_text
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.multi.mirror_columns import Cover
 
 
-# Rows of many tables come mixed, and each table wants few files: they wait in memory up to here.
-WAITING_BYTES = 64 << 20
+# Rows of many tables come mixed, and each table wants few files: buffer up to this size.
+PENDING_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,26 @@ class TableWriters:
 
 
 @dataclass
-class _Waiting:
-    """What a task has for one table.
+class _PendingTable:
+    """One table's blocks and files in this task.
 
     Attributes:
         files: closed files.
-        blocks: what is not written yet.
-        void: closed files with rows that the source took away, all at once, later on.
-        is_emptied: whether it did.
+        blocks: blocks not yet written.
+        void: closed files whose rows a later truncate of the source table removed.
+        is_truncated: whether there was such a truncate.
         nulled: how many values are null, by column, because the table's types can't hold them.
     """
 
     files: list[WrittenFile] = field(default_factory=list)
     blocks: list[pa.RecordBatch] = field(default_factory=list)
     void: list[WrittenFile] = field(default_factory=list)
-    is_emptied: bool = False
+    is_truncated: bool = False
     nulled: Counter[str] = field(default_factory=Counter)
 
-    def empty(self) -> None:
+    def truncate(self) -> None:
         self.void += self.files
-        self.files, self.blocks, self.is_emptied = [], [], True
+        self.files, self.blocks, self.is_truncated = [], [], True
 
 
 class MirrorWriter(TaskWriter):
@@ -93,6 +93,13 @@ class MirrorWriter(TaskWriter):
     ) -> None:
         self._tables = dict(tables)
         self._absent = absent
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pending: dict[tuple[str, ...], _PendingTable] = {}
+        self._pending_bytes = 0
+        self._new_schemas: dict[tuple[tuple[str, ...], str], pa.Schema] = {}
+        self._accepted: dict[int, tuple[pa.Schema, bool]] = {}
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         """Write every block.
@@ -100,109 +107,107 @@ class MirrorWriter(TaskWriter):
         Raises:
             NewChangeSchemasError: some had columns that their table is not ready for.
         """
+        self._reset()
         needed = (block for block in batches if not self._is_void(block.schema))
-        return _Writing(self._tables).write(needed)
+        for (table, is_snapshot), blocks in groupby(needed, key=_table_and_kind):
+            accepted = self._accepted_blocks(table, blocks)
+            entry = self._tables.get(table)
+            if is_snapshot and entry is not None and entry.snapshot is not None:
+                rows = (entry.cover.as_rows(block) for block in accepted)
+                self._pending_table(table).files += entry.snapshot.write(rows)
+            else:
+                for block in accepted:
+                    self._add(table, as_changes(block) if is_snapshot else block)
+        if not self._new_schemas:
+            self._flush()
+        files = [
+            file
+            for table, pending in self._pending.items()
+            for file in self._with_table_name(table, pending)
+        ]
+        if self._new_schemas:
+            raise NewChangeSchemasError(list(self._new_schemas.values()), files)
+        return files
 
     def _is_void(self, columns: pa.Schema) -> bool:
         shape = change_schema_of(columns)
         return shape.is_tombstones and shape.table in self._absent
 
+    def _pending_table(self, table: tuple[str, ...]) -> _PendingTable:
+        return self._pending.setdefault(table, _PendingTable())
 
-class _Writing:
-    def __init__(self, tables: dict[tuple[str, ...], TableWriters]) -> None:
-        self._tables = tables
-        self._waiting: dict[tuple[str, ...], _Waiting] = {}
-        self._bytes = 0
-        self._unknown: dict[tuple[tuple[str, ...], str], pa.Schema] = {}
-        self._is_known: dict[int, tuple[pa.Schema, bool]] = {}
-
-    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        for (table, is_snapshot), blocks in groupby(batches, key=_of):
-            known = self._known(table, blocks)
-            entry = self._tables.get(table)
-            if is_snapshot and entry is not None and entry.snapshot is not None:
-                rows = (entry.cover.as_rows(block) for block in known)
-                self._waiting.setdefault(table, _Waiting()).files += entry.snapshot.write(rows)
-            else:
-                for block in known:
-                    self._add(table, as_changes(block) if is_snapshot else block)
-        if not self._unknown:
-            self._flush()
-        files = [one for table, each in self._waiting.items() for one in self._named(table, each)]
-        if self._unknown:
-            raise NewChangeSchemasError(list(self._unknown.values()), files)
-        return files
-
-    def _known(
+    def _accepted_blocks(
         self, table: tuple[str, ...], blocks: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks that can be written, as their table wants them; note the others."""
+        """Yield the blocks that their table accepts, conformed to it; collect the other schemas."""
         for block in blocks:
-            if not self._takes(table, block.schema):
-                self._unknown.setdefault((table, as_text(block.schema)), block.schema)
-            elif not self._unknown:
+            if not self._accepts(table, block.schema):
+                self._new_schemas.setdefault((table, as_text(block.schema)), block.schema)
+            elif not self._new_schemas:
                 nulled = nulled_counts(block.schema)
-                self._waiting.setdefault(table, _Waiting()).nulled.update(nulled)
+                self._pending_table(table).nulled.update(nulled)
                 yield self._tables[table].cover.conformed(block)
 
-    def _takes(self, table: tuple[str, ...], columns: pa.Schema) -> bool:
-        seen = self._is_known.get(id(columns))
+    def _accepts(self, table: tuple[str, ...], columns: pa.Schema) -> bool:
+        seen = self._accepted.get(id(columns))
         if seen is not None and seen[0] is columns:
             return seen[1]
         entry = self._tables.get(table)
-        takes = entry is not None and entry.cover.takes(columns)
-        self._is_known[id(columns)] = (columns, takes)
-        return takes
+        accepts = entry is not None and entry.cover.takes(columns)
+        self._accepted[id(columns)] = (columns, accepts)
+        return accepts
 
     def _add(self, table: tuple[str, ...], block: pa.RecordBatch) -> None:
-        waiting = self._waiting.setdefault(table, _Waiting())
+        pending = self._pending_table(table)
         ops = block.column(OP)
-        emptied = pc.fill_null(pc.equal(ops, TRUNCATE), False)
-        if emptied.true_count:
-            block = self._without_emptied(table, waiting, block, emptied)
+        is_truncate = pc.fill_null(pc.equal(ops, TRUNCATE), False)
+        if is_truncate.true_count:
+            block = self._after_truncate(table, pending, block, is_truncate)
         if not block.num_rows:
             return
-        waiting.blocks.append(block)
-        self._bytes += block.nbytes
-        if self._bytes >= WAITING_BYTES:
+        pending.blocks.append(block)
+        self._pending_bytes += block.nbytes
+        if self._pending_bytes >= PENDING_BYTES:
             self._flush()
 
-    def _without_emptied(
+    def _after_truncate(
         self,
         table: tuple[str, ...],
-        waiting: _Waiting,
+        pending: _PendingTable,
         block: pa.RecordBatch,
-        emptied: pa.Array,
+        is_truncate: pa.Array,
     ) -> pa.RecordBatch:
-        """Leave out everything that came before the table was emptied for the last time."""
+        """Return the rows that follow the block's last truncate."""
         if self._tables[table].keeps_rows:
-            return block.filter(pc.invert(emptied))
-        last = len(emptied) - 1 - pc.index(emptied[::-1], True).as_py()
-        waiting.empty()
+            return block.filter(pc.invert(is_truncate))
+        last = len(is_truncate) - 1 - pc.index(is_truncate[::-1], True).as_py()
+        pending.truncate()
         return block.slice(last + 1)
 
     def _flush(self) -> None:
-        for table, waiting in self._waiting.items():
-            if waiting.blocks:
-                entry, blocks = self._tables[table], waiting.blocks
+        for table, pending in self._pending.items():
+            if pending.blocks:
+                entry, blocks = self._tables[table], pending.blocks
                 if entry.appends:
                     blocks = [entry.cover.as_rows(_without_tombstones(one)) for one in blocks]
                 else:
                     blocks = [_with_tombstones_as_deletes(one) for one in blocks]
-                waiting.files += entry.changes.write(blocks)
-                waiting.blocks = []
-        self._bytes = 0
+                pending.files += entry.changes.write(blocks)
+                pending.blocks = []
+        self._pending_bytes = 0
 
-    def _named(self, table: tuple[str, ...], waiting: _Waiting) -> Iterator[WrittenFile]:
+    def _with_table_name(
+        self, table: tuple[str, ...], pending: _PendingTable
+    ) -> Iterator[WrittenFile]:
         """Yield the files of a table; an empty one says that what comes before it is void."""
         name = self._tables[table].table
-        for file in waiting.void:
+        for file in pending.void:
             yield WrittenFile(0, 0, {"table": name, "of": file})
-        if waiting.is_emptied:
+        if pending.is_truncated:
             yield WrittenFile(0, 0, {"table": name, "of": None})
-        for place, file in enumerate(waiting.files):
-            told = {"nulled": dict(waiting.nulled)} if place == 0 else {}
-            yield WrittenFile(file.rows, file.bytes, {"table": name, "of": file, **told})
+        for number, file in enumerate(pending.files):
+            nulled = {"nulled": dict(pending.nulled)} if number == 0 else {}
+            yield WrittenFile(file.rows, file.bytes, {"table": name, "of": file, **nulled})
 
 
 def _without_tombstones(block: pa.RecordBatch) -> pa.RecordBatch:
@@ -223,6 +228,6 @@ def _are_tombstones(block: pa.RecordBatch) -> pa.Array:
     return pc.fill_null(pc.equal(block.column(OP), TOMBSTONE), False)
 
 
-def _of(block: pa.RecordBatch) -> tuple[tuple[str, ...], bool]:
+def _table_and_kind(block: pa.RecordBatch) -> tuple[tuple[str, ...], bool]:
     shape = change_schema_of(block.schema)
     return shape.table, shape.is_snapshot
