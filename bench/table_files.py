@@ -57,13 +57,13 @@ def write_files(kind: str, sizes: Sequence[int], folder: Path) -> dict[int, File
 def _write_range(kind: str, first: int, end: int, location: str) -> Files:
     from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
-    from icestream.sinks.iceberg.migration import to_iceberg
+    from icestream.schemas.comparison import arrow_to_iceberg
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.properties import write_settings
     from icestream.sinks.iceberg.writer import IcebergWriter
 
     writer = IcebergWriter(
-        schema=to_iceberg(keyed_rows.schema(kind), 3).model_dump_json(),
+        schema=arrow_to_iceberg(keyed_rows.schema(kind), 3).model_dump_json(),
         spec=UNPARTITIONED_PARTITION_SPEC.model_dump_json(),
         location=location,
         properties={},

@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 from tests.fixtures.table_folder import TableFolder
 
 import icestream.sinks.iceberg.writer as writer_module
-from icestream.sinks.iceberg.migration import to_iceberg
+from icestream.schemas.comparison import arrow_to_iceberg
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -130,7 +130,7 @@ class Readers:
         # PyIceberg has no literals in nanoseconds; as numbers, microseconds compare alike.
         if pa.types.is_timestamp(kind):
             kind = pa.timestamp("us", kind.tz)
-        self.file, self.schema = data_file(file), to_iceberg(table_of(kind), 3)
+        self.file, self.schema = data_file(file), arrow_to_iceberg(table_of(kind), 3)
 
     def may_match(self, filter_: BooleanExpression) -> bool:
         return _InclusiveMetricsEvaluator(self.schema, filter_).eval(self.file)
@@ -180,7 +180,7 @@ def as_literal(value: Any) -> Any:
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_counts_are_right(column: Column) -> None:
     kind, groups, _ = column
-    found, schema = data_file(write(kind, groups)), to_iceberg(table_of(kind), 3)
+    found, schema = data_file(write(kind, groups)), arrow_to_iceberg(table_of(kind), 3)
     values = [value for group in groups for value in group]
 
     for name in ("v", "s.v"):

@@ -1,13 +1,14 @@
-"""The columns that a pipeline declared: only what it brought itself may it drop again.
+"""Schema migration: the changes that let a table take the rows of a stream.
 
-A table property holds their field ids and names. It is set after the columns were changed, in a
-commit of its own: a crash in between leaves a column out of it, which is then kept too long and
-never dropped too early.
+A pipeline drops only columns that it has declared itself. A table property holds their field ids
+and names. It is set after the columns were changed, in a commit of its own: a crash in between
+leaves a column out of the property, so the column is kept too long and never dropped too early.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,24 @@ from icestream.schemas.changes import (
     UpdateType,
 )
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
-from icestream.schemas.comparison import SchemaComparison, compare
-from icestream.schemas.comparison import arrow_to_iceberg as to_iceberg
-from icestream.schemas.comparison import iceberg_to_arrow as to_arrow
+from icestream.schemas.comparison import (
+    SchemaComparison,
+    arrow_to_iceberg,
+    compare,
+    pending_renames,
+    renames_by_id,
+)
 from icestream.sinks.iceberg import ledger
+from icestream.sinks.iceberg.java_table import change_columns, change_spec, read_specs
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.partition_terms import parse_terms
-from icestream.sinks.iceberg.partitioning import names_partitions
+from icestream.sinks.iceberg.partitioning import (
+    names_partitions,
+    partition_spec,
+    shown,
+    spec_change,
+)
+from icestream.sinks.iceberg.properties import properties_to_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,8 +50,11 @@ if TYPE_CHECKING:
     from pyiceberg.table.sorting import SortOrder
 
     from icestream.schemas.changes import SchemaChange
+    from icestream.sinks.iceberg.java_table import JavaTable, TableState
     from icestream.sinks.iceberg.options import IcebergOptions
 
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "icestream.columns."
 
@@ -99,8 +114,6 @@ def is_shared(properties: Mapping[str, str], pipeline: str) -> bool:
     ]
     return any(writer not in own for writer in writers)
 
-
-__all__ = ["TableShape", "asked", "permitted", "refuse_on_branch", "to_arrow", "to_iceberg"]
 
 MENDED_BY_FULL = (
     "Use `schema_evolution: full`, convert the stream with a `cast` transform, or alter the table."
@@ -164,7 +177,7 @@ def asked(
         options: the sink's.
         declared: whether the source declares them, so that they are all there are.
     """
-    stream = to_iceberg(columns, table.format_version)
+    stream = arrow_to_iceberg(columns, table.format_version)
     found = _compared(table, stream, options, declared=declared)
     taken = table.partition_names()
     clashes = [
@@ -262,3 +275,176 @@ def _refusal(change: SchemaChange) -> str | None:
         return f"column {change.column!r} is required by the table and missing in the stream"
     # One that the stream has, without promising a value, is looked at row by row.
     return None
+
+
+class SchemaMigration:
+    """Brings one table's properties, columns and partitions in line with the stream and the file.
+
+    Every change is derived from the table's current state, so a change that was made before a
+    crash, or by another writer, is not made again.
+
+    Args:
+        options: the sink's.
+        pipeline: the pipeline that writes to the table.
+        identity: the table's full name, for the log.
+    """
+
+    def __init__(self, options: IcebergOptions, pipeline: str, identity: str) -> None:
+        self._options = options
+        self._pipeline = pipeline
+        self._identity = identity
+        self._migrated: tuple[pa.Schema, bool] | None = None
+        self._has_file_settings = False
+        self._external_renames: dict[str, str] = {}
+
+    def is_done(self, columns: pa.Schema, *, declared: bool) -> bool:
+        """Tell whether the table was already migrated to these columns."""
+        if self._migrated is None:
+            return False
+        columns_before, declared_before = self._migrated
+        return declared_before == declared and columns_before.equals(columns)
+
+    def mark_done(self, columns: pa.Schema, *, declared: bool) -> None:
+        """Remember that the table takes rows with these columns."""
+        self._migrated = (columns, declared)
+
+    def observe_change(self, before: Schema, now: Schema) -> None:
+        """Take into account that another writer changed the table's columns or partitions."""
+        self._migrated = None
+        self._external_renames |= renames_by_id(before._lazy_id_to_name, now._lazy_id_to_name)
+        logger.info("table %s: its columns or partitions were changed", self._identity)
+
+    def step(
+        self,
+        table: JavaTable,
+        state: TableState,
+        columns: pa.Schema,
+        *,
+        declared: bool,
+        renames: Mapping[str, str],
+    ) -> bool:
+        """Make the next change that the table needs, in a commit of its own.
+
+        Args:
+            table: the table.
+            state: the table as it is now.
+            columns: the columns of the rows.
+            declared: whether the source declares them, so that they are all there are.
+            renames: columns that the source calls by another name now, old name to new.
+
+        Returns:
+            Whether there was a change to make.
+        """
+        # Columns before partitions: a new partition field may be of a new column.
+        changed = (
+            (not self._has_file_settings and self._set_properties(table, state))
+            or self._change_columns(table, state, columns, declared=declared, renames=renames)
+            or (not self._has_file_settings and self._change_spec(table, state))
+            or (declared and self._store_declared(table, state, columns))
+        )
+        self._has_file_settings = self._has_file_settings or not changed
+        return changed
+
+    def rename_step(self, table: JavaTable, state: TableState) -> bool:
+        """Rename the columns that the file asks to rename; tell whether there were any.
+
+        Used when the stream takes its columns from the table.
+        """
+        if self._options.schema_evolution != "full" or not self._options.renames:
+            return False
+        renames = pending_renames(state.schema, self._options.renames)
+        refuse_on_branch(renames, self._options.branch)
+        if renames:
+            change_columns(table, renames)
+            logger.info("table %s: %s", self._identity, ", ".join(map(str, renames)))
+        return bool(renames)
+
+    def _set_properties(self, table: JavaTable, state: TableState) -> bool:
+        changed = properties_to_set(self._options, state.properties)
+        if changed:
+            table.set_properties(changed)
+        return bool(changed)
+
+    def _change_columns(
+        self,
+        table: JavaTable,
+        state: TableState,
+        columns: pa.Schema,
+        *,
+        declared: bool,
+        renames: Mapping[str, str],
+    ) -> bool:
+        options = self._options
+        if renames:
+            merged = {**options.renames, **renames}
+            options = options.model_copy(update={"renames": merged})
+        comparison = asked(self._shape(table, state), columns, options, declared=declared)
+        changes = permitted(comparison, self._options.schema_evolution, self._options.branch)
+        if not changes:
+            return False
+        self._refuse_renamed(changes)
+        # Iceberg finds every other column by the name that it had before.
+        first = [change for change in changes if isinstance(change, RenameColumn)] or changes
+        change_columns(table, first)
+        logger.info("table %s: %s", self._identity, ", ".join(map(str, first)))
+        return True
+
+    def _store_declared(self, table: JavaTable, state: TableState, columns: pa.Schema) -> bool:
+        """Store in the table which columns are ours to drop, once it has them all."""
+        if self._options.schema_evolution != "full":
+            return False
+        key = property_key(self._pipeline)
+        text = declared_text(state.schema, arrow_to_iceberg(columns, state.format_version))
+        if state.properties.get(key) == text:
+            return False
+        table.set_properties({key: text})
+        return True
+
+    def _change_spec(self, table: JavaTable, state: TableState) -> bool:
+        if not names_partitions(self._options):
+            return False
+        terms = parse_terms(self._options)
+        change = spec_change(state.schema, state.spec, read_specs(table), terms)
+        if not change:
+            return False
+        change_spec(table, change)
+        logger.info(
+            "table %s: was partitioned by %s, new files are partitioned by %s",
+            self._identity,
+            shown(state.spec, state.schema),
+            shown(partition_spec(state.schema, terms), state.schema),
+        )
+        return True
+
+    def _shape(self, table: JavaTable, state: TableState) -> TableShape:
+        return TableShape(
+            schema=state.schema,
+            spec=state.spec,
+            specs=read_specs(table),
+            sort_order=state.sort_order,
+            format_version=state.format_version,
+            is_shared=is_shared(state.properties, self._pipeline),
+            declared_before=read_declared(state.properties, self._pipeline),
+        )
+
+    def _refuse_renamed(self, changes: list[SchemaChange]) -> None:
+        """Refuse to add a column again that another writer, or the file, has renamed."""
+        for change in changes:
+            old = change.column
+            if not isinstance(change, AddColumn):
+                continue
+            if old in self._options.renames:
+                raise SchemaMismatchError(
+                    f"the stream still has a column {old!r}, which `renames` calls "
+                    f"{self._options.renames[old]!r}",
+                    todo="Give such rows the new name by a transform, or take the column out of "
+                    "`renames`.",
+                )
+            if old in self._external_renames:
+                new = self._external_renames[old]
+                raise SchemaMismatchError(
+                    f"column {old!r} of the table was renamed to {new!r} while the pipeline ran, "
+                    f"and the stream still has {old!r}",
+                    todo=f"To go on in the renamed column, add the transform `rename: {{{old}: "
+                    f"{new}}}`. A start without it adds {old!r} as a column of its own.",
+                )

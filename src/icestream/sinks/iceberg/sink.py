@@ -102,14 +102,14 @@ class IcebergSink(Sink[IcebergOptions]):
         return ledger.covers(self.last_mark(), mark)
 
     def columns(self) -> pa.Schema | None:
-        from icestream.sinks.iceberg.migration import to_arrow
+        from icestream.schemas.comparison import iceberg_to_arrow
 
         schema = self.target.schema()
         if schema is None:
             return None
         # Asked for each batch; the same object unless the table was changed.
         if self._columns is None or self._columns[0] is not schema:
-            self._columns = (schema, self.mode.stream_columns(to_arrow(schema)))
+            self._columns = (schema, self.mode.stream_columns(iceberg_to_arrow(schema)))
         return self._columns[1]
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:

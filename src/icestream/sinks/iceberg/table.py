@@ -1,21 +1,34 @@
-"""The table that a sink writes to: opened, made when missing, and kept fitting the rows."""
+"""The table that a sink writes to: load, create, refresh, migrate and commit."""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.offset import is_replay, pipeline_of, superseded_error
 from icestream.contracts.sink import LostRows
-from icestream.errors import ConnectorError, ForeignTableError, IcestreamError
+from icestream.errors import (
+    CommitConflictError,
+    ConnectorError,
+    ForeignTableError,
+    IcestreamError,
+    SchemaMismatchError,
+)
+from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.options import MAIN
-from icestream.sinks.iceberg.properties import CREATED_BY, SOURCE_COLUMNS, write_settings
+from icestream.sinks.iceberg.properties import (
+    CREATED_BY,
+    SOURCE_COLUMNS,
+    table_properties,
+    write_settings,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
     from pyiceberg.schema import Schema
@@ -24,10 +37,10 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit
-    from icestream.sinks.iceberg.fitting import Fitting
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.java_table import Change, JavaTable, TableState
     from icestream.sinks.iceberg.ledger import MarkSnapshot
+    from icestream.sinks.iceberg.migration import SchemaMigration
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -36,6 +49,14 @@ logger = logging.getLogger(__name__)
 
 # A batch that takes longer than this may find its credentials run out; it is then replayed.
 RENEWED_SECS_BEFORE = 300
+MIGRATION_ATTEMPTS = 5
+# Exceptions by which a catalog refuses a change for good.
+MIGRATION_REFUSALS = (
+    "ForbiddenException",
+    "IllegalArgumentException",
+    "UnsupportedOperationException",
+    "ValidationException",
+)
 
 
 class Target:
@@ -67,7 +88,7 @@ class Target:
         self._java: JavaCatalog | None = None
         self._handle: JavaTable | None = None
         self._state: TableState | None = None
-        self._fitting: Fitting | None = None
+        self._migration: SchemaMigration | None = None
         self._is_looked_at = False
 
     @property
@@ -94,9 +115,9 @@ class Target:
         return self._session
 
     @property
-    def fitting(self) -> Fitting:
-        assert self._fitting is not None  # noqa: S101 - `open` comes first
-        return self._fitting
+    def migration(self) -> SchemaMigration:
+        assert self._migration is not None  # noqa: S101 - `open` comes first
+        return self._migration
 
     @property
     def handle(self) -> JavaTable:
@@ -105,7 +126,6 @@ class Target:
 
     def open(self, spark: SparkSession, pipeline: str) -> None:
         """Connect, and read the table if there is one."""
-        from icestream.sinks.iceberg.fitting import Fitting
         from icestream.sinks.iceberg.java import JavaCatalog
 
         self.pipeline = pipeline
@@ -114,7 +134,7 @@ class Target:
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
         self._handle = self._state = self.seen = self.mark_snapshot = None
-        self._fitting = Fitting(self)
+        self._start_migration()
         self._is_looked_at = False
         if self._java.exists(self.namespace, self.table):
             self._handle = self._java.load(self.namespace, self.table)
@@ -124,10 +144,13 @@ class Target:
 
     def adopt(self, options: IcebergOptions) -> None:
         """Go on with other options for the same table."""
-        from icestream.sinks.iceberg.fitting import Fitting
-
         self.options = options
-        self._fitting = Fitting(self)
+        self._start_migration()
+
+    def _start_migration(self) -> None:
+        from icestream.sinks.iceberg.migration import SchemaMigration
+
+        self._migration = SchemaMigration(self.options, self.pipeline, self.identity)
 
     def io_properties(self) -> dict[str, str]:
         """Return how PyIceberg reaches the table's files now, secrets included.
@@ -171,8 +194,8 @@ class Target:
             return None
         self._renew()
         try:
-            self.fitting.notice()
-            self.fitting.rename()
+            self._detect_changes()
+            self._migrate(self.migration.rename_step)
         except IcestreamError as exc:
             exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
             raise
@@ -198,21 +221,102 @@ class Target:
                 self._create(columns)
             elif not self._is_looked_at:
                 self._renew()
-                self.fitting.notice()
+                self._detect_changes()
             self._is_looked_at = False
-            # Also a table just made: another pipeline may have been quicker.
-            self.fitting.fit(columns, declared=declared, renames=renames)
+            # Also a table just created: another pipeline may have been quicker.
+            if not self.migration.is_done(columns, declared=declared):
+                self._migrate(
+                    partial(
+                        self.migration.step,
+                        columns=columns,
+                        declared=declared,
+                        renames=renames or {},
+                    )
+                )
+                self.migration.mark_done(columns, declared=declared)
         except IcestreamError as exc:
             exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
             raise
 
     def _create(self, columns: pa.Schema) -> None:
+        """Create the table for rows with these columns; another pipeline may be quicker."""
+        from icestream.schemas.comparison import arrow_to_iceberg
+        from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
+        from icestream.sinks.iceberg.partitioning import partition_spec, sort_order
+
         if not self.options.create:
             raise self.table_missing()
+        refuse_reserved(columns.names)
+        schema = arrow_to_iceberg(columns, self.options.format_version)
+        twins = twins_within((), schema.as_struct())
+        if twins:
+            raise SchemaMismatchError("; ".join(twins), todo=DIFFER_IN_CASE)
         assert self._java is not None  # noqa: S101 - `open` comes first
-        self._handle = self.fitting.create(self._java, columns)
+        self._java.create_namespace(self.namespace)
+        self._handle = self._java.create_table(
+            self.namespace,
+            self.table,
+            schema=schema,
+            spec=partition_spec(schema, parse_terms(self.options)),
+            sort_order=sort_order(schema, parse_sort(self.options)),
+            properties=table_properties(
+                self.options, pipeline_of(self.pipeline), self.catalog.abilities
+            ),
+        )
+        logger.info("created table %s", self.identity)
         self.look()
         self.refuse_foreign()
+
+    def _detect_changes(self) -> None:
+        """Refresh if another writer changed the table's columns or partitions.
+
+        Raises:
+            CheckpointLostError: the table was dropped, or replaced by another one of its name.
+        """
+        from icestream.sinks.iceberg.java import java_errors, refuse_dropped
+        from icestream.sinks.iceberg.java_table import read_versions
+
+        state = self.state
+        try:
+            versions = read_versions(self.handle)
+        except java_errors() as exc:
+            refuse_dropped(exc, self.handle.exists)
+            raise
+        if versions != (state.schema.schema_id, state.spec.spec_id):
+            self.look()
+            self.migration.observe_change(state.schema, self.state.schema)
+
+    def _migrate(self, step: Callable[[JavaTable, TableState], bool]) -> None:
+        """Call `step`, which commits one change at a time, until it has no change to make."""
+        from icestream.sinks.iceberg.java import (
+            COMMIT_FAILED,
+            java_class,
+            java_errors,
+            java_message,
+        )
+
+        for _ in range(MIGRATION_ATTEMPTS):
+            try:
+                while step(self.handle, self.state):
+                    self.look()
+            except java_errors() as exc:  # noqa: PERF203 - each attempt by itself
+                kind = java_class(exc)
+                if kind.endswith(MIGRATION_REFUSALS):
+                    raise SchemaMismatchError(
+                        f"the catalog refused to change the table: {java_message(exc)}",
+                        todo="Alter the table with your engine, then start the pipeline again.",
+                    ) from exc
+                if kind != COMMIT_FAILED:
+                    raise
+                # Another writer was quicker; the remaining changes are derived again.
+                self.look()
+            else:
+                return
+        raise CommitConflictError(
+            f"the table could not be changed in {MIGRATION_ATTEMPTS} attempts, other writers "
+            "moved it",
+            todo="Nothing was written; the batch is replayed at the next start.",
+        )
 
     def refuse_foreign(self) -> None:
         """Refuse a table that somebody else created, if data alone named it.

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg.migration import (
     declared_text,
     droppable,
     is_shared,
     property_key,
     read_declared,
-    to_iceberg,
 )
 
 POINT = pa.struct([("x", pa.int64())])
-TABLE = to_iceberg(pa.schema([("id", pa.int64()), ("note", pa.string()), ("at", POINT)]))
+TABLE = arrow_to_iceberg(pa.schema([("id", pa.int64()), ("note", pa.string()), ("at", POINT)]))
 OURS = {1: "id", 2: "note", 3: "at", 4: "at.x"}
-ID = to_iceberg(pa.schema([("id", pa.int64())]))
+ID = arrow_to_iceberg(pa.schema([("id", pa.int64())]))
 
 
 def test_columns_that_were_declared_come_back_from_the_property() -> None:
-    stream = to_iceberg(pa.schema([("at", POINT), ("id", pa.int64()), ("later", pa.int64())]))
+    stream = arrow_to_iceberg(pa.schema([("at", POINT), ("id", pa.int64()), ("later", pa.int64())]))
     text = declared_text(TABLE, stream)
 
     assert text == '{"1":"id","3":"at","4":"at.x"}'
@@ -48,7 +48,7 @@ def test_column_that_somebody_renamed_stays() -> None:
 
 
 def test_column_whose_name_the_stream_has_in_other_letters_stays() -> None:
-    stream = to_iceberg(pa.schema([("id", pa.int64()), ("Note", pa.string())]))
+    stream = arrow_to_iceberg(pa.schema([("id", pa.int64()), ("Note", pa.string())]))
     assert droppable(TABLE, OURS, stream) == {"at", "at.x"}
 
 

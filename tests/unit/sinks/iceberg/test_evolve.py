@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.migration import permitted, to_iceberg
+from icestream.schemas.comparison import arrow_to_iceberg
+from icestream.sinks.iceberg.migration import permitted
 from icestream.tables.schema import compare
 
 TABLE = pa.schema(
@@ -36,7 +37,9 @@ RENAME = (
 
 
 def allowed(stream: pa.Schema, evolution: str) -> list[str]:
-    return [str(change) for change in permitted(compare(to_iceberg(TABLE), stream), evolution)]
+    return [
+        str(change) for change in permitted(compare(arrow_to_iceberg(TABLE), stream), evolution)
+    ]
 
 
 def refusal(stream: pa.Schema, evolution: str) -> str:

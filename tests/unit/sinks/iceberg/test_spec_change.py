@@ -10,7 +10,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, VoidTransform
 
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.migration import to_iceberg
+from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition_terms import parse_term
 from icestream.sinks.iceberg.partitioning import SpecChange, names_partitions, spec_change
@@ -18,7 +18,7 @@ from icestream.sinks.iceberg.partitioning import SpecChange, names_partitions, s
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
-SCHEMA = to_iceberg(
+SCHEMA = arrow_to_iceberg(
     pa.schema(
         [
             ("id", pa.int64()),

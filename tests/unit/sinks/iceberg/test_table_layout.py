@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import SchemaMismatchError
-from icestream.sinks.iceberg.migration import to_iceberg
+from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg.partition_terms import parse_sort_term, parse_term
 from icestream.sinks.iceberg.partitioning import partition_spec, shown, sort_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SCHEMA = to_iceberg(
+SCHEMA = arrow_to_iceberg(
     pa.schema(
         [
             ("id", pa.int64()),

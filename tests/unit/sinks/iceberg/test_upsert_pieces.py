@@ -17,8 +17,8 @@ from tests.fixtures.table_folder import TableFolder, rows_of
 
 from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS
 from icestream.plan.spark_settings import KEEP_FACTOR, ROWS_PER_GIB
+from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg.java import LiveFile
-from icestream.sinks.iceberg.migration import to_iceberg
 from icestream.sinks.iceberg.mode import paths_of
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.upsert import key_index, matching, staging, table_rows
@@ -50,7 +50,7 @@ STREAM = pa.schema(
     [*COLUMNS, pa.field("op", pa.string()), pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))]
 )
 KEYS = KeySettings(fields=("id",), sequence="at", op="op")
-SCHEMA: Schema = to_iceberg(COLUMNS, 3)
+SCHEMA: Schema = arrow_to_iceberg(COLUMNS, 3)
 LARGE = "x" * 5_000
 
 

@@ -286,10 +286,10 @@ class Upsert(Mode):
 
     def _check(self, columns: pa.Schema) -> None:
         """Look whether the rows have a key, and something to compare them by."""
-        from icestream.sinks.iceberg.migration import to_iceberg
+        from icestream.schemas.comparison import arrow_to_iceberg
         from icestream.sinks.iceberg.upsert.fingerprints import can_be_key, is_number
 
-        schema = to_iceberg(columns, 3)
+        schema = arrow_to_iceberg(columns, 3)
         kinds: dict[str, Any] = {column.name: column.field_type for column in schema.fields}
         options = self.options
         named = [("key_fields", name) for name in options.key_fields]

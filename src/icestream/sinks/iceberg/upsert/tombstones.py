@@ -144,9 +144,9 @@ class Tombstones:
             self._live = LiveFiles(handle, "main", list(self._names.values()))
 
     def _columns(self) -> pa.Schema:
-        from icestream.sinks.iceberg.migration import to_arrow
+        from icestream.schemas.comparison import iceberg_to_arrow
 
-        columns = to_arrow(self._main.state.schema)
+        columns = iceberg_to_arrow(self._main.state.schema)
         return pa.schema(
             [
                 *(pa.field(ours, columns.field(name).type) for name, ours in self._names.items()),
