@@ -8,7 +8,7 @@ import pyarrow as pa
 from tests.fixtures.sink_batches import PIPELINE, mark, written
 
 from icestream.sinks.iceberg.java import JavaCatalog, LiveFiles
-from icestream.sinks.iceberg.table import Target
+from icestream.sinks.iceberg.table import TargetTable
 
 if TYPE_CHECKING:
     import pytest
@@ -82,7 +82,7 @@ def test_tombstones_are_asked_for_by_the_handle_that_was_renewed(
     newest, asked = loaded(monkeypatch), listed(monkeypatch)
     # As if the credentials of both tables ran out at once.
     run_out = {"s3.session-token-expires-at-ms": "0"}
-    monkeypatch.setattr(Target, "_vended", lambda _: run_out)
+    monkeypatch.setattr(TargetTable, "_vended", lambda _: run_out)
     change(sink, 1, {"id": 1, "name": "late", "no": 4}, {"id": 3, "name": "c", "no": 1})
 
     assert set(newest) == set(TABLES)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, TaskWriter, WrittenFile
     from icestream.sinks.iceberg.options import IcebergOptions
-    from icestream.sinks.iceberg.table import Target
+    from icestream.sinks.iceberg.table import TargetTable
     from icestream.sinks.iceberg.writer import IcebergWriter
 
 
@@ -32,7 +32,7 @@ class Mode(ABC):
     sorts_itself: ClassVar[bool] = False  # whether rows must come in the order of the stream
     task_modules: ClassVar[tuple[str, ...]] = ("icestream.sinks.iceberg.writer",)
 
-    def __init__(self, options: IcebergOptions, target: Target) -> None:
+    def __init__(self, options: IcebergOptions, target: TargetTable) -> None:
         self.options = options
         self.target = target
 

@@ -12,14 +12,14 @@ from icestream.errors import CommitConflictError, CommitUnknownError, PublishErr
 if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.sinks.iceberg.options import PublishCheck, PublishOptions
-    from icestream.sinks.iceberg.table import Target
+    from icestream.sinks.iceberg.table import TargetTable
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 
 
-def publish(target: Target, options: PublishOptions, mark: BatchMark) -> None:
+def publish(target: TargetTable, options: PublishOptions, mark: BatchMark) -> None:
     """Run the checks on a sink's branch, and move the branch that readers see to it.
 
     Does nothing if readers see it all already, as after a crash behind the last commit.
@@ -44,7 +44,7 @@ def publish(target: Target, options: PublishOptions, mark: BatchMark) -> None:
     logger.info("%s: published branch %s to %s", where, branch, options.to)
 
 
-def _run(target: Target, check: PublishCheck, snapshot: int, to: str, where: str) -> None:
+def _run(target: TargetTable, check: PublishCheck, snapshot: int, to: str, where: str) -> None:
     """Count what a check finds among the rows of a snapshot."""
     from pyspark.errors import PySparkException
 
@@ -74,7 +74,7 @@ def _run(target: Target, check: PublishCheck, snapshot: int, to: str, where: str
         )
 
 
-def _ways_on(target: Target, to: str) -> str:
+def _ways_on(target: TargetTable, to: str) -> str:
     branch = target.options.branch
     table = ".".join((*target.namespace, target.table))
     look = f'icestream query --branch {branch} "SELECT * FROM {table}"'  # noqa: S608 - words
@@ -87,7 +87,7 @@ def _ways_on(target: Target, to: str) -> str:
     )
 
 
-def _refuse_if_moved(target: Target, to: str, branch: str, where: str) -> None:
+def _refuse_if_moved(target: TargetTable, to: str, branch: str, where: str) -> None:
     """Refuse to publish over commits that the branch does not have."""
     from icestream.sinks.iceberg.java import head, is_ancestor
 
@@ -105,7 +105,7 @@ def _refuse_if_moved(target: Target, to: str, branch: str, where: str) -> None:
     )
 
 
-def _move(target: Target, to: str, audited: int, where: str) -> None:
+def _move(target: TargetTable, to: str, audited: int, where: str) -> None:
     """Let readers see the snapshot that was audited, and no other one."""
     from icestream.sinks.iceberg.java import (
         COMMIT_FAILED,

@@ -15,7 +15,7 @@ from icestream.sinks.iceberg.modes import MODES
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.publish import publish
 from icestream.sinks.iceberg.store_check import store_steps
-from icestream.sinks.iceberg.table import Target
+from icestream.sinks.iceberg.table import TargetTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -56,7 +56,7 @@ class IcebergSink(Sink[IcebergOptions]):
         self.options = options
         self.catalog = catalog
         self.name = name
-        self.target = Target(options, catalog, name)
+        self.target = TargetTable(options, catalog, name)
         self.mode = MODES[options.commit_mode](options, self.target)
         self.task_modules = self.mode.task_modules
         self._columns: tuple[Schema, pa.Schema] | None = None

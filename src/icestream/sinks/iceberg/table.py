@@ -59,7 +59,7 @@ MIGRATION_REFUSALS = (
 )
 
 
-class Target:
+class TargetTable:
     """One table of one catalog, and the mark of one pipeline in it.
 
     Attributes:

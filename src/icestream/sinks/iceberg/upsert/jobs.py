@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.sink import WrittenFile
     from icestream.sinks.iceberg.java import LiveFile
-    from icestream.sinks.iceberg.table import Target
+    from icestream.sinks.iceberg.table import TargetTable
     from icestream.sinks.iceberg.upsert.key_index import IndexSettings
     from icestream.sinks.iceberg.upsert.matching import Matched
     from icestream.sinks.iceberg.upsert.newest import BatchKeys, Newest
@@ -71,7 +71,7 @@ def _bound(file: LiveFile, side: str, field: int, kind: IntegerType | LongType) 
 
 
 def look_up(
-    target: Target, batch: Newest, files: Sequence[LiveFile], index: IndexSettings, folder: str
+    target: TargetTable, batch: Newest, files: Sequence[LiveFile], index: IndexSettings, folder: str
 ) -> list[Matched]:
     """Find the batch's keys in the table, and delete the rows that they take the place of.
 
@@ -113,7 +113,7 @@ def late_keys(batch: Newest, matched: Sequence[Matched]) -> Flags:
 
 
 def write_rows(
-    target: Target,
+    target: TargetTable,
     batch: Newest,
     chunks: Sequence[Chunk],
     matched: Sequence[Matched],

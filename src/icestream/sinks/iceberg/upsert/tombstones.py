@@ -23,7 +23,7 @@ from icestream.sinks.iceberg.java import LiveFiles
 from icestream.sinks.iceberg.java_table import Change
 from icestream.sinks.iceberg.jobs import run_pieces
 from icestream.sinks.iceberg.properties import TOMBSTONES
-from icestream.sinks.iceberg.table import Target
+from icestream.sinks.iceberg.table import TargetTable
 from icestream.sinks.iceberg.upsert.key_index import (
     Found,
     IndexSettings,
@@ -64,7 +64,7 @@ class Tombstones:
         target: the sink's table.
     """
 
-    def __init__(self, options: IcebergOptions, target: Target) -> None:
+    def __init__(self, options: IcebergOptions, target: TargetTable) -> None:
         self._options = options
         self._main = target
         beside = type(options)(
@@ -73,7 +73,7 @@ class Tombstones:
             format_version=options.format_version,
             partitioning=(f"days({DELETED_AT})",),
         )
-        self._target = Target(beside, target.catalog, f"{target.sink_name}.tombstones")
+        self._target = TargetTable(beside, target.catalog, f"{target.sink_name}.tombstones")
         self._live: LiveFiles | None = None
         self._expired_at = float("-inf")
 
