@@ -14,7 +14,7 @@ from tests.fixtures.spark import tell_spark
 from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
-from icestream.sinks.iceberg.staging_cleanup import sweep
+from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
 from icestream.testing.catalog_suite import CatalogSuite
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def test_rows_that_were_put_aside_in_azure_are_swept_away(azure_catalog: JdbcCat
     with io.new_output(f"{folder}/rows.arrow").create() as stream:
         stream.write(b"rows")
 
-    sweep(f"{folder}-of-nobody", properties)
-    sweep(folder, properties, older_than=timedelta(days=1))
+    remove_staged_files(f"{folder}-of-nobody", properties)
+    remove_staged_files(folder, properties, older_than=timedelta(days=1))
     assert io.new_input(f"{folder}/rows.arrow").exists()
-    sweep(folder, properties)
+    remove_staged_files(folder, properties)
     assert not io.new_input(f"{folder}/rows.arrow").exists()
 
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.upsert.newest import (
+from icestream.sinks.iceberg.upsert.latest_changes import (
     FROM_TABLE,
     NOWHERE,
     OLDEST,
-    Newest,
-    newest,
+    LatestChanges,
+    find_latest_changes,
 )
-from icestream.sinks.iceberg.upsert.staging import Chunk
+from icestream.sinks.iceberg.upsert.staging import StagedChunk
 
 Change = dict[str, Any]
 
@@ -32,9 +32,9 @@ changes = st.fixed_dictionaries(
 batches = st.lists(st.lists(changes, min_size=1, max_size=8), min_size=1, max_size=3)
 
 
-def chunk(number: int, rows: list[Change], *, text: bool, sequenced: bool) -> Chunk:
+def chunk(number: int, rows: list[Change], *, text: bool, sequenced: bool) -> StagedChunk:
     keys = [str(row["key"]) if text else row["key"] for row in rows]
-    return Chunk(
+    return StagedChunk(
         path=f"chunk{number}",
         keys=fingerprints([pa.array(keys)]),
         deletes=np.array([row["delete"] for row in rows]),
@@ -60,7 +60,7 @@ def expected(batch: list[list[Change]], *, sequenced: bool) -> dict[int, tuple[A
     return found
 
 
-def donor(batch: Newest, index: int) -> Any:
+def donor(batch: LatestChanges, index: int) -> Any:
     at = int(batch.donors["blob"][index])
     if at < 0:
         return at
@@ -72,7 +72,7 @@ def test_newest_change_of_each_key_is_that_of_a_dictionary(
     batch: list[list[Change]], text: bool, sequenced: bool
 ) -> None:
     chunks = [chunk(n, rows, text=text, sequenced=sequenced) for n, rows in enumerate(batch)]
-    outcome = newest(chunks)
+    outcome = find_latest_changes(chunks)
     found = {}
     for index in range(len(outcome)):
         n, r = int(outcome.place.chunk[index]), int(outcome.place.row[index])
@@ -86,7 +86,9 @@ def test_newest_change_of_each_key_is_that_of_a_dictionary(
 def test_change_older_than_the_table_or_a_delete_gives_no_value(
     batch: list[list[Change]], known: dict[int, tuple[bool, int]]
 ) -> None:
-    outcome = newest([chunk(n, rows, text=False, sequenced=True) for n, rows in enumerate(batch)])
+    outcome = find_latest_changes(
+        [chunk(n, rows, text=False, sequenced=True) for n, rows in enumerate(batch)]
+    )
     keys = outcome.low.view(np.int64).tolist()
     # What is known of a key: the table's row, or that it was deleted, and how new that is.
     row, deleted = (
@@ -117,7 +119,7 @@ def test_table_row_is_wanted_where_no_change_of_the_batch_brought_the_value() ->
         {"key": 3, "delete": True, "sequence": 0, "sent": False},
         {"key": 3, "delete": False, "sequence": 0, "sent": False},
     ]
-    outcome = newest([chunk(0, rows, text=False, sequenced=False)])
+    outcome = find_latest_changes([chunk(0, rows, text=False, sequenced=False)])
     assert outcome.low.tolist() == [1, 2, 3]
     wanted = outcome.keys().wants_table_row
     assert wanted is not None

@@ -29,7 +29,7 @@ from tests.fixtures.table_history import (
 from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.jdbc import embedded
-from icestream.sinks.iceberg.java_table import Change, JavaTable
+from icestream.sinks.iceberg.java_table import JavaTable, TableChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def live(world: World, step: Step) -> None:
 def crash(*, keyed: bool, after: bool) -> Callable[..., MarkSnapshot]:
     original = JavaTable.commit
 
-    def commit(table: JavaTable, change: Change, *arguments: Any) -> MarkSnapshot:
+    def commit(table: JavaTable, change: TableChange, *arguments: Any) -> MarkSnapshot:
         if change.keyed != keyed:
             return original(table, change, *arguments)  # the tombstones beside the table
         if after:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from icestream.contracts.source import Split
     from icestream.engine.dead_letters.replay import Replayed
     from icestream.plan.plan import PipelinePlan
-    from icestream.tables.lookup import FoundTable
+    from icestream.tables.lookup import NamedTable
 
 
 class PowerCutError(Exception):
@@ -39,7 +39,7 @@ class Office:
 
     lake: Lake
 
-    def find(self) -> FoundTable:
+    def find(self) -> NamedTable:
         return find_table((self.lake.name, "db", "dead"), {self.lake.name: self.lake.catalog})
 
     def box(self) -> LetterBox:

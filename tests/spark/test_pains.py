@@ -9,7 +9,7 @@ import pytest
 
 from icestream.formats.json import JsonDecoder
 from icestream.plan.plan import Batching
-from icestream.sinks.iceberg.upsert.key_index import worker_cache
+from icestream.sinks.iceberg.upsert.key_index import local_cache_folder
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_pain_08_upsert_looks_only_into_files_that_can_hold_its_keys(lake: Lake)
         add(source, *({"id": first + n, "name": "a"} for n in range(100)))
         lake.run(upsert(lake, source))
     table = lake.catalog.client().load_table("db.events")
-    indexes = worker_cache() / "keys" / str(table.metadata.table_uuid)
+    indexes = local_cache_folder() / "keys" / str(table.metadata.table_uuid)
     for path in indexes.glob("*.keys"):
         path.unlink()
     add(source, {"id": 2050, "name": "b"}, {"id": 5000, "name": "new"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.jobs import run_in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def test_worker_reads_no_archive_and_has_our_modules_loaded(spark: SparkSession)
             "loaded": "icestream.sinks.iceberg.writer" in sys.modules,
         }
 
-    (found,) = run_pieces(spark, [0], look)
+    (found,) = run_in_tasks(spark, [0], look)
     assert found == {"archives": 0, "pyspark": pyspark.__file__, "loaded": True}
 
 
@@ -39,5 +39,5 @@ def test_spark_starts_python_without_its_archives(spark: SparkSession) -> None:
 
 
 def test_outcomes_come_in_the_order_of_the_pieces(spark: SparkSession) -> None:
-    assert run_pieces(spark, [3, 1, 2], pickle.dumps) == [pickle.dumps(n) for n in (3, 1, 2)]
-    assert run_pieces(spark, [], pickle.dumps) == []
+    assert run_in_tasks(spark, [3, 1, 2], pickle.dumps) == [pickle.dumps(n) for n in (3, 1, 2)]
+    assert run_in_tasks(spark, [], pickle.dumps) == []

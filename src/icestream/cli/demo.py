@@ -15,7 +15,7 @@ from icestream.errors import PlanError
 if TYPE_CHECKING:
     from icestream.engine.run import Run
     from icestream.plan.plan import Plan
-    from icestream.tables.query import Answer
+    from icestream.tables.query import QueryResult
 
 DEMO_FILE = """\
 # Written by `icestream demo`; `icestream run` continues the stream.
@@ -198,7 +198,9 @@ def _spark(plan: Plan) -> str:
     )
 
 
-def _show(printer: Printer, file: Path, run: Run, answer: Answer, readers: dict[str, Path]) -> None:
+def _show(
+    printer: Printer, file: Path, run: Run, answer: QueryResult, readers: dict[str, Path]
+) -> None:
     from icestream.cli.live import summary_line
     from icestream.cli.query import query_document, query_text
 

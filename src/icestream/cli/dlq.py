@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from icestream.engine.dead_letters.replay import Replayed
     from icestream.engine.dead_letters.table import Letters
     from icestream.plan.plan import PipelinePlan, Plan
-    from icestream.tables.lookup import FoundTable
+    from icestream.tables.lookup import NamedTable
 
 REASON_HEADERS = ("letters", "pipeline", "newest (UTC)", "reason")
 LETTER_HEADERS = ("failed at (UTC)", "pipeline", "batch", "position", "reason", "record")
@@ -168,12 +168,12 @@ def _refuse_unreplayable(pipeline: PipelinePlan) -> None:
         )
 
 
-def _find_dead_letter_table(plan: Plan, name: str) -> FoundTable | None:
-    from icestream.tables.lookup import FoundTable, load_table
+def _find_dead_letter_table(plan: Plan, name: str) -> NamedTable | None:
+    from icestream.tables.lookup import NamedTable, load_table
 
     catalog, *identifier = name.split(".")
     table = load_table([catalog, *identifier], plan.catalogs)
-    return None if table is None else FoundTable(catalog, tuple(identifier), table)
+    return None if table is None else NamedTable(catalog, tuple(identifier), table)
 
 
 def _document(name: str, letters: Letters) -> dict[str, Any]:

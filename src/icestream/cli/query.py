@@ -13,7 +13,7 @@ from icestream.cli.output import Printer, with_config_option
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.tables.query import Answer
+    from icestream.tables.query import QueryResult
 
 
 @click.command("query", short_help="Query tables with SQL.")
@@ -45,7 +45,7 @@ def command(printer: Printer, path: Path, sql: str, limit: int, branch: str | No
     return 0
 
 
-def query_document(answer: Answer) -> dict[str, Any]:
+def query_document(answer: QueryResult) -> dict[str, Any]:
     """Return a query result as a JSON document."""
     return {
         "columns": list(answer.columns),
@@ -57,7 +57,7 @@ def query_document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def query_text(answer: Answer) -> str:
+def query_text(answer: QueryResult) -> str:
     """Return a query result as a text table."""
     rows = output.format_count(len(answer.rows), "row")
     return f"{output.format_table(answer.columns, answer.rows)}\n({rows})"

@@ -96,7 +96,7 @@ def diff_command(
 
 
 def _table_document(table: Table) -> dict[str, Any]:
-    from icestream.sinks.iceberg.partitioning import shown
+    from icestream.sinks.iceberg.partitioning import describe_spec
 
     schema, spec = table.schema(), table.spec()
     older = [each for each in table.specs().values() if each.spec_id != spec.spec_id]
@@ -104,8 +104,8 @@ def _table_document(table: Table) -> dict[str, Any]:
         "schema_id": schema.schema_id,
         "format_version": table.format_version,
         "columns": list(_columns(schema)),
-        "partitioned_by": shown(spec, schema),
-        "partitioned_before": [shown(each, schema) for each in reversed(older)],
+        "partitioned_by": describe_spec(spec, schema),
+        "partitioned_before": [describe_spec(each, schema) for each in reversed(older)],
     }
 
 
@@ -174,18 +174,18 @@ def _stream_columns(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | Non
 def _changes_document(
     found: SchemaComparison, evolution: str, branch: str, table: str
 ) -> dict[str, Any]:
-    from icestream.sinks.iceberg.migration import permitted
+    from icestream.sinks.iceberg.migration import allowed_changes
 
     refused = None
     try:
-        made = permitted(found, evolution, branch)
+        made = allowed_changes(found, evolution, branch)
     except SchemaMismatchError as exc:
         made, refused = [], str(exc)
     # A nullable column for a required one is no schema change: rows are checked one by one.
-    shown = made if refused is None else list(found.changes)
+    changes = made if refused is None else list(found.changes)
     return {
-        "changes": [{**change.to_json(), "words": str(change)} for change in shown],
-        "sql": [_statement(change, table) for change in shown],
+        "changes": [{**change.to_json(), "words": str(change)} for change in changes],
+        "sql": [_statement(change, table) for change in changes],
         "refused": refused,
     }
 

@@ -10,10 +10,10 @@ from icestream.plan.multi_table_checks import mirror_problems, reads_changes, ro
 from icestream.schemas.column_names import RENAME_RESERVED, reserved_problem
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition_terms import (
+    parse_partition_term,
+    parse_partition_terms,
     parse_sort_term,
-    parse_term,
-    parse_terms,
-    split_name,
+    split_partition_name,
 )
 
 if TYPE_CHECKING:
@@ -278,11 +278,14 @@ class _SinkCheck:
                     )
             elif not options.partition_fields and not self.for_changes:
                 yield from self._attempt(
-                    lambda _: parse_terms(options), None, "partition_fields", at="partitioning"
+                    lambda _: parse_partition_terms(options),
+                    None,
+                    "partition_fields",
+                    at="partitioning",
                 )
         else:
             for number, text in enumerate(options.partitioning):
-                yield from self._attempt(parse_term, text, "partitioning", number)
+                yield from self._attempt(parse_partition_term, text, "partitioning", number)
         for number, text in enumerate(options.sort_order):
             yield from self._attempt(parse_sort_term, text, "sort_order", number)
 
@@ -357,7 +360,7 @@ class _SinkCheck:
                 "Use `commit_mode: overwrite_partitions`, or take them out.",
             )
         for number, name in enumerate(options.overwrite_partitions):
-            yield from self._attempt(split_name, name, "overwrite_partitions", number)
+            yield from self._attempt(split_partition_name, name, "overwrite_partitions", number)
         yield from self._publish()
 
     def _publish(self) -> Iterator[PlanError]:

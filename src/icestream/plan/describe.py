@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
-from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
+from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
 from icestream.sinks.iceberg.properties import table_properties
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _commit_mode(sink: Sink[Any], options: IcebergOptions) -> str:
 def _terms(options: IcebergOptions) -> Iterable[Any]:
     # A change source brings the fields of its partitioning itself.
     named = not isinstance(options.partitioning, str) or options.partition_fields
-    return parse_terms(options) if named else ()
+    return parse_partition_terms(options) if named else ()
 
 
 def _action(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from icestream.plan.plan import PipelinePlan
     from icestream.schemas.comparison import SchemaComparison
-    from icestream.sinks.iceberg.migration import TableShape
+    from icestream.sinks.iceberg.migration import TableLayout
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
@@ -52,12 +52,12 @@ def _told(changes: list[dict[str, Any]], otherwise: str) -> str:
 
 def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:
     """Return how new files would be partitioned, if not as the table is now."""
-    from icestream.sinks.iceberg.partition_terms import parse_terms
-    from icestream.sinks.iceberg.partitioning import names_partitions, shown
+    from icestream.sinks.iceberg.partition_terms import parse_partition_terms
+    from icestream.sinks.iceberg.partitioning import describe_spec, sets_partitioning
 
-    if not names_partitions(options):
+    if not sets_partitioning(options):
         return []
-    terms = parse_terms(options)
+    terms = parse_partition_terms(options)
     names = set(table.schema().column_names)
     if all(term.column in names for term in terms) and not _differs(table, terms):
         return []
@@ -65,7 +65,7 @@ def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, A
     return [
         {
             "layout": "partitioning",
-            "from": shown(table.spec(), table.schema()),
+            "from": describe_spec(table.spec(), table.schema()),
             "to": f"[{wanted}]" if terms else "nothing",
         }
     ]
@@ -83,37 +83,39 @@ def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]
     Raises:
         SchemaMismatchError: the table may not be changed like that, or can't be.
     """
-    from icestream.sinks.iceberg.migration import permitted
+    from icestream.sinks.iceberg.migration import allowed_changes
 
     columns = None if pipeline.transforms else pipeline.source.schema()
     options = getattr(pipeline.sink, "options", None)
     if columns is None or options is None:
         return []
     found = compare_columns(pipeline, table, columns)
-    changes = permitted(found, options.schema_evolution, options.branch)
+    changes = allowed_changes(found, options.schema_evolution, options.branch)
     return [{**change.to_json(), "words": str(change)} for change in changes]
 
 
 def compare_columns(pipeline: PipelinePlan, table: Table, columns: pa.Schema) -> SchemaComparison:
     """Return what rows with `columns` ask of a pipeline's table."""
-    from icestream.sinks.iceberg.migration import asked
+    from icestream.sinks.iceberg.migration import compare_with_table
 
     sink: Any = pipeline.sink
     shape = shape_of(table, pipeline.name)
     declared = pipeline.source.declares()
-    return asked(shape, sink.mode.table_columns(columns), sink.options, declared=declared)
+    return compare_with_table(
+        shape, sink.mode.table_columns(columns), sink.options, declared=declared
+    )
 
 
-def shape_of(table: Table, pipeline: str) -> TableShape:
+def shape_of(table: Table, pipeline: str) -> TableLayout:
     """Return the shape of a table that PyIceberg loaded."""
-    from icestream.sinks.iceberg.migration import TableShape, is_shared, read_declared
+    from icestream.sinks.iceberg.migration import TableLayout, is_shared, read_declared_columns
 
-    return TableShape(
+    return TableLayout(
         schema=table.schema(),
         spec=table.spec(),
         specs=list(table.specs().values()),
         sort_order=table.sort_order(),
         format_version=table.format_version,
         is_shared=is_shared(table.properties, pipeline),
-        declared_before=read_declared(table.properties, pipeline),
+        declared_before=read_declared_columns(table.properties, pipeline),
     )

@@ -20,7 +20,7 @@ SHOWN_NAMES = 10
 
 
 @dataclass(frozen=True)
-class FoundTable:
+class NamedTable:
     """A table and its full name, the catalog's first."""
 
     catalog: str
@@ -32,15 +32,15 @@ class FoundTable:
         return ".".join((self.catalog, *self.identifier))
 
 
-def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> FoundTable:
+def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> NamedTable:
     """Return the table that `parts` name: namespace and table, or catalog, namespace and table.
 
     Raises:
         ConnectorError: no catalog has such a table, or several have one.
     """
     found = [
-        FoundTable(catalog, identifier, table)
-        for catalog, identifier in _readings(tuple(parts), catalogs)
+        NamedTable(catalog, identifier, table)
+        for catalog, identifier in _interpretations(tuple(parts), catalogs)
         if (table := catalogs[catalog].find_table(identifier)) is not None
     ]
     if len(found) == 1:
@@ -69,7 +69,7 @@ def table_names(catalogs: Mapping[str, Catalog[Any]]) -> list[str]:
     )
 
 
-def _readings(
+def _interpretations(
     parts: tuple[str, ...], catalogs: Mapping[str, Catalog[Any]]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     if len(parts) > 2 and parts[0] in catalogs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.catalog import quote_for_duckdb
 from icestream.errors import ConnectorError, IcestreamError
-from icestream.tables.lookup import FoundTable, find_table
+from icestream.tables.lookup import NamedTable, find_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ ROWS_A_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """The rows that a query gave.
 
     Attributes:
@@ -43,7 +43,7 @@ def query(
     *,
     limit: int | None = None,
     branch: str | None = None,
-) -> Answer:
+) -> QueryResult:
     """Answer one SQL query, in DuckDB's dialect.
 
     Tables are named `namespace.table` or `catalog.namespace.table`. Only the columns that the
@@ -72,7 +72,7 @@ def query(
         try:
             # Against empty tables first: a misspelt column is told before anything is read.
             for parts, found in tables.items():
-                _put(connection, parts, found.table.schema().as_arrow().empty_table())
+                _load_rows(connection, parts, found.table.schema().as_arrow().empty_table())
             connection.sql(sql)
             for parts, found in tables.items():
                 columns = _columns_read(tree, found) or ("*",)
@@ -81,15 +81,15 @@ def query(
                     limit=_rows_needed(tree, limit),
                     snapshot_id=snapshots.get(found.name),
                 )
-                _put(connection, parts, scan.to_arrow_batch_reader())
+                _load_rows(connection, parts, scan.to_arrow_batch_reader())
             names, rows = _fetch(connection.sql(sql), limit)
         except duckdb.Error as exc:
-            raise _sql_error(exc) from exc
+            raise _to_query_error(exc) from exc
     is_cut = limit is not None and len(rows) > limit
-    return Answer(names, rows[:limit] if is_cut else rows, is_cut)
+    return QueryResult(names, rows[:limit] if is_cut else rows, is_cut)
 
 
-def _snapshots(tables: Collection[FoundTable], branch: str | None) -> dict[str, int]:
+def _snapshots(tables: Collection[NamedTable], branch: str | None) -> dict[str, int]:
     """Return where the branch stands in each table that has it."""
     if branch is None:
         return {}
@@ -129,7 +129,7 @@ def _refuse_other_statements(connection: duckdb.DuckDBPyConnection, sql: str) ->
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as exc:
-        raise _sql_error(exc) from exc
+        raise _to_query_error(exc) from exc
     if len(statements) != 1:
         raise IcestreamError(
             f"expected one query, found {len(statements)}", where="query", todo="Ask one at a time."
@@ -173,7 +173,7 @@ def _table_names(tree: Expr) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(names))
 
 
-def _columns_read(tree: Expr, found: FoundTable) -> tuple[str, ...] | None:
+def _columns_read(tree: Expr, found: NamedTable) -> tuple[str, ...] | None:
     """Return the columns of a table that a query may need; None for all.
 
     Every word of the query that could be a column counts, whichever table it belongs to: too
@@ -212,19 +212,19 @@ def _rows_needed(tree: Expr, limit: int | None) -> int | None:
     return limit + 1
 
 
-def _put(
+def _load_rows(
     connection: duckdb.DuckDBPyConnection,
     parts: tuple[str, ...],
     rows: pa.Table | pa.RecordBatchReader,
 ) -> None:
     """Copy rows to where the query looks for them, block by block."""
-    place = _make_place(connection, parts)
+    place = _create_schema(connection, parts)
     connection.register("icestream_rows", rows)
     connection.execute(f"CREATE OR REPLACE TABLE {place} AS FROM icestream_rows")
     connection.unregister("icestream_rows")
 
 
-def _make_place(connection: duckdb.DuckDBPyConnection, parts: tuple[str, ...]) -> str:
+def _create_schema(connection: duckdb.DuckDBPyConnection, parts: tuple[str, ...]) -> str:
     """Make the database and the schema that a table's name speaks of; return it quoted."""
     if len(parts) > 3:
         raise IcestreamError(
@@ -239,7 +239,7 @@ def _make_place(connection: duckdb.DuckDBPyConnection, parts: tuple[str, ...]) -
     return quote_for_duckdb(*parts)
 
 
-def _sql_error(exc: Exception) -> IcestreamError:
+def _to_query_error(exc: Exception) -> IcestreamError:
     first, *rest = str(exc).strip().splitlines()
     todo = "\n".join(line for line in rest if line.strip())
     return IcestreamError(first, where="query", todo=todo)

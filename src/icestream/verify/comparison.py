@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.reports import collect_exactly
-from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.verify.checksums import (
     RowTask,
     Sums,
@@ -190,7 +190,7 @@ class Comparison:
     def sums(self) -> tuple[Sums, Sums]:
         """Return the checksums of both sides."""
         found = [Sums(), Sums()]
-        for side, sums in run_pieces(self.spark, self.pieces, SumTask(self.readers, self.terms)):
+        for side, sums in run_in_tasks(self.spark, self.pieces, SumTask(self.readers, self.terms)):
             found[side] = found[side].plus(sums)
         return found[SOURCE], found[LAKE]
 

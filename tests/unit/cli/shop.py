@@ -9,7 +9,7 @@ import pyarrow as pa
 from icestream.config import load
 from icestream.contracts.offset import BatchMark
 from icestream.plan.planner import build
-from icestream.sinks.iceberg.ledger import property_key, summary_of
+from icestream.sinks.iceberg.ledger import property_key, snapshot_summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def make_table(plan: Plan, name: str = "events", batches: int = 2) -> Table:
     table = client.create_table(("demo", name), schema=rows.schema)
     for epoch in range(batches):
         mark = mark_of(epoch)
-        table.append(rows_of(epoch), snapshot_properties=summary_of(mark))
+        table.append(rows_of(epoch), snapshot_properties=snapshot_summary(mark))
         with table.transaction() as change:
             change.set_properties({property_key("shop"): mark.to_json()})
     return table

@@ -10,13 +10,13 @@ from tests.unit.cli.shop import make_table, plan_of, write_file
 
 from icestream.errors import IcestreamError
 from icestream.tables.lookup import find_table
-from icestream.tables.query import Answer, _columns_read, _rows_needed, _table_names, query
+from icestream.tables.query import QueryResult, _columns_read, _rows_needed, _table_names, query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from icestream.contracts.catalog import Catalog
-    from icestream.tables.lookup import FoundTable
+    from icestream.tables.lookup import NamedTable
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,12 @@ def catalogs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Catalog[Any]
 
 
 @pytest.fixture
-def ask(catalogs: dict[str, Catalog[Any]]) -> Callable[[str], Answer]:
+def ask(catalogs: dict[str, Catalog[Any]]) -> Callable[[str], QueryResult]:
     return lambda sql: query(sql, catalogs)
 
 
 @pytest.fixture
-def events(catalogs: dict[str, Catalog[Any]]) -> FoundTable:
+def events(catalogs: dict[str, Catalog[Any]]) -> NamedTable:
     return find_table(("demo", "events"), catalogs)
 
 
@@ -55,7 +55,7 @@ def events(catalogs: dict[str, Catalog[Any]]) -> FoundTable:
     ],
 )
 def test_only_columns_that_may_matter_are_read(
-    events: FoundTable, sql: str, columns: tuple[str, ...] | None
+    events: NamedTable, sql: str, columns: tuple[str, ...] | None
 ) -> None:
     assert _columns_read(sqlglot.parse_one(sql, dialect="duckdb"), events) == columns
 
@@ -94,11 +94,11 @@ def test_tables_that_the_query_makes_up_are_not_looked_for() -> None:
         ("SELECT TIMESTAMPTZ '2026-01-01 00:00:00+00' IS NULL", [(False,)]),
     ],
 )
-def test_query_gives_the_rows(ask: Callable[[str], Answer], sql: str, rows: list[Any]) -> None:
+def test_query_gives_the_rows(ask: Callable[[str], QueryResult], sql: str, rows: list[Any]) -> None:
     assert ask(sql).rows == rows
 
 
-def test_times_with_a_zone_are_in_utc(ask: Callable[[str], Answer]) -> None:
+def test_times_with_a_zone_are_in_utc(ask: Callable[[str], QueryResult]) -> None:
     ((moment,),) = ask("SELECT TIMESTAMPTZ '2026-01-01 02:00:00+02'").rows
     assert moment.isoformat() == "2026-01-01T00:00:00+00:00"
 
@@ -125,7 +125,7 @@ def test_times_with_a_zone_are_in_utc(ask: Callable[[str], Answer]) -> None:
     ],
 )
 def test_what_cannot_be_answered_is_explained(
-    ask: Callable[[str], Answer], sql: str, message: str
+    ask: Callable[[str], QueryResult], sql: str, message: str
 ) -> None:
     with pytest.raises(IcestreamError) as caught:
         ask(sql)

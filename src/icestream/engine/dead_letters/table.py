@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from icestream.tables.lookup import FoundTable
+    from icestream.tables.lookup import NamedTable
 
 
 KEY = ("position", "epoch", "failed_at")
@@ -51,7 +51,7 @@ class Letters:
     newest: list[dict[str, Any]]
 
 
-def list_letters(found: FoundTable, *, pipeline: str | None = None, limit: int = 20) -> Letters:
+def list_letters(found: NamedTable, *, pipeline: str | None = None, limit: int = 20) -> Letters:
     """Count the letters of a table by reason, and return the newest ones.
 
     Args:
@@ -81,7 +81,7 @@ def list_letters(found: FoundTable, *, pipeline: str | None = None, limit: int =
 
 
 def _scan(
-    found: FoundTable,
+    found: NamedTable,
     columns: tuple[str, ...],
     pipeline: str | None,
     since: datetime | None = None,
@@ -110,7 +110,7 @@ class LetterBox:
         spark: the session that removes letters.
     """
 
-    def __init__(self, find: Callable[[], FoundTable], pipeline: str, spark: SparkSession) -> None:
+    def __init__(self, find: Callable[[], NamedTable], pipeline: str, spark: SparkSession) -> None:
         self._find = find
         self._found = find()
         self._pipeline = pipeline

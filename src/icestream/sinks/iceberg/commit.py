@@ -29,7 +29,7 @@ from icestream.sinks.iceberg.java_table import Fence
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.sinks.iceberg.java_table import Change, JavaTable
+    from icestream.sinks.iceberg.java_table import JavaTable, TableChange
     from icestream.sinks.iceberg.ledger import MarkSnapshot
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 def commit_once(
     table: JavaTable,
-    change: Change,
+    change: TableChange,
     mark: BatchMark,
     rows: int,
     *,
@@ -62,21 +62,21 @@ def commit_once(
     started = time.monotonic()
     key, text = ledger.property_key(mark.pipeline), mark.to_json()
     fence = Fence(table, key, seen, recorded, change.branch)
-    summary = {**properties, **ledger.summary_of(mark)}
+    summary = {**properties, **ledger.snapshot_summary(mark)}
     snapshot_key = ledger.snapshot_property_key(mark.pipeline)
     try:
         made: MarkSnapshot | None = table.commit(change, summary, {key: text}, fence, snapshot_key)
     except java_errors() as exc:
-        _settle(exc, table, fence, key=key, text=text, seen=seen, where=where)
+        _resolve_failed_commit(exc, table, fence, key=key, text=text, seen=seen, where=where)
         made = ledger.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
     snapshot_id = made.snapshot if made is not None else None
     # Asked once when the change is built, then once for each time it had to be built again.
     retries = max(fence.attempts - 1, 0)
-    return _done(change, rows, snapshot_id, retries=retries, started=started), made
+    return _commit_report(change, rows, snapshot_id, retries=retries, started=started), made
 
 
-def _done(
-    change: Change, rows: int, snapshot_id: int | None, *, retries: int, started: float
+def _commit_report(
+    change: TableChange, rows: int, snapshot_id: int | None, *, retries: int, started: float
 ) -> Commit:
     files = [*change.data_files, *change.deletes]
     return Commit(
@@ -90,7 +90,7 @@ def _done(
 
 
 def commit_unmarked(
-    table: JavaTable, change: Change, rows: int, *, properties: Mapping[str, str], where: str
+    table: JavaTable, change: TableChange, rows: int, *, properties: Mapping[str, str], where: str
 ) -> Commit:
     """Make a change that belongs to no batch; whoever made it knows what was written."""
     started = time.monotonic()
@@ -98,17 +98,17 @@ def commit_unmarked(
         snapshot_id = table.commit(change, properties, {}, None).snapshot
     except java_errors() as exc:
         if java_class(exc) == VALIDATION_FAILED:
-            raise _stale(exc, where) from exc
+            raise _stale_error(exc, where) from exc
         kind = CommitConflictError if java_class(exc) == COMMIT_FAILED else CommitUnknownError
         raise kind(
             f"the commit broke off: {java_message(exc)}",
             where=where,
             todo="Look at the table's newest snapshot before writing the rows again.",
         ) from exc
-    return _done(change, rows, snapshot_id, retries=0, started=started)
+    return _commit_report(change, rows, snapshot_id, retries=0, started=started)
 
 
-def _settle(
+def _resolve_failed_commit(
     exc: Exception,
     table: JavaTable,
     fence: Fence,
@@ -126,7 +126,7 @@ def _settle(
             todo=RUN_AGAIN,
         ) from exc
     if fence.refused and fence.found != text:
-        raise _superseded(fence.found, key, where) from exc
+        raise _superseded_error(fence.found, key, where) from exc
     try:
         found = table.read_property(key)
     except java_errors() as lost:
@@ -141,7 +141,7 @@ def _settle(
         logger.warning("%s: the answer to the commit was lost, but the table holds it", where)
         return
     if found != seen:
-        raise _superseded(found, key, where) from exc
+        raise _superseded_error(found, key, where) from exc
     if java_class(exc) == COMMIT_FAILED:
         attempts = table.commit_attempts()
         conflict = CommitConflictError(
@@ -153,7 +153,7 @@ def _settle(
         conflict.retries = attempts - 1
         raise conflict from exc
     if java_class(exc) == VALIDATION_FAILED:
-        raise _stale(exc, where) from exc
+        raise _stale_error(exc, where) from exc
     raise CommitUnknownError(
         f"the commit broke off: {java_message(exc)}",
         where=where,
@@ -161,7 +161,7 @@ def _settle(
     ) from exc
 
 
-def _stale(exc: Exception, where: str) -> CommitConflictError:
+def _stale_error(exc: Exception, where: str) -> CommitConflictError:
     stale = CommitConflictError(
         f"the table changed under the batch: {java_message(exc)}",
         where=where,
@@ -172,7 +172,7 @@ def _stale(exc: Exception, where: str) -> CommitConflictError:
     return stale
 
 
-def _superseded(found: str | None, key: str, where: str) -> IcestreamError:
+def _superseded_error(found: str | None, key: str, where: str) -> IcestreamError:
     if found is None:
         return CheckpointLostError(
             "the table no longer has the mark of this pipeline: it was dropped and recreated, or "

@@ -68,9 +68,9 @@ class MissingValues:
         excusable = [name for name, may_be in lacking.items() if may_be or self.ignores_deletes]
         if not excusable:
             return {}
-        from icestream.sinks.iceberg.upsert.staging import deletes_in, unsent_in
+        from icestream.sinks.iceberg.upsert.staging import delete_flags, unchanged_flags
 
-        deletes, unsent = deletes_in(batch, self.op), unsent_in(batch)
+        deletes, unsent = delete_flags(batch, self.op), unchanged_flags(batch)
         return {
             name: deletes | unsent[name] if lacking[name] and name in unsent else deletes
             for name in excusable
@@ -104,10 +104,10 @@ def missing_values(schema: Schema | None, options: IcebergOptions) -> MissingVal
 def file_columns(schema: Schema) -> pa.Schema:
     """Return the columns of a data file, with Iceberg's field ids at every level."""
     large = schema_to_pyarrow(schema, include_field_ids=True)
-    return pa.schema([_small(column) for column in large])
+    return pa.schema([_with_32_bit_offsets(column) for column in large])
 
 
-def _small(field: pa.Field) -> pa.Field:
+def _with_32_bit_offsets(field: pa.Field) -> pa.Field:
     """Use 32-bit offsets: 64-bit ones cost a copy of every text that comes in."""
     kind = field.type
     if pa.types.is_large_string(kind):
@@ -115,11 +115,13 @@ def _small(field: pa.Field) -> pa.Field:
     elif pa.types.is_large_binary(kind):
         kind = pa.binary()
     elif pa.types.is_large_list(kind):
-        kind = pa.list_(_small(kind.value_field))
+        kind = pa.list_(_with_32_bit_offsets(kind.value_field))
     elif pa.types.is_map(kind):
-        kind = pa.map_(_small(kind.key_field), _small(kind.item_field))
+        kind = pa.map_(_with_32_bit_offsets(kind.key_field), _with_32_bit_offsets(kind.item_field))
     elif pa.types.is_struct(kind):
-        kind = pa.struct([_small(kind.field(index)) for index in range(kind.num_fields)])
+        kind = pa.struct(
+            [_with_32_bit_offsets(kind.field(index)) for index in range(kind.num_fields)]
+        )
     return field.with_type(kind)
 
 
@@ -129,7 +131,7 @@ def types_by_id(schema: Schema) -> dict[int, pa.DataType]:
     return {field.field_id: column.type for field, column in columns}
 
 
-def as_type(array: pa.Array, into: pa.DataType) -> pa.Array:
+def cast_array(array: pa.Array, into: pa.DataType) -> pa.Array:
     """Return values as a primitive type; nanoseconds, where that has none, are cut off."""
     if array.type == into:
         return array
@@ -154,7 +156,7 @@ def conform(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.Reco
         if index < 0:
             found = pa.nulls(batch.num_rows, into.type)
         else:
-            found = _shaped(batch.column(index), column.field_type, into.type)
+            found = _conform_array(batch.column(index), column.field_type, into.type)
         if column.required and found.null_count:
             raise SchemaMismatchError(
                 f"column {column.name!r} is required by the table, and a row has no value for it",
@@ -164,32 +166,32 @@ def conform(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.Reco
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _shaped(array: pa.Array, kind: IcebergType, into: pa.DataType) -> pa.Array:
+def _conform_array(array: pa.Array, kind: IcebergType, into: pa.DataType) -> pa.Array:
     if array.type == into:
         return array
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), into)
     if isinstance(kind, StructType):
-        return _shaped_struct(array, kind, into)
+        return _conform_struct(array, kind, into)
     if isinstance(kind, ListType):
-        array = _rebased(array)
-        values = _shaped(array.values, kind.element_type, into.value_type)
+        array = _rebase_offsets(array)
+        values = _conform_array(array.values, kind.element_type, into.value_type)
         offsets = array.offsets.cast(pa.int32())
         return pa.ListArray.from_arrays(offsets, values, type=into, mask=array.is_null())
     if isinstance(kind, MapType):
-        array = _rebased(array)
-        keys = _shaped(array.keys, kind.key_type, into.key_type)
-        items = _shaped(array.items, kind.value_type, into.item_type)
+        array = _rebase_offsets(array)
+        keys = _conform_array(array.keys, kind.key_type, into.key_type)
+        items = _conform_array(array.items, kind.value_type, into.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=into, mask=array.is_null())
-    return as_type(array, into)
+    return cast_array(array, into)
 
 
-def _shaped_struct(array: pa.Array, kind: StructType, into: pa.DataType) -> pa.Array:
+def _conform_struct(array: pa.Array, kind: StructType, into: pa.DataType) -> pa.Array:
     names = [array.type.field(index).name for index in range(array.type.num_fields)]
     members = dict(zip(names, array.flatten(), strict=True))
     fields = [into.field(index) for index in range(into.num_fields)]
     arrays = [
-        _shaped(members[member.name], member.field_type, field.type)
+        _conform_array(members[member.name], member.field_type, field.type)
         if member.name in members
         else pa.nulls(len(array), field.type)
         for member, field in zip(kind.fields, fields, strict=True)
@@ -197,6 +199,6 @@ def _shaped_struct(array: pa.Array, kind: StructType, into: pa.DataType) -> pa.A
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
 
 
-def _rebased(array: pa.Array) -> pa.Array:
+def _rebase_offsets(array: pa.Array) -> pa.Array:
     """Return the array with offsets that begin at its own values, which a slice has not."""
     return array.take(pa.array(range(len(array)), pa.int64())) if array.offset else array

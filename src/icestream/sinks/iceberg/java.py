@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 # What a catalog raises for a table that was dropped, be it with its files or its namespace.
-MISSING = {
+TABLE_MISSING_ERRORS = {
     "org.apache.iceberg.exceptions.NoSuchNamespaceException",
     "org.apache.iceberg.exceptions.NoSuchTableException",
     "org.apache.iceberg.exceptions.NotFoundException",
@@ -36,13 +36,13 @@ RUN_AGAIN = "Nothing was written. Run the pipeline again: it lists the ways to c
 VALIDATION_FAILED = "org.apache.iceberg.exceptions.ValidationException"
 
 
-def activate(spark: SparkSession) -> None:
+def activate_session(spark: SparkSession) -> None:
     """Make a session the one of this thread, from which settings of catalogs are read."""
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
-def forget_catalogs(spark: SparkSession) -> None:
+def reset_catalogs(spark: SparkSession) -> None:
     """Let a session make its catalogs anew when they are next asked for.
 
     A REST client that was refused a new token a few times never asks for one again, and Spark
@@ -65,7 +65,7 @@ class JavaCatalog:
         self._gateway = gateway
         jvm: Any = spark._jvm
         self._jvm = jvm
-        activate(spark)
+        activate_session(spark)
         self._catalog = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
             spark._jsparkSession, name
         )
@@ -177,7 +177,7 @@ def refuse_dropped(error: Exception, exists: Callable[[], bool], where: str = ""
         CheckpointLostError: the table was dropped.
     """
     is_other = "UUID does not match" in java_message(error)
-    if not is_other and (java_class(error) not in MISSING or not _is_missing(exists)):
+    if not is_other and (java_class(error) not in TABLE_MISSING_ERRORS or not _is_missing(exists)):
         return
     what = "and another one was created under its name " if is_other else ""
     raise CheckpointLostError(
@@ -198,7 +198,7 @@ def _java_exception(error: Exception) -> Any:
     return getattr(error, "java_exception", None) or getattr(error, "_origin", None)
 
 
-def head(table: JavaTable, branch: str) -> int | None:
+def head_snapshot_id(table: JavaTable, branch: str) -> int | None:
     """Return the id of a branch's newest snapshot; None while there is no such branch."""
     snapshot = table.java.snapshot(branch)
     return None if snapshot is None else int(snapshot.snapshotId())
@@ -216,7 +216,7 @@ def fast_forward(table: JavaTable, target: str, branch: str) -> None:
     table.java.manageSnapshots().fastForwardBranch(target, branch).commit()
 
 
-def holds_older_specs(table: JavaTable, branch: str) -> bool:
+def has_older_specs(table: JavaTable, branch: str) -> bool:
     """Tell whether a branch has data files that are not partitioned as the table is now."""
     java = table.java
     if java.specs().size() == 1:
@@ -308,15 +308,15 @@ class LiveFiles:
         """Follow one snapshot; False if a delete file does not say which data file it means."""
         api = self.table.jvm.org.apache.iceberg
         changes = api.SnapshotChanges.builderFor(java).snapshot(snapshot).build()
-        for file in _each(changes.removedDataFiles()):
+        for file in _iterate(changes.removedDataFiles()):
             self._files.pop(str(file.location()), None)
-        for file in _each(changes.addedDataFiles()):
+        for file in _iterate(changes.addedDataFiles()):
             live = self._live(java, file, ())
             self._files[live.path] = live
-        for file in _each(changes.removedDeleteFiles()):
+        for file in _iterate(changes.removedDeleteFiles()):
             if not self._change_deletes(java, file, add=False):
                 return False
-        for file in _each(changes.addedDeleteFiles()):
+        for file in _iterate(changes.addedDeleteFiles()):
             if not self._change_deletes(java, file, add=True):
                 return False
         return True
@@ -328,7 +328,7 @@ class LiveFiles:
         known = self._files.get(target)
         if known is not None:
             described = self._described(java, file)
-            kept = tuple(one for one in known.deletes if _place(one) != _place(described))
+            kept = tuple(one for one in known.deletes if _file_key(one) != _file_key(described))
             self._files[target] = replace(known, deletes=(*kept, described) if add else kept)
         return True
 
@@ -338,7 +338,7 @@ class LiveFiles:
         self._files = {}
         tasks = scan.planFiles()
         try:
-            for task in _each(tasks):
+            for task in _iterate(tasks):
                 live = self._live(java, task.file(), task.deletes())
                 self._files[live.path] = live
         finally:
@@ -361,12 +361,12 @@ class LiveFiles:
         return described
 
 
-def _each(iterable: Any) -> Iterator[Any]:
+def _iterate(iterable: Any) -> Iterator[Any]:
     """Go through one of Java's iterables, which Py4J does not know to be one."""
     iterator = iterable.iterator()
     while iterator.hasNext():
         yield iterator.next()
 
 
-def _place(described: dict[str, Any]) -> tuple[str, int | None]:
+def _file_key(described: dict[str, Any]) -> tuple[str, int | None]:
     return described["file-path"], described.get("content-offset")

@@ -17,7 +17,7 @@ from icestream.schemas.changes import (
     RenameColumn,
     UpdateType,
 )
-from icestream.sinks.iceberg.ledger import find_contradiction, snapshot_to_record
+from icestream.sinks.iceberg.ledger import find_lost_history, head_mark_snapshot
 from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
     from icestream.schemas.changes import SchemaChange
     from icestream.sinks.iceberg.ledger import MarkSnapshot
-    from icestream.sinks.iceberg.partition_terms import Term
+    from icestream.sinks.iceberg.partition_terms import PartitionTerm
     from icestream.sinks.iceberg.partitioning import SpecChange
 
 
 # By what PyIceberg and Iceberg's Java both call them, or begin them with.
-HANDED_OUT = (
+CREDENTIAL_KEYS = (
     "s3.access-key-id",
     "s3.secret-access-key",
     "s3.session-token",
     "gcs.oauth2.token",
     "adls.sas-token",
 )
-ENDS = (
+EXPIRY_KEYS = (
     "s3.session-token-expires-at-ms",
     "gcs.oauth2.token-expires-at",
     "adls.sas-token-expires-at",
@@ -58,33 +58,33 @@ def vended_properties(table: Any) -> dict[str, str]:
     then those of the longest place that the table lies below count.
     """
     location, io = str(table.location()), table.io()
-    found = _plain(io.properties())
+    found = _to_dict(io.properties())
     places = [
         (str(each.prefix()), each.config())
-        for each in _stored(io)
+        for each in _storage_credentials(io)
         if location.startswith(str(each.prefix()))
     ]
     if places:
-        found |= _plain(max(places, key=lambda place: len(place[0]))[1])
-    return {**_store(found), **_credentials(found)}
+        found |= _to_dict(max(places, key=lambda place: len(place[0]))[1])
+    return {**_storage_properties(found), **_credentials(found)}
 
 
-def end_ms(properties: dict[str, str]) -> int | None:
+def expiry_ms(properties: dict[str, str]) -> int | None:
     """Return when handed-out credentials run out, in milliseconds since 1970; None if unknown."""
-    ends = [int(value) for key, value in properties.items() if key.startswith(ENDS)]
+    ends = [int(value) for key, value in properties.items() if key.startswith(EXPIRY_KEYS)]
     return min(ends, default=None)
 
 
-def _plain(properties: Any) -> dict[str, str]:
+def _to_dict(properties: Any) -> dict[str, str]:
     return {str(key): str(properties.get(key)) for key in properties}
 
 
 def _credentials(found: dict[str, str]) -> dict[str, str]:
-    named = (*HANDED_OUT, *ENDS)
+    named = (*CREDENTIAL_KEYS, *EXPIRY_KEYS)
     return {key: value for key, value in found.items() if key.startswith(named)}
 
 
-def _store(found: dict[str, str]) -> dict[str, str]:
+def _storage_properties(found: dict[str, str]) -> dict[str, str]:
     """Return where the store is, by PyIceberg's names and with the defaults that Java has."""
     told = {ENDPOINT: found[ENDPOINT]} if ENDPOINT in found else {}
     regions = [found[key] for key in REGIONS if key in found]
@@ -96,7 +96,7 @@ def _store(found: dict[str, str]) -> dict[str, str]:
     return told
 
 
-def _stored(io: Any) -> list[Any]:
+def _storage_credentials(io: Any) -> list[Any]:
     from py4j.protocol import Py4JError
 
     try:
@@ -142,7 +142,7 @@ class Fence:
         self.found = java.properties().get(self._key)
         self.refused = self.found != self._expected
         if not self.refused:
-            self.contradiction = find_contradiction(
+            self.contradiction = find_lost_history(
                 self._table.jvm, java, self._recorded, self._branch
             )
             self.refused = self.contradiction is not None
@@ -161,7 +161,7 @@ class Fence:
 
 
 @dataclass(frozen=True)
-class Change:
+class TableChange:
     """What one commit does to a table. Files are in the JSON form of Iceberg's specification.
 
     Attributes:
@@ -270,7 +270,7 @@ class JavaTable:
 
     def commit(
         self,
-        change: Change,
+        change: TableChange,
         summary: Mapping[str, str],
         properties: Mapping[str, str],
         fence: Fence | None,
@@ -298,7 +298,7 @@ class JavaTable:
                 operation.validateWith(fence)
             operation.commit()
         # What the transaction has staged so far; a retry stages the same snapshot id again.
-        staged = snapshot_to_record(transaction.table(), change.branch)
+        staged = head_mark_snapshot(transaction.table(), change.branch)
         assert staged is not None  # noqa: S101 - every operation stages a snapshot
         updated = {**change.properties, **properties}
         if snapshot_key is not None:
@@ -311,7 +311,7 @@ class JavaTable:
         transaction.commitTransaction()
         return staged
 
-    def _operations(self, transaction: Any, change: Change) -> Iterator[Any]:
+    def _operations(self, transaction: Any, change: TableChange) -> Iterator[Any]:
         """Yield the steps of a change; each is committed to the transaction before the next."""
         if change.over is not None:
             yield self._overwrite(transaction, change)
@@ -324,7 +324,7 @@ class JavaTable:
         if change.added or not change.replacing:
             yield self._operation(transaction, change)
 
-    def _overwrite(self, transaction: Any, change: Change) -> Any:
+    def _overwrite(self, transaction: Any, change: TableChange) -> Any:
         overwrite = transaction.newOverwrite()
         parser = self.jvm.org.apache.iceberg.expressions.ExpressionParser
         overwrite.overwriteByRowFilter(parser.fromJson(change.over, self.java.schema()))
@@ -332,7 +332,7 @@ class JavaTable:
             overwrite.addFile(self._file(file))
         return overwrite
 
-    def _operation(self, transaction: Any, change: Change) -> Any:
+    def _operation(self, transaction: Any, change: TableChange) -> Any:
         if change.is_append:
             append = transaction.newAppend()
             for file in change.added:
@@ -340,7 +340,7 @@ class JavaTable:
             return append
         return self._row_delta(transaction, change)
 
-    def _row_delta(self, transaction: Any, change: Change) -> Any:
+    def _row_delta(self, transaction: Any, change: TableChange) -> Any:
         delta = transaction.newRowDelta()
         for file in change.added:
             delta.addRows(self._file(file))
@@ -451,7 +451,7 @@ def change_spec(table: JavaTable, change: SpecChange) -> None:
     update.commit()
 
 
-def _java_term(table: JavaTable, term: Term) -> Any:
+def _java_term(table: JavaTable, term: PartitionTerm) -> Any:
     terms = table.jvm.org.apache.iceberg.expressions.Expressions
     if term.transform == "identity":
         return terms.ref(term.column)

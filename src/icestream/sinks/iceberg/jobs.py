@@ -17,7 +17,7 @@ Piece = TypeVar("Piece")
 Outcome = TypeVar("Outcome")
 
 
-def run_pieces(
+def run_in_tasks(
     spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Outcome]
 ) -> list[Outcome]:
     """Run `work` on each piece in a task of its own; outcomes in the order of the pieces.

@@ -55,7 +55,7 @@ def parse_mark(text: str, key: str) -> BatchMark:
         ) from exc
 
 
-def summary_of(mark: BatchMark) -> dict[str, str]:
+def snapshot_summary(mark: BatchMark) -> dict[str, str]:
     """Return what the snapshot's summary says of the batch, whatever the size of its offsets."""
     facts = {
         "icestream.pipeline": mark.pipeline,
@@ -124,7 +124,7 @@ def read_mark_snapshot(properties: Mapping[str, str], pipeline: str) -> MarkSnap
         ) from exc
 
 
-def snapshot_to_record(table: Any, branch: str) -> MarkSnapshot | None:
+def head_mark_snapshot(table: Any, branch: str) -> MarkSnapshot | None:
     """Return the snapshot of a Java table that a commit to a branch builds on, if there is one."""
     head = _head(table, branch)
     if head is None:
@@ -132,7 +132,7 @@ def snapshot_to_record(table: Any, branch: str) -> MarkSnapshot | None:
     return MarkSnapshot(_uuid(table), int(head.snapshotId()), int(head.sequenceNumber()))
 
 
-def find_contradiction(
+def find_lost_history(
     jvm: Any, table: Any, recorded: MarkSnapshot | None, branch: str
 ) -> str | None:
     """Return how the history of a branch came to lack the recorded snapshot; None if it has it.

@@ -32,11 +32,11 @@ from icestream.schemas.comparison import (
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.java_table import change_columns, change_spec, read_specs
 from icestream.sinks.iceberg.options import MAIN
-from icestream.sinks.iceberg.partition_terms import parse_terms
+from icestream.sinks.iceberg.partition_terms import parse_partition_terms
 from icestream.sinks.iceberg.partitioning import (
-    names_partitions,
+    describe_spec,
     partition_spec,
-    shown,
+    sets_partitioning,
     spec_change,
 )
 from icestream.sinks.iceberg.properties import properties_to_set
@@ -64,7 +64,7 @@ def property_key(pipeline: str) -> str:
     return PREFIX + pipeline
 
 
-def read_declared(properties: Mapping[str, str], pipeline: str) -> dict[int, str]:
+def read_declared_columns(properties: Mapping[str, str], pipeline: str) -> dict[int, str]:
     """Return the columns that a pipeline last declared, by field id; none if it never did."""
     try:
         kept = json.loads(properties.get(property_key(pipeline), "{}"))
@@ -74,14 +74,14 @@ def read_declared(properties: Mapping[str, str], pipeline: str) -> dict[int, str
         return {}
 
 
-def declared_text(table: Schema, stream: Schema) -> str:
+def declared_columns_json(table: Schema, stream: Schema) -> str:
     """Return the property's value for a table that has all columns of the stream."""
     names = set(stream._lazy_id_to_name.values())
     found = {key: name for key, name in table._lazy_id_to_name.items() if name in names}
     return json.dumps(found, sort_keys=True, separators=(",", ":"))
 
 
-def droppable(table: Schema, before: Mapping[int, str], stream: Schema) -> set[str]:
+def droppable_columns(table: Schema, before: Mapping[int, str], stream: Schema) -> set[str]:
     """Return the columns that the pipeline may drop, should the stream lack them.
 
     Those that it declared before, and that go by the same name still: what somebody renamed is in
@@ -115,14 +115,14 @@ def is_shared(properties: Mapping[str, str], pipeline: str) -> bool:
     return any(writer not in own for writer in writers)
 
 
-MENDED_BY_FULL = (
+USE_FULL_EVOLUTION = (
     "Use `schema_evolution: full`, convert the stream with a `cast` transform, or alter the table."
 )
-NEEDS_COLUMNS = "Use `schema_evolution: add_columns`, or alter the table."
+USE_ADD_COLUMNS = "Use `schema_evolution: add_columns`, or alter the table."
 
 
 @dataclass(frozen=True)
-class TableShape:
+class TableLayout:
     """A table's columns, and what hangs on them.
 
     Attributes:
@@ -147,8 +147,8 @@ class TableShape:
             needed[options.sequence_field] = "tells which change is newer"
         for order in self.sort_order.fields:
             needed[self._name(order.source_id)] = "sorts the table"
-        if names_partitions(options):
-            partitions = [term.column for term in parse_terms(options)]
+        if sets_partitioning(options):
+            partitions = [term.column for term in parse_partition_terms(options)]
         else:
             partitions = [self._name(field.source_id) for field in self.spec.fields]
         return {**needed, **dict.fromkeys(partitions, "partitions the table")}
@@ -166,8 +166,8 @@ class TableShape:
         return str(self.schema.find_column_name(field_id))
 
 
-def asked(
-    table: TableShape, columns: pa.Schema, options: IcebergOptions, *, declared: bool
+def compare_with_table(
+    table: TableLayout, columns: pa.Schema, options: IcebergOptions, *, declared: bool
 ) -> SchemaComparison:
     """Return what rows with `columns` ask of the table, as far as the options let it follow.
 
@@ -178,7 +178,7 @@ def asked(
         declared: whether the source declares them, so that they are all there are.
     """
     stream = arrow_to_iceberg(columns, table.format_version)
-    found = _compared(table, stream, options, declared=declared)
+    found = _compare(table, stream, options, declared=declared)
     taken = table.partition_names()
     clashes = [
         f"column {name!r} can't be added: a partition field of the table has that name"
@@ -199,8 +199,8 @@ def _new_names(found: SchemaComparison) -> Iterator[str]:
             yield change.new_name
 
 
-def _compared(
-    table: TableShape, stream: Schema, options: IcebergOptions, *, declared: bool
+def _compare(
+    table: TableLayout, stream: Schema, options: IcebergOptions, *, declared: bool
 ) -> SchemaComparison:
     if options.schema_evolution != "full":
         return compare(table.schema, stream)
@@ -213,11 +213,13 @@ def _compared(
         keys=options.key_fields,
         needed=table.needed(options),
         held=table.held(),
-        droppable=droppable(table.schema, table.declared_before, stream),
+        droppable=droppable_columns(table.schema, table.declared_before, stream),
     )
 
 
-def permitted(found: SchemaComparison, evolution: str, branch: str = MAIN) -> list[SchemaChange]:
+def allowed_changes(
+    found: SchemaComparison, evolution: str, branch: str = MAIN
+) -> list[SchemaChange]:
     """Return the changes that make the table fit, all of them allowed.
 
     Args:
@@ -237,9 +239,9 @@ def permitted(found: SchemaComparison, evolution: str, branch: str = MAIN) -> li
     lacking = [change for change in found.changes if isinstance(change, AddColumn)]
     mended = [words for change in found.changes if (words := _refusal(change))]
     refused = [*found.problems, *mended]
-    todo = MENDED_BY_FULL if mended and not found.problems else found.todo
+    todo = USE_FULL_EVOLUTION if mended and not found.problems else found.todo
     if evolution == "strict" and lacking:
-        todo = todo if refused else NEEDS_COLUMNS
+        todo = todo if refused else USE_ADD_COLUMNS
         named = ", ".join(f"{change.column!r} {change.field_type}" for change in lacking)
         refused.append(f"the stream has columns that the table lacks: {named}")
     if refused:
@@ -378,8 +380,10 @@ class SchemaMigration:
         if renames:
             merged = {**options.renames, **renames}
             options = options.model_copy(update={"renames": merged})
-        comparison = asked(self._shape(table, state), columns, options, declared=declared)
-        changes = permitted(comparison, self._options.schema_evolution, self._options.branch)
+        comparison = compare_with_table(
+            self._shape(table, state), columns, options, declared=declared
+        )
+        changes = allowed_changes(comparison, self._options.schema_evolution, self._options.branch)
         if not changes:
             return False
         self._refuse_renamed(changes)
@@ -394,16 +398,16 @@ class SchemaMigration:
         if self._options.schema_evolution != "full":
             return False
         key = property_key(self._pipeline)
-        text = declared_text(state.schema, arrow_to_iceberg(columns, state.format_version))
+        text = declared_columns_json(state.schema, arrow_to_iceberg(columns, state.format_version))
         if state.properties.get(key) == text:
             return False
         table.set_properties({key: text})
         return True
 
     def _change_spec(self, table: JavaTable, state: TableState) -> bool:
-        if not names_partitions(self._options):
+        if not sets_partitioning(self._options):
             return False
-        terms = parse_terms(self._options)
+        terms = parse_partition_terms(self._options)
         change = spec_change(state.schema, state.spec, read_specs(table), terms)
         if not change:
             return False
@@ -411,20 +415,20 @@ class SchemaMigration:
         logger.info(
             "table %s: was partitioned by %s, new files are partitioned by %s",
             self._identity,
-            shown(state.spec, state.schema),
-            shown(partition_spec(state.schema, terms), state.schema),
+            describe_spec(state.spec, state.schema),
+            describe_spec(partition_spec(state.schema, terms), state.schema),
         )
         return True
 
-    def _shape(self, table: JavaTable, state: TableState) -> TableShape:
-        return TableShape(
+    def _shape(self, table: JavaTable, state: TableState) -> TableLayout:
+        return TableLayout(
             schema=state.schema,
             spec=state.spec,
             specs=read_specs(table),
             sort_order=state.sort_order,
             format_version=state.format_version,
             is_shared=is_shared(state.properties, self._pipeline),
-            declared_before=read_declared(state.properties, self._pipeline),
+            declared_before=read_declared_columns(state.properties, self._pipeline),
         )
 
     def _refuse_renamed(self, changes: list[SchemaChange]) -> None:

@@ -77,7 +77,7 @@ class Append(Mode):
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
         # With the module comes PyIceberg, which planning does without.
-        from icestream.sinks.iceberg.java_table import Change
+        from icestream.sinks.iceberg.java_table import TableChange
 
-        change = Change(added=[file.what for file in files], branch=self.options.branch)
+        change = TableChange(added=[file.what for file in files], branch=self.options.branch)
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
-    from icestream.sinks.iceberg.java_table import Change
+    from icestream.sinks.iceberg.java_table import TableChange
     from icestream.sinks.iceberg.partition_terms import NamedPartition
     from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -38,9 +38,9 @@ class Overwrite(Mode):
         return self.target.writer()
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
-        from icestream.sinks.iceberg.java_table import Change
+        from icestream.sinks.iceberg.java_table import TableChange
 
-        change = Change(branch=self.options.branch)
+        change = TableChange(branch=self.options.branch)
         if files:  # no rows replace nothing
             try:
                 change = self._replacement(files, mark)
@@ -49,8 +49,8 @@ class Overwrite(Mode):
                 raise
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
 
-    def _replacement(self, files: list[WrittenFile], mark: BatchMark | None) -> Change:
-        from icestream.sinks.iceberg.java_table import Change
+    def _replacement(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
+        from icestream.sinks.iceberg.java_table import TableChange
 
         described, branch = [file.what for file in files], self.options.branch
         if self.options.commit_mode == "overwrite":
@@ -59,11 +59,11 @@ class Overwrite(Mode):
         if self.options.commit_mode == "overwrite_partitions":
             over = self._over_named(files)
         going_on = mark is not None and bool(mark.load) and self._last_load() == mark.load
-        return Change(added=described, over=None if going_on else over, branch=branch)
+        return TableChange(added=described, over=None if going_on else over, branch=branch)
 
-    def _touched(self, files: list[WrittenFile], mark: BatchMark | None) -> Change:
+    def _touched(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
         """Replace the partitions that the load meets for the first time, and add to the others."""
-        from icestream.sinks.iceberg.java_table import Change
+        from icestream.sinks.iceberg.java_table import TableChange
 
         self._refuse_older_specs()
         load = mark.load if mark is not None else ""
@@ -77,7 +77,7 @@ class Overwrite(Mode):
                 {"load": load, "partitions": known}, separators=(",", ":")
             )
         branch = self.options.branch
-        return Change(added=rest, replacing=fresh, branch=branch, properties=properties)
+        return TableChange(added=rest, replacing=fresh, branch=branch, properties=properties)
 
     @property
     def _key(self) -> str:
@@ -110,9 +110,9 @@ class Overwrite(Mode):
 
     def _refuse_older_specs(self) -> None:
         """Refuse to guess which files of another spec hold rows of a partition."""
-        from icestream.sinks.iceberg.java import holds_older_specs
+        from icestream.sinks.iceberg.java import has_older_specs
 
-        if self.target.state.spec.fields and holds_older_specs(
+        if self.target.state.spec.fields and has_older_specs(
             self.target.handle, self.options.branch
         ):
             raise SchemaMismatchError(
@@ -125,12 +125,12 @@ class Overwrite(Mode):
             )
 
     def _named(self) -> list[NamedPartition]:
-        from icestream.sinks.iceberg.partition_terms import read_name
+        from icestream.sinks.iceberg.partition_terms import parse_partition_name
 
         state = self.target.state
         try:
             return [
-                read_name(name, state.spec, state.schema)
+                parse_partition_name(name, state.spec, state.schema)
                 for name in self.options.overwrite_partitions
             ]
         except SchemaMismatchError as exc:
@@ -139,7 +139,7 @@ class Overwrite(Mode):
 
     def _over_named(self, files: list[WrittenFile]) -> str:
         """Return the rows that the named partitions hold, once every new row is in one."""
-        from icestream.sinks.iceberg.partition_terms import as_filter, shown_partition
+        from icestream.sinks.iceberg.partition_terms import partition_filter, partition_name
 
         self._refuse_older_specs()
         state, named = self.target.state, self._named()
@@ -152,13 +152,13 @@ class Overwrite(Mode):
             count = sum(file.rows for file in same)
             raise SchemaMismatchError(
                 f"{count} {'row' if count == 1 else 'rows'} of the batch belong to partition "
-                f"{shown_partition(state.spec, partition)!r}, which `overwrite_partitions` does "
-                f"not name: {_listed(self.options.overwrite_partitions)}",
+                f"{partition_name(state.spec, partition)!r}, which `overwrite_partitions` does "
+                f"not name: {_quote_all(self.options.overwrite_partitions)}",
                 where=self._where,
                 todo="Nothing was written. Name the partition too, leave such rows out with a "
                 "`filter`, or use `commit_mode: overwrite`, which replaces what a batch touches.",
             )
-        return as_filter(named, state.spec, state.schema)
+        return partition_filter(named, state.spec, state.schema)
 
 
 def partition_key(file: WrittenFile) -> str:
@@ -167,5 +167,5 @@ def partition_key(file: WrittenFile) -> str:
     return f"{file.what['spec-id']}:{values}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _quote_all(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)

@@ -90,7 +90,7 @@ WITH_WIDTH = ("bucket", "truncate")
 EXAMPLE = "Write e.g. `days(ts)`, `bucket(16, id)`, `truncate(4, code)` or `identity(country)`."
 
 
-class Term(NamedTuple):
+class PartitionTerm(NamedTuple):
     """One partition field: an Iceberg transform, its width where it has one, and the column."""
 
     transform: str
@@ -102,7 +102,7 @@ class Term(NamedTuple):
         return f"{self.transform}({inside})"
 
 
-def parse_terms(options: IcebergOptions) -> list[Term]:
+def parse_partition_terms(options: IcebergOptions) -> list[PartitionTerm]:
     """Return the partition fields that the options ask for; none for `none` and `table_default`.
 
     Raises:
@@ -110,7 +110,7 @@ def parse_terms(options: IcebergOptions) -> list[Term]:
     """
     mode = options.partitioning
     if not isinstance(mode, str):
-        return [parse_term(text) for text in mode]
+        return [parse_partition_term(text) for text in mode]
     if mode in ("none", "table_default"):
         return []
     if not options.partition_fields:
@@ -120,10 +120,10 @@ def parse_terms(options: IcebergOptions) -> list[Term]:
         )
     transform = options.time_granularity if mode == "time" else mode
     width = options.num_buckets if mode == "bucket" else None
-    return [Term(transform, width, column) for column in options.partition_fields]
+    return [PartitionTerm(transform, width, column) for column in options.partition_fields]
 
 
-def parse_term(text: str) -> Term:
+def parse_partition_term(text: str) -> PartitionTerm:
     """Read one term such as `days(ts)`; a bare column name means its identity.
 
     Raises:
@@ -132,7 +132,7 @@ def parse_term(text: str) -> Term:
     found = TERM.match(text)
     if found is None:
         if COLUMN.match(text.strip()):
-            return Term("identity", None, text.strip())
+            return PartitionTerm("identity", None, text.strip())
         raise PlanError(f"{text!r} is not a partition transform", todo=EXAMPLE)
     transform = TRANSFORMS.get(found["name"].lower())
     if transform is None:
@@ -140,7 +140,7 @@ def parse_term(text: str) -> Term:
             f"no partition transform is called {found['name']!r}",
             todo="There are: bucket, days, hours, identity, months, truncate, years.",
         )
-    return Term(transform, _width(text, transform, found["width"]), found["column"])
+    return PartitionTerm(transform, _width(text, transform, found["width"]), found["column"])
 
 
 def _width(text: str, transform: str, width: str | None) -> int | None:
@@ -160,7 +160,7 @@ def _width(text: str, transform: str, width: str | None) -> int | None:
 
 EXAMPLE_NAME = "Write e.g. `year=2024/month=10`, with `%2F` for a slash in a value."
 NULL = "null"
-MOMENTS = {
+TIME_FORMATS = {
     "year": (re.compile(r"(?P<year>\d{4})"), "2024"),
     "month": (re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)"), "2024-10"),
     "day": (re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"), "2024-10-31"),
@@ -189,7 +189,7 @@ class NamedPartition:
         return all(partition.get(field) == value for field, value in self.values.items())
 
 
-def split_name(name: str) -> dict[str, str]:
+def split_partition_name(name: str) -> dict[str, str]:
     """Return the fields that a name gives, and their values as text.
 
     Raises:
@@ -207,7 +207,7 @@ def split_name(name: str) -> dict[str, str]:
     return fields
 
 
-def read_name(name: str, spec: PartitionSpec, schema: Schema) -> NamedPartition:
+def parse_partition_name(name: str, spec: PartitionSpec, schema: Schema) -> NamedPartition:
     """Return what a name stands for in a table.
 
     Raises:
@@ -220,7 +220,7 @@ def read_name(name: str, spec: PartitionSpec, schema: Schema) -> NamedPartition:
             todo="Use `commit_mode: overwrite_table`, or partition the table.",
         )
     values: dict[str, Any] = {}
-    for given, text in split_name(name).items():
+    for given, text in split_partition_name(name).items():
         if given not in fields:
             raise SchemaMismatchError(
                 f"partition {name!r}: the table has no partition field {given!r}",
@@ -231,32 +231,33 @@ def read_name(name: str, spec: PartitionSpec, schema: Schema) -> NamedPartition:
     return NamedPartition(name, values)
 
 
-def as_filter(named: Sequence[NamedPartition], spec: PartitionSpec, schema: Schema) -> str:
+def partition_filter(named: Sequence[NamedPartition], spec: PartitionSpec, schema: Schema) -> str:
     """Return the expression, as JSON, that matches every row of the partitions."""
     fields = {str(field.field_id): field for field in spec.fields}
     each = [
-        _joined(
+        _combine(
             "and", [_predicate(fields[id_], value, schema) for id_, value in one.values.items()]
         )
         for one in named
     ]
-    return json.dumps(_joined("or", each))
+    return json.dumps(_combine("or", each))
 
 
-def shown_partition(spec: PartitionSpec, partition: Mapping[str, Any]) -> str:
+def partition_name(spec: PartitionSpec, partition: Mapping[str, Any]) -> str:
     """Return the name of a file's partition."""
     return "/".join(
-        f"{field.name}={_shown(field, partition.get(str(field.field_id)))}" for field in spec.fields
+        f"{field.name}={_value_text(field, partition.get(str(field.field_id)))}"
+        for field in spec.fields
     )
 
 
 def _value(name: str, text: str, field: PartitionField, schema: Schema) -> Any:
     transform = str(field.transform).partition("[")[0]
-    if transform in MOMENTS:
-        return _moment(name, text, field.name, transform)
+    if transform in TIME_FORMATS:
+        return _time_value(name, text, field.name, transform)
     if transform == "bucket":
         if not text.isdecimal():
-            raise _unfit(name, text, field.name, "the number of a bucket")
+            raise _value_error(name, text, field.name, "the number of a bucket")
         return int(text)
     from pyiceberg.conversions import to_json
     from pyiceberg.expressions.literals import literal
@@ -266,19 +267,19 @@ def _value(name: str, text: str, field: PartitionField, schema: Schema) -> Any:
         typed = literal(text).to(wanted)
         return to_json(wanted, typed.value)  # type: ignore[arg-type]
     except (ValueError, TypeError, ArithmeticError) as exc:
-        raise _unfit(name, text, field.name, f"a {wanted}") from exc
+        raise _value_error(name, text, field.name, f"a {wanted}") from exc
 
 
-def _moment(name: str, text: str, field: str, unit: str) -> Any:
+def _time_value(name: str, text: str, field: str, unit: str) -> Any:
     from datetime import datetime, timezone
 
-    pattern, example = MOMENTS[unit]
+    pattern, example = TIME_FORMATS[unit]
     found = pattern.fullmatch(text)
     parts = {key: int(value) for key, value in found.groupdict().items()} if found else {}
     try:
         moment = datetime(**{"month": 1, "day": 1, **parts}, tzinfo=timezone.utc)
     except (ValueError, TypeError) as exc:
-        raise _unfit(name, text, field, f"of the form {example!r}") from exc
+        raise _value_error(name, text, field, f"of the form {example!r}") from exc
     if unit == "day":
         return moment.date().isoformat()
     if unit == "hour":
@@ -287,13 +288,13 @@ def _moment(name: str, text: str, field: str, unit: str) -> Any:
     return years if unit == "year" else years * 12 + moment.month - 1
 
 
-def _unfit(name: str, text: str, field: str, wanted: str) -> SchemaMismatchError:
+def _value_error(name: str, text: str, field: str, wanted: str) -> SchemaMismatchError:
     return SchemaMismatchError(
         f"partition {name!r}: field {field!r} must be {wanted}, found {text!r}", todo=EXAMPLE_NAME
     )
 
 
-def _shown(field: PartitionField, value: Any) -> str:
+def _value_text(field: PartitionField, value: Any) -> str:
     """Return a value in the words that a name has for it."""
     transform = str(field.transform)
     if value is None:
@@ -322,10 +323,10 @@ def _predicate(field: PartitionField, value: Any, schema: Schema) -> dict[str, A
     return {"type": "eq", "term": term, "value": value}
 
 
-def _joined(how: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _combine(how: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Join expressions two by two, so that many of them don't nest as deep as they are many."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
-    left, right = _joined(how, parts[:middle]), _joined(how, parts[middle:])
+    left, right = _combine(how, parts[:middle]), _combine(how, parts[middle:])
     return {"type": how, "left": left, "right": right}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import NestedField
 
     from icestream.sinks.iceberg.options import IcebergOptions
-    from icestream.sinks.iceberg.partition_terms import SortTerm, Term
+    from icestream.sinks.iceberg.partition_terms import PartitionTerm, SortTerm
 
 
 AnyTransform: TypeAlias = Transform[Any, Any]
@@ -42,7 +42,7 @@ PLAIN_TRANSFORMS: dict[str, Callable[[], AnyTransform]] = {
 }
 
 
-def partition_spec(schema: Schema, terms: Sequence[Term]) -> PartitionSpec:
+def partition_spec(schema: Schema, terms: Sequence[PartitionTerm]) -> PartitionSpec:
     """Return the spec that partitions `schema` by `terms`."""
     fields = []
     for index, term in enumerate(terms):
@@ -65,7 +65,7 @@ def partition_spec(schema: Schema, terms: Sequence[Term]) -> PartitionSpec:
     return PartitionSpec(*fields)
 
 
-def shown(spec: PartitionSpec, schema: Schema) -> str:
+def describe_spec(spec: PartitionSpec, schema: Schema) -> str:
     """Return a spec in the words of the file."""
     terms = []
     for field in spec.fields:
@@ -100,14 +100,14 @@ def _column(schema: Schema, name: str, option: str) -> NestedField:
         ) from exc
 
 
-def _transform(term: Term) -> AnyTransform:
+def _transform(term: PartitionTerm) -> AnyTransform:
     if term.transform in PLAIN_TRANSFORMS:
         return PLAIN_TRANSFORMS[term.transform]()
     width = term.width or 1
     return BucketTransform(width) if term.transform == "bucket" else TruncateTransform(width)
 
 
-def _partition_name(term: Term, columns: Mapping[str, int]) -> str:
+def _partition_name(term: PartitionTerm, columns: Mapping[str, int]) -> str:
     """Return the name that Spark would give, unless a column has it: Iceberg refuses that."""
     if term.transform == "identity" and term.column in columns:
         return term.column
@@ -124,20 +124,23 @@ class SpecChange(NamedTuple):
     """Partition fields that go, by name, and those that come, by name and term."""
 
     removed: tuple[str, ...] = ()
-    added: tuple[tuple[str, Term], ...] = ()
+    added: tuple[tuple[str, PartitionTerm], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.removed or self.added)
 
 
-def names_partitions(options: IcebergOptions) -> bool:
+def sets_partitioning(options: IcebergOptions) -> bool:
     """Tell whether the file says how the table is partitioned, so that it may be changed."""
     given = "partitioning" in options.model_fields_set
     return given and options.partitioning != "table_default"
 
 
 def spec_change(
-    schema: Schema, spec: PartitionSpec, specs: Iterable[PartitionSpec], terms: Sequence[Term]
+    schema: Schema,
+    spec: PartitionSpec,
+    specs: Iterable[PartitionSpec],
+    terms: Sequence[PartitionTerm],
 ) -> SpecChange:
     """Return what makes the table partitioned by `terms`; nothing if it is, in whatever order.
 
@@ -150,11 +153,11 @@ def spec_change(
     Raises:
         SchemaMismatchError: a term does not fit the columns.
     """
-    present = {_key(field): field for field in _live(spec)}
+    present = {_key(field): field for field in _active_fields(spec)}
     wanted = partition_spec(schema, terms).fields
     keys = {_key(field) for field in wanted}
     removed = tuple(field.name for key, field in present.items() if key not in keys)
-    past = [field for each in specs for field in _live(each)]
+    past = [field for each in specs for field in _active_fields(each)]
     added = tuple(
         (_free_name(field, term, past, schema), term)
         for field, term in zip(wanted, terms, strict=True)
@@ -163,7 +166,7 @@ def spec_change(
     return SpecChange(removed, added)
 
 
-def _live(spec: PartitionSpec) -> Iterator[PartitionField]:
+def _active_fields(spec: PartitionSpec) -> Iterator[PartitionField]:
     # Format v1 can't remove a field, and makes it void instead.
     return (field for field in spec.fields if not isinstance(field.transform, VoidTransform))
 
@@ -173,7 +176,7 @@ def _key(field: PartitionField) -> Key:
 
 
 def _free_name(
-    field: PartitionField, term: Term, past: Sequence[PartitionField], schema: Schema
+    field: PartitionField, term: PartitionTerm, past: Sequence[PartitionField], schema: Schema
 ) -> str:
     """Return a name that means no other field, of now or earlier, and no column.
 

@@ -27,24 +27,26 @@ def publish(target: TargetTable, options: PublishOptions, mark: BatchMark) -> No
     Raises:
         PublishError: a check does not hold, or the branch of the readers has moved away.
     """
-    from icestream.sinks.iceberg.java import head
+    from icestream.sinks.iceberg.java import head_snapshot_id
 
     if not target.exists:
         return
     where = f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {target.identity}"
     branch = target.options.branch
     target.handle.java.refresh()
-    audited = head(target.handle, branch)
-    if audited is None or audited == head(target.handle, options.to):
+    audited = head_snapshot_id(target.handle, branch)
+    if audited is None or audited == head_snapshot_id(target.handle, options.to):
         return
     _refuse_if_moved(target, options.to, branch, where)
     for check in options.checks:
-        _run(target, check, audited, options.to, where)
-    _move(target, options.to, audited, where)
+        _run_check(target, check, audited, options.to, where)
+    _move_branch(target, options.to, audited, where)
     logger.info("%s: published branch %s to %s", where, branch, options.to)
 
 
-def _run(target: TargetTable, check: PublishCheck, snapshot: int, to: str, where: str) -> None:
+def _run_check(
+    target: TargetTable, check: PublishCheck, snapshot: int, to: str, where: str
+) -> None:
     """Count what a check finds among the rows of a snapshot."""
     from pyspark.errors import PySparkException
 
@@ -70,11 +72,11 @@ def _run(target: TargetTable, check: PublishCheck, snapshot: int, to: str, where
             f"check {check.name!r} finds {found} {'row' if found == 1 else 'rows'} on branch "
             f"{branch!r}; nothing was published to {to!r}",
             where=where,
-            todo=_ways_on(target, to),
+            todo=_next_steps(target, to),
         )
 
 
-def _ways_on(target: TargetTable, to: str) -> str:
+def _next_steps(target: TargetTable, to: str) -> str:
     branch = target.options.branch
     table = ".".join((*target.namespace, target.table))
     look = f'icestream query --branch {branch} "SELECT * FROM {table}"'  # noqa: S608 - words
@@ -89,9 +91,9 @@ def _ways_on(target: TargetTable, to: str) -> str:
 
 def _refuse_if_moved(target: TargetTable, to: str, branch: str, where: str) -> None:
     """Refuse to publish over commits that the branch does not have."""
-    from icestream.sinks.iceberg.java import head, is_ancestor
+    from icestream.sinks.iceberg.java import head_snapshot_id, is_ancestor
 
-    seen, audited = head(target.handle, to), head(target.handle, branch)
+    seen, audited = head_snapshot_id(target.handle, to), head_snapshot_id(target.handle, branch)
     if seen is None or (audited is not None and is_ancestor(target.handle, seen, audited)):
         return
     table = ".".join((*target.namespace, target.table))
@@ -105,12 +107,12 @@ def _refuse_if_moved(target: TargetTable, to: str, branch: str, where: str) -> N
     )
 
 
-def _move(target: TargetTable, to: str, audited: int, where: str) -> None:
+def _move_branch(target: TargetTable, to: str, audited: int, where: str) -> None:
     """Let readers see the snapshot that was audited, and no other one."""
     from icestream.sinks.iceberg.java import (
         COMMIT_FAILED,
         fast_forward,
-        head,
+        head_snapshot_id,
         java_class,
         java_errors,
         java_message,
@@ -119,9 +121,9 @@ def _move(target: TargetTable, to: str, audited: int, where: str) -> None:
     branch = target.options.branch
     for attempt in range(ATTEMPTS):
         target.handle.java.refresh()
-        if head(target.handle, to) == audited:
+        if head_snapshot_id(target.handle, to) == audited:
             return
-        if head(target.handle, branch) != audited:
+        if head_snapshot_id(target.handle, branch) != audited:
             raise PublishError(
                 f"branch {branch!r} was moved by another writer while it was checked",
                 where=where,

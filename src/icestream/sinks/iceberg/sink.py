@@ -14,7 +14,7 @@ from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.modes import MODES
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.publish import publish
-from icestream.sinks.iceberg.store_check import store_steps
+from icestream.sinks.iceberg.store_check import storage_check_steps
 from icestream.sinks.iceberg.table import TargetTable
 
 if TYPE_CHECKING:
@@ -208,10 +208,10 @@ class IcebergSink(Sink[IcebergOptions]):
         self.mode.discard(files)
 
     def disconnect(self, spark: SparkSession) -> None:
-        from icestream.sinks.iceberg.java import forget_catalogs
+        from icestream.sinks.iceberg.java import reset_catalogs
 
         self.catalog.close()
-        forget_catalogs(spark)
+        reset_catalogs(spark)
 
     def explain(self, fault: BaseException) -> IcestreamError | None:
         return self.catalog.explain(exception_text(fault), f"table {self.identity()}")
@@ -220,7 +220,7 @@ class IcebergSink(Sink[IcebergOptions]):
         yield from self.catalog.check()
         yield CheckStep("find namespace", self._describe_namespace)
         yield CheckStep("find table", self._describe_table)
-        yield from store_steps(self.catalog, (*self.namespace, self.table))
+        yield from storage_check_steps(self.catalog, (*self.namespace, self.table))
 
     def _describe_namespace(self) -> str:
         name = ".".join(self.namespace)

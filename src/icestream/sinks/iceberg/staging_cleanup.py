@@ -25,7 +25,7 @@ def temporary_folder(owner: object) -> Path:
     return folder
 
 
-def sweep(
+def remove_staged_files(
     folder: str, io_properties: Mapping[str, str], *, older_than: timedelta = timedelta()
 ) -> None:
     """Empty the folder of one pipeline, which nobody else uses; no table is in it.
@@ -40,14 +40,14 @@ def sweep(
     io: Any = load_file_io(dict(io_properties), folder)
     newest = datetime.now(tz=timezone.utc) - older_than
     # PyArrowFileIO gives a file system of Arrow, FsspecFileIO one of fsspec.
-    empty = _empty_by_arrow if hasattr(io, "fs_by_scheme") else _empty_by_fsspec
+    empty = _remove_by_arrow if hasattr(io, "fs_by_scheme") else _remove_by_fsspec
     try:
         empty(io, folder, newest)
     except _faults() as exc:
         logger.warning("%s: rows that were put aside stay behind: %s", folder, exc)
 
 
-def _empty_by_arrow(io: Any, folder: str, newest: datetime) -> None:
+def _remove_by_arrow(io: Any, folder: str, newest: datetime) -> None:
     from pyarrow.fs import FileSelector
 
     scheme, host, path = io.parse_location(folder)
@@ -57,7 +57,7 @@ def _empty_by_arrow(io: Any, folder: str, newest: datetime) -> None:
             store.delete_file(found.path)
 
 
-def _empty_by_fsspec(io: Any, folder: str, newest: datetime) -> None:
+def _remove_by_fsspec(io: Any, folder: str, newest: datetime) -> None:
     parts = urlsplit(folder)
     store = io.get_fs(parts.scheme or "file", parts.hostname)
     # Processes share such an object, and it remembers what it has listed.

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 UNKNOWN = "not known before the table is there"
 
 
-def store_steps(catalog: Catalog[Any], identifier: tuple[str, ...] | None) -> Iterator[CheckStep]:
+def storage_check_steps(
+    catalog: Catalog[Any], identifier: tuple[str, ...] | None
+) -> Iterator[CheckStep]:
     """Yield the step that tries a table's store, unless the catalog's own steps do.
 
     Args:
@@ -29,12 +31,12 @@ def store_steps(catalog: Catalog[Any], identifier: tuple[str, ...] | None) -> It
 
     def run() -> str:
         table = None if identifier is None else catalog.find_table(identifier)
-        return UNKNOWN if table is None else _try(catalog, table)
+        return UNKNOWN if table is None else _probe_storage(catalog, table)
 
     yield CheckStep("try store", run)
 
 
-def _try(catalog: Catalog[Any], table: Table) -> str:
+def _probe_storage(catalog: Catalog[Any], table: Table) -> str:
     """Write, read and remove an object beside the table's files, with the table's credentials."""
     from icestream.storage.blocks import storage_at
     from icestream.storage.probing import probe

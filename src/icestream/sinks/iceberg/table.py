@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit
     from icestream.sinks.iceberg.java import JavaCatalog
-    from icestream.sinks.iceberg.java_table import Change, JavaTable, TableState
+    from icestream.sinks.iceberg.java_table import JavaTable, TableChange, TableState
     from icestream.sinks.iceberg.ledger import MarkSnapshot
     from icestream.sinks.iceberg.migration import SchemaMigration
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # A batch that takes longer than this may find its credentials run out; it is then replayed.
-RENEWED_SECS_BEFORE = 300
+RENEW_BEFORE_EXPIRY_SECS = 300
 MIGRATION_ATTEMPTS = 5
 # Exceptions by which a catalog refuses a change for good.
 MIGRATION_REFUSALS = (
@@ -166,10 +166,10 @@ class TargetTable:
 
     def _renew(self) -> None:
         """Load the table anew when the credentials that came with it run out soon."""
-        from icestream.sinks.iceberg.java_table import end_ms
+        from icestream.sinks.iceberg.java_table import expiry_ms
 
-        end = end_ms(self._vended())
-        if end is None or end / 1000 > time.time() + RENEWED_SECS_BEFORE:
+        end = expiry_ms(self._vended())
+        if end is None or end / 1000 > time.time() + RENEW_BEFORE_EXPIRY_SECS:
             return
         assert self._java is not None  # noqa: S101 - `open` comes first
         self._handle = self._java.load(self.namespace, self.table)
@@ -241,7 +241,7 @@ class TargetTable:
     def _create(self, columns: pa.Schema) -> None:
         """Create the table for rows with these columns; another pipeline may be quicker."""
         from icestream.schemas.comparison import arrow_to_iceberg
-        from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
+        from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
         from icestream.sinks.iceberg.partitioning import partition_spec, sort_order
 
         if not self.options.create:
@@ -257,7 +257,7 @@ class TargetTable:
             self.namespace,
             self.table,
             schema=schema,
-            spec=partition_spec(schema, parse_terms(self.options)),
+            spec=partition_spec(schema, parse_partition_terms(self.options)),
             sort_order=sort_order(schema, parse_sort(self.options)),
             properties=table_properties(
                 self.options, pipeline_of(self.pipeline), self.catalog.abilities
@@ -361,7 +361,7 @@ class TargetTable:
             settings=write_settings(self.options, state.properties),
         )
 
-    def commit(self, change: Change, mark: BatchMark | None, *, rows: int) -> Commit:
+    def commit(self, change: TableChange, mark: BatchMark | None, *, rows: int) -> Commit:
         """Make a change and the mark one commit; without a mark, the change alone."""
         from icestream.sinks.iceberg.commit import commit_once, commit_unmarked
 
@@ -389,7 +389,7 @@ class TargetTable:
         if mark is None or recorded is None:
             return None
         java, branch = self.handle.java, self.options.branch
-        found = ledger.find_contradiction(self.handle.jvm, java, recorded, branch)
+        found = ledger.find_lost_history(self.handle.jvm, java, recorded, branch)
         if found is None:
             return None
         held, upto = mark.branch or MAIN, f"up to batch {mark.epoch}"
@@ -424,7 +424,7 @@ class TargetTable:
         if self._state is None or self.lost_rows() is None:
             return
         key, handle = ledger.snapshot_property_key(self.pipeline), self.handle
-        head = ledger.snapshot_to_record(handle.java, self.options.branch)
+        head = ledger.head_mark_snapshot(handle.java, self.options.branch)
         handle.set_properties({key: head.to_json() if head is not None else None})
         self.mark_snapshot = head
 
@@ -432,7 +432,7 @@ class TargetTable:
         """Remove files that no snapshot will ever hold."""
         from pyiceberg.io import load_file_io
 
-        from icestream.sinks.iceberg.writer import for_each
+        from icestream.sinks.iceberg.writer import map_concurrently
 
         if not (found := list(paths)):
             return
@@ -442,7 +442,7 @@ class TargetTable:
             with suppress(FileNotFoundError):
                 io.delete(path)
 
-        for_each(found, delete)
+        map_concurrently(found, delete)
 
     def table_missing(self) -> ConnectorError:
         return ConnectorError(

@@ -52,10 +52,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # Requests to a store that wait for their answers together.
-AT_ONCE = 8
+CONCURRENT_REQUESTS = 8
 
 
-def readable(stream: Any) -> pa.NativeFile:
+def as_arrow_file(stream: Any) -> pa.NativeFile:
     """Return an open file of PyIceberg's as one of Arrow's.
 
     One that is Arrow's already must not be wrapped: Arrow then looks for its end by moving there,
@@ -64,7 +64,7 @@ def readable(stream: Any) -> pa.NativeFile:
     return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
 
 
-def for_each(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
+def map_concurrently(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
     """Call `work` for each item in a few threads, for stores that answer slowly.
 
     Returns:
@@ -72,13 +72,13 @@ def for_each(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Resu
     """
     if len(items) < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(AT_ONCE, len(items)), "icestream-store") as pool:
+    with ThreadPoolExecutor(min(CONCURRENT_REQUESTS, len(items)), "icestream-store") as pool:
         # Not `pool.map`, which cancels what has not begun when one fails.
         futures = [pool.submit(work, item) for item in items]
     return [future.result() for future in futures]
 
 
-def in_order(rows: pa.Table, order: Sequence[SortTerm]) -> pa.Table:
+def sort_rows(rows: pa.Table, order: Sequence[SortTerm]) -> pa.Table:
     """Return the rows sorted; each term says by itself where its nulls go."""
     keys: dict[str, Any] = {}
     directions = []
@@ -98,7 +98,9 @@ def _column(rows: pa.Table, name: str) -> Any:
     return pc.struct_field(rows[top], rest)
 
 
-def transformed(column: pa.Array, kind: IcebergType, transform: Transform[Any, Any]) -> pa.Array:
+def apply_transform(
+    column: pa.Array, kind: IcebergType, transform: Transform[Any, Any]
+) -> pa.Array:
     """Return the partition value of each value of a column."""
     is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
     if is_nano and not isinstance(transform, IdentityTransform | VoidTransform):
@@ -158,7 +160,7 @@ def _iso(value: int, unit: Literal["D", "us", "ns"]) -> str:
     return f"{sign}{abs(int(year)):04}-{month}-{rest}"
 
 
-def path_to(struct: StructType, field_id: int) -> list[int]:
+def field_path(struct: StructType, field_id: int) -> list[int]:
     """Return the way to a field through nested structs, as the index at each level."""
     from pyiceberg.types import StructType
 
@@ -166,7 +168,7 @@ def path_to(struct: StructType, field_id: int) -> list[int]:
         if column.field_id == field_id:
             return [index]
         if isinstance(column.field_type, StructType):
-            rest = path_to(column.field_type, field_id)
+            rest = field_path(column.field_type, field_id)
             if rest:
                 return [index, *rest]
     return []
@@ -327,7 +329,7 @@ class IcebergWriter(TaskWriter):
             return
         keys = pa.table(
             [
-                transformed(
+                apply_transform(
                     self._source_column(batch, item.source_id),
                     self._schema.find_type(item.source_id),
                     item.transform,
@@ -346,7 +348,7 @@ class IcebergWriter(TaskWriter):
                 yield tuple(column[index] for column in values), batch.take(members.values)
 
     def _source_column(self, batch: pa.RecordBatch, source_id: int) -> pa.Array:
-        top, *rest = path_to(self._schema.as_struct(), source_id)
+        top, *rest = field_path(self._schema.as_struct(), source_id)
         column = batch.column(top)
         return pc.struct_field(column, rest) if rest else column
 

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from icestream.errors import ConnectorError
 from icestream.sinks.iceberg.java import LiveFile
-from icestream.sinks.iceberg.upsert.matching import DeleteWriter, read_dead
+from icestream.sinks.iceberg.upsert.matching import DeleteWriter, read_deleted_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def written(
     (folder / "data").mkdir(exist_ok=True)
     writer = DeleteWriter(IO, str(folder), version)
     for file, positions in deletes:
-        writer.delete(file, read_dead(file, IO), np.array(positions))
+        writer.delete(file, read_deleted_positions(file, IO), np.array(positions))
     return writer, writer.close()
 
 
@@ -39,8 +39,8 @@ def written(
 def test_deletes_are_read_back(tmp_path: Path, version: int) -> None:
     runs = [*range(5000, 90_000), 1, 999_999]
     _, (first, second) = written(tmp_path, version, (FILE, runs), (OTHER, [4]))
-    assert read_dead(replace(FILE, deletes=(first,)), IO) == BitMap(runs)
-    assert read_dead(replace(OTHER, deletes=(second,)), IO) == BitMap([4])
+    assert read_deleted_positions(replace(FILE, deletes=(first,)), IO) == BitMap(runs)
+    assert read_deleted_positions(replace(OTHER, deletes=(second,)), IO) == BitMap([4])
     assert first["record-count"] == len(runs)
     assert (first["spec-id"], first["partition"]) == (3, {"1000": "x"})
     assert first["referenced-data-file"] == FILE.path
@@ -51,7 +51,7 @@ def test_new_deletes_hold_the_old_ones_which_leave(tmp_path: Path, version: int)
     _, (old,) = written(tmp_path, version, (FILE, [1, 2]))
     again = replace(FILE, deletes=(old,))
     writer, (new,) = written(tmp_path, version, (again, [2, 3]))
-    assert read_dead(replace(FILE, deletes=(new,)), IO) == BitMap([1, 2, 3])
+    assert read_deleted_positions(replace(FILE, deletes=(new,)), IO) == BitMap([1, 2, 3])
     assert writer.replaced == [old]
     assert writer.touched == [FILE.path]
 
@@ -82,13 +82,13 @@ def test_position_deletes_of_many_files_stay_in_the_table(tmp_path: Path, versio
     again = replace(FILE, deletes=(theirs,))
     writer, (new,) = written(tmp_path, version, (again, [2]))
     assert writer.replaced == []
-    assert read_dead(replace(FILE, deletes=(new,)), IO) == BitMap([1, 2])
+    assert read_deleted_positions(replace(FILE, deletes=(new,)), IO) == BitMap([1, 2])
 
 
 def test_equality_deletes_of_another_writer_are_refused() -> None:
     theirs = {"content": "equality-deletes", "file-format": "parquet"}
     with pytest.raises(ConnectorError) as caught:
-        read_dead(replace(FILE, deletes=(theirs,)), IO)
+        read_deleted_positions(replace(FILE, deletes=(theirs,)), IO)
     assert str(caught.value) == (
         "upsert can't tell which rows are still there: another writer put equality deletes on "
         "/lake/data/a.parquet\n"

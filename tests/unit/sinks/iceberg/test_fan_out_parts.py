@@ -25,8 +25,8 @@ from icestream.sinks.iceberg.multi.routing import (
     column_path,
 )
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
-from icestream.sinks.iceberg.staging_cleanup import sweep
-from icestream.sinks.iceberg.writer import in_order
+from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
+from icestream.sinks.iceberg.writer import sort_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -260,8 +260,8 @@ def test_what_was_put_aside_and_left_is_swept_away(tmp_path: Path) -> None:
     folder = tmp_path / "__icestream" / "orders"
     staged(folder, batch((1, "a", None)))
 
-    sweep(str(folder), {})
-    sweep(str(tmp_path / "never made"), {})
+    remove_staged_files(str(folder), {})
+    remove_staged_files(str(tmp_path / "never made"), {})
 
     assert list(folder.iterdir()) == []
 
@@ -281,7 +281,7 @@ def test_each_term_says_where_its_nulls_go() -> None:
     rows = pa.table({"a": [None, 2, 1, None], "b": [1, 1, 1, 2]})
     terms = [parse_sort_term("a desc nulls first"), parse_sort_term("b desc")]
 
-    assert in_order(rows, terms).to_pydict() == {"a": [None, None, 2, 1], "b": [2, 1, 1, 1]}
+    assert sort_rows(rows, terms).to_pydict() == {"a": [None, None, 2, 1], "b": [2, 1, 1, 1]}
 
 
 def test_memory_outlives_the_process(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from icestream.sinks.iceberg.upsert.key_index import (
     ROW_ID,
     SPARE_INDEXES,
     IndexSettings,
-    find,
-    forget_others,
+    find_keys,
+    remove_stale_indexes,
 )
-from icestream.sinks.iceberg.upsert.newest import BatchKeys, newest
-from icestream.sinks.iceberg.upsert.staging import Chunk
+from icestream.sinks.iceberg.upsert.latest_changes import BatchKeys, find_latest_changes
+from icestream.sinks.iceberg.upsert.staging import StagedChunk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def data_file(
 def keys(*columns: list[Any]) -> BatchKeys:
     found = fingerprints([pa.array(values) for values in columns])
     count = len(columns[0])
-    return newest([Chunk("", found, np.zeros(count, np.bool_), None, {})]).keys()
+    return find_latest_changes([StagedChunk("", found, np.zeros(count, np.bool_), None, {})]).keys()
 
 
 def settings(folder: Path, *ids: int, sequence: int | None = None) -> IndexSettings:
@@ -69,7 +69,7 @@ def test_keys_are_found_in_every_row_group(tmp_path: Path, wanted: list[int]) ->
     batch = keys(wanted)
     expected = {(n, numbers.index(n)) for n in wanted if n < 100}
     for _ in range(2):  # the second time from the index
-        found = find(file, batch, settings(tmp_path, 1))
+        found = find_keys(file, batch, settings(tmp_path, 1))
         assert hits(found, batch, wanted) == expected
         assert found.row_ids is not None
         assert found.row_ids.tolist() == (found.positions + 100).tolist()
@@ -86,7 +86,7 @@ def test_two_rows_of_one_key_and_rows_without_one(tmp_path: Path, count: int) ->
         {"shop": "b", "no": None},
     ]
     batch = keys(["a", *(f"x{n}" for n in range(count))], [1] * (count + 1))
-    found = find(data_file(tmp_path, schema, rows), batch, settings(tmp_path, 1, 2))
+    found = find_keys(data_file(tmp_path, schema, rows), batch, settings(tmp_path, 1, 2))
     assert sorted(found.positions.tolist()) == [0, 3]
     assert len(set(found.keys.tolist())) == 1
 
@@ -94,7 +94,7 @@ def test_two_rows_of_one_key_and_rows_without_one(tmp_path: Path, count: int) ->
 def test_row_ids_that_the_file_keeps_come_before_its_own(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64()), column(ROW_ID, "_row_id", pa.int64())])
     rows: list[dict[str, Any]] = [{"id": 1, "_row_id": 7}, {"id": 2, "_row_id": None}]
-    found = find(data_file(tmp_path, schema, rows), keys([1, 2]), settings(tmp_path, 1))
+    found = find_keys(data_file(tmp_path, schema, rows), keys([1, 2]), settings(tmp_path, 1))
     assert found.row_ids is not None
     assert found.row_ids.tolist() == [7, 101]
 
@@ -103,7 +103,7 @@ def test_sequence_is_kept_beside_the_key(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64()), column(5, "at", pa.timestamp("us"))])
     rows: list[dict[str, Any]] = [{"id": 1, "at": 9}, {"id": 2, "at": None}]
     file = data_file(tmp_path, schema, rows, first=None)
-    found = find(file, keys([1, 2]), settings(tmp_path, 1, sequence=5))
+    found = find_keys(file, keys([1, 2]), settings(tmp_path, 1, sequence=5))
     assert found.sequence is not None
     assert found.sequence.tolist() == [9, NO_SEQUENCE]
     assert found.row_ids is None
@@ -148,8 +148,8 @@ def test_key_that_a_file_stores_as_another_type_is_found(
     for number, columns in enumerate([[ours], [ours, pa.array([1])]]):
         ids = (1, 2)[: len(columns)]
         made = IndexSettings(ids, sequence, str(tmp_path / f"keys{number}"), {}, types)
-        chunk = Chunk("", fingerprints(columns), np.zeros(1, np.bool_), None, {})
-        found = find(file, newest([chunk]).keys(), made)
+        chunk = StagedChunk("", fingerprints(columns), np.zeros(1, np.bool_), None, {})
+        found = find_keys(file, find_latest_changes([chunk]).keys(), made)
 
         assert found.positions.tolist() == [0]
         if is_sequence:
@@ -160,19 +160,19 @@ def test_key_that_a_file_stores_as_another_type_is_found(
 def test_column_is_known_by_its_field_id_and_not_by_its_name(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id_before_the_rename", pa.int32()), column(2, "id", pa.int32())])
     file = data_file(tmp_path, schema, [{"id_before_the_rename": 1, "id": 2}])
-    assert find(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
-    assert find(file, keys([1]), settings(tmp_path, 2)).positions.tolist() == []
+    assert find_keys(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
+    assert find_keys(file, keys([1]), settings(tmp_path, 2)).positions.tolist() == []
 
 
 def test_file_older_than_the_column_of_the_key_holds_none(tmp_path: Path) -> None:
     file = data_file(tmp_path, pa.schema([column(2, "v", pa.int32())]), [{"v": 1}])
-    found = find(file, keys([1]), settings(tmp_path, 1, sequence=2))
+    found = find_keys(file, keys([1]), settings(tmp_path, 1, sequence=2))
     assert found.keys.tolist() == []
 
 
 def test_index_is_closed_to_others(tmp_path: Path) -> None:
     schema = pa.schema([column(1, "id", pa.int64())])
-    find(data_file(tmp_path, schema, [{"id": 1}]), keys([1]), settings(tmp_path, 1))
+    find_keys(data_file(tmp_path, schema, [{"id": 1}]), keys([1]), settings(tmp_path, 1))
     (made,) = (tmp_path / "keys").iterdir()
     assert made.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
@@ -183,7 +183,7 @@ def test_index_that_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None
     index = settings(tmp_path, 1)
     index.file_of(file.path).parent.mkdir()
     index.file_of(file.path).touch()
-    assert find(file, keys([1]), index).positions.tolist() == [0]
+    assert find_keys(file, keys([1]), index).positions.tolist() == [0]
 
 
 def test_index_that_could_not_be_finished_leaves_no_half(
@@ -201,14 +201,14 @@ def test_index_that_could_not_be_finished_leaves_no_half(
     rows = [{"id": n} for n in range(100)]
     file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), rows)
     with pytest.raises(OSError, match="no space left on device"):
-        find(file, keys([1]), settings(tmp_path, 1))
+        find_keys(file, keys([1]), settings(tmp_path, 1))
     assert list((tmp_path / "keys").iterdir()) == []
 
 
 def test_imported_file_without_field_ids_is_named(tmp_path: Path) -> None:
     file = data_file(tmp_path, pa.schema([("id", pa.int64())]), [{"id": 1}])
     with pytest.raises(ConnectorError) as caught:
-        find(file, keys([1]), settings(tmp_path, 1))
+        find_keys(file, keys([1]), settings(tmp_path, 1))
     assert str(caught.value) == (
         f"upsert can't look for keys in {file.path}: its columns have no field ids, as those of "
         "files that were imported\n"
@@ -219,14 +219,14 @@ def test_imported_file_without_field_ids_is_named(tmp_path: Path) -> None:
 def test_indexes_of_files_that_left_the_table_are_removed(tmp_path: Path) -> None:
     file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
     index = settings(tmp_path, 1)
-    find(file, keys([1]), index)
+    find_keys(file, keys([1]), index)
     others = [tmp_path / "keys" / f"{number}.keys" for number in range(SPARE_INDEXES + 1)]
     for other in others:
         other.touch()
         os.utime(other, (0, 0))
     os.utime(index.file_of(file.path), (0, 0))
     others[0].touch()  # another pipeline uses it
-    forget_others(index, [file])
+    remove_stale_indexes(index, [file])
     assert set((tmp_path / "keys").iterdir()) == {index.file_of(file.path), others[0]}
 
 
@@ -234,7 +234,7 @@ def test_index_that_another_task_removes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
-    original, made = key_index._make, []
+    original, made = key_index._build_index, []
 
     def make(file: LiveFile, index: IndexSettings, path: Path) -> None:
         original(file, index, path)
@@ -242,23 +242,23 @@ def test_index_that_another_task_removes_is_made_again(
         if len(made) < times:
             path.unlink()
 
-    monkeypatch.setattr(key_index, "_make", make)
+    monkeypatch.setattr(key_index, "_build_index", make)
     times = 3
     with pytest.raises(TransientError) as caught:
-        find(file, keys([1]), settings(tmp_path, 1))
+        find_keys(file, keys([1]), settings(tmp_path, 1))
     assert str(caught.value) == (
         f"the index of keys {made[0]} vanished 3 times before it could be read\n"
         "  Something else removes files there, or the disk is full."
     )
     made.clear()
     times = 2
-    assert find(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
+    assert find_keys(file, keys([1]), settings(tmp_path, 1)).positions.tolist() == [0]
 
 
 def test_file_of_another_format_is_named(tmp_path: Path) -> None:
     file = LiveFile("s3://lake/data/1.orc", 1, None, {"file-format": "orc"})
     with pytest.raises(ConnectorError) as caught:
-        find(file, keys([1]), settings(tmp_path, 1))
+        find_keys(file, keys([1]), settings(tmp_path, 1))
     assert str(caught.value) == (
         "upsert can't look for keys in s3://lake/data/1.orc: it is no Parquet file\n"
         "  Rewrite the table's files to Parquet first, with `rewrite_data_files`."

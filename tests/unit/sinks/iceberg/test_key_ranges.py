@@ -13,10 +13,10 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from icestream.sinks.iceberg.java import LiveFile
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.upsert.jobs import files_that_may_hold
+from icestream.sinks.iceberg.upsert.jobs import prune_files
 from icestream.sinks.iceberg.upsert.key_index import IndexSettings
-from icestream.sinks.iceberg.upsert.newest import newest
-from icestream.sinks.iceberg.upsert.staging import Chunk
+from icestream.sinks.iceberg.upsert.latest_changes import find_latest_changes
+from icestream.sinks.iceberg.upsert.staging import StagedChunk
 
 INDEX = IndexSettings((1,), None, "", {})
 LONG = Schema(NestedField(1, "id", LongType()))
@@ -32,8 +32,10 @@ def between(lower: int, upper: int, kind: Any = LongType) -> LiveFile:
 
 def holds(file: LiveFile, keys: list[Any], schema: Schema = LONG) -> bool:
     found = fingerprints([pa.array(keys)])
-    batch = newest([Chunk("", found, np.zeros(len(keys), np.bool_), None, {})]).keys()
-    return files_that_may_hold([file], batch, INDEX, schema) == [file]
+    batch = find_latest_changes(
+        [StagedChunk("", found, np.zeros(len(keys), np.bool_), None, {})]
+    ).keys()
+    return prune_files([file], batch, INDEX, schema) == [file]
 
 
 @pytest.mark.parametrize(

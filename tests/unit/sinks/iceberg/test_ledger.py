@@ -40,7 +40,7 @@ def test_mark_keeps_its_load_and_its_branch() -> None:
     full = replace(MARK, load="l1", branch="audit")
 
     assert BatchMark.from_json(full.to_json()) == full
-    assert ledger.summary_of(full)["icestream.load"] == "l1"
+    assert ledger.snapshot_summary(full)["icestream.load"] == "l1"
 
 
 def test_marks_of_every_pipeline_are_told_apart() -> None:
@@ -71,7 +71,7 @@ def test_property_that_is_no_mark_is_named_and_never_passed_over(text: str) -> N
 
 
 def test_summary_tells_what_a_snapshot_holds() -> None:
-    assert ledger.summary_of(MARK) == {
+    assert ledger.snapshot_summary(MARK) == {
         "icestream.pipeline": "orders",
         "icestream.query-id": "q1",
         "icestream.epoch": "7",
@@ -85,7 +85,7 @@ def test_summary_tells_what_a_snapshot_holds() -> None:
 def test_size_of_the_summary_does_not_follow_the_offsets() -> None:
     large = {f"table-{n}": n for n in range(10_000)}
     one, other = (replace(MARK, start={}, end={**large, "lsn": lsn}) for lsn in (1, 2))
-    first, second = (ledger.summary_of(each) for each in (one, other))
+    first, second = (ledger.snapshot_summary(each) for each in (one, other))
 
     assert sum(map(len, first.values())) < 300
     assert len(first["icestream.position"]) == 200

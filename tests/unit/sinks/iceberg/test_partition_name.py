@@ -21,10 +21,10 @@ from pyiceberg.types import (
 
 from icestream.errors import PlanError, SchemaMismatchError
 from icestream.sinks.iceberg.partition_terms import (
-    as_filter,
-    read_name,
-    shown_partition,
-    split_name,
+    parse_partition_name,
+    partition_filter,
+    partition_name,
+    split_partition_name,
 )
 
 SCHEMA = Schema(
@@ -68,7 +68,7 @@ def spec(*terms: tuple[int, str, str]) -> PartitionSpec:
     ],
 )
 def test_value_is_typed_by_the_spec(source: int, transform: str, text: str, value: Any) -> None:
-    named = read_name(f"p={text}", spec((source, transform, "p")), SCHEMA)
+    named = parse_partition_name(f"p={text}", spec((source, transform, "p")), SCHEMA)
 
     assert named.values == {"1000": value}
     assert named.holds({} if value is None else {"1000": value})
@@ -93,13 +93,13 @@ def test_name_that_is_shown_reads_back_as_the_same_partition(
     by = spec((3, transform, "p"))
     partition = {} if value is None else {"1000": value}
 
-    assert shown_partition(by, partition) == f"p={shown}"
-    assert read_name(f"p={shown}", by, SCHEMA).holds(partition)
+    assert partition_name(by, partition) == f"p={shown}"
+    assert parse_partition_name(f"p={shown}", by, SCHEMA).holds(partition)
 
 
 def test_field_that_a_name_leaves_out_may_be_anything() -> None:
     by = spec((1, "identity", "year"), (2, "identity", "country"))
-    named = read_name("country=de", by, SCHEMA)
+    named = parse_partition_name("country=de", by, SCHEMA)
 
     assert named.holds({"1000": 2023, "1001": "de"})
     assert named.holds({"1001": "de"})
@@ -107,13 +107,13 @@ def test_field_that_a_name_leaves_out_may_be_anything() -> None:
 
 
 def test_fields_are_read_in_any_order_and_with_slashes_around() -> None:
-    assert split_name("/b=2/a=1/") == {"b": "2", "a": "1"}
+    assert split_partition_name("/b=2/a=1/") == {"b": "2", "a": "1"}
 
 
 @pytest.mark.parametrize("name", ["", "2024", "=2024", "year=2024//month=10"])
 def test_text_that_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(PlanError) as caught:
-        split_name(name)
+        split_partition_name(name)
     assert str(caught.value) == (
         f"{name!r} is not the name of a partition\n"
         "  Write e.g. `year=2024/month=10`, with `%2F` for a slash in a value."
@@ -122,14 +122,14 @@ def test_text_that_is_no_name_is_refused(name: str) -> None:
 
 def test_field_given_twice_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
-        split_name("a=1/a=2")
+        split_partition_name("a=1/a=2")
     assert caught.value.what == "'a=1/a=2' gives field 'a' twice"
 
 
 def test_field_that_the_table_has_not_is_told_with_those_it_has() -> None:
     by = spec((1, "identity", "year"), (2, "identity", "country"))
     with pytest.raises(SchemaMismatchError) as caught:
-        read_name("yaer=2024", by, SCHEMA)
+        parse_partition_name("yaer=2024", by, SCHEMA)
     assert str(caught.value) == (
         "partition 'yaer=2024': the table has no partition field 'yaer'\n"
         "  Its partition fields: year, country."
@@ -138,7 +138,7 @@ def test_field_that_the_table_has_not_is_told_with_those_it_has() -> None:
 
 def test_table_without_partitions_has_none_by_name() -> None:
     with pytest.raises(SchemaMismatchError) as caught:
-        read_name("year=2024", PartitionSpec(), SCHEMA)
+        parse_partition_name("year=2024", PartitionSpec(), SCHEMA)
     assert str(caught.value) == (
         "the table is not partitioned, so it has no partition 'year=2024'\n"
         "  Use `commit_mode: overwrite_table`, or partition the table."
@@ -162,15 +162,15 @@ def test_value_that_does_not_fit_is_told(
     source: int, transform: str, text: str, wanted: str
 ) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
-        read_name(f"p={text}", spec((source, transform, "p")), SCHEMA)
+        parse_partition_name(f"p={text}", spec((source, transform, "p")), SCHEMA)
     assert caught.value.what == f"partition 'p={text}': field 'p' must be {wanted}, found {text!r}"
 
 
 def test_expression_matches_each_name_by_all_its_fields() -> None:
     by = spec((3, "day", "ts_day"), (2, "identity", "country"))
-    names = [read_name(name, by, SCHEMA) for name in ("ts_day=2024-10-31/country=null",)]
+    names = [parse_partition_name(name, by, SCHEMA) for name in ("ts_day=2024-10-31/country=null",)]
 
-    assert json.loads(as_filter(names, by, SCHEMA)) == {
+    assert json.loads(partition_filter(names, by, SCHEMA)) == {
         "type": "and",
         "left": {
             "type": "eq",
@@ -183,7 +183,9 @@ def test_expression_matches_each_name_by_all_its_fields() -> None:
 
 def test_expression_of_many_names_nests_little() -> None:
     by = spec((1, "identity", "year"))
-    many = as_filter([read_name(f"year={n}", by, SCHEMA) for n in range(5000)], by, SCHEMA)
+    many = partition_filter(
+        [parse_partition_name(f"year={n}", by, SCHEMA) for n in range(5000)], by, SCHEMA
+    )
 
     depth = deepest = 0
     for character in many:

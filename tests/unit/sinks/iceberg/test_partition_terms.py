@@ -5,32 +5,32 @@ import pytest
 from icestream.errors import PlanError
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.sinks.iceberg.partition_terms import (
+    PartitionTerm,
     SortTerm,
-    Term,
+    parse_partition_term,
+    parse_partition_terms,
     parse_sort,
     parse_sort_term,
-    parse_term,
-    parse_terms,
 )
 
 
 @pytest.mark.parametrize(
     ("text", "term"),
     [
-        ("days(ts)", Term("day", None, "ts")),
-        ("day( ts )", Term("day", None, "ts")),
-        ("hours(ts)", Term("hour", None, "ts")),
-        ("months(ts)", Term("month", None, "ts")),
-        ("YEARS(ts)", Term("year", None, "ts")),
-        ("bucket(16, id)", Term("bucket", 16, "id")),
-        ("truncate(4,s)", Term("truncate", 4, "s")),
-        ("identity(x)", Term("identity", None, "x")),
-        ("country", Term("identity", None, "country")),
-        ("days(event.ts)", Term("day", None, "event.ts")),
+        ("days(ts)", PartitionTerm("day", None, "ts")),
+        ("day( ts )", PartitionTerm("day", None, "ts")),
+        ("hours(ts)", PartitionTerm("hour", None, "ts")),
+        ("months(ts)", PartitionTerm("month", None, "ts")),
+        ("YEARS(ts)", PartitionTerm("year", None, "ts")),
+        ("bucket(16, id)", PartitionTerm("bucket", 16, "id")),
+        ("truncate(4,s)", PartitionTerm("truncate", 4, "s")),
+        ("identity(x)", PartitionTerm("identity", None, "x")),
+        ("country", PartitionTerm("identity", None, "country")),
+        ("days(event.ts)", PartitionTerm("day", None, "event.ts")),
     ],
 )
-def test_partition_terms(text: str, term: Term) -> None:
-    assert parse_term(text) == term
+def test_partition_terms(text: str, term: PartitionTerm) -> None:
+    assert parse_partition_term(text) == term
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_partition_terms(text: str, term: Term) -> None:
 )
 def test_terms_that_cannot_be_read(text: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
-        parse_term(text)
+        parse_partition_term(text)
     assert caught.value.what == message
 
 
@@ -59,25 +59,25 @@ def test_terms_that_cannot_be_read(text: str, message: str) -> None:
         ({"partitioning": "table_default"}, []),
         (
             {"partitioning": "identity", "partition_fields": ["a", "b"]},
-            [Term("identity", None, "a"), Term("identity", None, "b")],
+            [PartitionTerm("identity", None, "a"), PartitionTerm("identity", None, "b")],
         ),
         (
             {"partitioning": "bucket", "partition_fields": ["a"], "num_buckets": 8},
-            [Term("bucket", 8, "a")],
+            [PartitionTerm("bucket", 8, "a")],
         ),
         (
             {"partitioning": "time", "partition_fields": ["a"]},
-            [Term("day", None, "a")],
+            [PartitionTerm("day", None, "a")],
         ),
         (
             {"partitioning": "time", "partition_fields": ["a"], "time_granularity": "hour"},
-            [Term("hour", None, "a")],
+            [PartitionTerm("hour", None, "a")],
         ),
-        ({"partitioning": ["days(a)"]}, [Term("day", None, "a")]),
+        ({"partitioning": ["days(a)"]}, [PartitionTerm("day", None, "a")]),
     ],
 )
-def test_partitioning_modes(options: dict[str, object], terms: list[Term]) -> None:
-    assert parse_terms(IcebergOptions.model_validate(options)) == terms
+def test_partitioning_modes(options: dict[str, object], terms: list[PartitionTerm]) -> None:
+    assert parse_partition_terms(IcebergOptions.model_validate(options)) == terms
 
 
 @pytest.mark.parametrize(

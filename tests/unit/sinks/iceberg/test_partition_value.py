@@ -26,8 +26,8 @@ from pyiceberg.types import (
 )
 from tests.fixtures.table_folder import TableFolder, batch, rows_of
 
-from icestream.sinks.iceberg.partition_terms import parse_term
-from icestream.sinks.iceberg.writer import path_to, transformed
+from icestream.sinks.iceberg.partition_terms import parse_partition_term
+from icestream.sinks.iceberg.writer import apply_transform, field_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +95,7 @@ EXPECTED: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("term", EXPECTED)
 def test_partition_values_follow_the_specification(place: TableFolder, term: str) -> None:
-    column = parse_term(term).column
+    column = parse_partition_term(term).column
     kind, samples = SAMPLES[column]
     columns = pa.schema([("n", pa.int64()), (column, kind)])
     rows = [{"n": n, column: value} for n, value in enumerate(samples)]
@@ -144,10 +144,10 @@ def test_field_is_found_through_structs_by_its_id() -> None:
         NestedField(2, "x", StructType(NestedField(4, "deep", inner))),
     )
 
-    assert path_to(struct, 1) == [0]
-    assert path_to(struct, 2) == [1]
-    assert path_to(struct, 6) == [1, 0, 1]
-    assert path_to(struct, 99) == []
+    assert field_path(struct, 1) == [0]
+    assert field_path(struct, 2) == [1]
+    assert field_path(struct, 6) == [1, 0, 1]
+    assert field_path(struct, 99) == []
 
 
 def test_partition_by_a_member_of_a_struct_takes_null_structs_as_null(place: TableFolder) -> None:
@@ -195,7 +195,7 @@ def test_nanoseconds_have_the_partition_that_the_specification_says(
     values += [-(2**63), -(2**63) + 999, 2**63 - 1]
     column = pa.array(values, pa.timestamp("ns", None if kind == TimestampNanoType() else "UTC"))
 
-    found = transformed(column, kind, transform)
+    found = apply_transform(column, kind, transform)
 
     one_by_one = transform.transform(kind)
     expected = [None if value is None else one_by_one(value) for value in values]

@@ -12,8 +12,8 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.partition_terms import parse_term
-from icestream.sinks.iceberg.partitioning import SpecChange, names_partitions, spec_change
+from icestream.sinks.iceberg.partition_terms import parse_partition_term
+from icestream.sinks.iceberg.partitioning import SpecChange, sets_partitioning, spec_change
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -36,7 +36,7 @@ COUNTRY = PartitionField(3, 1002, IdentityTransform(), "country")
 def change(
     spec: PartitionSpec, *terms: str, past: tuple[PartitionSpec, ...] = (), schema: Schema = SCHEMA
 ) -> SpecChange:
-    return spec_change(schema, spec, (*past, spec), [parse_term(term) for term in terms])
+    return spec_change(schema, spec, (*past, spec), [parse_partition_term(term) for term in terms])
 
 
 def test_spec_that_is_there_is_left_alone_whatever_its_order_and_names() -> None:
@@ -49,23 +49,23 @@ def test_spec_that_is_there_is_left_alone_whatever_its_order_and_names() -> None
 
 def test_fields_go_and_come() -> None:
     assert change(PartitionSpec(DAY, COUNTRY), "country", "bucket(8, id)") == SpecChange(
-        ("ts_day",), (("id_bucket", parse_term("bucket(8, id)")),)
+        ("ts_day",), (("id_bucket", parse_partition_term("bucket(8, id)")),)
     )
     assert change(PartitionSpec(DAY)) == SpecChange(("ts_day",))
 
 
 def test_other_width_gets_a_name_of_its_own() -> None:
     assert change(PartitionSpec(BUCKET), "bucket(8, id)") == SpecChange(
-        ("id_bucket",), (("id_bucket_8", parse_term("bucket(8, id)")),)
+        ("id_bucket",), (("id_bucket_8", parse_partition_term("bucket(8, id)")),)
     )
 
 
 def test_name_of_a_column_is_not_taken() -> None:
     assert change(PartitionSpec(DAY), "hours(ts)") == SpecChange(
-        ("ts_day",), (("ts_hour_2", parse_term("hours(ts)")),)
+        ("ts_day",), (("ts_hour_2", parse_partition_term("hours(ts)")),)
     )
     assert change(PartitionSpec(), "country") == SpecChange(
-        (), (("country", parse_term("country")),)
+        (), (("country", parse_partition_term("country")),)
     )
 
 
@@ -73,7 +73,7 @@ def test_field_of_an_earlier_spec_comes_back_by_its_old_name() -> None:
     earlier = PartitionSpec(PartitionField(1, 1003, BucketTransform(8), "buckets"), spec_id=0)
 
     assert change(PartitionSpec(DAY, spec_id=1), "bucket(8, id)", past=(earlier,)).added == (
-        ("buckets", parse_term("bucket(8, id)")),
+        ("buckets", parse_partition_term("bucket(8, id)")),
     )
 
 
@@ -81,7 +81,7 @@ def test_name_of_an_earlier_field_is_not_taken_by_another() -> None:
     earlier = PartitionSpec(BUCKET, spec_id=0)
 
     assert change(PartitionSpec(spec_id=1), "bucket(8, id)", past=(earlier,)).added == (
-        ("id_bucket_8", parse_term("bucket(8, id)")),
+        ("id_bucket_8", parse_partition_term("bucket(8, id)")),
     )
 
 
@@ -102,7 +102,7 @@ def test_term_that_does_not_fit_the_table_is_refused() -> None:
 
 
 def test_only_a_file_that_names_partitions_changes_them() -> None:
-    assert not names_partitions(IcebergOptions())
-    assert not names_partitions(IcebergOptions(partitioning="table_default"))
-    assert names_partitions(IcebergOptions(partitioning="none"))
-    assert names_partitions(IcebergOptions(partitioning=("days(ts)",)))
+    assert not sets_partitioning(IcebergOptions())
+    assert not sets_partitioning(IcebergOptions(partitioning="table_default"))
+    assert sets_partitioning(IcebergOptions(partitioning="none"))
+    assert sets_partitioning(IcebergOptions(partitioning=("days(ts)",)))

@@ -9,8 +9,8 @@ import pytest
 
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.comparison import arrow_to_iceberg
-from icestream.sinks.iceberg.partition_terms import parse_sort_term, parse_term
-from icestream.sinks.iceberg.partitioning import partition_spec, shown, sort_order
+from icestream.sinks.iceberg.partition_terms import parse_partition_term, parse_sort_term
+from icestream.sinks.iceberg.partitioning import describe_spec, partition_spec, sort_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ SCHEMA = arrow_to_iceberg(
 
 def test_spec_names_its_fields_as_spark_would() -> None:
     terms = ["days(ts)", "bucket(16, id)", "truncate(2, country)", "at.zone", "hours(ts)", "flag"]
-    spec = partition_spec(SCHEMA, [parse_term(term) for term in terms])
+    spec = partition_spec(SCHEMA, [parse_partition_term(term) for term in terms])
 
     assert [
         (field.name, str(field.transform), field.source_id, field.field_id) for field in spec.fields
@@ -47,14 +47,14 @@ def test_spec_names_its_fields_as_spark_would() -> None:
 
 def test_no_terms_are_no_partitions() -> None:
     assert partition_spec(SCHEMA, []).is_unpartitioned()
-    assert shown(partition_spec(SCHEMA, []), SCHEMA) == "nothing"
+    assert describe_spec(partition_spec(SCHEMA, []), SCHEMA) == "nothing"
 
 
 def test_spec_is_shown_in_the_words_of_the_file() -> None:
     terms = ["day(ts)", "bucket(16, id)", "truncate(2, country)", "at.zone"]
-    spec = partition_spec(SCHEMA, [parse_term(term) for term in terms])
+    spec = partition_spec(SCHEMA, [parse_partition_term(term) for term in terms])
 
-    assert shown(spec, SCHEMA) == "[day(ts), bucket(16, id), truncate(2, country), at.zone]"
+    assert describe_spec(spec, SCHEMA) == "[day(ts), bucket(16, id), truncate(2, country), at.zone]"
 
 
 def test_order_has_directions_and_places_for_nulls() -> None:
@@ -74,7 +74,7 @@ def test_order_has_directions_and_places_for_nulls() -> None:
 @pytest.mark.parametrize("option", ["partitioning", "sort_order"])
 def test_column_that_the_rows_lack_is_told_with_those_they_have(option: str) -> None:
     made: dict[str, Callable[[], object]] = {
-        "partitioning": lambda: partition_spec(SCHEMA, [parse_term("days(when)")]),
+        "partitioning": lambda: partition_spec(SCHEMA, [parse_partition_term("days(when)")]),
         "sort_order": lambda: sort_order(SCHEMA, [parse_sort_term("when desc")]),
     }
     with pytest.raises(SchemaMismatchError) as caught:
@@ -105,6 +105,6 @@ def test_column_that_the_rows_lack_is_told_with_those_they_have(option: str) -> 
 )
 def test_type_that_a_transform_cannot_take_is_told(term: str, what: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
-        partition_spec(SCHEMA, [parse_term(term)])
+        partition_spec(SCHEMA, [parse_partition_term(term)])
 
     assert str(caught.value) == f"{what}\n  Use another transform, or another column."

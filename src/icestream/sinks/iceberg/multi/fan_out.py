@@ -13,15 +13,15 @@ from icestream.arrow import pieces
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.sink import ROUTE, Commit, Expectation, TableCommits, added_up
 from icestream.errors import CommitConflictError, IcestreamError
-from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.sinks.iceberg.modes import MODES
 from icestream.sinks.iceberg.multi.naming import STAGING
 from icestream.sinks.iceberg.multi.routing import StagedRows
 from icestream.sinks.iceberg.multi.sink import TablesSink
 from icestream.sinks.iceberg.partition_terms import parse_sort
 from icestream.sinks.iceberg.sink import expectations_of
-from icestream.sinks.iceberg.store_check import store_steps
-from icestream.sinks.iceberg.writer import in_order
+from icestream.sinks.iceberg.store_check import storage_check_steps
+from icestream.sinks.iceberg.writer import sort_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ def write_tables(
         for number, (parts, writer) in enumerate(tables)
         for part, rows in enumerate(_cut(parts, share))
     ]
-    done = run_pieces(spark, _bins(units, slots * BINS_A_SLOT), WriteTables(tuple(order)))
+    done = run_in_tasks(spark, _bins(units, slots * BINS_A_SLOT), WriteTables(tuple(order)))
     outcomes: list[list[WrittenFile] | IcestreamError] = [[] for _ in tables]
     # In the order of the rows: of two changes to one key the later one counts.
     for table, _, found in sorted((one for each in done for one in each), key=lambda one: one[:2]):
@@ -104,7 +104,7 @@ class WriteTables:
             if not self.order:
                 return unit.writer.write(rows)
             # Sorted piece by piece, each of which has files of its own: the order is a file's.
-            ordered = (in_order(pa.Table.from_batches(each), self.order) for each in pieces(rows))
+            ordered = (sort_rows(pa.Table.from_batches(each), self.order) for each in pieces(rows))
             return [file for each in ordered for file in unit.writer.write(each.to_batches())]
         except IcestreamError as exc:
             # The other tables of the bin are written all the same.
@@ -163,7 +163,7 @@ class FanOutSink(TablesSink):
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
         from icestream.sinks.iceberg.multi.tables import Tables
-        from icestream.sinks.iceberg.staging_cleanup import sweep, temporary_folder
+        from icestream.sinks.iceberg.staging_cleanup import remove_staged_files, temporary_folder
 
         self._tables = self._tables or Tables(self.options, self.catalog, self.name)
         self._tables.open(spark, pipeline, cache or temporary_folder(self))
@@ -174,7 +174,7 @@ class FanOutSink(TablesSink):
         # Nessie puts a random part behind a table's name; the folder must be found again.
         place = java.default_location(self.options.namespace, STAGING).rstrip("/").rpartition("/")
         self._folder = f"{place[0]}/{STAGING}/{quote(pipeline, safe='')}"
-        sweep(self._folder, self.catalog.pyiceberg_properties())
+        remove_staged_files(self._folder, self.catalog.pyiceberg_properties())
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
         import pyarrow as pa
@@ -301,7 +301,7 @@ class FanOutSink(TablesSink):
         yield from self.catalog.check()
         yield CheckStep("find namespace", self._describe_namespace)
         yield CheckStep("find tables", self._describe_tables)
-        yield from store_steps(self.catalog, None)
+        yield from storage_check_steps(self.catalog, None)
 
     def _describe_tables(self) -> str:
         return f"{self.identity()}, by {self.options.route_by}"

@@ -20,7 +20,7 @@ from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchEr
 from icestream.sinks.iceberg.mode import paths_of
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
 from icestream.sinks.iceberg.multi.sink import TablesSink
-from icestream.sinks.iceberg.store_check import store_steps
+from icestream.sinks.iceberg.store_check import storage_check_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -264,7 +264,7 @@ class MirrorSink(TablesSink):
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()
         yield CheckStep("find namespace", self._describe_namespace)
-        yield from store_steps(self.catalog, None)
+        yield from storage_check_steps(self.catalog, None)
 
     def _describe_namespace(self) -> str:
         named = bool(self.options.namespace)

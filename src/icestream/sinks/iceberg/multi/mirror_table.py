@@ -207,9 +207,9 @@ class MirrorTable(IcebergSink):
         return commit
 
     def _add(self, files: list[WrittenFile], mark: BatchMark, *, replaces: bool) -> Commit:
-        from icestream.sinks.iceberg.java_table import Change
+        from icestream.sinks.iceberg.java_table import TableChange
 
-        change = Change(
+        change = TableChange(
             added=[file.what for file in files],
             over=EVERY_ROW if replaces else None,
             branch=self.options.branch,

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from icestream.contracts.changes import (
     DELETES,
-    TRUNCATE,
     OP,
     TOMBSTONE,
+    TRUNCATE,
     NewChangeSchemasError,
-    nulled_counts,
     change_schema_of,
+    nulled_counts,
 )
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.sinks.iceberg.multi.mirror_columns import as_changes, as_text

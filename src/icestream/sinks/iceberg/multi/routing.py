@@ -17,7 +17,7 @@ from icestream.contracts.sink import ROUTE, TaskWriter, WrittenFile
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, SchemaMismatchError
 from icestream.sinks.iceberg.multi.naming import TableNaming
-from icestream.sinks.iceberg.writer import readable
+from icestream.sinks.iceberg.writer import as_arrow_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -320,7 +320,7 @@ class StagedRows:
 
         io = load_file_io(dict(self.io_properties), self.path)
         with io.new_input(self.path).open() as stream:
-            file = pa.ipc.open_file(readable(stream))
+            file = pa.ipc.open_file(as_arrow_file(stream))
             for number, _ in self.blocks:
                 yield file.get_batch(number)
 

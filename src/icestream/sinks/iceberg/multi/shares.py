@@ -21,7 +21,7 @@ from icestream.errors import (
 )
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.multi.routing import StagedRows
-from icestream.sinks.iceberg.partition_terms import parse_sort, parse_terms
+from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -152,7 +152,7 @@ def shares_of(
 
 def needed_columns(options: IcebergOptions) -> set[str]:
     """Return the columns that a table can't do without, whatever its rows hold."""
-    named = [*options.key_fields, *(term.column for term in parse_terms(options))]
+    named = [*options.key_fields, *(term.column for term in parse_partition_terms(options))]
     named += [term.column for term in parse_sort(options)]
     named += [name for name in (options.sequence_field, options.op_field) if name is not None]
     return {UNCHANGED_COLUMNS, *named, *(name.split(".")[0] for name in named)}

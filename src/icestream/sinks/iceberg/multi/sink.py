@@ -123,10 +123,10 @@ class TablesSink(Sink[IcebergOptions]):
         self._touched = []
 
     def disconnect(self, spark: SparkSession) -> None:
-        from icestream.sinks.iceberg.java import forget_catalogs
+        from icestream.sinks.iceberg.java import reset_catalogs
 
         self.catalog.close()
-        forget_catalogs(spark)
+        reset_catalogs(spark)
 
     def explain(self, fault: BaseException) -> IcestreamError | None:
         return self.catalog.explain(exception_text(fault), f"table {self.identity()}")

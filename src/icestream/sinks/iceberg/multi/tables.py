@@ -353,9 +353,9 @@ class Tables:
         return [one.result() for one in waiting]
 
     def _active(self, work: Callable[[Item], Outcome], item: Item) -> Outcome:
-        from icestream.sinks.iceberg.java import activate
+        from icestream.sinks.iceberg.java import activate_session
 
-        activate(self.spark)
+        activate_session(self.spark)
         return work(item)
 
     def _opened(self, table: Identifier) -> IcebergSink:

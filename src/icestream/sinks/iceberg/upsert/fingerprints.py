@@ -78,7 +78,7 @@ def fingerprints(columns: Sequence[pa.Array]) -> Fingerprints:
     for side in (0, 1):
         total = np.zeros(len(columns[0]), np.uint64)
         for column in columns:
-            total = _mixed(total + _half(column, side))
+            total = _mix_bits(total + _half(column, side))
         halves.append(total)
     return Fingerprints(halves[0], halves[1])
 
@@ -97,7 +97,7 @@ def numbers(column: pa.Array) -> npt.NDArray[np.int64]:
 
 def _half(column: pa.Array, side: int) -> Numbers:
     if _is_number(column.type):
-        return _mixed(numbers(column).view(np.uint64) + NUMBER_SEEDS[side])
+        return _mix_bits(numbers(column).view(np.uint64) + NUMBER_SEEDS[side])
     from pandas.util import hash_array
 
     if isinstance(column, pa.ExtensionArray):
@@ -109,7 +109,7 @@ def _half(column: pa.Array, side: int) -> Numbers:
     return hashed
 
 
-def _mixed(value: Numbers) -> Numbers:
+def _mix_bits(value: Numbers) -> Numbers:
     """Spread every bit of a number over all of it (the finaliser of SplitMix64)."""
     value = value ^ (value >> np.uint64(30))
     value *= np.uint64(0xBF58476D1CE4E5B9)

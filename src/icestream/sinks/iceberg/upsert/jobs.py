@@ -9,12 +9,12 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType
 
-from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.sinks.iceberg.partition_terms import parse_sort
-from icestream.sinks.iceberg.upsert.matching import MatchTask, pieces_of
-from icestream.sinks.iceberg.upsert.newest import OLDEST
-from icestream.sinks.iceberg.upsert.rows import Donors, Rows, WriteTask, with_row_ids
-from icestream.sinks.iceberg.writer import for_each
+from icestream.sinks.iceberg.upsert.latest_changes import OLDEST
+from icestream.sinks.iceberg.upsert.matching import MatchTask, balance_files
+from icestream.sinks.iceberg.upsert.rows import ChunkRows, Donors, WriteTask, with_row_ids
+from icestream.sinks.iceberg.writer import map_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.java import LiveFile
     from icestream.sinks.iceberg.table import TargetTable
     from icestream.sinks.iceberg.upsert.key_index import IndexSettings
-    from icestream.sinks.iceberg.upsert.matching import Matched
-    from icestream.sinks.iceberg.upsert.newest import BatchKeys, Newest
-    from icestream.sinks.iceberg.upsert.staging import Chunk
+    from icestream.sinks.iceberg.upsert.latest_changes import BatchKeys, LatestChanges
+    from icestream.sinks.iceberg.upsert.matching import MatchResult
+    from icestream.sinks.iceberg.upsert.staging import StagedChunk
 
     Ints = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RANGED = (IntegerType, LongType)
 
 
-def files_that_may_hold(
+def prune_files(
     files: Sequence[LiveFile], batch: BatchKeys, index: IndexSettings, schema: Schema
 ) -> list[LiveFile]:
     """Return the files within whose bounds a key of the batch lies, or which keep no bounds.
@@ -70,9 +70,13 @@ def _bound(file: LiveFile, side: str, field: int, kind: IntegerType | LongType) 
     return int(from_bytes(stored, raw))
 
 
-def look_up(
-    target: TargetTable, batch: Newest, files: Sequence[LiveFile], index: IndexSettings, folder: str
-) -> list[Matched]:
+def match_keys(
+    target: TargetTable,
+    batch: LatestChanges,
+    files: Sequence[LiveFile],
+    index: IndexSettings,
+    folder: str,
+) -> list[MatchResult]:
     """Find the batch's keys in the table, and delete the rows that they take the place of.
 
     Args:
@@ -86,7 +90,7 @@ def look_up(
 
     state = target.state
     keys = batch.keys()
-    near = files_that_may_hold(files, keys, index, state.schema)
+    near = prune_files(files, keys, index, state.schema)
     lacking = [state.schema.find_field(name) for name in batch.donors]
     task = MatchTask(
         batch=keys,
@@ -97,14 +101,14 @@ def look_up(
         lacking=Schema(*lacking).model_dump_json() if lacking else None,
     )
     slots = target.session.sparkContext.defaultParallelism
-    found = run_pieces(target.session, pieces_of(near, slots), task)
+    found = run_in_tasks(target.session, balance_files(near, slots), task)
     io = load_file_io(target.io_properties(), state.location)
-    matched = for_each(found, lambda part: part.loaded(io))
+    matched = map_concurrently(found, lambda part: part.loaded(io))
     target.remove(part.numbers_path for part in found if part.numbers_path is not None)
     return matched
 
 
-def late_keys(batch: Newest, matched: Sequence[Matched]) -> Flags:
+def late_keys(batch: LatestChanges, matched: Sequence[MatchResult]) -> Flags:
     """Tell for which keys the table's row is newer than the change."""
     late = np.zeros(len(batch), np.bool_)
     for part in matched:
@@ -114,9 +118,9 @@ def late_keys(batch: Newest, matched: Sequence[Matched]) -> Flags:
 
 def write_rows(
     target: TargetTable,
-    batch: Newest,
-    chunks: Sequence[Chunk],
-    matched: Sequence[Matched],
+    batch: LatestChanges,
+    chunks: Sequence[StagedChunk],
+    matched: Sequence[MatchResult],
     late: Flags,
     deleted: Ints | None = None,
 ) -> tuple[list[WrittenFile], dict[str, int]]:
@@ -144,7 +148,7 @@ def write_rows(
     batch = batch.since(deleted, in_table)
     counts = np.flatnonzero(~batch.deletes & ~late)
     keeps_ids = target.state.format_version >= 3 and bool((row_ids[counts] >= 0).any())
-    pieces = _pieces(batch, len(chunks), counts, row_ids if keeps_ids else None)
+    pieces = _rows_by_chunk(batch, len(chunks), counts, row_ids if keeps_ids else None)
     task = WriteTask(
         chunks=tuple(chunk.path for chunk in chunks),
         writer=target.writer(with_row_ids(target.state.schema) if keeps_ids else None),
@@ -152,7 +156,7 @@ def write_rows(
         order=tuple(parse_sort(target.options)),
         io_properties=target.io_properties(),
     )
-    written = run_pieces(target.session, pieces, task)
+    written = run_in_tasks(target.session, pieces, task)
     return [file for files in written for file in files], {
         "inserted": int((~there[counts]).sum()),
         "updated": int(there[counts].sum()),
@@ -161,7 +165,9 @@ def write_rows(
     }
 
 
-def _pieces(batch: Newest, chunks: int, counts: Ints, row_ids: Ints | None) -> list[Rows]:
+def _rows_by_chunk(
+    batch: LatestChanges, chunks: int, counts: Ints, row_ids: Ints | None
+) -> list[ChunkRows]:
     pieces = []
     for number in range(chunks):
         keys = counts[batch.place.chunk[counts] == number]
@@ -170,5 +176,5 @@ def _pieces(batch: Newest, chunks: int, counts: Ints, row_ids: Ints | None) -> l
         if len(keys):
             ids = None if row_ids is None else row_ids[keys]
             donors = Donors.of(batch, keys) if batch.donors else None
-            pieces.append(Rows(number, keys, batch.place.row[keys], ids, donors))
+            pieces.append(ChunkRows(number, keys, batch.place.row[keys], ids, donors))
     return pieces

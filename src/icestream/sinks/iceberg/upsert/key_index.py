@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.errors import ConnectorError, TransientError
-from icestream.sinks.iceberg.conform import as_type
+from icestream.sinks.iceberg.conform import cast_array
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints, numbers
 from icestream.sinks.iceberg.upsert.table_rows import names_by_id, open_data_file
 
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from icestream.sinks.iceberg.java import LiveFile
-    from icestream.sinks.iceberg.upsert.newest import BatchKeys
+    from icestream.sinks.iceberg.upsert.latest_changes import BatchKeys
 
     Ints = npt.NDArray[np.int64]
 
 
-VARIABLE = "ICESTREAM_CACHE_DIR"
+CACHE_VARIABLE = "ICESTREAM_CACHE_DIR"
 # What nobody has used for so long belongs to a file or table that is gone, or is rarely needed.
 FOLDER_UNUSED_SECS = 3 * 24 * 3600
-TIDY_EVERY_SECS = 600
+EVICT_EVERY_SECS = 600
 # Of the disk space that is free or taken by the cache itself.
-LARGEST_SHARE = 0.5
+MAX_DISK_SHARE = 0.5
 
 
-def worker_cache() -> Path:
+def local_cache_folder() -> Path:
     """Return the folder of this machine and user, made for this user alone.
 
     Raises:
         ConnectorError: no folder can be made here.
     """
     tried = []
-    for place in _places():
+    for place in _candidate_folders():
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = place.lstat()
@@ -72,13 +72,14 @@ def worker_cache() -> Path:
     raise ConnectorError(
         f"the key index needs a folder on the machine of the task, and none can be used: "
         f"{', '.join(tried)}",
-        todo=f"Set {VARIABLE} in the environment of the workers to a folder that their user can "
-        f"write, or for all of them with `spark.conf: {{spark.executorEnv.{VARIABLE}: /path}}`.",
+        todo=f"Set {CACHE_VARIABLE} in the environment of the workers to a folder that their user "
+        "can write, or for all of them with `spark.conf: "
+        f"{{spark.executorEnv.{CACHE_VARIABLE}: /path}}`.",
     )
 
 
-def _places() -> list[Path]:
-    given = os.environ.get(VARIABLE)
+def _candidate_folders() -> list[Path]:
+    given = os.environ.get(CACHE_VARIABLE)
     if given:
         return [Path(given)]
     shared = Path(tempfile.gettempdir()) / f"icestream-{os.getuid()}"
@@ -86,20 +87,20 @@ def _places() -> list[Path]:
     return [Path(home) / "icestream", shared] if Path(home).is_absolute() else [shared]
 
 
-def mark_used(path: Path) -> None:
+def touch(path: Path) -> None:
     """Note that a file was used now."""
     with suppress(OSError):  # somebody removed it
         os.utime(path)
 
 
-def tidy(folder: Path) -> None:
+def evict_unused(folder: Path) -> None:
     """Remove files below a folder that were not used for days, or that take too much of the disk.
 
     Any number of tasks may do so at once. A file that another task has open stays readable.
     """
     stamp = folder / "tidied"
     with suppress(OSError):
-        if time.time() - stamp.stat().st_mtime < TIDY_EVERY_SECS:
+        if time.time() - stamp.stat().st_mtime < EVICT_EVERY_SECS:
             return
     try:
         stamp.touch()
@@ -112,7 +113,7 @@ def tidy(folder: Path) -> None:
             found = path.stat()
             kept.append((found.st_mtime, found.st_size, path))
     kept.sort(reverse=True)
-    limit = (free + sum(size for _, size, _ in kept)) * LARGEST_SHARE
+    limit = (free + sum(size for _, size, _ in kept)) * MAX_DISK_SHARE
     oldest = time.time() - FOLDER_UNUSED_SECS
     total = 0
     for used_at, size, path in kept:
@@ -164,11 +165,11 @@ class IndexSettings:
     @property
     def place(self) -> Path:
         """The folder of indexes on this machine: another one in each process that asks."""
-        return worker_cache() / "keys" / self.folder
+        return local_cache_folder() / "keys" / self.folder
 
 
 @dataclass(frozen=True)
-class Found:
+class KeyMatches:
     """Rows of one data file that have a key of the batch.
 
     Attributes:
@@ -184,7 +185,7 @@ class Found:
     sequence: Ints | None
 
 
-def forget_others(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
+def remove_stale_indexes(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
     """Remove the indexes on this machine of data files that left the table.
 
     The driver does so for its own machine; on others, tasks remove what is no longer used.
@@ -203,29 +204,31 @@ def forget_others(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
                     path.unlink()
 
 
-def find(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> Found:
+def find_keys(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> KeyMatches:
     """Look the keys of a batch up in a data file."""
-    parts = [_find(segment, batch) for segment in _segments(file, settings)]
-    positions = joined([segment["position"][rows] for segment, _, rows in parts])
+    parts = [_find_in_segment(segment, batch) for segment in _segments(file, settings)]
+    positions = concatenate_ints([segment["position"][rows] for segment, _, rows in parts])
     row_ids = None
     if file.first_row_id is not None:
         row_ids = positions + file.first_row_id
         stored = [segment["row_id"][rows] for segment, _, rows in parts if "row_id" in segment]
         if stored:
-            known = joined(stored)
+            known = concatenate_ints(stored)
             row_ids = np.where(known >= 0, known, row_ids)
     sequence = None
     if settings.sequence_id is not None:
-        sequence = joined([segment["sequence"][rows] for segment, _, rows in parts])
-    return Found(joined([keys for _, keys, _ in parts]), positions, row_ids, sequence)
+        sequence = concatenate_ints([segment["sequence"][rows] for segment, _, rows in parts])
+    return KeyMatches(
+        concatenate_ints([keys for _, keys, _ in parts]), positions, row_ids, sequence
+    )
 
 
-def joined(arrays: Sequence[npt.NDArray[Any]]) -> Ints:
+def concatenate_ints(arrays: Sequence[npt.NDArray[Any]]) -> Ints:
     """Return arrays of whole numbers as one; an empty one for none."""
     return np.concatenate(arrays).astype(np.int64) if arrays else np.zeros(0, np.int64)
 
 
-def _find(
+def _find_in_segment(
     segment: dict[str, npt.NDArray[Any]], batch: BatchKeys
 ) -> tuple[dict[str, npt.NDArray[Any]], Ints, Ints]:
     """Return the segment, the keys found in it, and the row of the segment for each."""
@@ -238,7 +241,7 @@ def _find(
         hit = batch.low[keys] == low
         keys, rows = keys[hit], rows[hit]
         # Halves that are alike lie side by side; step over those of another key.
-        keys, rows = _stepped(segment, batch, keys, rows)
+        keys, rows = _match_high_halves(segment, batch, keys, rows)
     else:
         first = np.searchsorted(low, batch.low, side="left")
         last = np.searchsorted(low, batch.low, side="right")
@@ -252,7 +255,7 @@ def _find(
     return segment, keys, rows
 
 
-def _stepped(
+def _match_high_halves(
     segment: dict[str, npt.NDArray[Any]], batch: BatchKeys, keys: Ints, rows: Ints
 ) -> tuple[Ints, Ints]:
     if batch.high is None:
@@ -267,13 +270,13 @@ def _stepped(
         keys, rows = keys[inside], rows[inside]
         alike = batch.low[keys] == segment["low"][rows]
         keys, rows = keys[alike], rows[alike]
-    return joined(found_keys), joined(found_rows)
+    return concatenate_ints(found_keys), concatenate_ints(found_rows)
 
 
 def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt.NDArray[Any]]]:
     path = settings.file_of(file.path)
-    with _opened(file, settings, path) as mapped:
-        mark_used(path)
+    with _open_index(file, settings, path) as mapped:
+        touch(path)
         reader = pa.ipc.open_file(mapped)
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -283,14 +286,14 @@ def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt
             }
 
 
-def _opened(file: LiveFile, settings: IndexSettings, path: Path) -> pa.MemoryMappedFile:
+def _open_index(file: LiveFile, settings: IndexSettings, path: Path) -> pa.MemoryMappedFile:
     """Return the index of a data file, made if there is none; one that a power cut cut is none."""
     for _ in range(ATTEMPTS):
         try:
             mapped = pa.memory_map(str(path))
             pa.ipc.open_file(mapped)
         except (OSError, pa.ArrowInvalid):  # noqa: PERF203 - each attempt by itself
-            _make(file, settings, path)
+            _build_index(file, settings, path)
         else:
             return mapped
     raise TransientError(
@@ -299,7 +302,7 @@ def _opened(file: LiveFile, settings: IndexSettings, path: Path) -> pa.MemoryMap
     )
 
 
-def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
+def _build_index(file: LiveFile, settings: IndexSettings, path: Path) -> None:
     """Write the index of a data file, whole or not at all."""
     from pyiceberg.io import load_file_io
 
@@ -315,7 +318,7 @@ def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
         with io.new_input(file.path).open() as stream, pa.OSFile(str(begun), "wb") as output:
             parquet = open_data_file(stream)
             writer = None
-            for segment in _sorted_row_groups(parquet, file.path, settings):
+            for segment in _index_row_groups(parquet, file.path, settings):
                 writer = writer or pa.ipc.new_file(output, segment.schema)
                 writer.write_batch(segment)
             if writer is None:
@@ -327,7 +330,7 @@ def _make(file: LiveFile, settings: IndexSettings, path: Path) -> None:
         begun.unlink(missing_ok=True)
 
 
-def _sorted_row_groups(
+def _index_row_groups(
     parquet: pq.ParquetFile, path: str, settings: IndexSettings
 ) -> Iterator[pa.RecordBatch]:
     names = names_by_id(parquet, path)
@@ -340,7 +343,7 @@ def _sorted_row_groups(
     offset = 0
     for number in range(parquet.num_row_groups):
         found = [
-            _numbers_of(rows, names, settings)
+            _index_columns(rows, names, settings)
             for rows in parquet.iter_batches(
                 ROWS_READ_AT_ONCE, row_groups=[number], columns=columns, use_threads=False
             )
@@ -350,7 +353,7 @@ def _sorted_row_groups(
         offset += parquet.metadata.row_group(number).num_rows
 
 
-def _numbers_of(
+def _index_columns(
     rows: pa.RecordBatch, names: Mapping[int, str], settings: IndexSettings
 ) -> dict[str, npt.NDArray[Any]]:
     """Return what an index keeps of rows, and which of them have a whole key.
@@ -362,7 +365,7 @@ def _numbers_of(
         stored = rows.column(names[number])
         into = settings.types.get(number, stored.type)
         is_uuid = any(isinstance(kind, pa.BaseExtensionType) for kind in (stored.type, into))
-        return stored if is_uuid else as_type(stored, into)
+        return stored if is_uuid else cast_array(stored, into)
 
     # A row without a key is nobody's: no change will ever name it.
     whole = np.ones(rows.num_rows, np.bool_)

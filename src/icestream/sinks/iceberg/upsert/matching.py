@@ -22,11 +22,16 @@ from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
 from icestream.errors import ConnectorError
-from icestream.sinks.iceberg.upsert.key_index import IndexSettings, find, joined, tidy
+from icestream.sinks.iceberg.upsert.key_index import (
+    IndexSettings,
+    concatenate_ints,
+    evict_unused,
+    find_keys,
+)
 from icestream.sinks.iceberg.upsert.staging import (
-    numbers_of,
-    read_numbers,
-    write_numbers,
+    arrays_to_table,
+    read_arrays,
+    write_arrays,
 )
 from icestream.sinks.iceberg.upsert.table_rows import TableRows
 
@@ -37,8 +42,8 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
     from icestream.sinks.iceberg.java import LiveFile
-    from icestream.sinks.iceberg.upsert.key_index import Found
-    from icestream.sinks.iceberg.upsert.newest import BatchKeys
+    from icestream.sinks.iceberg.upsert.key_index import KeyMatches
+    from icestream.sinks.iceberg.upsert.latest_changes import BatchKeys
     from icestream.sinks.iceberg.upsert.table_rows import TableRowsFile
 
     Ints = npt.NDArray[np.int64]
@@ -68,7 +73,7 @@ POSITION_DELETES = pa.schema(
 )
 
 
-def read_dead(file: LiveFile, io: FileIO) -> BitMap:
+def read_deleted_positions(file: LiveFile, io: FileIO) -> BitMap:
     """Return the positions of a data file's rows that are deleted already."""
     dead = BitMap()
     for delete in file.deletes:
@@ -163,7 +168,7 @@ class DeleteWriter:
             )
             described.append(
                 {
-                    **_described(file, path, "puffin", len(dead)),
+                    **_delete_file_json(file, path, "puffin", len(dead)),
                     "content-offset": len(content),
                     "content-size-in-bytes": len(blob),
                 }
@@ -187,7 +192,7 @@ class DeleteWriter:
         # Bounds of the path that are alike tell readers of v2 that one data file is meant.
         bound = {"keys": [DELETED_PATH], "values": [file.path.encode().hex()]}
         return {
-            **_described(file, path, "parquet", len(dead)),
+            **_delete_file_json(file, path, "parquet", len(dead)),
             "file-size-in-bytes": size,
             "lower-bounds": bound,
             "upper-bounds": bound,
@@ -200,7 +205,7 @@ def _vector_blob(dead: BitMap) -> bytes:
     return struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def _described(file: LiveFile, path: str, kind: str, count: int) -> dict[str, Any]:
+def _delete_file_json(file: LiveFile, path: str, kind: str, count: int) -> dict[str, Any]:
     return {
         "spec-id": file.described["spec-id"],
         "content": "position-deletes",
@@ -219,7 +224,7 @@ KEYS_A_REPORT = 50_000
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchResult:
     """What one task found and did.
 
     Attributes:
@@ -244,7 +249,7 @@ class Matched:
     rows: TableRowsFile | None = None
     numbers_path: str | None = None
 
-    def stored(self, io: FileIO, path: str) -> Matched:
+    def stored(self, io: FileIO, path: str) -> MatchResult:
         """Return the same for a report: what is many goes to a file."""
         if len(self.keys) + len(self.late) <= KEYS_A_REPORT:
             return self
@@ -256,17 +261,17 @@ class Matched:
         }
         if self.sequence is not None:
             arrays["sequence"] = np.concatenate([self.sequence, none])
-        write_numbers(io, path, numbers_of(arrays))
+        write_arrays(io, path, arrays_to_table(arrays))
         empty = np.zeros(0, np.int64)
         return replace(
             self, keys=empty, row_ids=empty, late=empty, sequence=None, numbers_path=path
         )
 
-    def loaded(self, io: FileIO) -> Matched:
+    def loaded(self, io: FileIO) -> MatchResult:
         """Return the same with all of its numbers."""
         if self.numbers_path is None:
             return self
-        found, _ = read_numbers(io, self.numbers_path)
+        found, _ = read_arrays(io, self.numbers_path)
         late = found["late"]
         return replace(
             self,
@@ -303,20 +308,20 @@ class MatchTask:
 
         return load_file_io(dict(self.index.io_properties), self.location)
 
-    def __call__(self, files: Sequence[LiveFile]) -> Matched:
+    def __call__(self, files: Sequence[LiveFile]) -> MatchResult:
         writer = DeleteWriter(self._io, self.location, self.format_version)
         wanted = self.batch.wants_table_row
         rows = None
         if self.lacking is not None:
             columns = Schema.model_validate_json(self.lacking)
             rows = TableRows(self._io, columns, f"{self.folder}/{uuid.uuid4()}.arrow")
-        tidy(self.index.place.parent)
+        evict_unused(self.index.place.parent)
         keys, row_ids, late, sequence = [], [], [], []
         for file in files:
-            found = find(file, self.batch, self.index)
+            found = find_keys(file, self.batch, self.index)
             if not len(found.keys):
                 continue
-            dead = read_dead(file, self._io)
+            dead = read_deleted_positions(file, self._io)
             alive = _not_in(found.positions, np.asarray(dead.to_array(), np.int64))
             newer = self._newer(found) & alive
             hit = alive & ~newer
@@ -333,25 +338,25 @@ class MatchTask:
             if rows is not None and wanted is not None:
                 asked = hit & wanted[found.keys]
                 rows.take(file.path, found.keys[asked], found.positions[asked])
-        matched = Matched(
-            keys=joined(keys),
-            row_ids=joined(row_ids),
-            late=joined(late),
+        matched = MatchResult(
+            keys=concatenate_ints(keys),
+            row_ids=concatenate_ints(row_ids),
+            late=concatenate_ints(late),
             deletes=writer.close(),
             replaced=writer.replaced,
             touched=writer.touched,
             rows=None if rows is None else rows.close(),
-            sequence=joined(sequence) if self.batch.sequence is not None else None,
+            sequence=concatenate_ints(sequence) if self.batch.sequence is not None else None,
         )
         return matched.stored(self._io, f"{self.folder}/{uuid.uuid4()}.keys")
 
-    def _newer(self, found: Found) -> npt.NDArray[np.bool_]:
+    def _newer(self, found: KeyMatches) -> npt.NDArray[np.bool_]:
         if found.sequence is None or self.batch.sequence is None:
             return np.zeros(len(found.keys), np.bool_)
         return found.sequence > self.batch.sequence[found.keys]
 
 
-def pieces_of(files: Sequence[LiveFile], slots: int) -> list[list[LiveFile]]:
+def balance_files(files: Sequence[LiveFile], slots: int) -> list[list[LiveFile]]:
     """Share files out among tasks, evenly by rows."""
     total = sum(file.rows for file in files)
     count = max(1, min(slots, len(files), -(-total // ROWS_A_TASK)))

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.sinks.iceberg.java import LiveFiles
-    from icestream.sinks.iceberg.java_table import Change
+    from icestream.sinks.iceberg.java_table import TableChange
     from icestream.sinks.iceberg.upsert.key_index import IndexSettings
-    from icestream.sinks.iceberg.upsert.matching import Matched
-    from icestream.sinks.iceberg.upsert.newest import Newest
-    from icestream.sinks.iceberg.upsert.staging import Chunk, KeySettings, StagingWriter
+    from icestream.sinks.iceberg.upsert.latest_changes import LatestChanges
+    from icestream.sinks.iceberg.upsert.matching import MatchResult
+    from icestream.sinks.iceberg.upsert.staging import KeySettings, StagedChunk, StagingWriter
     from icestream.sinks.iceberg.upsert.tombstones import Tombstones
 
 
@@ -33,7 +33,7 @@ DELETED = "_is_deleted"
 DELETED_AT = "_deleted_at"
 
 
-def with_soft_columns(columns: Iterable[pa.Field], delete_mode: str) -> pa.Schema:
+def add_soft_delete_columns(columns: Iterable[pa.Field], delete_mode: str) -> pa.Schema:
     """Return the columns that the table has, with those that tell of deletes where wanted."""
     import pyarrow as pa
 
@@ -49,13 +49,13 @@ def with_soft_columns(columns: Iterable[pa.Field], delete_mode: str) -> pa.Schem
     )
 
 
-def without_soft_columns(columns: pa.Schema, delete_mode: str) -> list[pa.Field]:
+def drop_soft_delete_columns(columns: pa.Schema, delete_mode: str) -> list[pa.Field]:
     """Return the columns that the stream brings."""
     own = (DELETED, DELETED_AT) if delete_mode == "soft" else ()
     return [column for column in columns if column.name not in own]
 
 
-def soft_deleted(batch: pa.RecordBatch, deletes: pa.Array) -> pa.RecordBatch:
+def set_soft_delete_columns(batch: pa.RecordBatch, deletes: pa.Array) -> pa.RecordBatch:
     """Return the rows with both columns set, by whether each is a delete."""
     from datetime import datetime, timezone
 
@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 # How often a batch is worked out anew when a compaction or another writer was quicker.
 ATTEMPTS = 5
 # Rows put aside by a run that may be paused, and not dead, are left to it for so long.
-LEFT_BEHIND = timedelta(days=1)
+STALE_STAGING_AGE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Outcome:
     """What a batch does to the table, ready to commit."""
 
     files: list[WrittenFile]
-    matched: list[Matched]
+    matched: list[MatchResult]
     base: int | None
     inserted: int
     updated: int
@@ -125,12 +125,12 @@ class Upsert(Mode):
         hidden = {self.options.op_field, UNCHANGED_COLUMNS}
         kept = [column for column in columns if column.name not in hidden]
         self._check(columns)
-        return with_soft_columns(kept, self.options.delete_mode)
+        return add_soft_delete_columns(kept, self.options.delete_mode)
 
     def stream_columns(self, columns: pa.Schema) -> pa.Schema:
         import pyarrow as pa
 
-        kept = without_soft_columns(columns, self.options.delete_mode)
+        kept = drop_soft_delete_columns(columns, self.options.delete_mode)
         op = self.options.op_field
         return pa.schema([*kept, *([] if op is None else [pa.field(op, pa.string())])])
 
@@ -147,12 +147,12 @@ class Upsert(Mode):
 
     def _staging(self) -> str:
         """Return where rows are put aside, emptied of what an earlier run left there."""
-        from icestream.sinks.iceberg.staging_cleanup import sweep
+        from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
 
         name = quote(self.target.pipeline, safe="") or "by-hand"
         folder = f"{self.target.state.location.rstrip('/')}/data/__staged/{name}"
         if folder != self._swept:
-            sweep(folder, self.target.io_properties(), older_than=LEFT_BEHIND)
+            remove_staged_files(folder, self.target.io_properties(), older_than=STALE_STAGING_AGE)
             self._swept = folder
         return folder
 
@@ -166,12 +166,12 @@ class Upsert(Mode):
             mark: the batch's.
             replaces: whether all that the table held goes first.
         """
-        from icestream.sinks.iceberg.upsert.newest import newest
+        from icestream.sinks.iceberg.upsert.latest_changes import find_latest_changes
         from icestream.sinks.iceberg.upsert.staging import read_chunks
 
         try:
             chunks = read_chunks(files, self.target.io_properties())
-            commit = self._commit(newest(chunks), chunks, mark, replaces=replaces)
+            commit = self._commit(find_latest_changes(chunks), chunks, mark, replaces=replaces)
         except CommitUnknownError:
             raise  # whoever asked may look, and commit the same rows once more
         except BaseException:
@@ -181,7 +181,12 @@ class Upsert(Mode):
         return commit
 
     def _commit(
-        self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None, *, replaces: bool
+        self,
+        batch: LatestChanges,
+        chunks: list[StagedChunk],
+        mark: BatchMark | None,
+        *,
+        replaces: bool,
     ) -> Commit:
         rows = sum(len(chunk.deletes) for chunk in chunks)
         for attempt in range(1, ATTEMPTS + 1):
@@ -201,16 +206,21 @@ class Upsert(Mode):
         raise AssertionError("the last attempt returns or raises")
 
     def _work_out(
-        self, batch: Newest, chunks: list[Chunk], mark: BatchMark | None, *, replaces: bool
+        self,
+        batch: LatestChanges,
+        chunks: list[StagedChunk],
+        mark: BatchMark | None,
+        *,
+        replaces: bool,
     ) -> _Outcome:
-        from icestream.sinks.iceberg.upsert.jobs import late_keys, look_up, write_rows
-        from icestream.sinks.iceberg.upsert.key_index import forget_others
+        from icestream.sinks.iceberg.upsert.jobs import late_keys, match_keys, write_rows
+        from icestream.sinks.iceberg.upsert.key_index import remove_stale_indexes
 
         live = self._files()
         files = [] if replaces else live.refresh()
         index = self._index()
-        matched = look_up(self.target, batch, files, index, self._staging())
-        forget_others(index, files)  # all of them, if the table begins anew
+        matched = match_keys(self.target, batch, files, index, self._staging())
+        remove_stale_indexes(index, files)  # all of them, if the table begins anew
         late, deleted = late_keys(batch, matched), None
         try:
             if self._tombstones is not None:
@@ -237,11 +247,11 @@ class Upsert(Mode):
             return None
         return Tombstones(options, self.target)
 
-    def _change(self, outcome: _Outcome) -> Change:
-        from icestream.sinks.iceberg.java_table import Change
+    def _change(self, outcome: _Outcome) -> TableChange:
+        from icestream.sinks.iceberg.java_table import TableChange
 
         matched = outcome.matched
-        return Change(
+        return TableChange(
             added=[file.what for file in outcome.files],
             deletes=[one for part in matched for one in part.deletes],
             replaced_deletes=[one for part in matched for one in part.replaced],
@@ -257,7 +267,7 @@ class Upsert(Mode):
             },
         )
 
-    def _remove(self, files: list[WrittenFile], matched: list[Matched]) -> None:
+    def _remove(self, files: list[WrittenFile], matched: list[MatchResult]) -> None:
         paths = {file.what["file-path"] for file in files}
         paths |= {one["file-path"] for part in matched for one in part.deletes}
         self.target.remove(sorted(paths))

@@ -10,10 +10,15 @@ import pyarrow as pa
 
 from icestream.arrow import PIECE_BYTES
 from icestream.sinks.iceberg.upsert.key_index import ROW_ID
-from icestream.sinks.iceberg.upsert.newest import FROM_TABLE, NOWHERE, Place, shared
-from icestream.sinks.iceberg.upsert.staging import staged_pieces
+from icestream.sinks.iceberg.upsert.latest_changes import (
+    FROM_TABLE,
+    NOWHERE,
+    RowAddress,
+    map_distinct,
+)
+from icestream.sinks.iceberg.upsert.staging import read_staged_rows
 from icestream.sinks.iceberg.upsert.table_rows import KEY
-from icestream.sinks.iceberg.writer import in_order
+from icestream.sinks.iceberg.writer import sort_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.sink import WrittenFile
     from icestream.sinks.iceberg.partition_terms import SortTerm
-    from icestream.sinks.iceberg.upsert.newest import Newest
+    from icestream.sinks.iceberg.upsert.latest_changes import LatestChanges
     from icestream.sinks.iceberg.upsert.table_rows import TableRowsFile
     from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -55,17 +60,17 @@ class Donors:
     """
 
     by_column: Mapping[str, Indexes]
-    places: Place
+    places: RowAddress
 
     @classmethod
-    def of(cls, batch: Newest, keys: Ints) -> Donors:
+    def of(cls, batch: LatestChanges, keys: Ints) -> Donors:
         """Return what a task needs to know for some of the batch's keys."""
 
         def chosen(name: str) -> Indexes:
             lacking = batch.lacking[name][keys]
             return np.where(lacking, batch.donors[name][keys], np.int32(NOWHERE))
 
-        found = shared(batch.donors, chosen)
+        found = map_distinct(batch.donors, chosen)
         used = np.zeros(len(batch.all_places.row), np.bool_)
         for each in found.values():
             used[each[each >= 0]] = True
@@ -76,12 +81,12 @@ class Donors:
             each = found[name]
             return np.where(each >= 0, numbers[np.maximum(each, 0)], each)
 
-        by_column = shared(found, renumbered)
-        return cls(by_column, Place(batch.all_places.chunk[at], batch.all_places.row[at]))
+        by_column = map_distinct(found, renumbered)
+        return cls(by_column, RowAddress(batch.all_places.chunk[at], batch.all_places.row[at]))
 
 
 @dataclass(frozen=True)
-class Rows:
+class ChunkRows:
     """The rows of one chunk that are written.
 
     Attributes:
@@ -119,22 +124,22 @@ class WriteTask:
     io_properties: Mapping[str, str]
     most_bytes: int = PIECE_BYTES
 
-    def __call__(self, piece: Rows) -> list[WrittenFile]:
+    def __call__(self, piece: ChunkRows) -> list[WrittenFile]:
         tables = self._tables(piece)
         if not self.order:
             return self.writer.write(batch for rows in tables for batch in _batches(rows))
         # Sorted piece by piece, each of which has files of its own: the order is that of a file.
-        written = [self.writer.write(_batches(in_order(rows, self.order))) for rows in tables]
+        written = [self.writer.write(_batches(sort_rows(rows, self.order))) for rows in tables]
         return [file for files in written for file in files]
 
-    def _tables(self, piece: Rows) -> Iterator[pa.Table]:
+    def _tables(self, piece: ChunkRows) -> Iterator[pa.Table]:
         """Yield the rows to write, in the order they came, in pieces of bounded size."""
         path = self.chunks[piece.chunk]
-        filling = None if piece.donors is None else _Filling(self, piece.donors)
+        filling = None if piece.donors is None else _MissingValueFiller(self, piece.donors)
         # Values that are filled in may be much larger than the rows that lack them.
         largest = max((file.row_bytes for file in self.table_rows), default=0)
         step = max(self.most_bytes // largest, 1) if largest else len(piece.rows)
-        for first, staged in staged_pieces(path, self.io_properties, None, self.most_bytes):
+        for first, staged in read_staged_rows(path, self.io_properties, None, self.most_bytes):
             start, stop = np.searchsorted(piece.rows, (first, first + staged.num_rows))
             for begin in range(start, stop, step):
                 part = slice(begin, min(begin + step, stop))
@@ -147,7 +152,7 @@ class WriteTask:
                 yield rows
 
 
-class _Filling:
+class _MissingValueFiller:
     """Fills in what rows were sent without, from earlier changes of the batch and the table."""
 
     def __init__(self, task: WriteTask, donors: Donors) -> None:
@@ -198,13 +203,13 @@ class _Filling:
                 found = values.take(pa.array(rows - first, mask=~mine))
                 if found.type != column.type:
                     found = found.cast(column.type)
-                column = _chosen(mine, found, column)
+                column = _choose(mine, found, column)
         return column
 
     def _values(self, path: str, name: str) -> list[tuple[int, pa.Array]]:
         """Return one column of a file, in pieces with the number of their first row."""
         if (path, name) not in self._read:
-            found = staged_pieces(path, self._task.io_properties, [name], self._task.most_bytes)
+            found = read_staged_rows(path, self._task.io_properties, [name], self._task.most_bytes)
             self._read[path, name] = [
                 (first, rows.column(0).combine_chunks()) for first, rows in found
             ]
@@ -216,7 +221,7 @@ def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
     return batches
 
 
-def _chosen(flags: npt.NDArray[np.bool_], values: pa.Array, other: pa.Array) -> pa.Array:
+def _choose(flags: npt.NDArray[np.bool_], values: pa.Array, other: pa.Array) -> pa.Array:
     # By position, not `if_else`, which has no way with some types.
     own = np.arange(len(flags))
     return pa.concat_arrays([values, other]).take(pa.array(np.where(flags, own, own + len(own))))

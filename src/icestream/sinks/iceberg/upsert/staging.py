@@ -24,13 +24,13 @@ from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
 from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.upsert.fingerprints import Fingerprints, fingerprints, numbers
+from icestream.sinks.iceberg.upsert.latest_changes import concatenate_flags
 from icestream.sinks.iceberg.upsert.mode import (
     DELETED,
     DELETED_AT,
-    soft_deleted,
+    set_soft_delete_columns,
 )
-from icestream.sinks.iceberg.upsert.newest import joined_flags
-from icestream.sinks.iceberg.writer import for_each, readable
+from icestream.sinks.iceberg.writer import as_arrow_file, map_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ ROWS_A_BLOCK = 1 << 20
 REPORT_BYTES = 1_500_000
 
 
-def numbers_of(arrays: Arrays, names: Mapping[str, str] | None = None) -> pa.Table:
+def arrays_to_table(arrays: Arrays, names: Mapping[str, str] | None = None) -> pa.Table:
     """Return arrays of one length as a table.
 
     Args:
@@ -58,28 +58,28 @@ def numbers_of(arrays: Arrays, names: Mapping[str, str] | None = None) -> pa.Tab
     return table.replace_schema_metadata({"names": json.dumps(dict(names or {}))})
 
 
-def write_numbers(io: FileIO, path: str, numbers: pa.Table) -> None:
-    """Write what `numbers_of` returned to a file."""
+def write_arrays(io: FileIO, path: str, numbers: pa.Table) -> None:
+    """Write what `arrays_to_table` returned to a file."""
     with io.new_output(path).create() as stream:
         _write(pa.PythonFile(stream, mode="w"), numbers)
 
 
-def packed(numbers: pa.Table) -> bytes:
-    """Return what `numbers_of` returned as bytes, for a report."""
+def pack_arrays(numbers: pa.Table) -> bytes:
+    """Return what `arrays_to_table` returned as bytes, for a report."""
     output = pa.BufferOutputStream()
     _write(output, numbers)
     content: bytes = output.getvalue().to_pybytes()
     return content
 
 
-def read_numbers(io: FileIO, path: str) -> Numbers:
+def read_arrays(io: FileIO, path: str) -> Numbers:
     """Return the arrays of a file, and the further names of some of them."""
     with io.new_input(path).open() as stream:
-        return _read(readable(stream))
+        return _read(as_arrow_file(stream))
 
 
-def unpacked(content: bytes) -> Numbers:
-    """Return the arrays of `packed` numbers, and the further names of some of them."""
+def unpack_arrays(content: bytes) -> Numbers:
+    """Return the arrays of `pack_arrays` numbers, and the further names of some of them."""
     return _read(pa.BufferReader(content))
 
 
@@ -115,7 +115,7 @@ class KeySettings:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class StagedChunk:
     """What the driver knows of the rows that one task has staged.
 
     Attributes:
@@ -154,9 +154,9 @@ class StagingWriter(TaskWriter):
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         from pyiceberg.io import load_file_io
 
-        schema = optional(Schema.model_validate_json(self._schema_json))
+        schema = make_optional(Schema.model_validate_json(self._schema_json))
         columns = file_columns(schema)
-        noted = _Noted(self._keys)
+        noted = _KeyCollector(self._keys)
         path = f"{self._folder}/{uuid.uuid4()}.arrow"
         io = load_file_io(dict(self._io_properties), path)
         output = None
@@ -187,18 +187,18 @@ class StagingWriter(TaskWriter):
         for batch in batches:
             kept = batch
             if self._keys.delete_mode == "ignore" and self._keys.op is not None:
-                kept = batch.filter(pc.invert(pa.array(deletes_in(batch, self._keys.op))))
+                kept = batch.filter(pc.invert(pa.array(delete_flags(batch, self._keys.op))))
             if kept.num_rows:
                 yield kept
 
-    def _told(self, batch: pa.RecordBatch) -> _Told:
+    def _told(self, batch: pa.RecordBatch) -> _StagedBatch:
         """Say what each row is; a soft delete is a row that was sent with little but its key."""
-        deletes = deletes_in(batch, self._keys.op)
+        deletes = delete_flags(batch, self._keys.op)
         # A record can lack a field that only another table of the stream has a column for.
-        unsent = {name: f for name, f in unsent_in(batch).items() if name in self._names}
+        unsent = {name: f for name, f in unchanged_flags(batch).items() if name in self._names}
         if self._keys.delete_mode != "soft":
-            return _Told(batch, deletes, unsent)
-        rows = soft_deleted(batch, pa.array(deletes))
+            return _StagedBatch(batch, deletes, unsent)
+        rows = set_soft_delete_columns(batch, pa.array(deletes))
         own = {
             *self._keys.fields,
             self._keys.sequence,
@@ -210,14 +210,14 @@ class StagingWriter(TaskWriter):
         if deletes.any():
             for name in (name for name in self._names if name not in own):
                 unsent[name] = unsent[name] | deletes if name in unsent else deletes
-        return _Told(rows, np.zeros(len(deletes), np.bool_), unsent)
+        return _StagedBatch(rows, np.zeros(len(deletes), np.bool_), unsent)
 
     @cached_property
     def _names(self) -> list[str]:
         return [field.name for field in Schema.model_validate_json(self._schema_json).fields]
 
 
-class _Told(NamedTuple):
+class _StagedBatch(NamedTuple):
     """Rows, which of them are deletes, and by column those that were sent without it."""
 
     rows: pa.RecordBatch
@@ -225,7 +225,7 @@ class _Told(NamedTuple):
     unsent: dict[str, npt.NDArray[np.bool_]]
 
 
-class _Noted:
+class _KeyCollector:
     """The keys of the rows that a task has staged so far, as numbers."""
 
     def __init__(self, keys: KeySettings) -> None:
@@ -235,7 +235,7 @@ class _Noted:
         self._lengths: list[int] = []
         self._unsent: list[Mapping[str, npt.NDArray[np.bool_]]] = []
 
-    def add(self, told: _Told, fitting: pa.RecordBatch) -> None:
+    def add(self, told: _StagedBatch, fitting: pa.RecordBatch) -> None:
         # Batch by batch: the texts of all keys need not fit into one Arrow array.
         found = fingerprints(
             [self._required(fitting, name, "part of the key") for name in self._keys.fields]
@@ -261,13 +261,13 @@ class _Noted:
         # Columns that were always left out together share their array, here and in the file.
         names: dict[str, str] = {}
         stored: dict[int, str] = {}
-        for column, flags in joined_flags(self._unsent, self._lengths).items():
+        for column, flags in concatenate_flags(self._unsent, self._lengths).items():
             names[column] = stored.setdefault(id(flags), f"unsent-{len(stored)}")
             arrays[names[column]] = flags
-        numbers = numbers_of(arrays, names)
+        numbers = arrays_to_table(arrays, names)
         if numbers.nbytes <= REPORT_BYTES:
-            return {"keys": packed(numbers), "keys-path": None}
-        write_numbers(io, path, numbers)
+            return {"keys": pack_arrays(numbers), "keys-path": None}
+        write_arrays(io, path, numbers)
         return {"keys-path": path}
 
     def _required(self, batch: pa.RecordBatch, name: str, role: str) -> pa.Array:
@@ -283,7 +283,7 @@ class _Noted:
         return column
 
 
-def deletes_in(batch: pa.RecordBatch, op: str | None) -> npt.NDArray[np.bool_]:
+def delete_flags(batch: pa.RecordBatch, op: str | None) -> npt.NDArray[np.bool_]:
     """Tell for each row whether it takes its key away."""
     index = -1 if op is None else batch.schema.get_field_index(op)
     if index < 0:
@@ -294,7 +294,7 @@ def deletes_in(batch: pa.RecordBatch, op: str | None) -> npt.NDArray[np.bool_]:
     return flags
 
 
-def unsent_in(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
+def unchanged_flags(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
     """Tell for each column that some row was sent without, which rows those are."""
     index = batch.schema.get_field_index(UNCHANGED_COLUMNS)
     if index < 0:
@@ -312,13 +312,15 @@ def unsent_in(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
     }
 
 
-def optional(schema: Schema) -> Schema:
+def make_optional(schema: Schema) -> Schema:
     """Return the schema with no column required: a delete carries little but its key."""
     fields = [field.model_copy(update={"required": False}) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id)
 
 
-def read_chunks(files: Sequence[WrittenFile], io_properties: Mapping[str, Any]) -> list[Chunk]:
+def read_chunks(
+    files: Sequence[WrittenFile], io_properties: Mapping[str, Any]
+) -> list[StagedChunk]:
     """Return the keys of the rows that tasks have staged."""
     from pyiceberg.io import load_file_io
 
@@ -326,14 +328,14 @@ def read_chunks(files: Sequence[WrittenFile], io_properties: Mapping[str, Any]) 
     stored = {}
     if paths:
         io = load_file_io(dict(io_properties), paths[0])
-        stored = dict(zip(paths, for_each(paths, partial(read_numbers, io)), strict=True))
+        stored = dict(zip(paths, map_concurrently(paths, partial(read_arrays, io)), strict=True))
     return [_chunk(file.what, stored) for file in files]
 
 
-def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> Chunk:
+def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> StagedChunk:
     path = what["keys-path"]
-    arrays, names = unpacked(what["keys"]) if path is None else stored[path]
-    return Chunk(
+    arrays, names = unpack_arrays(what["keys"]) if path is None else stored[path]
+    return StagedChunk(
         path=what["file-path"],
         keys=Fingerprints(arrays["low"], arrays.get("high")),
         deletes=arrays["delete"],
@@ -342,7 +344,7 @@ def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> Chunk:
     )
 
 
-def staged_pieces(
+def read_staged_rows(
     path: str,
     io_properties: Mapping[str, Any],
     columns: Sequence[str] | None = None,
@@ -360,7 +362,7 @@ def staged_pieces(
 
     io = load_file_io(dict(io_properties), path)
     with io.new_input(path).open() as stream:
-        source = readable(stream)
+        source = as_arrow_file(stream)
         file = pa.ipc.open_file(source)
         if columns is not None:
             places = [file.schema.get_field_index(name) for name in columns]

@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 
 from icestream.errors import ConnectorError
 from icestream.sinks.iceberg.conform import conform, file_columns
-from icestream.sinks.iceberg.upsert.staging import optional
+from icestream.sinks.iceberg.upsert.staging import make_optional
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -81,7 +81,7 @@ class TableRows:
 
     def __init__(self, io: FileIO, columns: Schema, path: str) -> None:
         self._io = io
-        self._columns = optional(columns)
+        self._columns = make_optional(columns)
         self._arrow_columns = file_columns(self._columns)
         self._path = path
         self._row_bytes = 0

@@ -20,20 +20,20 @@ import pyarrow as pa
 from icestream.contracts.catalog import quote_for_spark
 from icestream.sinks.iceberg.conform import types_by_id
 from icestream.sinks.iceberg.java import LiveFiles
-from icestream.sinks.iceberg.java_table import Change
-from icestream.sinks.iceberg.jobs import run_pieces
+from icestream.sinks.iceberg.java_table import TableChange
+from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.sinks.iceberg.properties import TOMBSTONES
 from icestream.sinks.iceberg.table import TargetTable
 from icestream.sinks.iceberg.upsert.key_index import (
-    Found,
     IndexSettings,
-    find,
-    forget_others,
-    joined,
+    KeyMatches,
+    concatenate_ints,
+    find_keys,
+    remove_stale_indexes,
 )
-from icestream.sinks.iceberg.upsert.matching import pieces_of
-from icestream.sinks.iceberg.upsert.newest import OLDEST
-from icestream.sinks.iceberg.upsert.staging import staged_pieces
+from icestream.sinks.iceberg.upsert.latest_changes import OLDEST
+from icestream.sinks.iceberg.upsert.matching import balance_files
+from icestream.sinks.iceberg.upsert.staging import read_staged_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.java import LiveFile
     from icestream.sinks.iceberg.java_table import JavaTable
     from icestream.sinks.iceberg.options import IcebergOptions
-    from icestream.sinks.iceberg.upsert.newest import BatchKeys, Newest
-    from icestream.sinks.iceberg.upsert.staging import Chunk
+    from icestream.sinks.iceberg.upsert.latest_changes import BatchKeys, LatestChanges
+    from icestream.sinks.iceberg.upsert.staging import StagedChunk
     from icestream.sinks.iceberg.writer import IcebergWriter
 
 
@@ -77,7 +77,7 @@ class Tombstones:
         self._live: LiveFiles | None = None
         self._expired_at = float("-inf")
 
-    def sequences(self, batch: Newest) -> npt.NDArray[np.int64]:
+    def sequences(self, batch: LatestChanges) -> npt.NDArray[np.int64]:
         """Return for each key how new its last remembered delete is, `OLDEST` for none."""
         newest = np.full(len(batch), OLDEST, np.int64)
         if not self._open():
@@ -86,16 +86,16 @@ class Tombstones:
         session = self._target.session
         files = self._live.refresh()
         index = self._index()
-        forget_others(index, files)
-        pieces = pieces_of(files, session.sparkContext.defaultParallelism)
-        for keys, sequence in run_pieces(session, pieces, _LookUp(batch.keys(), index)):
+        remove_stale_indexes(index, files)
+        pieces = balance_files(files, session.sparkContext.defaultParallelism)
+        for keys, sequence in run_in_tasks(session, pieces, _TombstoneLookup(batch.keys(), index)):
             np.maximum.at(newest, keys, sequence)
         return newest
 
     def remember(
         self,
-        batch: Newest,
-        chunks: Sequence[Chunk],
+        batch: LatestChanges,
+        chunks: Sequence[StagedChunk],
         late: npt.NDArray[np.bool_],
         mark: BatchMark | None,
     ) -> None:
@@ -112,15 +112,15 @@ class Tombstones:
             (int(number), batch.place.row[keys[batch.place.chunk[keys] == number]])
             for number in np.unique(batch.place.chunk[keys])
         ]
-        task = _Write(
+        task = _TombstoneWrite(
             chunks=tuple(chunk.path for chunk in chunks),
             keys=self._names,
             sequences=tuple(chunk.sequence for chunk in chunks if chunk.sequence is not None),
             writer=self._target.writer(),
             io_properties=self._target.io_properties(),
         )
-        (written,) = run_pieces(self._target.session, [piece], task)
-        change = Change(added=[file.what for file in written])
+        (written,) = run_in_tasks(self._target.session, [piece], task)
+        change = TableChange(added=[file.what for file in written])
         # Earlier tombstones that somebody removed can't be brought back by stopping here.
         self._target.mark_snapshot = None
         self._target.commit(change, mark, rows=len(keys))
@@ -212,7 +212,7 @@ def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
 
 
 @dataclass(frozen=True)
-class _LookUp:
+class _TombstoneLookup:
     """Finds deletes that make a difference: of changes that are older, or lack some columns."""
 
     batch: BatchKeys
@@ -221,10 +221,12 @@ class _LookUp:
     def __call__(
         self, files: Sequence[LiveFile]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        parts = [self._telling(find(file, self.batch, self.index)) for file in files]
-        return joined([keys for keys, _ in parts]), joined([ages for _, ages in parts])
+        parts = [self._telling(find_keys(file, self.batch, self.index)) for file in files]
+        return concatenate_ints([keys for keys, _ in parts]), concatenate_ints(
+            [ages for _, ages in parts]
+        )
 
-    def _telling(self, found: Found) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _telling(self, found: KeyMatches) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         assert found.sequence is not None  # noqa: S101 - the index keeps it
         assert self.batch.sequence is not None  # noqa: S101 - or there were no tombstones
         tells = found.sequence > self.batch.sequence[found.keys]
@@ -234,7 +236,7 @@ class _LookUp:
 
 
 @dataclass(frozen=True)
-class _Write:
+class _TombstoneWrite:
     chunks: tuple[str, ...]
     keys: Mapping[str, str]
     sequences: tuple[npt.NDArray[np.int64], ...]
@@ -252,7 +254,7 @@ class _Write:
 
     def _told(self, number: int, rows: npt.NDArray[np.int64], now: datetime) -> Iterator[pa.Table]:
         """Yield the keys of some staged rows, in pieces of bounded size."""
-        staged = staged_pieces(self.chunks[number], self.io_properties, list(self.keys))
+        staged = read_staged_rows(self.chunks[number], self.io_properties, list(self.keys))
         for first, columns in staged:
             start, stop = np.searchsorted(rows, (first, first + columns.num_rows))
             own = rows[start:stop]

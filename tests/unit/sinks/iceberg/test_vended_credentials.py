@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from icestream.sinks.iceberg.java_table import end_ms, vended_properties
+from icestream.sinks.iceberg.java_table import expiry_ms, vended_properties
 
 KEYS = {
     "s3.access-key-id": "lent",
@@ -54,7 +54,7 @@ def test_only_what_concerns_the_store_is_passed_on() -> None:
     found = vended_properties(Table({**KEYS, "token": "ours", "uri": "http://catalog"}))
 
     assert found == KEYS
-    assert end_ms(found) == 1700000000000
+    assert expiry_ms(found) == 1700000000000
 
 
 @pytest.mark.parametrize(

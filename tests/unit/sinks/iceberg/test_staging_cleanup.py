@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.sinks.iceberg.staging_cleanup import sweep, temporary_folder
+from icestream.sinks.iceberg.staging_cleanup import remove_staged_files, temporary_folder
 
 ARROW = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
 FSSPEC = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
@@ -36,10 +36,10 @@ def folder(tmp_path: Path) -> Path:
 def test_files_that_are_old_enough_are_removed(
     folder: Path, io: dict[str, str], scheme: str
 ) -> None:
-    sweep(f"{scheme}{folder}", io, older_than=timedelta(days=1))
+    remove_staged_files(f"{scheme}{folder}", io, older_than=timedelta(days=1))
     assert [path.name for path in folder.iterdir()] == ["young"]
 
-    sweep(f"{scheme}{folder}", io)
+    remove_staged_files(f"{scheme}{folder}", io)
     assert list(folder.iterdir()) == []
 
 
@@ -48,14 +48,14 @@ def test_folder_that_was_never_made_is_no_fault(
     tmp_path: Path, io: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        sweep(str(tmp_path / "never made"), io)
+        remove_staged_files(str(tmp_path / "never made"), io)
 
     assert caplog.messages == []
 
 
 def test_folders_below_are_left_alone(folder: Path) -> None:
     (folder / "below").mkdir()
-    sweep(str(folder), FSSPEC)
+    remove_staged_files(str(folder), FSSPEC)
 
     assert [path.name for path in folder.iterdir()] == ["below"]
 
@@ -74,7 +74,7 @@ def test_store_that_lets_nothing_be_removed_is_told_and_stops_nobody(
 
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.rm", rm)
     with caplog.at_level(logging.WARNING):
-        sweep(str(folder), FSSPEC)
+        remove_staged_files(str(folder), FSSPEC)
 
     assert caplog.messages == [f"{folder}: rows that were put aside stay behind: denied"]
 

@@ -24,17 +24,17 @@ from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.upsert import key_index, matching, staging, table_rows
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
 from icestream.sinks.iceberg.upsert.key_index import IndexSettings
-from icestream.sinks.iceberg.upsert.matching import Matched, MatchTask
-from icestream.sinks.iceberg.upsert.newest import NOWHERE, OLDEST, newest
-from icestream.sinks.iceberg.upsert.rows import Donors, Rows, WriteTask
+from icestream.sinks.iceberg.upsert.latest_changes import NOWHERE, OLDEST, find_latest_changes
+from icestream.sinks.iceberg.upsert.matching import MatchResult, MatchTask
+from icestream.sinks.iceberg.upsert.rows import ChunkRows, Donors, WriteTask
 from icestream.sinks.iceberg.upsert.staging import (
     KeySettings,
     StagingWriter,
     read_chunks,
-    staged_pieces,
-    unsent_in,
+    read_staged_rows,
+    unchanged_flags,
 )
-from icestream.sinks.iceberg.writer import for_each
+from icestream.sinks.iceberg.writer import map_concurrently
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
     from icestream.contracts.sink import WrittenFile
-    from icestream.sinks.iceberg.upsert.newest import Newest
+    from icestream.sinks.iceberg.upsert.latest_changes import LatestChanges
     from icestream.sinks.iceberg.upsert.table_rows import TableRowsFile
 
 COLUMNS = pa.schema([("id", pa.string()), ("at", pa.int64()), ("text", pa.string())])
@@ -83,7 +83,7 @@ def stage(folder: Path, rows: list[dict[str, Any]], rows_a_batch: int = 30) -> l
 def written(folder: Path, files: list[WrittenFile], most: int, *, in_order: bool) -> list[Any]:
     """Write what the newest changes make of the rows, with one old row of the table."""
     chunks = read_chunks(files, {})
-    batch = newest(chunks)
+    batch = find_latest_changes(chunks)
     counts = np.flatnonzero(~batch.deletes)
     place = batch.place.row[counts]
     order = np.argsort(place, kind="stable")
@@ -96,10 +96,10 @@ def written(folder: Path, files: list[WrittenFile], most: int, *, in_order: bool
         most_bytes=most,
     )
     keys = counts[order]
-    return task(Rows(0, keys, place[order], None, Donors.of(batch, keys)))
+    return task(ChunkRows(0, keys, place[order], None, Donors.of(batch, keys)))
 
 
-def old_row(folder: Path, batch: Newest) -> tuple[TableRowsFile, ...]:
+def old_row(folder: Path, batch: LatestChanges) -> tuple[TableRowsFile, ...]:
     """Let the table hold a row of k200, and some of keys that the batch lacks the values of not."""
     path = folder / "old.parquet"
     columns = [
@@ -150,14 +150,14 @@ def test_rows_are_the_same_in_pieces_of_any_size(
 
 def test_staged_rows_are_read_in_pieces_that_stay_below_the_bound(tmp_path: Path) -> None:
     (file,) = stage(tmp_path / "staged", CHANGES)
-    found = list(staged_pieces(file.what["file-path"], {}, most_bytes=1_000))
+    found = list(read_staged_rows(file.what["file-path"], {}, most_bytes=1_000))
 
     assert [first for first, _ in found] == list(
         np.cumsum([0, *(rows.num_rows for _, rows in found)])[:-1]
     )
     assert sum(rows.num_rows for _, rows in found) == len(CHANGES)
     assert all(rows.nbytes <= 1_000 or rows.num_rows == 1 for _, rows in found)
-    some = list(staged_pieces(file.what["file-path"], {}, ["at", "id"]))
+    some = list(read_staged_rows(file.what["file-path"], {}, ["at", "id"]))
     assert [rows.schema.names for _, rows in some] == [["at", "id"]]
 
 
@@ -191,7 +191,7 @@ def test_items_are_worked_on_at_once_and_one_that_fails_stops_no_other() -> None
         both.wait(timeout=30)  # passes only if two are worked on at once
         return -item
 
-    assert for_each([2, 3], meet) == [-2, -3]
+    assert map_concurrently([2, 3], meet) == [-2, -3]
     done: list[int] = []
 
     def delete(item: int) -> None:
@@ -200,7 +200,7 @@ def test_items_are_worked_on_at_once_and_one_that_fails_stops_no_other() -> None
         done.append(item)
 
     with pytest.raises(OSError, match="the store is away"):
-        for_each(range(1_000), delete)
+        map_concurrently(range(1_000), delete)
     assert sorted(done) == list(range(1, 1_000))
 
 
@@ -217,10 +217,10 @@ def test_columns_that_rows_were_sent_without_are_found_in_one_pass(
     batch = pa.RecordBatch.from_pydict({UNCHANGED_COLUMNS: pa.array(lists, pa.list_(pa.string()))})
     # One comparison for each column would read every name as often as there are columns.
     monkeypatch.delattr(pc, "equal")
-    found = {name: np.flatnonzero(flags).tolist() for name, flags in unsent_in(batch).items()}
+    found = {name: np.flatnonzero(flags).tolist() for name, flags in unchanged_flags(batch).items()}
     assert found == {"a": [0], "b": [0, 3], "c": [3]}
-    assert unsent_in(batch.slice(1, 2)) == {}
-    assert {name: list(flags) for name, flags in unsent_in(batch.slice(1)).items()} == {
+    assert unchanged_flags(batch.slice(1, 2)) == {}
+    assert {name: list(flags) for name, flags in unchanged_flags(batch.slice(1)).items()} == {
         "b": [False, False, True],
         "c": [False, False, True],
     }
@@ -230,7 +230,7 @@ def test_only_documented_words_of_the_op_field_delete_a_row() -> None:
     ops = ["d", "Delete", "deleted", "tombstone", TOMBSTONE, "t", "u", None]
     rows = [{"id": "a", "op": op} for op in ops]
     batch = pa.RecordBatch.from_pylist(rows, schema=STREAM)
-    assert staging.deletes_in(batch, "op").tolist() == [True] * 3 + [False] * 5
+    assert staging.delete_flags(batch, "op").tolist() == [True] * 3 + [False] * 5
 
 
 def test_columns_that_were_left_out_together_share_their_flags(tmp_path: Path) -> None:
@@ -261,13 +261,13 @@ def test_index_of_keys_is_the_same_however_few_rows_are_read_at_once(
     rows = [{"id": None if n % 7 == 0 else f"k{n}"} for n in range(100)]
     pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(columns)), path, row_group_size=40)
     file = LiveFile(str(path), 100, 1_000, {"file-format": "parquet"})
-    keys = newest([chunk_of(tmp_path, [f"k{n}" for n in range(0, 120, 5)])]).keys()
+    keys = find_latest_changes([chunk_of(tmp_path, [f"k{n}" for n in range(0, 120, 5)])]).keys()
 
     found = []
     for count in (65_536, 3):
         monkeypatch.setattr(key_index, "ROWS_READ_AT_ONCE", count)
         settings = IndexSettings((1,), None, str(tmp_path / f"keys {count}"), {})
-        hits = key_index.find(file, keys, settings)
+        hits = key_index.find_keys(file, keys, settings)
         found.append(sorted(zip(hits.keys.tolist(), hits.positions.tolist(), strict=True)))
     assert found[0] == found[1]
     assert {position for _, position in found[0]} == {
@@ -275,7 +275,7 @@ def test_index_of_keys_is_the_same_however_few_rows_are_read_at_once(
     }
 
 
-def chunk_of(folder: Path, keys: list[str]) -> staging.Chunk:
+def chunk_of(folder: Path, keys: list[str]) -> staging.StagedChunk:
     (file,) = stage(folder / "of keys", [change(key, 0, None) for key in keys])
     return read_chunks([file], {})[0]
 
@@ -286,7 +286,7 @@ def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) 
     (file,) = stage(tmp_path / "staged", rows, rows_a_batch=count)
     tracemalloc.start()
     try:
-        newest(read_chunks([file], {})).keys()
+        find_latest_changes(read_chunks([file], {})).keys()
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -295,14 +295,14 @@ def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) 
 
 def test_one_row_can_lack_a_value_that_is_nowhere(tmp_path: Path) -> None:
     (file,) = stage(tmp_path / "staged", [change("a", 1, None, **{UNCHANGED_COLUMNS: ["text"]})])
-    batch = newest(read_chunks([file], {})).since(np.array([9]), np.array([OLDEST]))
+    batch = find_latest_changes(read_chunks([file], {})).since(np.array([9]), np.array([OLDEST]))
     assert Donors.of(batch, np.array([0])).by_column["text"].tolist() == [NOWHERE]
 
 
 def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
     count, columns = 20_000, 50
     chance = np.random.default_rng(count)
-    chunk = staging.Chunk(
+    chunk = staging.StagedChunk(
         path="",
         keys=fingerprints([pa.array(np.arange(count))]),
         deletes=np.zeros(count, np.bool_),
@@ -311,7 +311,7 @@ def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
     )
     tracemalloc.start()
     try:
-        batch = newest([chunk]).since(None, np.full(count, OLDEST))
+        batch = find_latest_changes([chunk]).since(None, np.full(count, OLDEST))
         halves = np.array_split(np.arange(len(batch)), 2)
         pieces = [Donors.of(batch, keys) for keys in halves]
         _, most = tracemalloc.get_traced_memory()
@@ -326,7 +326,7 @@ def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
 def test_many_matched_keys_travel_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    matched = Matched(np.array([3, 1]), np.array([30, -1]), np.array([2]), touched=["a file"])
+    matched = MatchResult(np.array([3, 1]), np.array([30, -1]), np.array([2]), touched=["a file"])
     io = load_file_io({}, str(tmp_path))
     path = str(tmp_path / "found.keys")
     assert matched.stored(io, path) is matched
@@ -356,7 +356,7 @@ def test_rows_of_the_table_are_taken_a_few_at_a_time(
         tmp_path / "staged",
         [change(f"k{n}", 100, None, **{UNCHANGED_COLUMNS: ["text"]}) for n in range(0, 20, 3)],
     )
-    batch = newest(read_chunks([staged], {}))
+    batch = find_latest_changes(read_chunks([staged], {}))
     task = MatchTask(
         batch=batch.keys(),
         index=IndexSettings((1,), 2, str(tmp_path / "keys"), {}),
@@ -371,7 +371,7 @@ def test_rows_of_the_table_are_taken_a_few_at_a_time(
     assert matched.rows is not None
     found = [
         (key, text)
-        for _, part in staged_pieces(matched.rows.path, {})
+        for _, part in read_staged_rows(matched.rows.path, {})
         for key, text in zip(
             part[table_rows.KEY].to_pylist(), part["text"].to_pylist(), strict=True
         )

@@ -14,12 +14,12 @@ import pytest
 
 from icestream.errors import ConnectorError
 from icestream.sinks.iceberg.upsert.key_index import (
+    CACHE_VARIABLE,
     UNUSED_SECS,
-    VARIABLE,
     IndexSettings,
-    mark_used,
-    tidy,
-    worker_cache,
+    evict_unused,
+    local_cache_folder,
+    touch,
 )
 
 if TYPE_CHECKING:
@@ -30,29 +30,29 @@ DAY = 24 * 3600
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
 
 
 def test_folder_is_in_the_cache_of_the_user_and_for_the_user_alone(tmp_path: Path) -> None:
-    assert worker_cache() == tmp_path / "home" / ".cache" / "icestream"
-    assert worker_cache().stat().st_mode & 0o777 == 0o700
+    assert local_cache_folder() == tmp_path / "home" / ".cache" / "icestream"
+    assert local_cache_folder().stat().st_mode & 0o777 == 0o700
 
 
 def test_folder_is_where_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "fast disk"))
-    assert worker_cache() == tmp_path / "fast disk"
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "fast disk"))
+    assert local_cache_folder() == tmp_path / "fast disk"
     index = IndexSettings((1,), None, "some-uuid", {})
     assert index.file_of("a.parquet").parent == tmp_path / "fast disk" / "keys" / "some-uuid"
 
 
 def test_user_without_a_home_has_it_in_the_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
-    assert worker_cache() == tmp_path / "tmp" / f"icestream-{os.getuid()}"
+    assert local_cache_folder() == tmp_path / "tmp" / f"icestream-{os.getuid()}"
 
 
 def test_folder_that_another_user_put_there_is_refused(
@@ -63,7 +63,7 @@ def test_folder_that_another_user_put_there_is_refused(
     place.mkdir(parents=True)
     monkeypatch.setattr(os, "getuid", lambda: 4242)
     with pytest.raises(ConnectorError) as caught:
-        worker_cache()
+        local_cache_folder()
     assert str(caught.value) == (
         "the key index needs a folder on the machine of the task, and none can be used: "
         f"{tmp_path}/home/.cache/icestream (not a directory), {place} (not writable, or of another "
@@ -86,15 +86,15 @@ def file(folder: Path, name: str, *, days: float, size: int = 0) -> Path:
 def test_what_nobody_used_for_days_is_removed_once_in_a_while(tmp_path: Path) -> None:
     fresh, old = file(tmp_path, "a", days=1), file(tmp_path, "b", days=9)
     used = file(tmp_path, "c", days=9)
-    mark_used(used)
-    tidy(tmp_path)
+    touch(used)
+    evict_unused(tmp_path)
     assert (fresh.exists(), old.exists(), used.exists()) == (True, False, True)
 
     again = file(tmp_path, "b", days=9)
-    tidy(tmp_path)
+    evict_unused(tmp_path)
     assert again.exists(), "it was tidied a moment ago"
     os.utime(tmp_path / "tidied", (0, 0))
-    tidy(tmp_path)
+    evict_unused(tmp_path)
     assert not again.exists()
 
 
@@ -104,7 +104,7 @@ def test_what_takes_too_much_of_the_disk_is_removed_the_longest_unused_first(
     files = [file(tmp_path, f"{n}", days=n / 10, size=100) for n in range(5)]
     usage = SimpleNamespace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    tidy(tmp_path)
+    evict_unused(tmp_path)
     assert [each.exists() for each in files] == [True, True, True, False, False]
 
 
@@ -115,7 +115,7 @@ def test_tasks_may_tidy_at_once(tmp_path: Path) -> None:
 
     def body() -> None:
         try:
-            tidy(tmp_path)
+            evict_unused(tmp_path)
         except BaseException as exc:  # noqa: BLE001 - told by the test
             faults.append(exc)
 
@@ -128,10 +128,10 @@ def test_tasks_may_tidy_at_once(tmp_path: Path) -> None:
 
 
 def test_folder_that_is_not_there_yet_needs_no_tidying(tmp_path: Path) -> None:
-    tidy(tmp_path / "none")
+    evict_unused(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
 def test_file_that_is_gone_can_not_be_marked(tmp_path: Path) -> None:
-    mark_used(tmp_path / "gone")
+    touch(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from icestream.sinks.iceberg.upsert.fingerprints import Fingerprints, Numbers
-    from icestream.sinks.iceberg.upsert.staging import Chunk
+    from icestream.sinks.iceberg.upsert.staging import StagedChunk
 
     Ints = npt.NDArray[np.int64]
     Indexes = npt.NDArray[np.int32]
@@ -31,7 +31,7 @@ NOWHERE = -2
 OLDEST = int(np.iinfo(np.int64).min)
 
 
-class Place(NamedTuple):
+class RowAddress(NamedTuple):
     """Where rows were put aside: the number of the chunk, and of the row in it."""
 
     chunk: Indexes
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchKeys:
-    """The keys of a batch, sorted; as much of `Newest` as a look-up needs.
+    """The keys of a batch, sorted; as much of `LatestChanges` as a look-up needs.
 
     Attributes:
         low: the keys.
@@ -59,7 +59,7 @@ class BatchKeys:
 
 
 @dataclass(frozen=True)
-class Newest:
+class LatestChanges:
     """The newest change of each key, sorted by key.
 
     Attributes:
@@ -82,10 +82,10 @@ class Newest:
     high: Numbers | None
     deletes: Flags
     sequence: Ints | None
-    place: Place
+    place: RowAddress
     donors: Mapping[str, Indexes]
     lacking: Mapping[str, Flags]
-    all_places: Place
+    all_places: RowAddress
     deciding: Mapping[str, Indexes] = field(default_factory=dict)
     ages: Ints | None = None
 
@@ -101,7 +101,7 @@ class Newest:
             wanted |= self.lacking[name] & may_be_newer
         return BatchKeys(self.low, self.high, self.sequence, wanted if self.donors else None)
 
-    def since(self, deleted: Ints | None, in_table: Ints) -> Newest:
+    def since(self, deleted: Ints | None, in_table: Ints) -> LatestChanges:
         """Return the batch without values from changes that are older than what is known.
 
         Args:
@@ -119,25 +119,25 @@ class Newest:
                 found = np.where(deleted > sequence, np.int32(NOWHERE), found)
             return np.where(in_table > sequence, np.int32(FROM_TABLE), found)
 
-        return replace(self, donors=shared(self.donors, known))
+        return replace(self, donors=map_distinct(self.donors, known))
 
 
-def newest(chunks: Sequence[Chunk]) -> Newest:
+def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
     """Return the newest change of each key; of two alike in sequence, the one that came later."""
     low = np.concatenate([chunk.keys.low for chunk in chunks])
-    high = _joined([chunk.keys for chunk in chunks])
+    high = _concatenate_high([chunk.keys for chunk in chunks])
     deletes = np.concatenate([chunk.deletes for chunk in chunks])
     sequence = (
         None
         if chunks[0].sequence is None
         else np.concatenate([c.sequence for c in chunks if c.sequence is not None])
     )
-    place = Place(
+    place = RowAddress(
         np.concatenate([np.full(len(c.deletes), n, np.int32) for n, c in enumerate(chunks)]),
         np.concatenate([np.arange(len(c.deletes), dtype=np.int32) for c in chunks]),
     )
     # Sorts are stable, so that equals stay in the order they came in.
-    order = _order(low, high, sequence)
+    order = _sort_by_key(low, high, sequence)
     low = low[order]
     ends = np.ones(len(low), np.bool_)
     ends[:-1] = low[1:] != low[:-1]
@@ -145,36 +145,40 @@ def newest(chunks: Sequence[Chunk]) -> Newest:
         high = high[order]
         ends[:-1] |= high[1:] != high[:-1]
     last = order[ends]
-    unsent = _unsent(chunks)
+    unsent = _unchanged_flags(chunks)
     # Columns that were always left out together, as by soft deletes, share their arrays.
     ordered = deletes[order]
-    deciding = shared(unsent, lambda name: _deciding(~unsent[name][order], ordered, ends))
-    donors = shared(unsent, lambda name: _donors(deciding[name], ~unsent[name][order], ordered))
-    return Newest(
+    deciding = map_distinct(
+        unsent, lambda name: _find_deciding(~unsent[name][order], ordered, ends)
+    )
+    donors = map_distinct(
+        unsent, lambda name: _find_donors(deciding[name], ~unsent[name][order], ordered)
+    )
+    return LatestChanges(
         low=low[ends],
         high=None if high is None else high[ends],
         deletes=deletes[last],
         sequence=None if sequence is None else sequence[last],
-        place=Place(place.chunk[last], place.row[last]),
+        place=RowAddress(place.chunk[last], place.row[last]),
         donors=donors,
-        lacking=shared(unsent, lambda name: unsent[name][last]),
-        all_places=Place(place.chunk[order], place.row[order]),
+        lacking=map_distinct(unsent, lambda name: unsent[name][last]),
+        all_places=RowAddress(place.chunk[order], place.row[order]),
         deciding={} if sequence is None else deciding,
         ages=None if sequence is None or not unsent else sequence[order],
     )
 
 
-def _joined(keys: Sequence[Fingerprints]) -> Numbers | None:
+def _concatenate_high(keys: Sequence[Fingerprints]) -> Numbers | None:
     halves = [key.high for key in keys if key.high is not None]
     return np.concatenate(halves) if halves else None
 
 
-def _order(low: Numbers, high: Numbers | None, sequence: Ints | None) -> Ints:
+def _sort_by_key(low: Numbers, high: Numbers | None, sequence: Ints | None) -> Ints:
     by = [key for key in (sequence, high, low) if key is not None]
     return np.argsort(low, kind="stable") if len(by) == 1 else np.lexsort(by)
 
 
-def shared(
+def map_distinct(
     arrays: Mapping[str, npt.NDArray[Any]], work: Callable[[str], npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
     """Call `work` with the name of each array, but once for an array that has several names."""
@@ -185,7 +189,9 @@ def shared(
     return {name: done[id(array)] for name, array in arrays.items()}
 
 
-def joined_flags(parts: Sequence[Mapping[str, Flags]], lengths: Sequence[int]) -> dict[str, Flags]:
+def concatenate_flags(
+    parts: Sequence[Mapping[str, Flags]], lengths: Sequence[int]
+) -> dict[str, Flags]:
     """Join flags by name; names whose flags are the same arrays share what they are joined to."""
     absent = [np.zeros(length, np.bool_) for length in lengths]
     done: dict[tuple[int, ...], Flags] = {}
@@ -199,11 +205,11 @@ def joined_flags(parts: Sequence[Mapping[str, Flags]], lengths: Sequence[int]) -
     return found
 
 
-def _unsent(chunks: Sequence[Chunk]) -> dict[str, Flags]:
-    return joined_flags([c.unsent for c in chunks], [len(c.deletes) for c in chunks])
+def _unchanged_flags(chunks: Sequence[StagedChunk]) -> dict[str, Flags]:
+    return concatenate_flags([c.unsent for c in chunks], [len(c.deletes) for c in chunks])
 
 
-def _deciding(sent: Flags, deletes: Flags, ends: Flags) -> Indexes:
+def _find_deciding(sent: Flags, deletes: Flags, ends: Flags) -> Indexes:
     """Return, for each key, the last of its changes that brought a value or deleted the row.
 
     Changes come sorted by key and age; `ends` flags the newest of each key. The first change of
@@ -220,7 +226,7 @@ def _deciding(sent: Flags, deletes: Flags, ends: Flags) -> Indexes:
     return chosen
 
 
-def _donors(chosen: Indexes, sent: Flags, deletes: Flags) -> Indexes:
+def _find_donors(chosen: Indexes, sent: Flags, deletes: Flags) -> Indexes:
     """Return where the value of each key comes from: a delete leaves nothing to take it from."""
     found = np.where(sent[chosen], chosen, np.int32(FROM_TABLE))
     return np.where(deletes[chosen], np.int32(NOWHERE), found)

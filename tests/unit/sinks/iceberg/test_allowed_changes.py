@@ -7,7 +7,7 @@ import pytest
 
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.comparison import arrow_to_iceberg
-from icestream.sinks.iceberg.migration import permitted
+from icestream.sinks.iceberg.migration import allowed_changes
 from icestream.tables.schema import compare
 
 TABLE = pa.schema(
@@ -38,7 +38,8 @@ RENAME = (
 
 def allowed(stream: pa.Schema, evolution: str) -> list[str]:
     return [
-        str(change) for change in permitted(compare(arrow_to_iceberg(TABLE), stream), evolution)
+        str(change)
+        for change in allowed_changes(compare(arrow_to_iceberg(TABLE), stream), evolution)
     ]
 
 

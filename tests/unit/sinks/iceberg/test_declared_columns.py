@@ -7,11 +7,11 @@ import pytest
 
 from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg.migration import (
-    declared_text,
-    droppable,
+    declared_columns_json,
+    droppable_columns,
     is_shared,
     property_key,
-    read_declared,
+    read_declared_columns,
 )
 
 POINT = pa.struct([("x", pa.int64())])
@@ -22,34 +22,38 @@ ID = arrow_to_iceberg(pa.schema([("id", pa.int64())]))
 
 def test_columns_that_were_declared_come_back_from_the_property() -> None:
     stream = arrow_to_iceberg(pa.schema([("at", POINT), ("id", pa.int64()), ("later", pa.int64())]))
-    text = declared_text(TABLE, stream)
+    text = declared_columns_json(TABLE, stream)
 
     assert text == '{"1":"id","3":"at","4":"at.x"}'
-    assert read_declared({property_key("shop"): text}, "shop") == {1: "id", 3: "at", 4: "at.x"}
-    assert read_declared({property_key("shop"): text}, "other") == {}
+    assert read_declared_columns({property_key("shop"): text}, "shop") == {
+        1: "id",
+        3: "at",
+        4: "at.x",
+    }
+    assert read_declared_columns({property_key("shop"): text}, "other") == {}
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"a": "b"}', "null"])
 def test_property_that_somebody_spoiled_lets_nothing_be_dropped(text: str) -> None:
-    assert read_declared({property_key("shop"): text}, "shop") == {}
+    assert read_declared_columns({property_key("shop"): text}, "shop") == {}
 
 
 def test_columns_that_were_declared_may_be_dropped() -> None:
-    assert droppable(TABLE, OURS, ID) == {"note", "at", "at.x"}
-    assert droppable(TABLE, {}, ID) == set()
+    assert droppable_columns(TABLE, OURS, ID) == {"note", "at", "at.x"}
+    assert droppable_columns(TABLE, {}, ID) == set()
 
 
 def test_column_with_a_member_that_somebody_added_stays() -> None:
-    assert droppable(TABLE, {1: "id", 2: "note", 3: "at"}, ID) == {"note"}
+    assert droppable_columns(TABLE, {1: "id", 2: "note", 3: "at"}, ID) == {"note"}
 
 
 def test_column_that_somebody_renamed_stays() -> None:
-    assert droppable(TABLE, {**OURS, 2: "remark"}, ID) == {"at", "at.x"}
+    assert droppable_columns(TABLE, {**OURS, 2: "remark"}, ID) == {"at", "at.x"}
 
 
 def test_column_whose_name_the_stream_has_in_other_letters_stays() -> None:
     stream = arrow_to_iceberg(pa.schema([("id", pa.int64()), ("Note", pa.string())]))
-    assert droppable(TABLE, OURS, stream) == {"at", "at.x"}
+    assert droppable_columns(TABLE, OURS, stream) == {"at", "at.x"}
 
 
 @pytest.mark.parametrize(
