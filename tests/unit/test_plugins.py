@@ -1,0 +1,126 @@
+"""Plugins of third parties: no file of icestream knows them, and all of it takes them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.fixtures.toy_plugins import WithPlugins, files_of_icestream, install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = """\
+sources:
+  numbers: {connector: count, config: {up_to: 10}}
+  notes: {connector: files, config: {path: notes, format: pairs}}
+  topic: {connector: kafka, config: {brokers: "127.0.0.1:9", topics: notes, format: pairs}}
+catalogs:
+  shelf: {type: shelf, folder: shelf}
+  remote: {type: shelf, folder: shelf, toy: {bucket: lake}}
+sinks:
+  a: {connector: iceberg, config: {catalog: shelf, namespace: n, table: a}}
+  b: {connector: iceberg, config: {catalog: shelf, namespace: n, table: b}}
+  c: {connector: iceberg, config: {catalog: remote, namespace: n, table: c}}
+pipelines:
+  numbers: {source: numbers, sink: a}
+  notes: {source: notes, sink: b, transforms: [{shout: name}]}
+  topic: {source: topic, sink: c}
+"""
+
+
+@pytest.fixture
+def plugged(tmp_path: Path) -> WithPlugins:
+    (tmp_path / "icestream.yaml").write_text(FILE)
+    return WithPlugins(tmp_path, install(tmp_path / "plugins"))
+
+
+def test_file_with_five_plugins_passes_check_with_no_edit_of_icestream(
+    tmp_path: Path,
+) -> None:
+    before = files_of_icestream()
+    (tmp_path / "icestream.yaml").write_text(FILE)
+    plugged = WithPlugins(tmp_path, install(tmp_path / "plugins"))
+
+    done = plugged.run("check", "--offline")
+
+    assert done.code == 0, done.out + done.err
+    edits = {path for path, digest in files_of_icestream().items() if before.get(path) != digest}
+    assert edits == set()
+    assert not any("toy" in path for path in before)
+
+
+def test_plan_shows_what_plugins_will_do(plugged: WithPlugins) -> None:
+    done = plugged.run("plan", "--output", "json")
+
+    assert done.code == 0, done.out + done.err
+    for text in ("count 10", "shelf", "org.example:toy-file-io:1.0"):
+        assert text in done.out
+
+
+def test_without_the_plugins_each_of_their_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "icestream.yaml").write_text(FILE)
+
+    done = WithPlugins(tmp_path, tmp_path / "nothing").run("check", "--offline")
+
+    assert done.code == 2
+    said = done.out + done.err
+    assert "sources.numbers.connector: no source is called 'count'" in said
+    assert "sources.notes.config.format: " in said
+    assert "sources.topic.config.format: " in said
+    assert "catalogs.shelf.type: no catalog is called 'shelf'" in said
+    assert "no transform is called 'shout'" in said
+
+
+def test_without_the_store_its_block_is_refused(plugged: WithPlugins) -> None:
+    (plugged.plugins / "toy_storage-1.0.dist-info" / "entry_points.txt").write_text("")
+
+    done = plugged.run("check", "--offline")
+
+    assert done.code == 2
+    assert "catalogs.remote.toy: " in done.out + done.err
+
+
+def test_editors_are_told_of_plugins(plugged: WithPlugins) -> None:
+    done = plugged.run("json-schema")
+
+    assert done.code == 0, done.err
+    schema: dict[str, Any] = json.loads(done.out)
+    definitions = schema.get("$defs") or schema["definitions"]
+    assert "pairs" in json.dumps(definitions["KafkaOptions"]["properties"]["format"])
+    assert "pairs" in json.dumps(definitions["FilesOptions"]["properties"]["format"])
+    assert "toy" in definitions["IcebergOptions"]["properties"]
+    assert "shout" in definitions["Transform"]["properties"]
+    assert '"count"' in done.out
+    assert '"shelf"' in done.out
+
+
+def test_plugin_that_lacks_a_package_says_so(plugged: WithPlugins) -> None:
+    module = plugged.plugins / "toy_format.py"
+    module.write_text(
+        f"import package_of_toys\n{module.read_text()}".replace(
+            "from __future__ import annotations\n", ""
+        )
+    )
+
+    done = plugged.run("check", "--offline")
+
+    assert done.code == 2
+    assert (
+        "format 'pairs' needs the package package_of_toys, which is not installed\n"
+        "  Install 'toy_format' again, together with the packages that it depends on."
+    ) in done.out + done.err
+
+
+def test_store_that_lacks_a_package_says_so_where_it_is_named(plugged: WithPlugins) -> None:
+    module = plugged.plugins / "toy_storage.py"
+    module.write_text("import package_of_toys\n")
+
+    named = plugged.run("check", "--offline")
+    (plugged.folder / "icestream.yaml").write_text(FILE.replace(", toy: {bucket: lake}", ""))
+    unnamed = plugged.run("check", "--offline")
+
+    assert named.code == 2
+    assert "storage 'toy' needs the package package_of_toys" in named.out + named.err
+    assert unnamed.code == 0, unnamed.out + unnamed.err
