@@ -128,7 +128,7 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
     """Iceberg's Hive catalog for Spark, PyIceberg's for everything else."""
 
     options_type = HiveCatalogOptions
-    abilities = Abilities(views=True, case_sensitive=False)
+    abilities = Abilities(case_sensitive=False)
     extra = "hive"
     address_key = "hive.uri"
 

@@ -140,7 +140,7 @@ class NessieCatalog(ServedCatalog[NessieCatalogOptions]):
     """Iceberg's Nessie catalog for Spark, a client of our own for everything else."""
 
     options_type = NessieCatalogOptions
-    abilities = Abilities(nested_namespaces=True, views=True, catalog_branches=True)
+    abilities = Abilities(nested_namespaces=True, catalog_branches=True)
     extra = "all"
     address_key = "nessie.uri"
 

@@ -116,9 +116,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
     """Iceberg's REST client for Spark, PyIceberg's for everything else, told the same."""
 
     options_type = RestCatalogOptions
-    abilities = Abilities(
-        nested_namespaces=True, views=True, multi_table_commits=True, vends_credentials=True
-    )
+    abilities = Abilities(nested_namespaces=True, vends_credentials=True)
     # Requests signed for AWS, as S3 Tables wants them, need boto3.
     extra = "s3"
 

@@ -118,7 +118,7 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         storage: where that is; None to tell by its scheme.
     """
 
-    abilities = Abilities(nested_namespaces=True, views=True)
+    abilities = Abilities(nested_namespaces=True)
 
     def __init__(
         self,

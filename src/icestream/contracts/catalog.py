@@ -116,17 +116,13 @@ class Abilities:
 
     Attributes:
         nested_namespaces: namespaces may lie in namespaces.
-        views: it keeps views.
         catalog_branches: it has branches and tags of all its tables together.
-        multi_table_commits: several tables can change in one commit.
         vends_credentials: it can hand out short-lived credentials for a table's files.
         case_sensitive: names that differ in case only are two names.
     """
 
     nested_namespaces: bool = False
-    views: bool = False
     catalog_branches: bool = False
-    multi_table_commits: bool = False
     vends_credentials: bool = False
     case_sensitive: bool = True
 
