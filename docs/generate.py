@@ -42,20 +42,6 @@ TABLE = re.compile(
     re.DOTALL,
 )
 ROLES = ("sources", "sinks", "catalogs", "transforms")
-PAGES = {
-    ("sources", "datagen"): "../connectors/sources/datagen.md",
-    ("sources", "files"): "../connectors/sources/files.md",
-    ("sources", "kafka"): "../connectors/sources/kafka.md",
-    ("sources", "postgres-cdc"): "../connectors/sources/postgres-cdc.md",
-    ("sources", "webhook"): "../connectors/sources/webhook.md",
-    ("sinks", "iceberg"): "../connectors/sinks/iceberg.md",
-    ("catalogs", "glue"): "../connectors/catalogs/glue.md",
-    ("catalogs", "hive"): "../connectors/catalogs/hive.md",
-    ("catalogs", "jdbc"): "../connectors/catalogs/jdbc.md",
-    ("catalogs", "memory"): "../connectors/catalogs/memory.md",
-    ("catalogs", "nessie"): "../connectors/catalogs/nessie.md",
-    ("catalogs", "rest"): "../connectors/catalogs/rest.md",
-}
 EXIT_CODES = {
     0: "Done.",
     1: "Failed.",
@@ -129,9 +115,9 @@ def _connector(role: str, name: str) -> Iterator[str]:
     yield f"## {role.removesuffix('s').capitalize()} `{name}`"
     model = connectors.options_type(role, name)
     said = (inspect.getdoc(model) or "").splitlines()[0]
-    link = PAGES.get((role, name))
-    if link is not None:
-        yield f"{said} See [its page]({link})."
+    page = f"connectors/{role}/{name}.md"
+    if (DOCS / page).exists():
+        yield f"{said} See [its page](../{page})."
     elif connectors.is_built(role, name):
         yield f"{said} See [transforms](../connectors/transforms.md)."
     else:

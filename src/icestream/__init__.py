@@ -21,23 +21,14 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
     from icestream.sources.webhook import WebhookOptions, WebhookSource
 
+# Where the names are defined that are not a source or its options; those the registry knows.
 _HOMES = {
     "Config": "icestream.config",
-    "DatagenOptions": "icestream.sources.datagen",
-    "DatagenSource": "icestream.sources.datagen",
-    "FilesOptions": "icestream.sources.files",
-    "FilesSource": "icestream.sources.files",
     "IcebergOptions": "icestream.sinks.iceberg.options",
     "IcebergSink": "icestream.api.sink",
     "IcestreamError": "icestream.errors",
-    "KafkaOptions": "icestream.sources.kafka",
-    "KafkaSource": "icestream.sources.kafka",
     "Pipeline": "icestream.api.pipeline",
-    "PostgresCdcOptions": "icestream.sources.postgres_cdc",
-    "PostgresCdcSource": "icestream.sources.postgres_cdc",
     "Settings": "icestream.api.settings",
-    "WebhookOptions": "icestream.sources.webhook",
-    "WebhookSource": "icestream.sources.webhook",
     "load": "icestream.config",
 }
 
@@ -63,9 +54,21 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name) or _home_of_source(name)), name)
+
+
+def _home_of_source(name: str) -> str:
+    """Return the module of a source, which holds its options too."""
+    from icestream.contracts import registry
+
+    wanted = f"{name.removesuffix('Options').removesuffix('Source')}Source"
+    for place in registry.modules("sources").values():
+        module, _, source = place.partition(":")
+        if source == wanted and module.startswith("icestream."):
+            return module
+    raise AttributeError(f"no source of icestream is called {wanted!r}: install icestream again")
 
 
 def __dir__() -> list[str]:

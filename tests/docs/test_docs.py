@@ -14,6 +14,7 @@ from docs.generate import main, pages
 
 from icestream.catalogs.jdbc import embedded
 from icestream.config import parse
+from icestream.contracts import registry
 from icestream.plan import build, refuse_planned
 
 ROOT = Path(__file__).parents[2]
@@ -184,6 +185,19 @@ def test_every_page_is_in_the_navigation() -> None:
     ]
 
     assert missing == []
+
+
+def test_every_connector_has_a_page() -> None:
+    named = [
+        f"{role}/{name}"
+        for role in ("sources", "sinks", "catalogs", "storage")
+        for name in registry.names(role)
+        if registry.is_ours(role, name) and getattr(registry.find(role, name), "options_type", None)
+    ]
+    steps = anchors(ROOT / "docs/connectors/transforms.md")
+
+    assert [one for one in named if not (ROOT / f"docs/connectors/{one}.md").exists()] == []
+    assert [one for one in registry.names("transforms") if one not in steps] == []
 
 
 def test_readme_and_contributing_show_the_commands_that_ci_runs() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
+
+from icestream.contracts import registry
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -67,3 +70,12 @@ def test_reading_a_file_loads_no_heavy_package() -> None:
     )
 
     assert done.stdout.split() == []
+
+
+def test_every_catalog_is_kept_apart_from_the_others() -> None:
+    rules = ConfigParser()
+    rules.read(ROOT / ".importlinter", encoding="utf-8")
+    places = registry.modules("catalogs")
+    ours = {places[name].partition(":")[0] for name in places if registry.is_ours("catalogs", name)}
+
+    assert set(rules["importlinter:contract:catalogs"]["modules"].split()) == ours
