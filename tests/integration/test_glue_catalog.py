@@ -178,8 +178,8 @@ def test_glue_that_is_down_is_unreachable(glue_server: GlueServer, aws_keys: Non
         first.run()
 
     assert str(caught.value) == (
-        f"{catalog.where}: nothing listens at 127.0.0.1:{port}\n"
-        "  Is the server running? Is the port in `glue.endpoint` right?"
+        f"{catalog.where}: connection to 127.0.0.1:{port} refused\n"
+        "  Is the server running? Check `glue.endpoint`."
     )
 
 
@@ -196,6 +196,7 @@ def test_glue_that_went_away_is_a_passing_fault(
         catalog.find_table(("db", "t"))
 
     assert str(caught.value) == (
-        f"{catalog.where}: Glue does not answer\n"
-        "  Is `glue.region` spelt right? Is `glue.endpoint`? Is a firewall or a proxy in between?"
+        f"{catalog.where}: no answer from Glue\n"
+        "  Is the server running? Check `glue.region` and `glue.endpoint`. Is a firewall, a VPN or a "
+        "proxy in between?"
     )

@@ -144,8 +144,9 @@ def test_metastore_that_is_down_is_unreachable(tmp_path: Path, spark: SparkSessi
         catalog.client()
 
     assert str(caught.value) == (
-        f"catalog '{catalog.name}' (hive thrift://127.0.0.1:{port}): no metastore answers\n"
-        "  Is it running? Are the addresses in `hive.uri` right? Is a firewall in between?"
+        f"catalog '{catalog.name}' (hive thrift://127.0.0.1:{port}): no answer from the "
+        "metastore\n"
+        "  Is the server running? Check `hive.uri`. Is a firewall, a VPN or a proxy in between?"
     )
     assert type(fault_in_java(catalog, spark)) is UnreachableError
 

@@ -214,8 +214,8 @@ def test_server_that_is_down_is_unreachable(tmp_path: Path, spark: SparkSession)
 
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (nessie http://127.0.0.1:{port}, branch main): "
-        "Nessie does not answer\n"
-        "  Is it running? Is the address in `nessie.uri` right? Is a firewall in between?"
+        "connection to Nessie refused\n"
+        "  Is the server running? Check `nessie.uri`."
     )
     assert type(fault_in_java(catalog, spark)) is UnreachableError
 

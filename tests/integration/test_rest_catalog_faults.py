@@ -107,8 +107,8 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
             gateway, properties={"oauth2-server-uri": f"http://127.0.0.1:{CLOSED_PORT}/tokens"}
         ),
         UnreachableError,
-        "nothing listens at 127.0.0.1:{closed}",
-        "Is the server running? Is the port in `rest.properties.oauth2-server-uri` right?",
+        "connection to 127.0.0.1:{closed} refused",
+        "Is the server running? Check `rest.properties.oauth2-server-uri`.",
     ),
     "unknown warehouse": (
         lambda gateway: signed_in(gateway, warehouse="pond"),
@@ -127,21 +127,21 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
     "unknown host": (
         lambda _: at("http://no-such-host.invalid/catalog"),
         UnreachableError,
-        "no machine is known by the name 'no-such-host.invalid'",
-        "Look at the spelling of `rest.uri`, and whether this machine's DNS knows the name.",
+        "cannot resolve the host name of no-such-host.invalid:80",
+        "Check the spelling of `rest.uri`, and that this machine's DNS resolves the name.",
     ),
     "nobody there": (
         lambda _: at(f"http://127.0.0.1:{CLOSED_PORT}"),
         UnreachableError,
-        "nothing listens at 127.0.0.1:{closed}",
-        "Is the server running? Is the port in `rest.uri` right?",
+        "connection to 127.0.0.1:{closed} refused",
+        "Is the server running? Check `rest.uri`.",
     ),
     "no TLS": (
         lambda gateway: at(gateway.uri.replace("http:", "https:")),
         ConnectorError,
-        "no safe connection to {address}",
-        "Is it http or https in `rest.uri`? A certificate of your own must be known to Python "
-        "(REQUESTS_CA_BUNDLE) and to Java (javax.net.ssl.trustStore).",
+        "TLS connection to {address} failed",
+        "Is it http or https in `rest.uri`? Python (REQUESTS_CA_BUNDLE) and Java "
+        "(javax.net.ssl.trustStore) must trust the server's certificate.",
     ),
 }
 
@@ -234,8 +234,7 @@ def test_server_that_hangs_is_not_waited_for(
         assert type(error) is UnreachableError
         assert error.what == f"no answer from 127.0.0.1:{proxy.port}"
         assert error.todo == (
-            "Is the server running? Is the address in `rest.uri` right? Is a firewall or a VPN in "
-            "between?"
+            "Is the server running? Check `rest.uri`. Is a firewall, a VPN or a proxy in between?"
         )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.faults import Fault, first_match
+from icestream.contracts.faults import TIMED_OUT, Fault, first_match, transport_faults
 from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import LOCATION, HttpAddress, Options
 from icestream.errors import (
@@ -17,7 +17,6 @@ from icestream.errors import (
     PlanError,
     RefusedError,
     TransientError,
-    UnreachableError,
 )
 from icestream.storage.blocks import StorageBlocks, as_uri, storage_at
 from icestream.storage.s3 import S3Storage, region_at
@@ -126,12 +125,11 @@ FAULTS = (
         "Glue does not know the catalog, the database or the table",
         "Look at `glue.catalog_id` and `glue.region`, and at the spelling of the namespace.",
     ),
-    Fault(
-        r"EndpointConnection|UnknownHost|Could not connect|Connection ?[Rr]efused|[Tt]imed out"
-        r"|TimeoutE|ConnectionClosed|Connect to .{1,80} failed",
-        UnreachableError,
-        "Glue does not answer",
-        "Is `glue.region` spelt right? Is `glue.endpoint`? Is a firewall or a proxy in between?",
+    *transport_faults(
+        "Glue",
+        "`glue.region` and `glue.endpoint`",
+        no_answer=rf"{TIMED_OUT}|EndpointConnection|Could not connect|ConnectionClosed"
+        r"|Connect to .{1,80} failed",
     ),
 )
 

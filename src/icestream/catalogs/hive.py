@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.faults import DEFAULT_PORTS, Fault, first_match
+from icestream.contracts.faults import DEFAULT_PORTS, Fault, first_match, transport_faults
 from icestream.contracts.options import LOCATION, Options
 from icestream.errors import (
     ConnectorError,
@@ -41,12 +41,6 @@ HIVE_PATTERN = re.compile(
 STORAGE_PATTERN = re.compile(r"AWS Error|services\.s3|StorageException")
 FAULTS = (
     Fault(
-        r"failed to resolve sockaddr|UnknownHostException",
-        UnreachableError,
-        "no machine is known by the metastore's name",
-        "Look at the spelling of `hive.uri`, and whether this machine's DNS knows the name.",
-    ),
-    Fault(
         r"No FileSystem for scheme|UnsupportedFileSystemException|FileSystem\S* not found",
         ConnectorError,
         "the metastore itself does not know the kind of store that `hive.warehouse` lies in",
@@ -73,12 +67,10 @@ FAULTS = (
         "It is tried again. A lock that stays belongs to a writer that died: `SHOW LOCKS` in "
         "Hive tells which, and it goes when hive.txn.timeout has passed.",
     ),
-    Fault(
-        r"Could not connect to (any of|meta ?store)|[Cc]onnection ?[Rr]efused"
-        r"|Failed to connect to Hive Metastore",
-        UnreachableError,
-        "no metastore answers",
-        "Is it running? Are the addresses in `hive.uri` right? Is a firewall in between?",
+    *transport_faults(
+        "the metastore",
+        "`hive.uri`",
+        no_answer=r"Could not connect to (any of|meta ?store)|Failed to connect to Hive Metastore",
     ),
     Fault(
         r"TTransportException|read 0 bytes|Broken pipe|Connection reset|[Tt]imed out",

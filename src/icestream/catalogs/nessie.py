@@ -10,14 +10,13 @@ from pydantic import Field, SecretStr, field_validator
 
 from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
-from icestream.contracts.faults import Fault, first_match
+from icestream.contracts.faults import Fault, first_match, transport_faults
 from icestream.contracts.options import LOCATION, Options
 from icestream.errors import (
     ConnectorError,
     PlanError,
     RefusedError,
     TransientError,
-    UnreachableError,
 )
 from icestream.storage.blocks import StorageBlocks, as_uri, storage_for
 
@@ -52,19 +51,6 @@ FAULTS = (
         "Does the server let this user read and commit on `nessie.branch`?",
     ),
     Fault(
-        r"UnknownHost|UnresolvedAddress|NameResolution|resolve host|Name or service not known",
-        UnreachableError,
-        "no machine is known by Nessie's name",
-        "Look at the spelling of `nessie.uri`, and whether this machine's DNS knows the name.",
-    ),
-    Fault(
-        r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLHandshake|PKIX path",
-        ConnectorError,
-        "Nessie's certificate is not trusted",
-        "Is `nessie.uri` right? Let Python (REQUESTS_CA_BUNDLE) and Java (its trust store) trust "
-        "the server's authority.",
-    ),
-    Fault(
         r"answered 404|Not Found|no JSON|JsonParseException|Unexpected character",
         ConnectorError,
         "what answers at that path is not Nessie's API",
@@ -76,12 +62,12 @@ FAULTS = (
         "Nessie has a fault of its own",
         "It is tried again. Look at the server's log, and at its database.",
     ),
-    Fault(
-        r"[Cc]onnection ?[Rr]efused|ConnectException|[Tt]imed? ?out|Connection aborted"
-        r"|Connection reset|Failed to establish|Failed to execute|HttpClient\w*Exception",
-        UnreachableError,
-        "Nessie does not answer",
-        "Is it running? Is the address in `nessie.uri` right? Is a firewall in between?",
+    *transport_faults(
+        "Nessie",
+        "`nessie.uri`",
+        no_answer=r"ConnectException|[Tt]imed? ?out|Connection aborted|Connection reset"
+        r"|Failed to establish|Failed to execute|HttpClient\w*Exception",
+        tls=True,
     ),
 )
 

@@ -10,13 +10,12 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from icestream.contracts.faults import DEFAULT_PORTS, Fault
+from icestream.contracts.faults import DEFAULT_PORTS, Fault, transport_faults
 from icestream.errors import (
     ConnectorError,
     IcestreamError,
     RefusedError,
     TransientError,
-    UnreachableError,
 )
 
 # A page of HTML must not become a message.
@@ -199,34 +198,8 @@ FAULTS = (
         "Most servers tell it themselves.",
     ),
 )
-TRANSPORT = (
-    Fault(
-        r"Failed to resolve|UnknownHostException|Name or service not known",
-        UnreachableError,
-        "no machine is known by the name {host!r}",
-        "Look at the spelling of `{key}`, and whether this machine's DNS knows the name.",
-    ),
-    Fault(
-        r"Connection refused",
-        UnreachableError,
-        "nothing listens at {address}",
-        "Is the server running? Is the port in `{key}` right?",
-    ),
-    Fault(
-        r"SSLError|SSLHandshakeException|SSLException|PKIX",
-        ConnectorError,
-        "no safe connection to {address}",
-        "Is it http or https in `{key}`? A certificate of your own must be known to Python "
-        "(REQUESTS_CA_BUNDLE) and to Java (javax.net.ssl.trustStore).",
-    ),
-    Fault(
-        r"",
-        UnreachableError,
-        "no answer from {address}",
-        "Is the server running? Is the address in `{key}` right? Is a firewall or a VPN in "
-        "between?",
-    ),
-)
+# A request without a response means that the connection failed, whatever the words.
+TRANSPORT = transport_faults("{address}", "`{key}`", no_answer=r"", tls=True)
 # Java names a fault of the catalog by a class, one of OAuth2 in small letters or not at all.
 OAUTH_PATTERN = (
     r"OAuthError|TokenResponse|(request|authorized): [a-z]+_[a-z_]+: |, type: (null|[a-z_]+)\)"

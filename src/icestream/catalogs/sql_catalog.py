@@ -7,7 +7,13 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icestream.contracts.catalog import Abilities, Catalog
-from icestream.contracts.faults import CheckStep, Fault, exception_text, first_match
+from icestream.contracts.faults import (
+    CheckStep,
+    Fault,
+    exception_text,
+    first_match,
+    transport_faults,
+)
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
 from icestream.errors import (
@@ -16,7 +22,6 @@ from icestream.errors import (
     IcestreamError,
     RefusedError,
     TransientError,
-    UnreachableError,
 )
 from icestream.storage.blocks import as_uri, storage_for
 
@@ -52,12 +57,11 @@ DATABASE_FAULTS = (
     ),
 )
 SERVER_FAULTS = (
-    Fault(
-        r"Connection (to .{1,120} )?refused|Connection ?[Rr]efused|UnknownHostException"
-        r"|connection attempt failed|[Ss]ocket fail to connect|Communications link failure",
-        UnreachableError,
-        "nobody answers at the address of the catalog's database",
-        "Is it running? Is `jdbc.uri` right? Is a firewall in between?",
+    *transport_faults(
+        "the catalog's database",
+        "`jdbc.uri`",
+        no_answer=r"connection attempt failed|[Ss]ocket fail to connect"
+        r"|Communications link failure",
     ),
     Fault(
         r"terminating connection|the database system is (starting|shutting)|I/O error occurred"

@@ -1,4 +1,4 @@
-"""Puts a fault of somebody else's library, and what caused it, into one text to look into."""
+"""Recognise the faults of other libraries and systems, and turn them into errors of ours."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckStep:
-    """One question to an outside system.
+    """One check of an outside system.
 
-    `run` returns a short detail to show beside the tick, or raises an `IcestreamError`. The steps
-    after a failed one of the same part are not asked.
+    `run` returns a short detail to show beside the tick, or raises an `IcestreamError`. After a
+    failed step, the remaining steps of the same component are skipped.
     """
 
     name: str
@@ -33,7 +33,10 @@ MAX_CAUSES = 12
 
 
 def exception_text(fault: BaseException) -> str:
-    """Return the classes and messages of a fault and its causes, a line each, Java's included."""
+    """Return the classes and messages of an exception and its causes, one per line.
+
+    Java exceptions are included.
+    """
     return "\n".join(dict.fromkeys(_lines(fault)))
 
 
@@ -58,7 +61,7 @@ def _java_lines(java: Any) -> Iterator[str]:
 
 
 class Fault(NamedTuple):
-    """How a fault is recognised, and what is said of it."""
+    """A fault that a pattern recognises, and the error to raise for it."""
 
     pattern: str
     kind: type[IcestreamError]
@@ -66,24 +69,78 @@ class Fault(NamedTuple):
     todo: str
 
 
-def mentions(said: str, pattern: str, endpoint: str | None = None) -> bool:
-    """Tell whether a text is of the one whose words, or whose address, a pattern describes.
+def mentions(text: str, pattern: str, endpoint: str | None = None) -> bool:
+    """Tell whether an exception's text comes from a certain service.
 
     Args:
-        said: what a library says.
-        pattern: words that only the clients of that one use.
-        endpoint: its address, where the file names one.
+        text: the text of the exception and its causes.
+        pattern: words that only clients of that service use.
+        endpoint: the service's address, if the configuration names one.
     """
-    place = urlsplit(endpoint or "").netloc
-    return bool(re.search(pattern, said)) or (":" in place and place in said)
+    address = urlsplit(endpoint or "").netloc
+    return bool(re.search(pattern, text)) or (":" in address and address in text)
 
 
-def first_match(faults: Iterable[Fault], said: str, where: str) -> IcestreamError | None:
-    """Return the error of the first fault that a text shows; None if it shows none of them."""
+def first_match(faults: Iterable[Fault], text: str, where: str) -> IcestreamError | None:
+    """Return the error of the first fault whose pattern matches; None if none does."""
     for fault in faults:
-        if re.search(fault.pattern, said):
+        if re.search(fault.pattern, text):
             return fault.kind(fault.what, where=where, todo=fault.todo)
     return None
+
+
+# The words of Python's, Java's and C's clients for what can happen to any connection.
+NAME_NOT_RESOLVED = (
+    r"UnknownHost|UnresolvedAddress|NameResolution|DnsNameResolver|[Nn]ame or service not known"
+    r"|[Ff]ailed to resolve|resolve host|getaddrinfo|nodename nor servname"
+    r"|Temporary failure in name resolution"
+)
+TLS_FAILED = r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLHandshake|SSLException|PKIX"
+CONNECTION_REFUSED = r"[Cc]onnection ?[Rr]efused|Connection to .{1,120} refused"
+TIMED_OUT = r"[Tt]imed ?out|TimeoutE"
+
+
+def transport_faults(
+    service: str, keys: str, *, no_answer: str = TIMED_OUT, tls: bool = False
+) -> tuple[Fault, ...]:
+    """Return the faults of the connection to a service, the same for every connector.
+
+    Args:
+        service: what is connected to, for the messages: `the catalog's database`.
+        keys: the keys of the file that hold its address, for the messages.
+        no_answer: what its clients say when the service does not answer.
+        tls: whether to recognise faults of TLS; a service has them if it is reached by HTTP.
+    """
+    faults = [
+        Fault(
+            NAME_NOT_RESOLVED,
+            UnreachableError,
+            f"cannot resolve the host name of {service}",
+            f"Check the spelling of {keys}, and that this machine's DNS resolves the name.",
+        ),
+        Fault(
+            CONNECTION_REFUSED,
+            UnreachableError,
+            f"connection to {service} refused",
+            f"Is the server running? Check {keys}.",
+        ),
+        Fault(
+            no_answer,
+            UnreachableError,
+            f"no answer from {service}",
+            f"Is the server running? Check {keys}. Is a firewall, a VPN or a proxy in between?",
+        ),
+    ]
+    if tls:
+        untrusted = Fault(
+            TLS_FAILED,
+            ConnectorError,
+            f"TLS connection to {service} failed",
+            f"Is it http or https in {keys}? Python (REQUESTS_CA_BUNDLE) and Java "
+            "(javax.net.ssl.trustStore) must trust the server's certificate.",
+        )
+        faults.insert(1, untrusted)
+    return tuple(faults)
 
 
 CONNECT_TIMEOUT_SECS = 5.0
@@ -91,24 +148,24 @@ DEFAULT_PORTS = {"http": 80, "https": 443, "thrift": 9083}
 
 
 def has_proxy() -> bool:
-    """Tell whether clients go through a proxy, so that no way of our own needs to be there."""
+    """Tell whether clients use a proxy, so that a direct connection need not be possible."""
     return bool(os.getenv("HTTPS_PROXY") or os.getenv("https_proxy"))
 
 
 def check_connection(
-    address: str, where: str, key: str, *, patience_secs: float = CONNECT_TIMEOUT_SECS
+    address: str, where: str, key: str, *, timeout_secs: float = CONNECT_TIMEOUT_SECS
 ) -> str:
     """Open and close a connection to an address; return it as `host:port`.
 
     Args:
         address: a URL, or `host:port`.
-        where: the place, for the message.
+        where: what is being checked, for the message.
         key: the key of the file that holds the address.
-        patience_secs: how long to wait for an answer.
+        timeout_secs: how long to wait for an answer.
 
     Raises:
-        UnreachableError: the name is unknown, the connection is refused, or nobody answers.
-        ConnectorError: it is no address.
+        UnreachableError: the name does not resolve, the connection is refused, or nobody answers.
+        ConnectorError: the address is invalid.
     """
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
@@ -116,35 +173,22 @@ def check_connection(
         host.encode("idna")  # as the socket will; a label may have 63 letters
     except ValueError:
         raise ConnectorError(
-            f"the address in `{key}` has a host or a port that cannot be",
+            f"invalid host or port in `{key}`",
             where=where,
-            todo=f"Look at the spelling of `{key}`; a port is a number up to 65535.",
+            todo=f"Check the spelling of `{key}`; a port is a number up to 65535.",
         ) from None
-    shown = f"{host}:{port}"
+    endpoint = f"{host}:{port}"
+    unresolved, refused, unanswered = transport_faults(endpoint, f"`{key}`")
     try:
-        socket.create_connection((host, port), timeout=patience_secs).close()
+        socket.create_connection((host, port), timeout=timeout_secs).close()
     except socket.gaierror:
-        raise UnreachableError(
-            f"no machine is known by the name {host!r}",
-            where=where,
-            todo=f"Look at the spelling of `{key}`, and whether this machine's DNS knows the name.",
-        ) from None
+        fault, detail = unresolved, ""
     except ConnectionRefusedError:
-        raise UnreachableError(
-            f"nothing listens at {shown}",
-            where=where,
-            todo=f"Is the server running? Is the port in `{key}` right?",
-        ) from None
+        fault, detail = refused, ""
     except TimeoutError:
-        raise UnreachableError(
-            f"no answer from {shown} within {patience_secs:g} s",
-            where=where,
-            todo=f"Is the address in `{key}` right? Is a firewall or a VPN in between?",
-        ) from None
+        fault, detail = unanswered, f" within {timeout_secs:g} s"
     except OSError as exc:
-        raise UnreachableError(
-            f"no way to {shown} ({exc.strerror or exc})",
-            where=where,
-            todo=f"Look at `{key}`, and at this machine's network.",
-        ) from None
-    return shown
+        fault, detail = unanswered, f" ({exc.strerror or exc})"
+    else:
+        return endpoint
+    raise fault.kind(f"{fault.what}{detail}", where=where, todo=fault.todo)

@@ -9,17 +9,19 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from icestream.contracts.faults import (
+    TIMED_OUT,
     CheckStep,
     Fault,
     check_connection,
     first_match,
     has_proxy,
     mentions,
+    transport_faults,
 )
 from icestream.contracts.jars import AZURE_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.storage import Storage
-from icestream.errors import ConnectorError, RefusedError, UnreachableError
+from icestream.errors import ConnectorError, RefusedError
 from icestream.storage.probing import probe
 
 if TYPE_CHECKING:
@@ -103,21 +105,11 @@ FAULTS = (
         "the store denies access",
         f"{RIGHTS} Does the account's firewall let this machine in?",
     ),
-    Fault(
-        r"UnknownHost|Name or service not known|getaddrinfo|nodename nor servname"
-        r"|Temporary failure in name resolution|Failed to resolve|DnsNameResolver",
-        UnreachableError,
-        "no machine is known by the account's name",
-        "Look at the spelling of `azure.storage_account` or of the catalog's `warehouse`, or at "
-        "`azure.endpoint`.",
-    ),
-    Fault(
-        r"ServiceRequestError|ServiceResponseError|Connect call failed|Cannot connect to host"
-        r"|[Cc]onnection ?[Rr]efused|[Tt]imed out|TimeoutException|ServerBusy"
-        r"|[Ss]tatus ?[Cc]ode:? ?50\d",
-        UnreachableError,
-        "the store does not answer",
-        "Is it running? Is `azure.endpoint` right? Is a firewall or a proxy in between?",
+    *transport_faults(
+        "the storage account",
+        "`azure.storage_account` (or the catalog's `warehouse`) and `azure.endpoint`",
+        no_answer=rf"{TIMED_OUT}|ServiceRequestError|ServiceResponseError|Connect call failed"
+        r"|Cannot connect to host|ServerBusy|[Ss]tatus ?[Cc]ode:? ?50\d",
     ),
 )
 

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING
 from pydantic import Field, SecretStr, field_validator
 
 from icestream.contracts.faults import (
+    TIMED_OUT,
     CheckStep,
     Fault,
     check_connection,
     first_match,
     has_proxy,
     mentions,
+    transport_faults,
 )
 from icestream.contracts.jars import GCP_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.storage import Storage
-from icestream.errors import ConnectorError, RefusedError, UnreachableError
+from icestream.errors import ConnectorError, RefusedError
 from icestream.storage.probing import probe
 
 if TYPE_CHECKING:
@@ -154,13 +156,11 @@ FAULTS = (
         "Does the account have the role Storage Object Admin on the bucket, or at least "
         "storage.objects.list, get, create and delete?",
     ),
-    Fault(
-        r"UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]ould ?n.?t (connect|resolve)|UnknownHost"
-        r"|[Cc]onnection ?[Rr]efused|timed out|TimeoutException|status_code=(429|50\d)"
-        r"|StorageException: (429|50\d)",
-        UnreachableError,
-        "the store does not answer",
-        "Is it running? Is `gcs.endpoint` right? Is a firewall or a proxy in between?",
+    *transport_faults(
+        "the store",
+        "`gcs.endpoint`",
+        no_answer=rf"{TIMED_OUT}|UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]ould ?n.?t (connect|resolve)"
+        r"|status_code=(429|50\d)|StorageException: (429|50\d)",
     ),
 )
 

@@ -9,7 +9,15 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from icestream.contracts.faults import CheckStep, Fault, check_connection, first_match, mentions
+from icestream.contracts.faults import (
+    TIMED_OUT,
+    CheckStep,
+    Fault,
+    check_connection,
+    first_match,
+    mentions,
+    transport_faults,
+)
 from icestream.contracts.jars import AWS_BUNDLE
 from icestream.contracts.options import HttpAddress, Options
 from icestream.contracts.storage import Storage
@@ -95,13 +103,12 @@ FAULTS = (
         "no region is known",
         "Add e.g. `s3.region: eu-central-1`.",
     ),
-    Fault(
-        r"NETWORK_CONNECTION|UnknownHost|resolve host|[Tt]imed out|TimeoutException|curlCode"
-        r"|SlowDown|SLOW_DOWN|SERVICE_UNAVAILABLE|[Ss]tatus [Cc]ode:? ?50\d|HTTP status 50\d"
-        r"|Connection ?[Rr]efused|Connect to .{1,80} failed",
-        UnreachableError,
-        "the store does not answer",
-        "Is it running? Are `s3.endpoint` and `s3.region` right? Is a firewall in between?",
+    *transport_faults(
+        "the store",
+        "`s3.endpoint` and `s3.region`",
+        no_answer=rf"{TIMED_OUT}|NETWORK_CONNECTION|curlCode|SlowDown|SLOW_DOWN"
+        r"|SERVICE_UNAVAILABLE|[Ss]tatus [Cc]ode:? ?50\d|HTTP status 50\d"
+        r"|Connect to .{1,80} failed",
     ),
 )
 PATH_STYLE = "Set `s3.path_style_access: true`, as most S3-compatible stores want."
@@ -123,9 +130,9 @@ def explain(
     """
     if endpoint is not None and not path_style and UNRESOLVED.search(said):
         return UnreachableError(
-            f"no machine is known by the name {endpoint!r}, or by the bucket's name before it",
+            f"cannot resolve the host name {endpoint!r}, or the bucket's name before it",
             where=where,
-            todo=f"Look at the spelling of `s3.endpoint`. {PATH_STYLE}",
+            todo=f"Check the spelling of `s3.endpoint`. {PATH_STYLE}",
         )
     known = first_match(FAULTS, said, where)
     if known is None and endpoint is not None and not path_style and MISUNDERSTOOD.search(said):

@@ -213,12 +213,12 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
         (
             'EndpointConnectionError: Could not connect to the endpoint URL: "https://glue.x/"',
             UnreachableError,
-            "Glue does not answer",
+            "no answer from Glue",
         ),
         (
             "java.net.UnknownHostException: glue.eu-cntral-1.amazonaws.com",
             UnreachableError,
-            "Glue does not answer",
+            "cannot resolve the host name of Glue",
         ),
         (
             BOTO.format("ThrottlingException", "Rate exceeded"),

@@ -91,22 +91,22 @@ CONNECT = (
         (
             f"{CONNECT}java.net.ConnectException: Connection refused",
             "UnreachableError",
-            "no metastore answers",
+            "connection to the metastore refused",
         ),
         (
             f"{CONNECT}java.net.UnknownHostException: nohost",
             "UnreachableError",
-            "no machine is known by the metastore's name",
+            "cannot resolve the host name of the metastore",
         ),
         (
             "TTransportException: failed to resolve sockaddr for nohost:9083",
             "UnreachableError",
-            "no machine is known by the metastore's name",
+            "cannot resolve the host name of the metastore",
         ),
         (
             "TTransportException: Could not connect to any of [('127.0.0.1', 1)]",
             "UnreachableError",
-            "no metastore answers",
+            "no answer from the metastore",
         ),
         (
             "TTransportException: TSocket read 0 bytes",
@@ -150,7 +150,7 @@ def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
     ("said", "what"),
     [
         ("S3Exception: Access Denied (Status Code: 403) AccessDenied", "the store denies access"),
-        ("SdkClientException: Connect to 127.0.0.1:9000 failed", "the store does not answer"),
+        ("SdkClientException: Connect to 127.0.0.1:9000 failed", "no answer from the store"),
         (
             "OSError: When reading s3://metastore/thrift: AWS Error ACCESS_DENIED: Permission "
             "denied",

@@ -116,30 +116,30 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
             f"ConnectionError: Max retries exceeded {ASKED}NewConnectionError('Failed to establish "
             "a new connection: [Errno 111] Connection refused'))",
             "UnreachableError",
-            "Nessie does not answer",
+            "connection to Nessie refused",
         ),
         (
             f'ConnectionError: Max retries exceeded {ASKED}NameResolutionError("Failed to resolve '
             "'nohost'\"))",
             "UnreachableError",
-            "no machine is known by Nessie's name",
+            "cannot resolve the host name of Nessie",
         ),
         (
             "org.projectnessie.client.http.HttpClientException: Failed to execute GET request "
             "against 'http://127.0.0.1:1/api/v2/config'.\njava.net.ConnectException: null",
             "UnreachableError",
-            "Nessie does not answer",
+            "no answer from Nessie",
         ),
         (
             "ReadTimeout: Nessie: HTTPConnectionPool(host='127.0.0.1', port=1): Read timed out.",
             "UnreachableError",
-            "Nessie does not answer",
+            "no answer from Nessie",
         ),
         (
             f"SSLError: Max retries exceeded {ASKED}SSLCertVerificationError("
             "'[SSL: CERTIFICATE_VERIFY_FAILED]'))",
             "ConnectorError",
-            "Nessie's certificate is not trusted",
+            "TLS connection to Nessie failed",
         ),
         (
             "UnauthorizedError: Nessie answered 401 : no JSON",

@@ -37,8 +37,8 @@ def served(kind: str = "postgresql") -> JdbcCatalog:
 @pytest.mark.parametrize(
     ("said", "kind", "what"),
     [
-        (POSTGRESQL, UnreachableError, "nobody answers at the address of the catalog's database"),
-        (MARIADB, UnreachableError, "nobody answers at the address of the catalog's database"),
+        (POSTGRESQL, UnreachableError, "connection to the catalog's database refused"),
+        (MARIADB, UnreachableError, "no answer from the catalog's database"),
         (
             "OperationalError: (psycopg.OperationalError) password authentication failed for me",
             RefusedError,

@@ -137,8 +137,8 @@ def test_check_of_a_dead_store_ends_soon_and_names_the_key(
     ended = icestream("check")
     assert ended.code == 3
     assert (
-        f"storage s3 http://127.0.0.1:{port}: nothing listens at 127.0.0.1:{port}\n"
-        "        Is the server running? Is the port in `s3.endpoint` right?\n"
+        f"storage s3 http://127.0.0.1:{port}: connection to 127.0.0.1:{port} refused\n"
+        "        Is the server running? Check `s3.endpoint`.\n"
     ) in ended.out
     assert signs(ended.out)[-7:] == [
         ("✗", "reach store"),

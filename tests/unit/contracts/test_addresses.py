@@ -62,6 +62,6 @@ def test_address_that_cannot_be_reached_for_names_its_key(address: str) -> None:
     with pytest.raises(ConnectorError) as caught:
         check_connection(address, "catalog 'lake'", "rest.uri")
     assert str(caught.value) == (
-        "catalog 'lake': the address in `rest.uri` has a host or a port that cannot be\n"
-        "  Look at the spelling of `rest.uri`; a port is a number up to 65535."
+        "catalog 'lake': invalid host or port in `rest.uri`\n"
+        "  Check the spelling of `rest.uri`; a port is a number up to 65535."
     )

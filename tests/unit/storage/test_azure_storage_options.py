@@ -175,12 +175,12 @@ def test_secrets_are_in_no_text_of_the_options() -> None:
         (
             "java.net.UnknownHostException: acct.dfs.core.windows.net",
             UnreachableError,
-            "no machine is known by the account's name",
+            "cannot resolve the host name of the storage account",
         ),
         (
             "ServiceRequestError: Cannot connect to host 127.0.0.1:10000",
             UnreachableError,
-            "the store does not answer",
+            "no answer from the storage account",
         ),
     ],
 )

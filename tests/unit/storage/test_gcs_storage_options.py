@@ -170,8 +170,8 @@ def test_store_that_is_down_is_told_at_once() -> None:
         steps(build(endpoint=f"http://127.0.0.1:{port}"))["reach store"]()
 
     assert str(caught.value) == (
-        f"storage gcs http://127.0.0.1:{port}: nothing listens at 127.0.0.1:{port}\n"
-        "  Is the server running? Is the port in `gcs.endpoint` right?"
+        f"storage gcs http://127.0.0.1:{port}: connection to 127.0.0.1:{port} refused\n"
+        "  Is the server running? Check `gcs.endpoint`."
     )
 
 
@@ -223,7 +223,7 @@ def test_store_that_is_down_is_told_at_once() -> None:
         (
             "OSError: google::cloud::Status(UNAVAILABLE: Retry policy exhausted: Couldn't connect)",
             UnreachableError,
-            "the store does not answer",
+            "no answer from the store",
         ),
     ],
 )

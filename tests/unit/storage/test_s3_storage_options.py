@@ -163,7 +163,7 @@ def test_files_lie_in_one_store() -> None:
         (
             "OSError: AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 7",
             UnreachableError,
-            "the store does not answer",
+            "no answer from the store",
         ),
     ],
 )
@@ -187,9 +187,8 @@ def test_bucket_before_the_host_hints_at_path_style() -> None:
 
     assert isinstance(error, UnreachableError)
     assert str(error) == (
-        "storage s3: no machine is known by the name 'store.local', or by the bucket's name before "
-        "it\n"
-        "  Look at the spelling of `s3.endpoint`. "
+        "storage s3: cannot resolve the host name 'store.local', or the bucket's name before it\n"
+        "  Check the spelling of `s3.endpoint`. "
         "Set `s3.path_style_access: true`, as most S3-compatible stores want."
     )
 
