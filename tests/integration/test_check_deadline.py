@@ -149,6 +149,6 @@ def test_silent_nessie_is_told_in_our_words(silent: int, monkeypatch: pytest.Mon
 
 def test_catalog_that_hangs_keeps_nobody_from_another() -> None:
     hanging, other = nessie(1), nessie(1)
-    with hanging._connecting:
+    with hanging._client_lock:
         other.close()
         pickle.loads(pickle.dumps(hanging)).close()  # noqa: S301 - our own

@@ -197,6 +197,6 @@ def test_glue_that_went_away_is_a_passing_fault(
 
     assert str(caught.value) == (
         f"{catalog.where}: no answer from Glue\n"
-        "  Is the server running? Check `glue.region` and `glue.endpoint`. Is a firewall, a VPN or a "
-        "proxy in between?"
+        "  Is the server running? Check `glue.region` and `glue.endpoint`. Is a firewall, a VPN or "
+        "a proxy in between?"
     )

@@ -190,8 +190,6 @@ def test_table_of_hives_own_is_not_taken_for_a_missing_one(hive: HiveCatalog) ->
         hive.find_table((name, "t"))
 
     assert str(caught.value) == (
-        f"catalog '{hive.name}' ({hive.identity()}): '{name}.t' is a table of another kind, not of "
-        "Iceberg's\n"
-        "  Choose another `table`, or turn it into an Iceberg table first, by Spark's procedure "
-        "`migrate`."
+        f"catalog '{hive.name}' ({hive.identity()}): '{name}.t' is not an Iceberg table\n"
+        "  Choose another `table`, or convert this one with Spark's procedure `migrate` first."
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from icestream.catalogs.served import ServedCatalog
+from icestream.catalogs.base import ClientCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import TIMED_OUT, Fault, first_match, transport_faults
 from icestream.contracts.jars import AWS_BUNDLE
@@ -161,7 +161,7 @@ class GlueCatalogOptions(StorageBlocks):
     )
 
 
-class GlueCatalog(ServedCatalog[GlueCatalogOptions]):
+class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
     """Iceberg's GlueCatalog for Spark, PyIceberg's for everything else.
 
     Both find credentials for Glue by the default AWS chain: Java's client takes no other.
@@ -212,7 +212,7 @@ class GlueCatalog(ServedCatalog[GlueCatalogOptions]):
     def address_key(self) -> str:
         return "glue.endpoint"
 
-    def place(self) -> str | None:
+    def storage_location(self) -> str | None:
         return self.warehouse
 
     def jars(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from icestream.catalogs.served import ServedCatalog
+from icestream.catalogs.base import ClientCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import DEFAULT_PORTS, Fault, first_match, transport_faults
 from icestream.contracts.options import LOCATION, Options
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
-    from icestream.catalogs.served import AnswerT
+    from icestream.catalogs.base import ResultT
     from icestream.contracts.storage import Storage
     from icestream.errors import IcestreamError
 
@@ -116,13 +116,12 @@ class HiveCatalogOptions(StorageBlocks):
     hive: HiveSettings = Field(description="Address of the metastore.")
 
 
-class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
+class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
     """Iceberg's Hive catalog for Spark, PyIceberg's for everything else."""
 
     options_type = HiveCatalogOptions
     abilities = Abilities(case_sensitive=False)
     extra = "hive"
-    address_key = "hive.uri"
 
     def __init__(
         self, name: str, options: HiveCatalogOptions, storage: Storage | None = None
@@ -143,10 +142,14 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
     def identity(self) -> str:
         return f"hive {self.options.hive.uri}"
 
+    @property
+    def address_key(self) -> str:
+        return "hive.uri"
+
     def addresses(self) -> list[str]:
         return self.options.hive.uri.split(",")
 
-    def place(self) -> str:
+    def storage_location(self) -> str:
         return self.warehouse
 
     def jars(self) -> tuple[str, ...]:
@@ -171,8 +174,8 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
             **self.files.pyiceberg_properties(),
         }
 
-    def asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
-        return super().asked(lambda: _retry_once(ask))
+    def call(self, request: Callable[[], ResultT]) -> ResultT:
+        return super().call(lambda: _retry_once(request))
 
     def faults(self) -> tuple[type[Exception], ...]:
         try:
@@ -184,7 +187,7 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
     def explain(self, said: str, where: str) -> IcestreamError | None:
         return explain(said, where) or super().explain(said, where)
 
-    def _connect(self) -> PyIcebergCatalog:
+    def _load_client(self) -> PyIcebergCatalog:
         from icestream.catalogs.hive_client import MetastoreClient
 
         client = MetastoreClient(self.name, **self.pyiceberg_properties())
@@ -192,16 +195,16 @@ class HiveCatalog(ServedCatalog[HiveCatalogOptions]):
         return client
 
 
-def _retry_once(ask: Callable[[], AnswerT]) -> AnswerT:
+def _retry_once(request: Callable[[], ResultT]) -> ResultT:
     """Return the answer of another address where the first one breaks off."""
     from thrift.transport.TTransport import TTransportException
 
     try:
-        return ask()
+        return request()
     except TTransportException as exc:
         if exc.type == TTransportException.NOT_OPEN:
             raise  # every address was tried
-        return ask()
+        return request()
 
 
 def _address(uri: str) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.catalogs.sql_catalog import SqlStoredCatalog
+from icestream.catalogs.sql_catalog import SqlDatabaseCatalog
 from icestream.catalogs.sql_store import (
     MysqlStore,
     PostgresqlStore,
@@ -74,7 +74,7 @@ class JdbcCatalogOptions(StorageBlocks):
     )
 
 
-class JdbcCatalog(SqlStoredCatalog[JdbcCatalogOptions]):
+class JdbcCatalog(SqlDatabaseCatalog[JdbcCatalogOptions]):
     """Iceberg's JDBC catalog for Spark, PyIceberg's SQL catalog for everything else."""
 
     options_type = JdbcCatalogOptions

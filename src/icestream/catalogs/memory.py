@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from icestream.catalogs.sql_catalog import SqlStoredCatalog
+from icestream.catalogs.sql_catalog import SqlDatabaseCatalog
 from icestream.catalogs.sql_store import SqliteStore
 from icestream.contracts.options import LOCATION
 from icestream.errors import PlanError
@@ -33,7 +33,7 @@ class MemoryCatalogOptions(StorageBlocks):
     )
 
 
-class MemoryCatalog(SqlStoredCatalog[MemoryCatalogOptions]):
+class MemoryCatalog(SqlDatabaseCatalog[MemoryCatalogOptions]):
     """A temporary SQLite file.
 
     Spark's sessions and PyIceberg each have an in-memory catalog of their own that no other sees;

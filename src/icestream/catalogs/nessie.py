@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.catalogs.served import ServedCatalog
+from icestream.catalogs.base import ClientCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import Fault, first_match, transport_faults
 from icestream.contracts.options import LOCATION, Options
@@ -122,13 +122,12 @@ class NessieCatalogOptions(StorageBlocks):
     nessie: NessieSettings = Field(description="Address and branch.")
 
 
-class NessieCatalog(ServedCatalog[NessieCatalogOptions]):
+class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
     """Iceberg's Nessie catalog for Spark, a client of our own for everything else."""
 
     options_type = NessieCatalogOptions
     abilities = Abilities(nested_namespaces=True, catalog_branches=True)
     extra = "all"
-    address_key = "nessie.uri"
 
     def __init__(
         self, name: str, options: NessieCatalogOptions, storage: Storage | None = None
@@ -150,10 +149,14 @@ class NessieCatalog(ServedCatalog[NessieCatalogOptions]):
         told = self.options.nessie
         return f"nessie {told.uri.removesuffix(API)}, branch {told.branch}"
 
+    @property
+    def address_key(self) -> str:
+        return "nessie.uri"
+
     def addresses(self) -> list[str]:
         return [self.options.nessie.uri]
 
-    def place(self) -> str:
+    def storage_location(self) -> str:
         return self.warehouse
 
     def jars(self) -> tuple[str, ...]:
@@ -194,7 +197,7 @@ class NessieCatalog(ServedCatalog[NessieCatalogOptions]):
         ours = explain(said, where, branch=self.options.nessie.branch)
         return ours or super().explain(said, where)
 
-    def _connect(self) -> PyIcebergCatalog:
+    def _load_client(self) -> PyIcebergCatalog:
         from icestream.catalogs.nessie_client import NessieClient
 
         client = NessieClient(self.name, **self.pyiceberg_properties())

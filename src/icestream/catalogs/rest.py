@@ -8,8 +8,8 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
+from icestream.catalogs.base import ClientCatalog, count_namespaces
 from icestream.catalogs.rest_faults import RestEndpoints, explain
-from icestream.catalogs.served import ServedCatalog
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import CheckStep, check_connection
 from icestream.contracts.options import Options, PropertyText
@@ -112,7 +112,7 @@ class RestCatalogOptions(StorageBlocks):
     rest: RestSettings = Field(description="Address and credentials.")
 
 
-class RestCatalog(ServedCatalog[RestCatalogOptions]):
+class RestCatalog(ClientCatalog[RestCatalogOptions]):
     """Iceberg's REST client for Spark, PyIceberg's for everything else, told the same."""
 
     options_type = RestCatalogOptions
@@ -158,7 +158,7 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         signs = "rest.sigv4-enabled" in self.options.rest.properties and not self.environment()
         return ("AWS_PROFILE",) if signs else ()
 
-    def place(self) -> str | None:
+    def storage_location(self) -> str | None:
         # What the catalog lends keys for is known only with a table.
         return (
             self.storage.warehouse()
@@ -205,12 +205,14 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
         return (*super().faults(), NoSuchNamespaceError, NotImplementedError)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:
-        return explain(self.hidden(said), where, self._endpoints) or super().explain(said, where)
+        return explain(self.mask_secrets(said), where, self._endpoints) or super().explain(
+            said, where
+        )
 
-    def hidden(self, text: str) -> str:
+    def mask_secrets(self, text: str) -> str:
         return hide(text, self._secrets())
 
-    def _connect(self) -> PyIcebergCatalog:
+    def _load_client(self) -> PyIcebergCatalog:
         from icestream.catalogs.rest_client import RestClient
 
         told = self.options.rest.properties
@@ -236,9 +238,9 @@ class RestCatalog(ServedCatalog[RestCatalogOptions]):
             except ForbiddenError:
                 # Rights on a single namespace are enough for a pipeline.
                 return "accepted, but namespaces may not be listed"
-            return f"{found} namespace{'' if found == 1 else 's'}"
+            return count_namespaces(found)
 
-        return self.asked(count)
+        return self.call(count)
 
     def _check_token_server(self, parties: RestEndpoints) -> str:
         return check_connection(parties.token_uri or "", self.where, parties.token_key)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from icestream.contracts.catalog import Abilities, Catalog
+from icestream.catalogs.base import ClientCatalog, count_namespaces
+from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import (
     CheckStep,
     Fault,
@@ -14,11 +15,9 @@ from icestream.contracts.faults import (
     first_match,
     transport_faults,
 )
-from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
 from icestream.errors import (
     ConnectorError,
-    DependencyError,
     IcestreamError,
     RefusedError,
     TransientError,
@@ -26,7 +25,7 @@ from icestream.errors import (
 from icestream.storage.blocks import as_uri, storage_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
@@ -99,8 +98,6 @@ def explain(said: str, where: str, *, is_served: bool) -> IcestreamError | None:
     return first_match(faults, said, where)
 
 
-AnswerT = TypeVar("AnswerT")
-
 _LOCATION = (
     "SELECT metadata_location FROM iceberg_tables "
     "WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
@@ -111,7 +108,7 @@ _NAMESPACES = (
 )
 
 
-class SqlStoredCatalog(Catalog[OptionsT]):
+class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
     """Names of tables in two SQL tables, which Iceberg's JDBC catalog and PyIceberg both know.
 
     Args:
@@ -136,10 +133,10 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         self.files = storage_for(self.warehouse, storage)
         super().__init__(name, options, self.files)
         self.store = store
-        self._client: SqlCatalog | None = None
+        self.extra = store.extra
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
         return f"catalog {self.name!r} ({self.store.describe()})"
 
     def jars(self) -> tuple[str, ...]:
@@ -167,26 +164,23 @@ class SqlStoredCatalog(Catalog[OptionsT]):
             **self.files.pyiceberg_properties(),
         }
 
-    def client(self) -> SqlCatalog:
-        with self._connecting:
-            if self._client is None:
-                self._client = self._connect()
-            return self._client
+    def storage_location(self) -> str:
+        return self.warehouse
 
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
         *namespace, table = identifier
         answer = self._ask(_LOCATION, self.name, ".".join(namespace), table)
         if answer is None:
-            return self._asked(lambda: super(SqlStoredCatalog, self).find_table(identifier))
+            return super().find_table(identifier)
         if not answer:
             return None
-        return self._asked(lambda: self._read(str(answer[0][0])))
+        return self.call(lambda: self._read(str(answer[0][0])))
 
     def has_namespace(self, namespace: tuple[str, ...]) -> bool:
         answer = self._ask(_NAMESPACES, self.name, self.name)
         if answer is None:
-            return self._asked(lambda: super(SqlStoredCatalog, self).has_namespace(namespace))
-        # Those that only a table's name tells of count, and so do those that they lie in.
+            return super().has_namespace(namespace)
+        # Include namespaces implied by table names, and their parents.
         name = ".".join(namespace)
         return any(f"{row[0]}.".startswith(f"{name}.") for row in answer)
 
@@ -195,20 +189,25 @@ class SqlStoredCatalog(Catalog[OptionsT]):
         return known or super().explain(said, where)
 
     def check(self) -> Iterator[CheckStep]:
-        yield CheckStep("reach catalog", self._reach)
+        yield CheckStep("reach catalog", self._check_database)
         yield from self.files.check(self.warehouse)
 
-    def checks_storage(self) -> bool:
-        return True
+    def faults(self) -> tuple[type[Exception], ...]:
+        # Imported only after a fault: SQLAlchemy is slow to load.
+        from sqlalchemy.exc import DBAPIError
 
-    def close(self) -> None:
-        with self._connecting:
-            if self._client is not None:
-                self._client.engine.dispose()
-                self._client = None
+        return DBAPIError, *(self._storage_faults() or (OSError,))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+    def to_error(self, fault: Exception) -> IcestreamError:
+        from sqlalchemy.exc import DBAPIError
+
+        if isinstance(fault, DBAPIError):
+            return self.store.explain(fault, self.where)
+        return self.files.explain(exception_text(fault), self.where) or ConnectorError(
+            f"the table's metadata cannot be read ({self.mask_secrets(str(fault))})",
+            where=self.where,
+            todo="Does the file still exist? Check the store, and its block in the file.",
+        )
 
     def _connect(self) -> SqlCatalog:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -226,68 +225,36 @@ class SqlStoredCatalog(Catalog[OptionsT]):
                 return SqlCatalog(self.name, **properties)
         except DBAPIError as exc:
             # The fault's own text may quote the URI, so it is not shown as a cause.
-            raise self.store.explain(exc, self._where) from None
+            raise self.store.explain(exc, self.where) from None
         except ModuleNotFoundError as exc:
-            raise self._missing(exc) from exc
+            raise self._dependency_error(exc) from exc
+
+    def _close_client(self, client: Any) -> None:
+        client.engine.dispose()
 
     def _prepare(self) -> None:
         try:
-            self.store.prepare(self._where)
+            self.store.prepare(self.where)
         except ModuleNotFoundError as exc:
-            raise self._missing(exc) from exc
-
-    def _missing(self, fault: ModuleNotFoundError) -> DependencyError:
-        return DependencyError(
-            f"needs the package {fault.name}, which is not installed",
-            where=self._where,
-            todo=f"pip install 'icestream[{self.store.extra}]'",
-        )
+            raise self._dependency_error(exc) from exc
 
     def _ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:
         try:
             return self.store.ask(question, *values)
         except sqlite3.Error as exc:
-            raise self.store.explain(exc, self._where) from None
+            raise self.store.explain(exc, self.where) from None
 
     def _read(self, location: str) -> Table:
         from pyiceberg.table import StaticTable
 
         return StaticTable.from_metadata(location, self.pyiceberg_properties())
 
-    def _asked(self, ask: Callable[[], AnswerT]) -> AnswerT:
-        """Return an answer; a fault of the database or of the store is raised in our words."""
-        try:
-            return ask()
-        except IcestreamError:
-            raise
-        except self._faults_of_database() as exc:
-            raise self.store.explain(exc, self._where) from None
-        except self._faults_of_store() as exc:
-            shown = self.files.hidden(without_secrets(str(exc), self.options))
-            raise self.files.explain(exception_text(exc), self._where) or ConnectorError(
-                f"the table's metadata cannot be read ({shown})",
-                where=self._where,
-                todo="Is the file still there? Look at the store, and at its block of the file.",
-            ) from None
-
-    def _faults_of_database(self) -> type[Exception]:
-        # Looked for only now: SQLAlchemy is slow to load.
-        from sqlalchemy.exc import DBAPIError
-
-        return DBAPIError
-
-    def _faults_of_store(self) -> tuple[type[Exception], ...]:
-        try:
-            return self.files.faults()
-        except ModuleNotFoundError:
-            return (OSError,)  # what is missing cannot have raised anything
-
-    def _reach(self) -> str:
+    def _check_database(self) -> str:
         self._prepare()
         answer = self._ask(_NAMESPACES, self.name, self.name)
-        namespaces = (
+        count = (
             len({str(row[0]).partition(".")[0] for row in answer})
             if answer is not None
-            else len(self._asked(lambda: self.client().list_namespaces()))
+            else len(self.call(lambda: self.client().list_namespaces()))
         )
-        return f"{self.store.describe()}, {namespaces} namespace{'' if namespaces == 1 else 's'}"
+        return f"{self.store.describe()}, {count_namespaces(count)}"

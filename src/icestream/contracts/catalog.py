@@ -151,7 +151,7 @@ class Catalog(ABC, Generic[OptionsT]):
         self.options = options
         self.storage = storage
         # One for each: a server that hangs keeps nobody from another.
-        self._connecting = PicklableLock()
+        self._client_lock = PicklableLock()
 
     @abstractmethod
     def identity(self) -> str:

@@ -49,7 +49,7 @@ def test_glue_is_told_to_spark_and_to_pyiceberg() -> None:
     assert catalog.environment() == {"AWS_PROFILE": "work"}
     assert catalog.jars() == (AWS_BUNDLE,)
     assert catalog.identity() == "glue eu-west-1, account 123"
-    assert catalog.place() == "s3://bucket/lake"
+    assert catalog.storage_location() == "s3://bucket/lake"
     assert catalog.addresses() == []
 
 
@@ -60,7 +60,7 @@ def test_block_may_be_left_out() -> None:
     assert "warehouse" not in catalog.spark_settings()
     assert "client.region" not in catalog.spark_settings()
     assert catalog.environment() == {}
-    assert catalog.place() is None
+    assert catalog.storage_location() is None
 
 
 def test_keys_of_s3_are_not_used_for_glue() -> None:
@@ -97,7 +97,7 @@ def test_storage_of_the_sink_wins() -> None:
     storage = S3Storage(S3Options.model_validate({"bucket": "sinks"}))
     options = GlueCatalogOptions.model_validate({"s3": {"bucket": "catalogs"}})
 
-    assert GlueCatalog("lake", options, storage).place() == "s3://sinks"
+    assert GlueCatalog("lake", options, storage).storage_location() == "s3://sinks"
 
 
 @pytest.mark.parametrize(

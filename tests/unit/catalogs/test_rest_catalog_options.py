@@ -135,7 +135,7 @@ def test_storage_block_brings_its_jar_and_its_settings() -> None:
     assert "warehouse" not in settings, "a bucket is not a name that the server knows"
     assert catalog.pyiceberg_properties()["s3.region"] == "eu-central-1"
     assert catalog.jars() == (AWS_BUNDLE,)
-    assert catalog.place() is None, "only the catalog lends keys for the bucket"
+    assert catalog.storage_location() is None, "only the catalog lends keys for the bucket"
 
 
 @pytest.mark.parametrize("s3", [KEYS, {"profile": "work"}])
@@ -143,7 +143,7 @@ def test_keys_of_the_file_are_used_instead_of_lent_ones(s3: dict[str, Any]) -> N
     catalog = build(s3={**s3, "bucket": "lake"})
 
     assert DELEGATION not in catalog.spark_settings()
-    assert catalog.place() == "s3://lake"
+    assert catalog.storage_location() == "s3://lake"
 
 
 def test_delegation_of_the_file_is_kept_as_it_is_spelt() -> None:
@@ -188,7 +188,7 @@ def test_secrets_are_in_no_text_of_the_catalog() -> None:
 
     text = f"{SECRET} me:{SECRET} bearer-1 Basic aGk6aG8= store-secret AKIA true 3600000"
 
-    assert catalog.hidden(text) == "*** *** *** *** *** *** true 3600000"
+    assert catalog.mask_secrets(text) == "*** *** *** *** *** *** true 3600000"
     assert SECRET not in f"{catalog.options!r} {catalog.identity()} {catalog.where}"
     assert "aGk6aG8=" not in f"{catalog.options!r} {catalog.options}"
     assert "'token-expires-in-ms': '3600000'" in repr(catalog.options)

@@ -133,7 +133,7 @@ def test_metadata_that_is_gone_is_told() -> None:
     assert str(caught.value) == (
         "catalog 'lake' (postgresql db:5432/meta): the table's metadata cannot be read "
         "(/w/t/metadata/1.json)\n"
-        "  Is the file still there? Look at the store, and at its block of the file."
+        "  Does the file still exist? Check the store, and its block in the file."
     )
 
 

@@ -86,4 +86,4 @@ def test_catalog_hides_the_secrets_of_a_store_that_the_sink_names() -> None:
     options = {"nessie": {"uri": "http://h", "token": "some-token"}}
     store = S3Storage(S3Options.model_validate({"bucket": "b", **KEYS}))
     catalog = NessieCatalog("lake", NessieCatalogOptions.model_validate(options), store)
-    assert catalog.hidden("some-token, some-secret, b") == "***, ***, b"
+    assert catalog.mask_secrets("some-token, some-secret, b") == "***, ***, b"

@@ -19,7 +19,7 @@ from icestream.errors import ConnectorError, DependencyError, RefusedError
 from icestream.storage.azure import AzureOptions, AzureStorage
 
 if TYPE_CHECKING:
-    from icestream.catalogs.served import ServedCatalog
+    from icestream.catalogs.base import ClientCatalog
 
 AZURE = {"storage_account": "acct", "container": "lake"}
 
@@ -49,7 +49,7 @@ class OneAnswer(InMemoryCatalog):
         raise self.answer
 
 
-def that_answers(catalog: ServedCatalog[Any], answer: Exception) -> ServedCatalog[Any]:
+def that_answers(catalog: ClientCatalog[Any], answer: Exception) -> ClientCatalog[Any]:
     catalog._client = OneAnswer(answer)
     return catalog
 
@@ -105,9 +105,8 @@ def test_table_of_another_kind_is_refused(build: Any, answer: Exception) -> None
         catalog.find_table(("db", "t"))
 
     assert str(caught.value) == (
-        f"{catalog.where}: 'db.t' is a table of another kind, not of Iceberg's\n"
-        "  Choose another `table`, or turn it into an Iceberg table first, by Spark's procedure "
-        "`migrate`."
+        f"{catalog.where}: 'db.t' is not an Iceberg table\n"
+        "  Choose another `table`, or convert this one with Spark's procedure `migrate` first."
     )
 
 
