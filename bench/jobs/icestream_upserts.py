@@ -15,7 +15,7 @@ from bench.jobs.batch_meter import BatchMeter
 from icestream.config import load
 from icestream.contracts.offset import BatchMark
 from icestream.engine.batch.batch import write_once
-from icestream.engine.batch.columns import Columns
+from icestream.engine.batch.columns import StreamColumns
 from icestream.engine.run import open_plan_session
 from icestream.engine.state import PipelineState
 from icestream.plan.planner import build
@@ -34,7 +34,7 @@ class Feed:
         self.plan = plan
         self.cache = state / "pipelines" / plan.name / "cache"
         self._spark = spark
-        self._columns = Columns(plan, PipelineState(state, plan.name))
+        self._columns = StreamColumns(plan, PipelineState(state, plan.name))
         self._epoch = 0
         self._at: Offset = plan.source.initial()
         plan.sink.open(spark, plan.name, self.cache)

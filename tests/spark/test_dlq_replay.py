@@ -11,7 +11,7 @@ from tests.spark.test_expectations import expectation, steps
 
 from icestream.contracts.decoder import Records
 from icestream.engine.dead_letters.replay import Replay
-from icestream.engine.dead_letters.table import LetterBox
+from icestream.engine.dead_letters.table import DeadLetterTable
 from icestream.errors import SupersededError
 from icestream.formats.json import JsonDecoder
 from icestream.sinks.iceberg.ledger import read_marks
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
     from icestream.contracts.source import Split
-    from icestream.engine.dead_letters.replay import Replayed
+    from icestream.engine.dead_letters.replay import ReplayResult
     from icestream.plan.plan import PipelinePlan
     from icestream.tables.lookup import NamedTable
 
@@ -42,15 +42,15 @@ class Office:
     def find(self) -> NamedTable:
         return find_table((self.lake.name, "db", "dead"), {self.lake.name: self.lake.catalog})
 
-    def box(self) -> LetterBox:
-        return LetterBox(self.find, "events", self.lake.spark)
+    def box(self) -> DeadLetterTable:
+        return DeadLetterTable(self.find, "events", self.lake.spark)
 
-    def begin(self, plan: PipelinePlan, box: LetterBox | None = None) -> Replay:
+    def begin(self, plan: PipelinePlan, box: DeadLetterTable | None = None) -> Replay:
         made = Replay(self.lake.spark, plan, self.lake.state, box or self.box())
         made.open()
         return made
 
-    def replay(self, plan: PipelinePlan, **chosen: Any) -> Replayed:
+    def replay(self, plan: PipelinePlan, **chosen: Any) -> ReplayResult:
         made = self.begin(plan)
         made.run(self.box().read(**chosen))
         return made.outcome
@@ -155,7 +155,7 @@ def test_letters_of_a_replay_that_was_rolled_back_are_replayed_again(
         if point == "after-commit":
             raise PowerCutError
 
-    monkeypatch.setattr("icestream.engine.dead_letters.replay.reach", cut)
+    monkeypatch.setattr("icestream.engine.dead_letters.replay.crash_point", cut)
     with pytest.raises(PowerCutError):
         office.replay(any_price)
     monkeypatch.undo()
@@ -245,7 +245,7 @@ def test_letters_are_chosen_by_reason_and_time(lake: Lake, office: Office) -> No
 def test_crash_in_a_replay_neither_loses_nor_doubles(
     lake: Lake, office: Office, point: str
 ) -> None:
-    class Crashing(LetterBox):
+    class Crashing(DeadLetterTable):
         pass
 
     def crash(*_: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.fan_outs import PowerCutError, ids, planned, row, scripted
 
 from icestream.engine.dead_letters.replay import Replay
-from icestream.engine.dead_letters.table import LetterBox
+from icestream.engine.dead_letters.table import DeadLetterTable
 from icestream.errors import CommitConflictError
 from icestream.sinks.iceberg.sink import IcebergSink
 from icestream.tables.lookup import find_table
@@ -17,16 +17,18 @@ from icestream.tables.lookup import find_table
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
-    from icestream.engine.dead_letters.replay import Replayed
+    from icestream.engine.dead_letters.replay import ReplayResult
     from icestream.testing.scripted import ScriptedSource
 
 
-def box(lake: Lake) -> LetterBox:
+def box(lake: Lake) -> DeadLetterTable:
     catalogs = {lake.name: lake.catalog}
-    return LetterBox(lambda: find_table((lake.name, "db", "dead"), catalogs), "events", lake.spark)
+    return DeadLetterTable(
+        lambda: find_table((lake.name, "db", "dead"), catalogs), "events", lake.spark
+    )
 
 
-def replayed(lake: Lake, source: ScriptedSource) -> Replayed:
+def replayed(lake: Lake, source: ScriptedSource) -> ReplayResult:
     letters = box(lake)
     plan = planned(lake, source, on_error="dead_letter", allowed_tables=("other.*",))
     replay = Replay(lake.spark, plan, lake.state, letters)

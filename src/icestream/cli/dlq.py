@@ -16,8 +16,8 @@ from icestream.errors import PlanError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from icestream.engine.dead_letters.replay import Replayed
-    from icestream.engine.dead_letters.table import Letters
+    from icestream.engine.dead_letters.replay import ReplayResult
+    from icestream.engine.dead_letters.table import DeadLetterList
     from icestream.plan.plan import PipelinePlan, Plan
     from icestream.tables.lookup import NamedTable
 
@@ -46,7 +46,7 @@ def command() -> None:
 def list_command(printer: Printer, path: Path, pipeline: str | None, limit: int) -> int:
     """List dead letters by reason, and the newest ones. Spark is not started."""
     from icestream.config import load
-    from icestream.engine.dead_letters.table import list_letters
+    from icestream.engine.dead_letters.table import list_dead_letters
     from icestream.plan.planner import build
 
     plan = build(load(path)).enter_environment()
@@ -58,7 +58,7 @@ def list_command(printer: Printer, path: Path, pipeline: str | None, limit: int)
             reports.append({"table": name, "total": 0, "reasons": [], "letters": []})
             texts.append(f"{name}: no dead letters, the table does not exist yet")
             continue
-        letters = list_letters(found, pipeline=pipeline, limit=limit)
+        letters = list_dead_letters(found, pipeline=pipeline, limit=limit)
         reports.append(_document(name, letters))
         texts.append(_text(name, letters, limit))
     printer.print_result({"tables": reports}, "\n\n".join(texts))
@@ -85,8 +85,8 @@ def replay_command(
     dead-letter table. The others stay there. The pipeline may keep running.
     """
     from icestream.config import load
-    from icestream.engine.dead_letters.replay import Replay, Replayed
-    from icestream.engine.dead_letters.table import LetterBox
+    from icestream.engine.dead_letters.replay import Replay, ReplayResult
+    from icestream.engine.dead_letters.table import DeadLetterTable
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
     from icestream.tables.lookup import find_table
@@ -99,10 +99,10 @@ def replay_command(
     assert chosen.dead_letter is not None  # noqa: S101 - only pipelines with one are selected
     name = chosen.dead_letter.identity()
     if _find_dead_letter_table(plan, name) is None:
-        outcome = Replayed()
+        outcome = ReplayResult()
     else:
         spark = open_plan_session(plan)
-        box = LetterBox(lambda: find_table(name.split("."), plan.catalogs), pipeline, spark)
+        box = DeadLetterTable(lambda: find_table(name.split("."), plan.catalogs), pipeline, spark)
         replay = Replay(spark, chosen, plan.state, box)
         replay.open()
         replay.run(box.read(reason=reason, since=after))
@@ -176,7 +176,7 @@ def _find_dead_letter_table(plan: Plan, name: str) -> NamedTable | None:
     return None if table is None else NamedTable(catalog, tuple(identifier), table)
 
 
-def _document(name: str, letters: Letters) -> dict[str, Any]:
+def _document(name: str, letters: DeadLetterList) -> dict[str, Any]:
     return {
         "table": name,
         "total": letters.total,
@@ -209,7 +209,7 @@ def _as_text(raw: bytes | None) -> str | None:
         return None
 
 
-def _text(name: str, letters: Letters, limit: int) -> str:
+def _text(name: str, letters: DeadLetterList, limit: int) -> str:
     if not letters.total:
         return f"{name}: no dead letters"
     reasons = [
@@ -238,7 +238,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 3] + "..."
 
 
-def _replay_document(pipeline: PipelinePlan, outcome: Replayed) -> dict[str, Any]:
+def _replay_document(pipeline: PipelinePlan, outcome: ReplayResult) -> dict[str, Any]:
     return {
         "pipeline": pipeline.name,
         "table": pipeline.sink.identity(),
@@ -251,7 +251,7 @@ def _replay_document(pipeline: PipelinePlan, outcome: Replayed) -> dict[str, Any
     }
 
 
-def _replay_text(pipeline: PipelinePlan, outcome: Replayed) -> str:
+def _replay_text(pipeline: PipelinePlan, outcome: ReplayResult) -> str:
     lines = []
     if outcome.settled:
         letters = output.format_count(outcome.settled, "letter")

@@ -157,7 +157,7 @@ def _diff_report(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
 
 def _stream_columns(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | None, str]:
     """Return the columns of the rows that reach the table, and where they are known from."""
-    from icestream.engine.batch.columns import remembered
+    from icestream.engine.batch.columns import remembered_columns
     from icestream.engine.state import PipelineState
 
     if pipeline.sink.has_many_tables:
@@ -167,7 +167,7 @@ def _stream_columns(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | Non
     declared = pipeline.source.schema()
     if declared is not None:
         return declared, "declared"
-    known = remembered(PipelineState(plan.state, pipeline.name))
+    known = remembered_columns(PipelineState(plan.state, pipeline.name))
     return known, "unknown" if known is None else "seen"
 
 

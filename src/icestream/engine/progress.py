@@ -42,7 +42,7 @@ class Progress:
         self._recent: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
-    def recall(self, status: dict[str, Any] | None) -> None:
+    def restore(self, status: dict[str, Any] | None) -> None:
         """Take up what an earlier run left: the newest batch that the table should hold."""
         if status is not None:
             self.committed = status.get("committed")
@@ -55,12 +55,12 @@ class Progress:
             else {"table": self.table, "query_id": mark.query_id, "epoch": mark.epoch}
         )
 
-    def settle(self, state: str) -> None:
+    def set_state(self, state: str) -> None:
         """Enter a state in which nothing is wrong."""
         with self._lock:
             self.state, self.error = state, None
 
-    def wait(self, error: BaseException) -> None:
+    def set_waiting(self, error: BaseException) -> None:
         """Wait for a restart because of a fault."""
         with self._lock:
             self.state, self.error = "waiting", error

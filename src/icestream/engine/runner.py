@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from icestream.contracts.offset import BatchMark, superseded_error
 from icestream.engine.batch.admission import Admission
 from icestream.engine.batch.batch import batch_events, write_once
-from icestream.engine.batch.columns import Columns
+from icestream.engine.batch.columns import StreamColumns
 from icestream.engine.crash_points import crash_point
 from icestream.engine.progress import Progress
-from icestream.engine.recovery.acks import Confirmation
+from icestream.engine.recovery.acks import Acknowledgements
 from icestream.engine.recovery.bounded_load import begin_load, end_load
 from icestream.engine.recovery.checkpoint import await_done, read_checkpoint
-from icestream.engine.recovery.start import begin
+from icestream.engine.recovery.start import resolve_start
 from icestream.engine.state import PipelineState
 from icestream.errors import (
     CommitError,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LONGEST_PAUSE_SECS = 60.0
 
 
-def passes(error: BaseException, *, has_worked: bool = False) -> bool:
+def is_retryable(error: BaseException, *, has_worked: bool = False) -> bool:
     """Tell whether a restart of the pipeline may help.
 
     What we raise on purpose says so by its class. Anything else comes from Spark or the network:
@@ -68,7 +68,7 @@ def passes(error: BaseException, *, has_worked: bool = False) -> bool:
     return not isinstance(error, AnalysisException | PySparkTypeError | PySparkValueError)
 
 
-def is_of_others(error: BaseException) -> bool:
+def is_external(error: BaseException) -> bool:
     """Tell whether a catalog, a store or Spark is at fault, and connections may be broken."""
     ours = isinstance(error, IcestreamError)
     return not ours or isinstance(error, RefusedError | ConnectorError | CommitUnknownError)
@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 TRIGGER = "100 milliseconds"
 
 
-class StreamStart:
+class QueryStarter:
     """The stream of a pipeline's positions, which is loaded from now on.
 
     Args:
@@ -162,14 +162,14 @@ class PipelineRunner:
         self._fault: BaseException | None = None
         self._attempt = 0
         self._has_worked = False
-        self._columns: Columns | None = None
-        self._confirmation = Confirmation(plan.source, self.state.checkpoint)
+        self._columns: StreamColumns | None = None
+        self._acks = Acknowledgements(plan.source, self.state.checkpoint)
         self._load = ""
         self._current: Offset = {}
         self._admitted: Offset | None = None
         self._target: Offset | None = None
         self._last: BatchMark | None = None
-        self._stream: StreamStart | None = None
+        self._stream: QueryStarter | None = None
 
     def stop(self) -> None:
         """Ask the pipeline to finish the batch in hand and end."""
@@ -197,20 +197,20 @@ class PipelineRunner:
 
     def _run_reporting(self) -> None:
         """Run, and leave in the status file how it ended."""
-        self.state.tidy()
+        self.state.clean_up()
         self.plan.source.keep_state_in(self.state.folder / "source")
-        self.progress.recall(self.state.status())
+        self.progress.restore(self.state.status())
         try:
             self._run_with_restarts()
-            self.progress.settle("stopped" if self._stopping.is_set() else "finished")
+            self.progress.set_state("stopped" if self._stopping.is_set() else "finished")
         except SupersededError:
             # The status file is the other instance's now.
             raise
         except BaseException as exc:
             self.progress.fail(exc)
-            self.state.report(self.progress.to_json())
+            self.state.write_status(self.progress.to_json())
             raise
-        self.state.report(self.progress.to_json())
+        self.state.write_status(self.progress.to_json())
 
     def _run_with_restarts(self) -> None:
         while not self._stopping.is_set():
@@ -218,24 +218,24 @@ class PipelineRunner:
                 self._run_until_fault()
             except Exception as fault:  # noqa: BLE001, PERF203 - a restart, not a hot loop
                 self._attempt += 1
-                exc = self._explained(fault)
-                if is_of_others(exc):
+                exc = self._explain(fault)
+                if is_external(exc):
                     self.plan.sink.disconnect(self._spark)
                 is_over = self._attempt > self.plan.restart.max
-                if is_over or not passes(exc, has_worked=self._has_worked):
+                if is_over or not is_retryable(exc, has_worked=self._has_worked):
                     raise exc from exc.__cause__
                 pause = pause_secs(self._attempt, self.plan.restart.backoff_secs)
                 reason = first_line(exc)
                 count = f"{self._attempt} of {self.plan.restart.max} in {pause:.1f} s"
                 logger.warning("pipeline %s: restart %s: %s", self.plan.name, count, reason)
                 self._emit(PipelineRestarted(self.plan.name, self._attempt, reason))
-                self.progress.wait(exc)
-                self.state.report(self.progress.to_json())
+                self.progress.set_waiting(exc)
+                self.state.write_status(self.progress.to_json())
                 self._stopping.wait(pause)
             else:
                 return
 
-    def _explained(self, fault: Exception) -> Exception:
+    def _explain(self, fault: Exception) -> Exception:
         """Return a fault of the catalog or the store in our words, any other as it is."""
         if isinstance(fault, IcestreamError):
             return fault
@@ -244,7 +244,7 @@ class PipelineRunner:
 
     def _run_until_fault(self) -> None:
         self._fault = None
-        stream = self._stream or StreamStart(self._spark, self.state, self.plan.name)
+        stream = self._stream or QueryStarter(self._spark, self.state, self.plan.name)
         self._stream = stream
         self.plan.sink.open(self._spark, self.plan.name, self.state.folder / "cache")
         if self.plan.dead_letter is not None:
@@ -255,14 +255,14 @@ class PipelineRunner:
         choice = self._choices.beginning
         if self._attempt > 0 and choice != "reload":
             choice = "ask"
-        self._current, self._admitted = begin(self.plan, self.state, choice, self._known)
+        self._current, self._admitted = resolve_start(self.plan, self.state, choice, self._known)
         self._load = begin_load(self.plan, self.state, choice, once=self._choices.once)
         self.progress.remember_commit(self.plan.sink.last_mark())
         if self._admitted is not None:
             # A replay reads by positions alone: let the source say first if they still hold.
             self.plan.source.latest(self._current)
         self.plan.source.committed(self._current, 0)
-        self._columns = Columns(self.plan, self.state)
+        self._columns = StreamColumns(self.plan, self.state)
         if self._choices.once and self._target is None:
             self._target = self.plan.source.latest(self._current)
         admission = Admission(
@@ -271,15 +271,15 @@ class PipelineRunner:
             target=self._target,
             running=lambda: len(_running),
         )
-        self.progress.settle("running")
+        self.progress.set_state("running")
         query: StreamingQuery | None = None
         try:
             if self._admitted is not None:
                 query = stream.query(self._on_batch)
-            while not self._is_over():
+            while not self._is_finished():
                 query = self._step(admission, stream, query)
             await_done(self.state.checkpoint)
-            self._confirmation.tell()
+            self._acks.send()
             if not self._stopping.is_set():
                 self.progress.measure(0, 0.0)
                 end_load(self.state, self._load)
@@ -298,10 +298,10 @@ class PipelineRunner:
         self._last = mark
 
     def _step(
-        self, admission: Admission, stream: StreamStart, query: StreamingQuery | None
+        self, admission: Admission, stream: QueryStarter, query: StreamingQuery | None
     ) -> StreamingQuery | None:
         self._wake.clear()
-        self._confirmation.tell()
+        self._acks.send()
         if self._admitted is None and not self._stopping.is_set():
             end = admission.next_end(self._current)
             lag, measures = admission.lag, self.plan.source.measure()
@@ -312,10 +312,10 @@ class PipelineRunner:
                 self.state.publish(end)
                 return query or stream.query(self._on_batch)
         self._wake.wait(POLL_SECS)
-        self._look_for_fault(query)
+        self._raise_fault(query)
         return query
 
-    def _look_for_fault(self, query: StreamingQuery | None) -> None:
+    def _raise_fault(self, query: StreamingQuery | None) -> None:
         if self._fault is not None:
             raise self._fault
         if query is not None and not query.isActive:
@@ -324,7 +324,7 @@ class PipelineRunner:
                 raise self._fault
             raise problem or IcestreamError("the streaming query ended by itself")
 
-    def _is_over(self) -> bool:
+    def _is_finished(self) -> bool:
         if self._fault is not None or self._admitted is not None:
             return False
         if self._stopping.is_set():
@@ -365,9 +365,9 @@ class PipelineRunner:
                 raise
             self._last = self.plan.sink.last_mark()
             self._has_worked = True
-            self._note(mark, result)
+            self._report_batch(mark, result)
             self.plan.sink.publish(mark)
-            self._confirmation.note(epoch, end, result.rows if result is not None else 0)
+            self._acks.record(epoch, end, result.rows if result is not None else 0)
             self._attempt = 0
         self._current = end
         if self._admitted == end:
@@ -375,11 +375,11 @@ class PipelineRunner:
         crash_point("after-batch")
         self._wake.set()
 
-    def _note(self, mark: BatchMark, result: BatchResult | None) -> None:
+    def _report_batch(self, mark: BatchMark, result: BatchResult | None) -> None:
         for event in batch_events(self.plan, mark.epoch, result):
             self._emit(event)
         self.progress.remember_commit(self._last)
         if result is None:
             return
         self.progress.add(mark.epoch, result)
-        self.state.report(self.progress.to_json())
+        self.state.write_status(self.progress.to_json())

@@ -119,14 +119,14 @@ class PipelineState:
         """Return what the pipeline last said of itself."""
         return self._read("status.json")
 
-    def report(self, status: dict[str, Any]) -> None:
+    def write_status(self, status: dict[str, Any]) -> None:
         self._write("status.json", status)
 
     def forget_commit(self) -> None:
         """Forget which batch was committed last: a person chose how to continue without it."""
         status = self.status()
         if status is not None and status.get("committed") is not None:
-            self.report({**status, "committed": None})
+            self.write_status({**status, "committed": None})
 
     def forget(self) -> None:
         """Set the checkpoint and our files aside, so that the pipeline begins anew."""
@@ -136,7 +136,7 @@ class PipelineState:
             shutil.rmtree(self.checkpoint)
         self.start_file.unlink(missing_ok=True)
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         """Remove what earlier instances told their Spark."""
         for path in self.folder.glob("next-*.json"):
             if path != self.next_file:

@@ -94,7 +94,7 @@ def test_live_view_waits_for_spark() -> None:
 
 def test_live_view_has_a_line_a_pipeline_and_its_error() -> None:
     good, bad = Progress("orders", "lake.a.b"), Progress("clicks", "lake.a.c")
-    good.settle("running")
+    good.set_state("running")
     good.measure(42, 0.5)
     bad.fail(ValueError("the broker is gone\nand more"))
     lines = shown([good, bad]).splitlines()

@@ -21,7 +21,7 @@ from pyiceberg.types import (
 )
 from tests.unit.cli.shop import plan_of, write_file
 
-from icestream.engine.batch.columns import Columns
+from icestream.engine.batch.columns import StreamColumns
 from icestream.engine.state import PipelineState
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def remember(folder: Path, columns: pa.Schema) -> None:
     plan = plan_of(folder)
     state = PipelineState(plan.state, "shop")
     state.make()
-    kept = Columns(plan.pipelines[0], state)
+    kept = StreamColumns(plan.pipelines[0], state)
     kept._columns = columns
     kept._remember()
 

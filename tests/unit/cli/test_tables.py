@@ -119,7 +119,7 @@ def test_status_joins_state_lock_and_table(icestream: Icestream, tmp_path: Path)
     state = PipelineState(plan_of(make_shop(tmp_path)).state, "shop")
     state.make()
     said = {"state": "running", "rows": 6, "batches": 2, "lag_rows": 7, "error": None}
-    state.report(said)
+    state.write_status(said)
     with state.locked():
         (running,) = icestream("status", "--output", "json").document["pipelines"]
     assert (running["state"], running["is_running"]) == ("running", True)
@@ -137,7 +137,7 @@ def test_status_of_many_tables_is_what_the_pipeline_told(
     state = PipelineState(plan_of(tmp_path).state, "shop")
     state.make()
     moment = "2026-11-15T10:30:00.000+00:00"
-    state.report({"state": "finished", "rows": 6, "error": None, "last_commit_at": moment})
+    state.write_status({"state": "finished", "rows": 6, "error": None, "last_commit_at": moment})
     (one,) = icestream("status", "--output", "json").document["pipelines"]
     assert (one["table"], one["last_commit_at"]) == ("lake.demo.*", moment)
 
@@ -146,7 +146,7 @@ def test_status_shows_the_first_line_of_an_error(icestream: Icestream, tmp_path:
     state = PipelineState(plan_of(make_shop(tmp_path)).state, "shop")
     state.make()
     error = {"type": "BadRecordError", "message": "record 7 is broken\n  Mend it."}
-    state.report({"state": "failed", "rows": 6, "batches": 2, "lag_rows": 0, "error": error})
+    state.write_status({"state": "failed", "rows": 6, "batches": 2, "lag_rows": 0, "error": error})
     ended = icestream("status")
     lines = ended.out.splitlines()
     assert ended.code == 0

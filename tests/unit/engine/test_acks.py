@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.engine.recovery.acks import Confirmation
+from icestream.engine.recovery.acks import Acknowledgements
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +20,9 @@ class Told:
         self.told.append((position, rows))
 
 
-def confirmation(checkpoint: Path) -> tuple[Any, Confirmation]:
+def confirmation(checkpoint: Path) -> tuple[Any, Acknowledgements]:
     source: Any = Told()
-    return source, Confirmation(source, checkpoint)
+    return source, Acknowledgements(source, checkpoint)
 
 
 def done(checkpoint: Path, epoch: int) -> None:
@@ -33,33 +33,33 @@ def done(checkpoint: Path, epoch: int) -> None:
 
 def test_source_is_told_after_spark_logged_the_batch(tmp_path: Path) -> None:
     source, written = confirmation(tmp_path)
-    written.note(0, {"at": 1}, 5)
+    written.record(0, {"at": 1}, 5)
 
-    written.tell()
+    written.send()
     assert source.told == []
 
     done(tmp_path, 0)
-    written.tell()
+    written.send()
     assert source.told == [({"at": 1}, 5)]
 
 
 def test_batch_is_told_once(tmp_path: Path) -> None:
     source, written = confirmation(tmp_path)
-    written.note(0, {"at": 1}, 5)
+    written.record(0, {"at": 1}, 5)
     done(tmp_path, 0)
 
-    written.tell()
-    written.tell()
+    written.send()
+    written.send()
 
     assert source.told == [({"at": 1}, 5)]
 
 
 def test_rows_of_batches_that_were_not_told_add_up(tmp_path: Path) -> None:
     source, written = confirmation(tmp_path)
-    written.note(0, {"at": 1}, 5)
-    written.note(1, {"at": 2}, 7)
+    written.record(0, {"at": 1}, 5)
+    written.record(1, {"at": 2}, 7)
     done(tmp_path, 1)
 
-    written.tell()
+    written.send()
 
     assert source.told == [({"at": 2}, 12)]

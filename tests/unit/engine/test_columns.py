@@ -10,7 +10,7 @@ import pytest
 
 from icestream.contracts.decoder import Records
 from icestream.contracts.sink import Commit, Sink, TaskWriter, WrittenFile
-from icestream.engine.batch.columns import Columns, RefusedField
+from icestream.engine.batch.columns import RefusedField, StreamColumns
 from icestream.engine.state import PipelineState
 from icestream.errors import CorruptStateError, SchemaMismatchError
 from icestream.formats.json import JsonDecoder
@@ -103,11 +103,11 @@ def splits(source: ScriptedSource, slots: int = 2) -> list[Split]:
 
 def test_schema_of_the_options_wins_and_does_not_grow(state: PipelineState) -> None:
     given = pa.schema([("id", pa.int32())])
-    columns = Columns(
+    columns = StreamColumns(
         plan(ScriptedSource(schema=given), TableOf(pa.schema([("x", pa.string())]))), state
     )
 
-    assert columns.of([]) == given
+    assert columns.resolve([]) == given
     assert not columns.evolving
     assert state.schema() is None
 
@@ -115,9 +115,9 @@ def test_schema_of_the_options_wins_and_does_not_grow(state: PipelineState) -> N
 def test_columns_of_the_table_win_over_what_the_records_show(state: PipelineState) -> None:
     source = json_source(b'{"id": 1}')
     table = pa.schema([("id", pa.decimal128(9, 2))])
-    columns = Columns(plan(source, TableOf(table)), state)
+    columns = StreamColumns(plan(source, TableOf(table)), state)
 
-    assert columns.of(splits(source)) == table
+    assert columns.resolve(splits(source)) == table
     assert columns.evolving
 
 
@@ -125,11 +125,11 @@ def test_column_that_a_source_adds_later_is_not_left_out(state: PipelineState) -
     source = json_source(b'{"id": 1}', kind=WithOffsets)
     table = pa.schema([("id", pa.int64())])
 
-    assert Columns(plan(source, TableOf(table)), state).of(splits(source)) == pa.schema(
+    assert StreamColumns(plan(source, TableOf(table)), state).resolve(splits(source)) == pa.schema(
         [("id", pa.int64()), ("offset", pa.int64())]
     )
     both = pa.schema([("offset", pa.int64()), ("id", pa.int64())])
-    assert Columns(plan(source, TableOf(both)), state).of(splits(source)) == both
+    assert StreamColumns(plan(source, TableOf(both)), state).resolve(splits(source)) == both
 
 
 def test_inferred_columns_look_into_every_split_and_are_remembered(state: PipelineState) -> None:
@@ -144,14 +144,14 @@ def test_inferred_columns_look_into_every_split_and_are_remembered(state: Pipeli
         ]
     )
 
-    assert Columns(plan(source), state).of(splits(source)) == expected
+    assert StreamColumns(plan(source), state).resolve(splits(source)) == expected
     assert (state.schema() or {})["columns"] == {
         "id": "double",
         "at": "struct<x: bool>",
         "offset": "int64",
     }
     other = json_source(b'{"id": "now a text"}', kind=WithOffsets)
-    assert Columns(plan(other), state).of(splits(other)) == expected
+    assert StreamColumns(plan(other), state).resolve(splits(other)) == expected
 
 
 class OneRecordBlocks(ScriptedSource):
@@ -167,7 +167,7 @@ def test_sample_does_not_depend_on_the_size_of_blocks(
     monkeypatch.setattr("icestream.engine.batch.columns.SAMPLE", 2)
     source = json_source(b'{"a": 1}', b'{"a": 1.5}', b'{"a": "text"}', kind=OneRecordBlocks)
 
-    found = Columns(plan(source), state).of(splits(source, slots=1))
+    found = StreamColumns(plan(source), state).resolve(splits(source, slots=1))
 
     assert found == pa.schema([("a", pa.float64())])
 
@@ -180,11 +180,11 @@ def test_sample_is_bounded_by_bytes(state: PipelineState, monkeypatch: pytest.Mo
     whole = json_source(*values)
     one_large = json_source(b'{"a": %s}' % (b" " * 50 + b"1"))
 
-    assert Columns(plan(blocks), state).of(splits(blocks, slots=1)) == expected
+    assert StreamColumns(plan(blocks), state).resolve(splits(blocks, slots=1)) == expected
     (state.folder / "schema.json").unlink()
-    assert Columns(plan(whole), state).of(splits(whole, slots=1)) == expected
+    assert StreamColumns(plan(whole), state).resolve(splits(whole, slots=1)) == expected
     (state.folder / "schema.json").unlink()
-    found = Columns(plan(one_large), state).of(splits(one_large, slots=1))
+    found = StreamColumns(plan(one_large), state).resolve(splits(one_large, slots=1))
     assert found == pa.schema([("a", pa.int64())]), "at least one record is read"
 
 
@@ -192,18 +192,18 @@ def test_first_batch_without_records_tells_nothing_and_remembers_nothing(
     state: PipelineState,
 ) -> None:
     source = json_source()
-    columns = Columns(plan(source), state)
-    assert columns.of([]) is None
+    columns = StreamColumns(plan(source), state)
+    assert columns.resolve([]) is None
     assert state.schema() is None
 
     source.append_values([b'{"id": 1}'])
-    assert columns.of(splits(source)) == pa.schema([("id", pa.int64())])
+    assert columns.resolve(splits(source)) == pa.schema([("id", pa.int64())])
 
 
 def test_new_fields_join_and_grown_structs_take_their_place(state: PipelineState) -> None:
     source = json_source(b'{"id": 1, "at": {"x": 1}, "z": 1}')
-    columns = Columns(plan(source), state)
-    columns.of(splits(source))
+    columns = StreamColumns(plan(source), state)
+    columns.resolve(splits(source))
     columns.add({"new": pa.string(), "at": pa.struct([("x", pa.int64()), ("y", pa.string())])})
 
     expected = pa.schema(
@@ -214,19 +214,19 @@ def test_new_fields_join_and_grown_structs_take_their_place(state: PipelineState
             ("new", pa.string()),
         ]
     )
-    assert columns.of([]) == expected
-    assert Columns(plan(source), state).of([]) == expected, "a replay reads alike"
+    assert columns.resolve([]) == expected
+    assert StreamColumns(plan(source), state).resolve([]) == expected, "a replay reads alike"
 
 
 def test_field_with_the_name_of_a_column_that_the_source_adds_is_refused(
     state: PipelineState,
 ) -> None:
     source = json_source(b'{"id": 1}', kind=WithOffsets)
-    columns = Columns(plan(source), state)
-    before = columns.of(splits(source))
+    columns = StreamColumns(plan(source), state)
+    before = columns.resolve(splits(source))
     columns.add({"offset": pa.string()})
 
-    assert columns.of([]) == before
+    assert columns.resolve([]) == before
     reason = "field 'offset' has the name of a column that the source adds"
     assert columns.refused == (RefusedField(pa.field("offset", pa.string()), reason),)
 
@@ -235,16 +235,18 @@ def test_first_records_do_not_clash_with_columns_that_the_source_adds(
     state: PipelineState,
 ) -> None:
     source = json_source(b'{"id": 1, "Offset": 2}', kind=WithOffsets)
-    columns = Columns(replace(plan(source), on_error="drop"), state)
+    columns = StreamColumns(replace(plan(source), on_error="drop"), state)
 
-    assert columns.of(splits(source)) == pa.schema([("id", pa.int64()), ("offset", pa.int64())])
+    assert columns.resolve(splits(source)) == pa.schema(
+        [("id", pa.int64()), ("offset", pa.int64())]
+    )
     assert [field.column.name for field in columns.refused] == ["Offset"]
 
 
 def test_strict_sink_refuses_new_fields_by_name(state: PipelineState) -> None:
     source = json_source(b'{"id": 1}')
-    columns = Columns(plan(source, TableOf(strict=True)), state)
-    columns.of(splits(source))
+    columns = StreamColumns(plan(source, TableOf(strict=True)), state)
+    columns.resolve(splits(source))
     with pytest.raises(SchemaMismatchError) as caught:
         columns.add({"b": pa.string(), "a": pa.int64()})
 
@@ -258,20 +260,20 @@ def test_new_field_that_a_transform_may_leave_out_does_not_stop_a_strict_pipelin
     state: PipelineState,
 ) -> None:
     source = json_source(b'{"id": 1}')
-    columns = Columns(plan(source, TableOf(strict=True), transforms=("select",)), state)
-    columns.of(splits(source))
+    columns = StreamColumns(plan(source, TableOf(strict=True), transforms=("select",)), state)
+    columns.resolve(splits(source))
     columns.add({"b": pa.string()})
 
-    assert columns.of([]) == pa.schema([("id", pa.int64()), ("b", pa.string())])
+    assert columns.resolve([]) == pa.schema([("id", pa.int64()), ("b", pa.string())])
 
 
 def test_refused_member_does_not_stop_a_strict_pipeline(state: PipelineState) -> None:
     source = json_source(b'{"s": {"a": 1}}')
-    columns = Columns(replace(plan(source, TableOf(strict=True)), on_error="drop"), state)
-    before = columns.of(splits(source))
+    columns = StreamColumns(replace(plan(source, TableOf(strict=True)), on_error="drop"), state)
+    before = columns.resolve(splits(source))
     columns.add({"s": pa.struct([("a", pa.int64()), ("A", pa.int64())])})
 
-    assert columns.of([]) == before
+    assert columns.resolve([]) == before
     assert [field.members for field in columns.refused] == [("A",)]
 
 
@@ -288,11 +290,11 @@ def test_map_with_clashing_names_inside_is_refused_as_a_whole(
     state: PipelineState, kind: pa.DataType
 ) -> None:
     source = json_source(b'{"id": 1}')
-    columns = Columns(replace(plan(source), on_error="drop"), state)
-    columns.of(splits(source))
+    columns = StreamColumns(replace(plan(source), on_error="drop"), state)
+    columns.resolve(splits(source))
     columns.add({"m": kind, "m.value.a": pa.int64()})
 
-    assert columns.of([]) == pa.schema([("id", pa.int64()), ("m.value.a", pa.int64())])
+    assert columns.resolve([]) == pa.schema([("id", pa.int64()), ("m.value.a", pa.int64())])
     assert [(field.column, field.members) for field in columns.refused] == [
         (pa.field("m", kind), ())
     ]
@@ -302,12 +304,12 @@ def test_known_columns_whose_names_clash_stay(state: PipelineState) -> None:
     both = pa.struct([("a", pa.int64()), ("A", pa.int64())])
     source = json_source(b'{"id": 1}')
     sink = TableOf(pa.schema([("s", both)]))
-    columns = Columns(replace(plan(source, sink), on_error="drop"), state)
-    columns.of(splits(source))
+    columns = StreamColumns(replace(plan(source, sink), on_error="drop"), state)
+    columns.resolve(splits(source))
     grown = pa.struct([*both, ("b", pa.int64())])
     columns.add({"s": grown})
 
-    assert columns.of([]) == pa.schema([("s", grown)])
+    assert columns.resolve([]) == pa.schema([("s", grown)])
     assert columns.refused == ()
 
 
@@ -319,11 +321,11 @@ def test_names_are_not_looked_at_before_transforms_if_bad_records_stop_the_pipel
             return False
 
     source = json_source(b'{"id": 1}')
-    columns = Columns(plan(source, transforms=(Sql(),)), state)
-    columns.of(splits(source))
+    columns = StreamColumns(plan(source, transforms=(Sql(),)), state)
+    columns.resolve(splits(source))
     columns.add({"a b": pa.int64(), "a_x20b": pa.int64()})
 
-    assert (columns.of([]) or pa.schema([])).names == ["id", "a b", "a_x20b"]
+    assert (columns.resolve([]) or pa.schema([])).names == ["id", "a b", "a_x20b"]
     assert columns.refused == ()
 
 
@@ -332,7 +334,7 @@ def test_remembered_columns_that_cannot_be_read_are_named(state: PipelineState, 
     path = state.folder / "schema.json"
     path.write_text(kept)
     with pytest.raises(CorruptStateError) as caught:
-        Columns(plan(json_source(b'{"id": 1}')), state).of([])
+        StreamColumns(plan(json_source(b'{"id": 1}')), state).resolve([])
 
     head, todo = str(caught.value).splitlines()
     assert head.startswith(f"pipeline 'events': the file {path} can't be read: ")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.engine.test_columns import TableOf, json_source, plan, splits
 
-from icestream.engine.batch.columns import Columns, remembered
+from icestream.engine.batch.columns import StreamColumns, remembered_columns
 from icestream.engine.state import PipelineState
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def state(tmp_path: Path) -> PipelineState:
 
 def opened(
     table: Altered, state: PipelineState, transforms: tuple[Any, ...] = ()
-) -> tuple[Columns, pa.Schema | None]:
+) -> tuple[StreamColumns, pa.Schema | None]:
     source = json_source(b'{"id": 1}')
-    columns = Columns(plan(source, table, transforms), state)
-    return columns, columns.of(splits(source))
+    columns = StreamColumns(plan(source, table, transforms), state)
+    return columns, columns.resolve(splits(source))
 
 
 def test_columns_follow_what_others_do_to_the_table(state: PipelineState) -> None:
@@ -52,7 +52,7 @@ def test_columns_follow_what_others_do_to_the_table(state: PipelineState) -> Non
     table.alter(pa.schema([("id", LONG), ("new", pa.string())]))
 
     assert first == pa.schema([("id", INT), ("gone", LONG)])
-    assert columns.of([]) == pa.schema([("id", LONG), ("new", pa.string())])
+    assert columns.resolve([]) == pa.schema([("id", LONG), ("new", pa.string())])
 
 
 def test_columns_that_grew_are_not_those_of_the_table_yet(state: PipelineState) -> None:
@@ -60,11 +60,11 @@ def test_columns_that_grew_are_not_those_of_the_table_yet(state: PipelineState) 
     columns, _ = opened(table, state)
     columns.add({"new": pa.string()}, {"id": pa.field("id", LONG)})
     grown = pa.schema([("id", LONG), ("new", pa.string())])
-    assert columns.of([]) == grown
+    assert columns.resolve([]) == grown
     table.alter(grown)
 
-    assert columns.of([]) == grown
-    assert remembered(state) == grown
+    assert columns.resolve([]) == grown
+    assert remembered_columns(state) == grown
 
 
 def test_field_that_others_added_has_the_type_that_they_chose(state: PipelineState) -> None:
@@ -73,7 +73,7 @@ def test_field_that_others_added_has_the_type_that_they_chose(state: PipelineSta
     table.alter(pa.schema([("id", LONG), ("price", pa.decimal128(9, 2))]))
     columns.add({"price": pa.float64()})
 
-    assert columns.of([]) == pa.schema([("id", LONG), ("price", pa.decimal128(9, 2))])
+    assert columns.resolve([]) == pa.schema([("id", LONG), ("price", pa.decimal128(9, 2))])
 
 
 def test_column_becomes_wider_and_optional_and_never_narrower(state: PipelineState) -> None:
@@ -82,7 +82,7 @@ def test_column_becomes_wider_and_optional_and_never_narrower(state: PipelineSta
     columns, _ = opened(table, state)
     columns.add({}, {"id": pa.field("id", INT), "n": pa.field("n", LONG)})
 
-    assert columns.of([]) == pa.schema([("id", LONG), ("n", LONG)])
+    assert columns.resolve([]) == pa.schema([("id", LONG), ("n", LONG)])
 
 
 @pytest.mark.parametrize("widens", [True, False])

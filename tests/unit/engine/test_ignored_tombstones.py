@@ -11,7 +11,7 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.source import Split
 from icestream.engine.batch import changes
 from icestream.engine.batch.changes import ChangeReading
-from icestream.engine.batch.commit import Outcome
+from icestream.engine.batch.commit import BatchOutcome
 from icestream.engine.batch.tasks import Report
 from icestream.formats.debezium.json import DebeziumJsonDecoder
 
@@ -50,7 +50,7 @@ def test_ignored_tombstones_are_logged_once_for_each_topic(
         change_decoder=DebeziumJsonDecoder(),
     )
     for _ in range(2):
-        outcome = Outcome()
+        outcome = BatchOutcome()
         for split in range(2):
             report = Report(split)
             assert sum(block.num_rows for block in reading.rows(report)) == (1, 3)[split]

@@ -44,7 +44,7 @@ def result(rows: int, bad: int = 0) -> BatchResult:
 
 
 def test_batches_add_up_in_the_status_file(progress: Progress, clock: Clock) -> None:
-    progress.settle("running")
+    progress.set_state("running")
     progress.measure(1_234, 5.67891)
     progress.add(0, result(100, bad=2))
     clock.now += 1.5
@@ -109,11 +109,11 @@ def test_rate_is_over_the_last_half_minute(progress: Progress, clock: Clock) -> 
 def test_fault_is_told_and_then_forgotten(
     progress: Progress, error: BaseException, shown: dict[str, Any]
 ) -> None:
-    progress.wait(error)
+    progress.set_waiting(error)
     assert (progress.to_json()["state"], progress.to_json()["error"]) == ("waiting", shown)
     progress.fail(error)
     assert (progress.to_json()["state"], progress.to_json()["error"]) == ("failed", shown)
-    progress.settle("running")
+    progress.set_state("running")
     assert (progress.to_json()["state"], progress.to_json()["error"]) == ("running", None)
 
 
@@ -121,7 +121,7 @@ def test_person_is_needed_once_the_pipeline_has_given_up(progress: Progress) -> 
     refused = RefusedError("the token has run out", where="catalog 'lake'")
     shown = {"type": "RefusedError", "message": "catalog 'lake': the token has run out"}
 
-    progress.wait(refused)
+    progress.set_waiting(refused)
     assert progress.to_json()["error"] == {**shown, "needs_person": False}
     progress.fail(refused)
     assert progress.to_json()["error"] == {**shown, "needs_person": True}
@@ -131,7 +131,7 @@ def test_batch_that_an_earlier_run_committed_is_recalled() -> None:
     committed = {"table": "lake.db.other", "query_id": "q1", "epoch": 3}
     for status, expected in [({"committed": committed}, committed), ({}, None), (None, None)]:
         progress = Progress("orders", "lake.db.orders")
-        progress.recall(status)
+        progress.restore(status)
         assert progress.to_json()["committed"] == expected
     progress.remember_commit(None)
     assert progress.to_json()["committed"] is None

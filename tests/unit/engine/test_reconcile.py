@@ -12,13 +12,13 @@ from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import LostRows
 from icestream.engine.recovery.checkpoint import Checkpoint
 from icestream.engine.recovery.reconcile import (
-    Beginning,
     Choice,
-    Committed,
+    LastCommit,
+    StartDecision,
+    find_renamed_pipeline,
+    lost_rows_error,
     reconcile,
-    refuse_lost_rows,
-    refuse_rename,
-    renamed_from,
+    renamed_pipeline_error,
 )
 from icestream.errors import CheckpointLostError
 
@@ -46,9 +46,9 @@ def begin(
     held: BatchMark | None,
     *,
     accepted: str | None = None,
-    committed: Committed | None = None,
+    committed: LastCommit | None = None,
     choice: Choice = "ask",
-) -> Beginning:
+) -> StartDecision:
     return reconcile(
         pipeline="orders",
         table="lake.db.orders",
@@ -61,7 +61,7 @@ def begin(
 
 
 def test_first_start_begins_anew_at_the_source() -> None:
-    assert begin(NO_CHECKPOINT, None) == Beginning(anew=True, position=None)
+    assert begin(NO_CHECKPOINT, None) == StartDecision(ignores_checkpoint=True, offset=None)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_first_start_begins_anew_at_the_source() -> None:
 def test_mark_that_the_checkpoint_explains_lets_the_pipeline_go_on(
     planned: int, done: int, epoch: int
 ) -> None:
-    assert begin(checkpoint(planned, done), mark(epoch)) == Beginning(anew=False)
+    assert begin(checkpoint(planned, done), mark(epoch)) == StartDecision(ignores_checkpoint=False)
 
 
 def test_checkpoint_without_any_commit_goes_on() -> None:
-    assert begin(checkpoint(), None, committed=None) == Beginning(anew=False)
+    assert begin(checkpoint(), None, committed=None) == StartDecision(ignores_checkpoint=False)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,18 @@ def test_mark_that_no_checkpoint_explains_stops_with_two_ways(
     found: Checkpoint, held: BatchMark, what: str
 ) -> None:
     with pytest.raises(CheckpointLostError) as caught:
-        begin(found, held, committed=Committed("lake.db.orders", "q1", 3))
+        begin(found, held, committed=LastCommit("lake.db.orders", "q1", 3))
 
     assert str(caught.value) == (
         f"pipeline 'orders', table lake.db.orders: {what}\n  {RESUME}\n  {START_OVER}"
     )
     assert caught.value.exit_code == 5
-    assert begin(found, held, choice="resume") == Beginning(anew=True, position={"row": 40})
-    assert begin(found, held, choice="start-over") == Beginning(anew=True, position=None)
+    assert begin(found, held, choice="resume") == StartDecision(
+        ignores_checkpoint=True, offset={"row": 40}
+    )
+    assert begin(found, held, choice="start-over") == StartDecision(
+        ignores_checkpoint=True, offset=None
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_mark_that_no_checkpoint_explains_stops_with_two_ways(
     ],
 )
 def test_table_without_a_mark_can_only_be_started_over(committed_to: str, what: str) -> None:
-    committed = Committed(committed_to, "q1", 3)
+    committed = LastCommit(committed_to, "q1", 3)
     choices: tuple[Choice, ...] = ("ask", "resume", "reload")
     for choice in choices:
         with pytest.raises(CheckpointLostError) as caught:
@@ -137,11 +141,11 @@ def test_table_without_a_mark_can_only_be_started_over(committed_to: str, what: 
         assert str(caught.value) == (
             f"pipeline 'orders', table lake.db.orders: {what}\n  {START_OVER}"
         )
-    assert begin(NO_CHECKPOINT, None, committed=committed) == Beginning(anew=True)
+    assert begin(NO_CHECKPOINT, None, committed=committed) == StartDecision(ignores_checkpoint=True)
 
 
 def test_older_copy_of_the_table_is_told_and_filled_from_its_mark() -> None:
-    committed = Committed("lake.db.orders", "q1", 5)
+    committed = LastCommit("lake.db.orders", "q1", 5)
     with pytest.raises(CheckpointLostError) as caught:
         begin(checkpoint(planned=6, done=5), mark(3), committed=committed)
 
@@ -150,9 +154,11 @@ def test_older_copy_of_the_table_is_told_and_filled_from_its_mark() -> None:
         f"3, and batch 5 was committed to it: it is an older copy\n  {RESUME}\n  {START_OVER}"
     )
     resumed = begin(checkpoint(6, 5), mark(3), committed=committed, choice="resume")
-    assert resumed == Beginning(anew=True, position={"row": 40})
+    assert resumed == StartDecision(ignores_checkpoint=True, offset={"row": 40})
     for other in (replace(committed, query_id="q0"), replace(committed, epoch=3)):
-        assert begin(checkpoint(6, 5), mark(3), committed=other) == Beginning(anew=False)
+        assert begin(checkpoint(6, 5), mark(3), committed=other) == StartDecision(
+            ignores_checkpoint=False
+        )
 
 
 def test_every_table_that_lost_rows_is_named_with_the_ways_to_continue() -> None:
@@ -160,7 +166,7 @@ def test_every_table_that_lost_rows_is_named_with_the_ways_to_continue() -> None
         LostRows(f"lake.db.t{n}", "the table was dropped", source_table=("db", f"t{n}"))
         for n in range(8)
     ]
-    error = refuse_lost_rows("orders", lost)
+    error = lost_rows_error("orders", lost)
 
     assert str(error).splitlines() == [
         "pipeline 'orders', table lake.db.t0: the table was dropped",
@@ -175,12 +181,12 @@ def test_every_table_that_lost_rows_is_named_with_the_ways_to_continue() -> None
 
 def test_remedy_of_one_table_says_how_many_others_have_one() -> None:
     restored = LostRows("a", "x", "Restore it.")
-    assert str(refuse_lost_rows("orders", [restored])).splitlines()[1:3] == [
+    assert str(lost_rows_error("orders", [restored])).splitlines()[1:3] == [
         "  Restore it.",
         "  To continue without the rows: icestream run --pipeline orders --resume",
     ]
     lost = [LostRows("gone", "x"), restored, LostRows("b", "x", "Restore b.")]
-    assert str(refuse_lost_rows("orders", lost)).splitlines()[3:5] == [
+    assert str(lost_rows_error("orders", lost)).splitlines()[3:5] == [
         "  2 tables can be repaired; shown for a:",
         "  Restore it.",
     ]
@@ -189,14 +195,18 @@ def test_remedy_of_one_table_says_how_many_others_have_one() -> None:
 def test_mark_that_a_person_chose_to_begin_over_is_not_asked_about_again() -> None:
     held = mark()
 
-    assert begin(checkpoint(query="q2"), held, accepted=held.to_json()) == Beginning(anew=False)
-    assert begin(NO_CHECKPOINT, held, accepted=held.to_json()) == Beginning(anew=True)
+    assert begin(checkpoint(query="q2"), held, accepted=held.to_json()) == StartDecision(
+        ignores_checkpoint=False
+    )
+    assert begin(NO_CHECKPOINT, held, accepted=held.to_json()) == StartDecision(
+        ignores_checkpoint=True
+    )
     with pytest.raises(CheckpointLostError, match="of query q1"):
         begin(checkpoint(query="q2"), mark(4), accepted=held.to_json())
 
 
 def test_choice_to_resume_changes_nothing_where_nothing_is_wrong() -> None:
-    assert begin(checkpoint(), mark(), choice="resume") == Beginning(anew=False)
+    assert begin(checkpoint(), mark(), choice="resume") == StartDecision(ignores_checkpoint=False)
 
 
 def test_long_position_is_cut_in_the_message() -> None:
@@ -212,10 +222,12 @@ def test_long_position_is_cut_in_the_message() -> None:
 def test_pipeline_of_the_same_source_that_left_the_file_was_renamed() -> None:
     old = mark(pipeline="old")
 
-    assert renamed_from(source="kafka orders", others=[old], known=["orders"]) == old
-    assert renamed_from(source="kafka other", others=[old], known=["orders"]) is None
-    assert renamed_from(source="kafka orders", others=[old], known=["orders", "old"]) is None
-    assert str(refuse_rename("orders", "lake.db.orders", old)) == (
+    assert find_renamed_pipeline(source="kafka orders", others=[old], known=["orders"]) == old
+    assert find_renamed_pipeline(source="kafka other", others=[old], known=["orders"]) is None
+    assert (
+        find_renamed_pipeline(source="kafka orders", others=[old], known=["orders", "old"]) is None
+    )
+    assert str(renamed_pipeline_error("orders", "lake.db.orders", old)) == (
         "pipeline 'orders', table lake.db.orders: the table holds rows of the same source by "
         "pipeline 'old', which the file no longer has, up to batch 3\n"
         f"  {RESUME}\n  {START_OVER}"

@@ -12,7 +12,7 @@ from tests.unit.engine.test_columns import json_source, plan, splits
 from icestream.contracts.decoder import Decoded
 from icestream.contracts.reports import unpack_report
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.engine.batch.columns import Columns, RefusedField
+from icestream.engine.batch.columns import RefusedField, StreamColumns
 from icestream.engine.batch.tasks import ReadAndWrite, Reading, with_refused, without_refused
 from icestream.engine.state import PipelineState
 from icestream.testing.scripted import ScriptedSource
@@ -40,11 +40,11 @@ def run(
     state = PipelineState(folder, "events")
     state.make()
     source = json_source(first)
-    columns = Columns(replace(plan(source), on_error="drop"), state)
-    columns.of(splits(source))
+    columns = StreamColumns(replace(plan(source), on_error="drop"), state)
+    columns.resolve(splits(source))
     source.append_values(values)
     for _ in range(5):
-        known = columns.of([])
+        known = columns.resolve([])
         assert known is not None
         reading = Reading(
             source=source,
@@ -54,7 +54,7 @@ def run(
             evolving=True,
             stop_at_bad=False,
             refused=columns.refused,
-            tells=True,
+            reports_bad_rows=True,
         )
         writer = Notebook()
         numbers = pa.RecordBatch.from_pydict({"split": [0]})
@@ -62,7 +62,8 @@ def run(
         report = unpack_report(batch.column(0)[0].as_py())[1]
         new = reading.new_columns(report.new_fields)
         if not new:
-            return writer.rows, {number & 0xFFFF: reason for number, reason in report.told.items()}
+            reasons = {number & 0xFFFF: reason for number, reason in report.bad_rows.items()}
+            return writer.rows, reasons
         columns.add(new)
     raise AssertionError("the columns never rest")
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkTypeError
 
 from icestream import errors
-from icestream.engine.runner import is_of_others, passes, pause_secs
+from icestream.engine.runner import is_external, is_retryable, pause_secs
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from icestream.engine.runner import is_of_others, passes, pause_secs
     ],
 )
 def test_fault_that_may_pass_restarts_the_pipeline(error: BaseException) -> None:
-    assert passes(error)
+    assert is_retryable(error)
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ def test_fault_that_may_pass_restarts_the_pipeline(error: BaseException) -> None
     ],
 )
 def test_fault_that_a_restart_does_not_mend_stops_the_pipeline(error: BaseException) -> None:
-    assert not passes(error)
+    assert not is_retryable(error)
 
 
 @pytest.mark.parametrize(
     "error", [errors.RefusedError("token"), errors.ConnectorError("404 while it is redeployed")]
 )
 def test_refusal_after_a_batch_was_written_is_waited_for(error: BaseException) -> None:
-    assert passes(error, has_worked=True)
-    assert not passes(errors.SchemaMismatchError("a column"), has_worked=True)
+    assert is_retryable(error, has_worked=True)
+    assert not is_retryable(errors.SchemaMismatchError("a column"), has_worked=True)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_refusal_after_a_batch_was_written_is_waited_for(error: BaseException) -
 def test_connections_are_made_anew_when_others_are_at_fault(
     error: BaseException, expected: bool
 ) -> None:
-    assert is_of_others(error) is expected
+    assert is_external(error) is expected
 
 
 def test_pause_triples_up_to_a_minute() -> None:

@@ -15,8 +15,8 @@ from icestream.contracts.sink import Expectation, TaskWriter, WrittenFile
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.batch.tasks import Reading, Report
 from icestream.engine.dead_letters import buffer
-from icestream.engine.dead_letters.buffer import DeadLetters, row_as_json
-from icestream.engine.dead_letters.row_validation import UNMET, RowFaults, row_number
+from icestream.engine.dead_letters.buffer import DeadLetterWriter, row_as_json
+from icestream.engine.dead_letters.row_validation import UNMET, RowValidation, row_number
 from icestream.errors import BadRecordError
 from icestream.formats.json import JsonDecoder
 from icestream.testing.scripted import ScriptedSource
@@ -76,7 +76,7 @@ def batch(ids: list[int], **hidden: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(arrays)
 
 
-def taken(faults: RowFaults, *batches: pa.RecordBatch) -> tuple[list[int], Report]:
+def taken(faults: RowValidation, *batches: pa.RecordBatch) -> tuple[list[int], Report]:
     report = Report(0)
     good = [row for one in faults.good_rows(batches, report) for row in one.to_pylist()]
     assert all(set(row) == {"id"} for row in good), "no hidden column gets through"
@@ -84,7 +84,7 @@ def taken(faults: RowFaults, *batches: pa.RecordBatch) -> tuple[list[int], Repor
 
 
 def test_rows_with_a_fault_are_counted_and_dropped() -> None:
-    faults = RowFaults(reading(records()))
+    faults = RowValidation(reading(records()))
     good, report = taken(
         faults,
         batch([1, 2], **{FAULT: [None, None]}),
@@ -96,8 +96,8 @@ def test_rows_with_a_fault_are_counted_and_dropped() -> None:
 def test_records_of_bad_rows_are_read_again_in_whatever_block_and_split_they_are() -> None:
     letters = Notebook()
     source = records(*(b'{"id": %d}' % n for n in range(14)))
-    faults = RowFaults(
-        reading(source, slots=2), keeps_faults=True, letters=DeadLetters(letters, "events", 7)
+    faults = RowValidation(
+        reading(source, slots=2), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 7)
     )
     numbers = [row_number(0, 1), row_number(0, 6), row_number(1, 3), row_number(1, 4)]
     good, report = taken(
@@ -122,8 +122,8 @@ def test_row_of_a_source_of_rows_is_kept_as_json() -> None:
     letters = Notebook()
     source = InBlocksOfThree(schema=COLUMNS)
     source.append_rows({"id": n} for n in range(5))
-    faults = RowFaults(
-        reading(source), keeps_faults=True, letters=DeadLetters(letters, "events", 0)
+    faults = RowValidation(
+        reading(source), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 0)
     )
     taken(faults, batch([4], **{ROW: [row_number(0, 4)], FAULT: ["no"]}))
     assert [(row["raw"], row["position"]) for row in letters.kept] == [
@@ -133,8 +133,8 @@ def test_row_of_a_source_of_rows_is_kept_as_json() -> None:
 
 def test_row_that_no_record_stands_for_is_kept_as_the_table_would_get_it() -> None:
     letters = Notebook()
-    faults = RowFaults(
-        reading(records()), keeps_faults=True, letters=DeadLetters(letters, "events", 0)
+    faults = RowValidation(
+        reading(records()), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 0)
     )
     taken(faults, batch([4], **{FAULT: ["no"]}))
     assert [(row["raw"], row["position"]) for row in letters.kept] == [(b'{"id": 4}', None)]
@@ -145,8 +145,8 @@ def test_rows_that_no_record_stands_for_are_written_a_buffer_at_a_time(
 ) -> None:
     monkeypatch.setattr(buffer, "BUFFER_BYTES", 2 * buffer.RECORD_BYTES)
     letters = Notebook()
-    faults = RowFaults(
-        reading(records()), keeps_faults=True, letters=DeadLetters(letters, "events", 0)
+    faults = RowValidation(
+        reading(records()), keeps_faults=True, letters=DeadLetterWriter(letters, "events", 0)
     )
     _, report = taken(faults, batch([1, 2, 3, 4, 5], **{FAULT: ["bad"] * 5}))
 
@@ -156,10 +156,10 @@ def test_rows_that_no_record_stands_for_are_written_a_buffer_at_a_time(
 
 def test_row_is_counted_for_each_expectation_and_the_gravest_decides() -> None:
     letters = Notebook()
-    faults = RowFaults(
+    faults = RowValidation(
         reading(records(*(b'{"id": %d}' % n for n in range(13)))),
         expectations=(DROP, KEEP, FAIL),
-        letters=DeadLetters(letters, "events", 0),
+        letters=DeadLetterWriter(letters, "events", 0),
     )
     good, report = taken(faults, batch([2, 11, 12], **{ROW: [2, 11, 12], UNMET: [0, 0b011, 0b001]}))
     assert good == [2]
@@ -171,21 +171,21 @@ def test_row_is_counted_for_each_expectation_and_the_gravest_decides() -> None:
 
 
 def test_expectation_that_ends_the_batch_shows_a_row() -> None:
-    faults = RowFaults(reading(records()), expectations=(FAIL,))
+    faults = RowValidation(reading(records()), expectations=(FAIL,))
     _, report = taken(faults, batch([-1, -2], **{UNMET: [1, 1]}))
     assert (report.unmet, report.unmet_examples) == ({"positive": 2}, {"positive": '{"id": -1}'})
 
 
 def test_replay_is_told_every_bad_row() -> None:
-    faults = RowFaults(reading(records()), expectations=(FAIL,), tells=True)
+    faults = RowValidation(reading(records()), expectations=(FAIL,), reports_bad_rows=True)
     rows = batch([1, 2, 3], **{ROW: [0, 1, 2], FAULT: [None, "no", None], UNMET: [1, 0, 0]})
     good, report = taken(faults, rows)
     assert good == [3]
-    assert report.told == {0: "expectation 'positive' is not met: id > 0", 1: "no"}
+    assert report.bad_rows == {0: "expectation 'positive' is not met: id > 0", 1: "no"}
 
 
 def test_replay_refuses_a_bad_row_that_it_cannot_trace() -> None:
-    faults = RowFaults(reading(records()), tells=True)
+    faults = RowValidation(reading(records()), reports_bad_rows=True)
     with pytest.raises(BadRecordError) as caught:
         taken(faults, batch([1], **{FAULT: ["no"]}))
     assert str(caught.value) == (
@@ -236,10 +236,10 @@ def test_rows_carry_the_number_of_their_record_past_bad_ones() -> None:
         evolving=False,
         stop_at_bad=False,
         numbered=True,
-        tells=True,
+        reports_bad_rows=True,
     )
     report = Report(0)
     rows = [row for one in numbered.rows(report) for row in one.to_pylist()]
     assert [(row["id"], row[ROW]) for row in rows] == [(0, 0), (2, 2), (3, 3), (5, 5)]
-    assert sorted(report.told) == [1, 4]
-    assert numbered.promised().names == ["id", ROW]
+    assert sorted(report.bad_rows) == [1, 4]
+    assert numbered.output_schema().names == ["id", ROW]

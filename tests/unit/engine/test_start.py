@@ -10,7 +10,7 @@ import pytest
 
 from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import LostRows, Sink
-from icestream.engine.recovery.start import begin
+from icestream.engine.recovery.start import resolve_start
 from icestream.engine.state import PipelineState
 from icestream.errors import CheckpointLostError, SourceChangedError
 from icestream.plan.plan import Batching, PipelinePlan, Restart
@@ -82,22 +82,24 @@ def checkpointed(state: PipelineState) -> None:
 
 
 def test_first_start_is_remembered_and_told_to_spark(state: PipelineState) -> None:
-    assert begin(plan_over(None), state, "ask", ()) == ({"row": 0}, None)
+    assert resolve_start(plan_over(None), state, "ask", ()) == ({"row": 0}, None)
     assert state.start() == {"row": 0}
 
 
 def test_resumed_pipeline_begins_where_the_mark_ends_also_after_a_restart(
     state: PipelineState,
 ) -> None:
-    assert begin(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None)
-    assert begin(plan_over(MARK), state, "ask", ()) == ({"row": 50}, None)
-    assert begin(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None), "asked for twice"
+    assert resolve_start(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None)
+    assert resolve_start(plan_over(MARK), state, "ask", ()) == ({"row": 50}, None)
+    assert resolve_start(plan_over(MARK), state, "resume", ()) == ({"row": 50}, None), (
+        "asked for twice"
+    )
 
 
 def test_other_kind_of_source_under_the_same_name_is_refused(state: PipelineState) -> None:
     checkpointed(state)
     with pytest.raises(SourceChangedError) as caught:
-        begin(plan_over(replace(MARK, source="kafka orders")), state, "ask", ())
+        resolve_start(plan_over(replace(MARK, source="kafka orders")), state, "ask", ())
 
     assert str(caught.value) == (
         "pipeline 'p': the pipeline has read from 'kafka orders' so far, and now the file says "
@@ -119,11 +121,11 @@ def test_crash_while_resuming_never_reads_from_the_beginning(
 
     monkeypatch.setattr(PipelineState, lost, cut)
     with pytest.raises(PowerCutError):
-        begin(plan_over(MARK), state, "resume", ())
+        resolve_start(plan_over(MARK), state, "resume", ())
     monkeypatch.undo()
 
     with pytest.raises(CheckpointLostError):
-        begin(plan_over(MARK), state, "ask", ())
+        resolve_start(plan_over(MARK), state, "ask", ())
 
 
 LETTERS = replace(MARK, start={"row": 10}, end={"row": 30}, rows=3)
@@ -136,31 +138,34 @@ def plan_with_letters(mark: BatchMark | None, letters: BatchMark) -> PipelinePla
 
 def test_letters_of_the_first_batch_are_known_to_be_written(state: PipelineState) -> None:
     first = replace(LETTERS, start={"row": 0})
-    assert begin(plan_with_letters(None, first), state, "ask", ()) == ({"row": 0}, {"row": 30})
+    assert resolve_start(plan_with_letters(None, first), state, "ask", ()) == (
+        {"row": 0},
+        {"row": 30},
+    )
     assert state.letters_end() == {"row": 30}
 
 
 def test_letters_from_further_on_tell_nothing_without_the_table(state: PipelineState) -> None:
-    assert begin(plan_with_letters(None, LETTERS), state, "ask", ()) == ({"row": 0}, None)
+    assert resolve_start(plan_with_letters(None, LETTERS), state, "ask", ()) == ({"row": 0}, None)
     assert state.letters_end() is None
 
 
 def test_letters_are_ignored_by_who_starts_over_also_after_a_crash(state: PipelineState) -> None:
     plan = plan_with_letters(None, replace(LETTERS, start={"row": 0}))
-    assert begin(plan, state, "start-over", ()) == ({"row": 0}, None)
-    assert begin(plan, state, "ask", ()) == ({"row": 0}, None), "no batch was planned yet"
+    assert resolve_start(plan, state, "start-over", ()) == ({"row": 0}, None)
+    assert resolve_start(plan, state, "ask", ()) == ({"row": 0}, None), "no batch was planned yet"
     assert state.letters_end() is None
 
 
 def test_starting_over_without_the_table_is_not_asked_about_again(state: PipelineState) -> None:
-    state.report({"committed": {"table": "lake.db.t", "query_id": "query", "epoch": 4}})
+    state.write_status({"committed": {"table": "lake.db.t", "query_id": "query", "epoch": 4}})
     checkpointed(state)
     with pytest.raises(CheckpointLostError):
-        begin(plan_over(None), state, "ask", ())
-    begin(plan_over(None), state, "start-over", ())
+        resolve_start(plan_over(None), state, "ask", ())
+    resolve_start(plan_over(None), state, "start-over", ())
     checkpointed(state)
 
-    assert begin(plan_over(None), state, "ask", ()) == ({"row": 50}, None)
+    assert resolve_start(plan_over(None), state, "ask", ()) == ({"row": 50}, None)
 
 
 def test_lost_rows_are_refused_until_a_person_accepts_them(state: PipelineState) -> None:
@@ -172,19 +177,19 @@ def test_lost_rows_are_refused_until_a_person_accepts_them(state: PipelineState)
         choices: tuple[Choice, ...] = ("ask", "reload")
         for choice in choices:
             with pytest.raises(CheckpointLostError) as caught:
-                begin(plan, state, choice, ())
+                resolve_start(plan, state, choice, ())
             assert caught.value.what == "it was rolled back"
-        assert begin(plan, state, "resume", ()) == ({"row": 50}, None)
-        assert begin(plan, state, "ask", ()) == ({"row": 50}, None)
+        assert resolve_start(plan, state, "resume", ()) == ({"row": 50}, None)
+        assert resolve_start(plan, state, "ask", ()) == ({"row": 50}, None)
 
 
 def test_status_file_of_an_earlier_version_says_only_that_rows_were_committed(
     state: PipelineState,
 ) -> None:
     checkpointed(state)
-    state.report({"table": "lake.db.t", "committed": False})
-    assert begin(plan_over(None), state, "ask", ()) == ({"row": 50}, None)
-    state.report({"table": "lake.db.t", "committed": True})
-    assert begin(plan_over(MARK), state, "ask", ()) == ({"row": 50}, None)
+    state.write_status({"table": "lake.db.t", "committed": False})
+    assert resolve_start(plan_over(None), state, "ask", ()) == ({"row": 50}, None)
+    state.write_status({"table": "lake.db.t", "committed": True})
+    assert resolve_start(plan_over(MARK), state, "ask", ()) == ({"row": 50}, None)
     with pytest.raises(CheckpointLostError, match="the table has no mark of it"):
-        begin(plan_over(None), state, "ask", ())
+        resolve_start(plan_over(None), state, "ask", ())

@@ -38,7 +38,7 @@ def test_folders_and_files_are_for_our_eyes_only(state: PipelineState) -> None:
     state.publish({"row": 10})
     state.remember_schema({"columns": {}})
     state.accept(None)
-    state.report({"rows": 1})
+    state.write_status({"rows": 1})
     with state.locked():
         pass
 
@@ -85,7 +85,7 @@ def test_what_was_written_is_read_back(state: PipelineState) -> None:
     assert state.accepted() is None
     state.remember_start({"orders-0": 12})
     state.remember_schema({"columns": {"id": "long"}})
-    state.report({"rows": 1})
+    state.write_status({"rows": 1})
     state.accept("a mark")
 
     again = PipelineState(state.root, "orders")
@@ -143,7 +143,7 @@ def test_forgetting_sets_aside_the_checkpoint_but_not_the_schema(state: Pipeline
     state.remember_start({"row": 1})
     state.publish({"row": 2})
     state.remember_schema({"columns": {}})
-    state.report({"rows": 1})
+    state.write_status({"rows": 1})
     state.forget()
     state.forget()
 
@@ -156,7 +156,7 @@ def test_each_instance_speaks_to_its_own_spark(tmp_path: Path) -> None:
     paused, other = (PipelineState(tmp_path, "orders", name) for name in ("paused", "other"))
     other.make()
     paused.publish({"row": 9})
-    other.tidy()
+    other.clean_up()
     other.publish({"row": 20})
     paused.publish({"row": 10})
 

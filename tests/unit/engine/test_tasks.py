@@ -13,7 +13,7 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.reports import unpack_report
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.engine.batch.columns import RefusedField
-from icestream.engine.batch.commit import Outcome
+from icestream.engine.batch.commit import BatchOutcome
 from icestream.engine.batch.tasks import (
     BAD_EXAMPLES,
     ReadAndWrite,
@@ -23,7 +23,7 @@ from icestream.engine.batch.tasks import (
     WriteOnly,
 )
 from icestream.engine.dead_letters import buffer
-from icestream.engine.dead_letters.buffer import DeadLetters
+from icestream.engine.dead_letters.buffer import DeadLetterWriter
 from icestream.errors import BadRecordError, UnreachableError
 from icestream.formats.inference import new_columns
 from icestream.formats.json import JsonDecoder
@@ -126,7 +126,7 @@ def test_report_stays_small_however_large_bad_records_are() -> None:
     letters = Notebook()
     large = b"x" * 1_000_000
     task = ReadAndWrite(
-        reading(*[large] * 5, dead_letters=DeadLetters(letters, "events", 7)), Notebook()
+        reading(*[large] * 5, dead_letters=DeadLetterWriter(letters, "events", 7)), Notebook()
     )
     [report] = run(task, 0)
 
@@ -150,7 +150,7 @@ def test_error_in_a_report_names_the_length_of_a_value_that_is_cut() -> None:
 def test_dead_letters_take_every_bad_record() -> None:
     letters = Notebook()
     task = ReadAndWrite(
-        reading(*[b"x"] * 30, b'{"id": 1}', dead_letters=DeadLetters(letters, "events", 7)),
+        reading(*[b"x"] * 30, b'{"id": 1}', dead_letters=DeadLetterWriter(letters, "events", 7)),
         Notebook(),
     )
     [report] = run(task, 0)
@@ -180,7 +180,7 @@ def test_bad_records_of_a_whole_split_are_never_in_memory_at_once(
     monkeypatch.setattr(buffer, "BUFFER_BYTES", 4 * (buffer.RECORD_BYTES + 1))
     letters = Counting()
     task = ReadAndWrite(
-        reading(*[b"x"] * 30, dead_letters=DeadLetters(letters, "events", 7)), Notebook()
+        reading(*[b"x"] * 30, dead_letters=DeadLetterWriter(letters, "events", 7)), Notebook()
     )
     [report] = run(task, 0)
 
@@ -224,7 +224,7 @@ def test_type_of_a_new_field_holds_the_values_of_all_blocks_and_splits(
 ) -> None:
     records = [b'{"id": 1, "new": %s}' % value.encode() for value in (*values, "7")]
     writer = Notebook()
-    outcome = Outcome()
+    outcome = BatchOutcome()
     for report in run(ReadAndWrite(reading(*records, kind=OneRecordBlocks, slots=2), writer), 0, 1):
         outcome.add(report)
 
@@ -238,7 +238,9 @@ def test_no_dead_letter_is_written_once_the_batch_has_to_be_read_again(
     monkeypatch.setattr(buffer, "BUFFER_BYTES", 1)
     letters = Notebook()
     values = (b"bad", b'{"id": 2, "new": "x"}', b"bad too")
-    task = reading(*values, kind=OneRecordBlocks, dead_letters=DeadLetters(letters, "events", 7))
+    task = reading(
+        *values, kind=OneRecordBlocks, dead_letters=DeadLetterWriter(letters, "events", 7)
+    )
     [report] = run(ReadAndWrite(task, Notebook()), 0)
 
     assert [row["raw"] for row in letters.kept] == [b"bad"]

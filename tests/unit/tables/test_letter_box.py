@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from icestream.catalogs.jdbc import embedded
 from icestream.engine.dead_letters.buffer import DEAD_LETTERS
-from icestream.engine.dead_letters.table import LetterBox
+from icestream.engine.dead_letters.table import DeadLetterTable
 from icestream.tables.lookup import find_table
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ def test_note_that_another_replay_has_removed_is_passed_over(tmp_path: Path) -> 
     catalog.client().create_namespace_if_not_exists("db")
     catalog.client().create_table(("db", "dead"), schema=DEAD_LETTERS)
     no_spark: Any = None
-    box = LetterBox(lambda: find_table(("db", "dead"), {"lake": catalog}), "events", no_spark)
-    path = box.note("token", pa.Table.from_pylist([], schema=DEAD_LETTERS))
-    assert box.noted(path) is not None
+    box = DeadLetterTable(lambda: find_table(("db", "dead"), {"lake": catalog}), "events", no_spark)
+    path = box.save_replay("token", pa.Table.from_pylist([], schema=DEAD_LETTERS))
+    assert box.saved_replay(path) is not None
 
-    box.forget(path)
-    assert box.noted(path) is None
-    box.forget(path)
+    box.forget_replay(path)
+    assert box.saved_replay(path) is None
+    box.forget_replay(path)

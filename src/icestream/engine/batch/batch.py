@@ -10,16 +10,16 @@ from icestream.contracts.reports import run_tasks
 from icestream.engine.batch import tasks
 from icestream.engine.batch.changes import write_changes
 from icestream.engine.batch.commit import (
+    BatchOutcome,
     CommittedBatch,
-    Outcome,
-    bad_record,
+    bad_record_error,
     commit_batch,
-    discard,
+    discard_files,
     is_committed,
-    letters_of,
+    prepare_dead_letters,
 )
 from icestream.engine.crash_points import crash_point
-from icestream.engine.dead_letters.expectations import unmet_expectation
+from icestream.engine.dead_letters.expectations import unmet_expectation_error
 from icestream.engine.dead_letters.row_validation import with_row_checks
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.metrics.events import (
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.sink import Commit
     from icestream.contracts.source import Split
-    from icestream.engine.batch.columns import Columns
-    from icestream.engine.dead_letters.buffer import DeadLetters
+    from icestream.engine.batch.columns import StreamColumns
+    from icestream.engine.dead_letters.buffer import DeadLetterWriter
     from icestream.metrics.events import Event
     from icestream.plan.plan import PipelinePlan
 
@@ -82,7 +82,7 @@ class BatchResult:
         return sum(self.committed.refused.values())
 
 
-def batch_written(
+def written_event(
     pipeline: str, table: str, epoch: int, result: BatchResult, commit: Commit
 ) -> BatchWritten:
     """Return the event of a batch that was committed to a table."""
@@ -102,7 +102,7 @@ def batch_written(
     )
 
 
-def records_failed(
+def bad_row_events(
     pipeline: str, table: str, result: BatchResult
 ) -> Iterator[RecordsFailed | ExpectationUnmet]:
     """Yield the events of the rows of a batch that could not be used."""
@@ -118,11 +118,11 @@ def batch_events(plan: PipelinePlan, epoch: int, result: BatchResult | None) -> 
     if result is None:
         yield BatchSkipped(plan.name, table, epoch)
         return
-    yield from records_failed(plan.name, table, result)
+    yield from bad_row_events(plan.name, table, result)
     if plan.sink.has_many_tables:
         yield from _table_events(plan.name, epoch, result)
     elif result.commit is not None:
-        yield batch_written(plan.name, table, epoch, result, result.commit)
+        yield written_event(plan.name, table, epoch, result, result.commit)
 
 
 def _table_events(pipeline: str, epoch: int, result: BatchResult) -> Iterator[Event]:
@@ -131,7 +131,7 @@ def _table_events(pipeline: str, epoch: int, result: BatchResult) -> Iterator[Ev
     for table in committed.held:
         yield BatchSkipped(pipeline, table, epoch, of_many=True)
     for table, commit in committed.commits.items():
-        event = batch_written(pipeline, table, epoch, result, commit)
+        event = written_event(pipeline, table, epoch, result, commit)
         yield replace(event, of_many=True)
     for table, rows in committed.refused.items():
         yield RecordsFailed(pipeline, table, rows, rows if committed.keeps_refused else 0)
@@ -150,7 +150,7 @@ def _table_events(pipeline: str, epoch: int, result: BatchResult) -> Iterator[Ev
 def write_once(
     spark: SparkSession,
     plan: PipelinePlan,
-    columns: Columns,
+    columns: StreamColumns,
     mark: BatchMark,
     letters_end: Offset | None = None,
 ) -> BatchResult | None:
@@ -178,33 +178,33 @@ def write_once(
     return BatchResult(outcome.rows, bad, write_secs, committed, dict(outcome.unmet))
 
 
-def _refuse_changed(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> None:
+def _refuse_changed(plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark) -> None:
     """Discard what was written if the source was replaced while it was read."""
     try:
         plan.source.refuse_changed(mark.start, mark.end)
     except IcestreamError:
-        discard(plan, outcome)
+        discard_files(plan, outcome)
         raise
 
 
 def write_files(
     spark: SparkSession,
     plan: PipelinePlan,
-    columns: Columns,
+    columns: StreamColumns,
     splits: tuple[Split, ...],
     mark: BatchMark,
     *,
-    tells: bool = False,
-) -> Outcome:
+    reports_bad_rows: bool = False,
+) -> BatchOutcome:
     """Read the splits and write files, with the table's columns following the data's.
 
-    With `tells`, no bad record ends the batch: the outcome names each of them.
+    With `reports_bad_rows`, no bad record ends the batch: the outcome names each of them.
     """
     for _ in range(SCHEMA_ROUNDS):
-        known = columns.of(splits)
+        known = columns.resolve(splits)
         if known is None:
-            return Outcome()
-        letters = letters_of(plan, mark)
+            return BatchOutcome()
+        letters = prepare_dead_letters(plan, mark)
         reading = tasks.Reading(
             source=plan.source,
             decoder=plan.source.decoder(),
@@ -216,20 +216,20 @@ def write_files(
             widening=columns.widening,
             stop_at_bad=plan.on_error == "fail",
             dead_letters=letters if plan.on_error == "dead_letter" else None,
-            tells=tells,
+            reports_bad_rows=reports_bad_rows,
         )
-        outcome = Outcome(reading=reading)
+        outcome = BatchOutcome(reading=reading)
         for report in _reports(spark, plan, reading, letters):
             outcome.add(report)
         failed = outcome.error
-        if failed is None and not tells:
-            failed = bad_record(plan, outcome, mark) or unmet_expectation(
+        if failed is None and not reports_bad_rows:
+            failed = bad_record_error(plan, outcome, mark) or unmet_expectation_error(
                 plan, outcome.unmet, outcome.unmet_examples, mark
             )
         new_fields = reading.new_columns(outcome.new_fields)
         if failed is None and not new_fields and not outcome.wider:
             return outcome
-        discard(plan, outcome)
+        discard_files(plan, outcome)
         if failed is not None:
             raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
         columns.add(new_fields, outcome.wider)
@@ -242,14 +242,19 @@ def write_files(
 
 
 def _reports(
-    spark: SparkSession, plan: PipelinePlan, reading: tasks.Reading, letters: DeadLetters | None
+    spark: SparkSession,
+    plan: PipelinePlan,
+    reading: tasks.Reading,
+    letters: DeadLetterWriter | None,
 ) -> list[tasks.Report]:
     if not plan.uses_spark_sql():
-        plan.sink.prepare(reading.written(), declared=plan.source.declares())
+        plan.sink.prepare(reading.written_schema(), declared=plan.source.declares())
         read, faults = with_row_checks(plan, reading, letters)
         task = tasks.ReadAndWrite(read, plan.sink.writer(), faults)
         reports: list[tasks.Report] = run_tasks(spark, len(reading.splits), task)
         return reports
-    from icestream.engine.batch.sql_path import ThroughSpark
+    from icestream.engine.batch.sql_path import SparkSqlWriter
 
-    return ThroughSpark(spark, plan, reading, letters, tells=reading.tells).write()
+    return SparkSqlWriter(
+        spark, plan, reading, letters, reports_bad_rows=reading.reports_bad_rows
+    ).write()

@@ -12,9 +12,14 @@ from icestream.contracts.changes import change_schema_of
 from icestream.contracts.decoder import Records
 from icestream.contracts.reports import run_tasks
 from icestream.engine.batch import tasks
-from icestream.engine.batch.commit import Outcome, bad_record, discard, letters_of
-from icestream.engine.batch.tasks import Reading, Stop, note_bad
-from icestream.engine.dead_letters.buffer import LetterBuffer
+from icestream.engine.batch.commit import (
+    BatchOutcome,
+    bad_record_error,
+    discard_files,
+    prepare_dead_letters,
+)
+from icestream.engine.batch.tasks import Reading, StopReading, record_bad
+from icestream.engine.dead_letters.buffer import DeadLetterBuffer
 from icestream.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -43,7 +48,7 @@ class ChangeReading(Reading):
         """Yield the blocks of a split, and note records that can't be decoded in its report."""
         bad = None
         if self.dead_letters is not None:
-            bad = LetterBuffer(self.dead_letters, report.dead_files)
+            bad = DeadLetterBuffer(self.dead_letters, report.dead_files)
         for given in self.blocks(report.split):
             for block in self._blocks(given, report, bad):
                 report.rows += block.num_rows
@@ -52,16 +57,16 @@ class ChangeReading(Reading):
             bad.flush()
 
     def _blocks(
-        self, given: Records | pa.RecordBatch, report: Report, bad: LetterBuffer | None
+        self, given: Records | pa.RecordBatch, report: Report, bad: DeadLetterBuffer | None
     ) -> Sequence[pa.RecordBatch]:
         if not isinstance(given, Records):
             return [given]
         assert self.change_decoder is not None  # noqa: S101 - a source of records has a decoder
         decoded = self.change_decoder.decode_changes(given)
-        note_bad(given, decoded.bad, report, bad)
+        record_bad(given, decoded.bad, report, bad)
         report.ignored.update(decoded.ignored)
         if report.bad and self.stop_at_bad:
-            raise Stop
+            raise StopReading
         return decoded.blocks
 
 
@@ -78,12 +83,12 @@ def write_changes(
     plan: PipelinePlan,
     splits: tuple[Split, ...],
     mark: BatchMark,
-) -> Outcome:
+) -> BatchOutcome:
     """Read the splits and write files, with each table following its own in the source."""
     sink = plan.sink
     shapes = list(plan.source.shapes(splits))
-    letters = letters_of(plan, mark)
-    outcome = Outcome()
+    letters = prepare_dead_letters(plan, mark)
+    outcome = BatchOutcome()
     decoder = plan.source.change_decoder()
     if decoder is not None:
         decoder.records_absent_fields = sink.keeps_missing_fields()
@@ -99,15 +104,15 @@ def write_changes(
             dead_letters=letters if plan.on_error == "dead_letter" else None,
             change_decoder=decoder,
         )
-        outcome = Outcome(reading=reading)
+        outcome = BatchOutcome(reading=reading)
         task = tasks.ReadAndWrite(reading, sink.writer())
         for report in run_tasks(spark, len(splits), task):
             outcome.add(report)
-        failed = outcome.error or bad_record(plan, outcome, mark)
+        failed = outcome.error or bad_record_error(plan, outcome, mark)
         if failed is None and not outcome.new_shapes:
             _warn_of_ignored(plan.name, outcome.ignored)
             return outcome
-        discard(plan, outcome)
+        discard_files(plan, outcome)
         if failed is not None:
             raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
         shapes += outcome.new_shapes

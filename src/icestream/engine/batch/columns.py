@@ -42,7 +42,7 @@ class RefusedField:
     members: tuple[str, ...] = ()
 
 
-class Columns:
+class StreamColumns:
     """The columns of a row as the source gives it, before transforms.
 
     Given by the source's options; else the table's own, where no transform stands between, and
@@ -74,7 +74,7 @@ class Columns:
         """Whether a column becomes wider for a value that does not fit."""
         return self.evolving and self._plan.sink.widens_columns()
 
-    def of(self, splits: Sequence[Split]) -> pa.Schema | None:
+    def resolve(self, splits: Sequence[Split]) -> pa.Schema | None:
         """Return the columns to read, looking into `splits` if nothing else tells.
 
         None if nothing tells and the splits hold no records, as after an aborted transaction.
@@ -175,7 +175,7 @@ class Columns:
     def _known(self) -> pa.Schema | None:
         if self._given is not None:
             return self._given
-        return self._of_table() or remembered(self._state)
+        return self._of_table() or remembered_columns(self._state)
 
     def _of_table(self) -> pa.Schema | None:
         """Return the table's columns as they are now, where they are those of the rows."""
@@ -264,7 +264,7 @@ def _part(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType:
     return pa.struct([(path[0], _part(kind.field(path[0]).type, path[1:]))])
 
 
-def remembered(state: PipelineState) -> pa.Schema | None:
+def remembered_columns(state: PipelineState) -> pa.Schema | None:
     """Return the columns that an earlier batch of a pipeline showed; None if none did.
 
     Raises:

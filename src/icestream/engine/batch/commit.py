@@ -20,9 +20,9 @@ from icestream.contracts.reports import pack_report, run_tasks
 from icestream.contracts.sink import added_up
 from icestream.contracts.transform import ROW
 from icestream.engine.crash_points import AFTER_TABLE, crash_point
-from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetters, row_as_json
-from icestream.engine.dead_letters.dedup import are_held, are_written
-from icestream.engine.dead_letters.row_validation import INDEX_BITS, read_again
+from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetterWriter, row_as_json
+from icestream.engine.dead_letters.dedup import are_already_written, are_held_by_earlier_query
+from icestream.engine.dead_letters.row_validation import INDEX_BITS, reread_records
 from icestream.errors import AttentionError, BadRecordError, IcestreamError
 from icestream.formats.inference import join_columns, merge_fields
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Outcome:
+class BatchOutcome:
     """The reports of one batch's tasks, added up."""
 
     rows: int = 0
@@ -53,7 +53,7 @@ class Outcome:
     unmet: Counter[str] = field(default_factory=Counter)
     unmet_rows: int = 0
     unmet_examples: dict[str, str] = field(default_factory=dict)
-    told: dict[int, str] = field(default_factory=dict)
+    bad_rows: dict[int, str] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
     new_shapes: list[pa.Schema] = field(default_factory=list)
     error: IcestreamError | None = None
@@ -76,26 +76,28 @@ class Outcome:
         self.unmet.update(report.unmet)
         self.unmet_rows += report.unmet_rows
         self.unmet_examples = {**report.unmet_examples, **self.unmet_examples}
-        self.told.update(report.told)
+        self.bad_rows.update(report.bad_rows)
         self.ignored.update(report.ignored)
 
 
-def letters_of(plan: PipelinePlan, mark: BatchMark) -> DeadLetters | None:
+def prepare_dead_letters(plan: PipelinePlan, mark: BatchMark) -> DeadLetterWriter | None:
     """Return where the bad records of a batch go; None if they are kept nowhere."""
     if plan.dead_letter is None:
         return None
     plan.dead_letter.prepare(DEAD_LETTERS)
-    return DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
+    return DeadLetterWriter(plan.dead_letter.writer(), plan.name, mark.epoch)
 
 
-def discard(plan: PipelinePlan, outcome: Outcome) -> None:
+def discard_files(plan: PipelinePlan, outcome: BatchOutcome) -> None:
     """Remove what the tasks of a batch wrote: it is written anew, or not at all."""
     plan.sink.discard(outcome.files)
     if plan.dead_letter is not None:
         plan.dead_letter.discard(outcome.dead_files)
 
 
-def bad_record(plan: PipelinePlan, outcome: Outcome, mark: BatchMark) -> IcestreamError | None:
+def bad_record_error(
+    plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark
+) -> IcestreamError | None:
     """Return the error of the first record that can't be decoded, if that ends the batch."""
     if not outcome.bad or plan.on_error != "fail":
         return None
@@ -142,7 +144,7 @@ def is_committed(plan: PipelinePlan, mark: BatchMark) -> bool:
 def commit_batch(
     spark: SparkSession,
     plan: PipelinePlan,
-    outcome: Outcome,
+    outcome: BatchOutcome,
     mark: BatchMark,
     letters_end: Offset | None = None,
 ) -> CommittedBatch:
@@ -166,7 +168,7 @@ def commit_batch(
 def _commit_tables(
     spark: SparkSession,
     plan: PipelinePlan,
-    outcome: Outcome,
+    outcome: BatchOutcome,
     mark: BatchMark,
     letters_end: Offset | None,
 ) -> CommittedBatch:
@@ -219,16 +221,16 @@ def _refusal(done: TableCommits) -> IcestreamError:
 
 
 def _commit_letters_first(
-    plan: PipelinePlan, outcome: Outcome, mark: BatchMark, letters_end: Offset | None
+    plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark, letters_end: Offset | None
 ) -> int:
     """Commit the dead letters of a batch unless they are there; return how many."""
     if plan.dead_letter is None:
         return 0
     found = sum(file.rows for file in outcome.dead_files)
     try:
-        written = are_written(plan, found, mark, letters_end)
+        written = are_already_written(plan, found, mark, letters_end)
     except AttentionError:
-        discard(plan, outcome)
+        discard_files(plan, outcome)
         raise
     if written:
         plan.dead_letter.discard(outcome.dead_files)
@@ -242,7 +244,7 @@ def _commit_letters_last(
 ) -> None:
     if plan.dead_letter is None or not files:
         return
-    if are_held(plan, sum(file.rows for file in files), mark, letters_end):
+    if are_held_by_earlier_query(plan, sum(file.rows for file in files), mark, letters_end):
         plan.dead_letter.discard(files)
     else:
         plan.dead_letter.commit_batch(files, mark, lambda: None)
@@ -260,7 +262,7 @@ def _write_letters(
     parts = tuple(
         (part, f"table {one.table}: {one.error.what}") for one in refused for part in one.parts
     )
-    letters = DeadLetters(plan.dead_letter.writer(), plan.name, mark.epoch)
+    letters = DeadLetterWriter(plan.dead_letter.writer(), plan.name, mark.epoch)
     found = run_tasks(spark, len(parts), WriteRefused(reading, letters, parts))
     return [file for files in found for file in files]
 
@@ -270,7 +272,7 @@ class WriteRefused:
     """Writes rows that a table did not take as dead letters, in tasks."""
 
     reading: Reading
-    letters: DeadLetters
+    letters: DeadLetterWriter
     parts: tuple[tuple[Callable[[], Iterator[pa.RecordBatch]], str], ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -289,4 +291,4 @@ class WriteRefused:
                 yield [BadRecord(row_as_json(batch, row).encode(), reason, None) for row in rows]
         numbers.sort()
         for split, own in groupby(numbers, key=lambda number: number >> INDEX_BITS):
-            yield from read_again(self.reading, split, dict.fromkeys(own, reason))
+            yield from reread_records(self.reading, split, dict.fromkeys(own, reason))

@@ -14,8 +14,8 @@ from pyspark.accumulators import AccumulatorParam
 from icestream.contracts.reports import REPORT_COLUMN, gather_reports, order_reports
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.batch import tasks
-from icestream.engine.dead_letters.expectations import analysis_fault, with_unmet
-from icestream.engine.dead_letters.row_validation import HIDDEN, RowFaults, with_row_checks
+from icestream.engine.dead_letters.expectations import analysis_message, with_unmet
+from icestream.engine.dead_letters.row_validation import HIDDEN, RowValidation, with_row_checks
 from icestream.errors import BadRecordError, SchemaMismatchError, first_line
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.transform import Transform
     from icestream.engine.batch.tasks import Report
-    from icestream.engine.dead_letters.buffer import DeadLetters
+    from icestream.engine.dead_letters.buffer import DeadLetterWriter
     from icestream.plan.plan import PipelinePlan
 
 
@@ -49,11 +49,11 @@ def map_in_arrow(rows: DataFrame, task: Task, schema: StructType | str) -> DataF
     if all(name.isidentifier() for name in names):
         return rows.mapInArrow(task, schema)
     plain = rows.toDF(*(f"column_{number}" for number in range(len(names))))
-    return plain.mapInArrow(_Named(task, tuple(names)), schema)
+    return plain.mapInArrow(_WithColumnNames(task, tuple(names)), schema)
 
 
 @dataclass(frozen=True)
-class _Named:
+class _WithColumnNames:
     """A task whose rows get their columns' names back."""
 
     task: Task
@@ -89,7 +89,7 @@ class ReportParam(AccumulatorParam[Any]):
 
 
 @dataclass(frozen=True)
-class Note:
+class ReportSender:
     """Sends the reports of one stage to the driver. Called in a task."""
 
     job: int
@@ -118,13 +118,13 @@ class StageReports:
     def __len__(self) -> int:
         return len(self._counts)
 
-    def add(self, count: int) -> Note:
+    def add(self, count: int) -> ReportSender:
         """Return how the tasks of one more stage report, of which there are `count`."""
         self._counts.append(count)
-        return Note(self._job, len(self._counts) - 1, self._accumulator)
+        return ReportSender(self._job, len(self._counts) - 1, self._accumulator)
 
     @property
-    def arrived(self) -> list[Report]:
+    def received(self) -> list[Report]:
         """The reports that arrived."""
         return list(self._accumulator.value[self._job].values())
 
@@ -156,19 +156,19 @@ _ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias"}
 
 
 @dataclass(frozen=True)
-class ThroughSpark:
+class SparkSqlWriter:
     """One batch on its way.
 
     Attributes:
         letters: where dead letters of expectations and transforms go, if there are any.
-        tells: whether reports name every bad row.
+        reports_bad_rows: whether reports name every bad row.
     """
 
     spark: SparkSession
     plan: PipelinePlan
     reading: tasks.Reading
-    letters: DeadLetters | None = None
-    tells: bool = False
+    letters: DeadLetterWriter | None = None
+    reports_bad_rows: bool = False
 
     def write(self) -> list[tasks.Report]:
         """Read, transform and write the splits; return what became of them.
@@ -183,7 +183,7 @@ class ThroughSpark:
             if check is not None and faults is not None:
                 faults = replace(faults, check=check.check, keeps_number=check.keeps_number)
             written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
-            arrived = stages.arrived
+            arrived = stages.received
             # A task that fails takes no more rows, and those before it then never finish.
             is_failed = any(report.error for report in [*written, *arrived])
             # Spark leaves the reading out where no row can pass, as with `filter: false`.
@@ -201,13 +201,13 @@ class ThroughSpark:
         count = len(reading.splits)
         task = tasks.ReadOnly(reading, stages.add(count))
         numbers = self.spark.range(0, count, 1, max(count, 1))
-        rows = numbers.mapInArrow(task, spark_schema(reading.promised(), self.plan.name))
-        rows = self._transformed(rows, stages)
+        rows = numbers.mapInArrow(task, spark_schema(reading.output_schema(), self.plan.name))
+        rows = self._transform(rows, stages)
         expectations = self.plan.sink.expectations()
         if expectations:
             rows = with_unmet(rows, expectations, f"pipeline {self.plan.name!r}")
         rows = self._with_computed(rows)
-        columns = _visible(to_arrow_schema(rows.schema))
+        columns = _visible_columns(to_arrow_schema(rows.schema))
         self.plan.sink.prepare(columns, declared=self.plan.source.declares())
         order = self.plan.sink.sort_columns()
         return rows.sortWithinPartitions(*order) if order else rows
@@ -227,7 +227,7 @@ class ThroughSpark:
             except AnalysisException as exc:
                 shown = [column for column in rows.columns if column not in HIDDEN]
                 raise SchemaMismatchError(
-                    f"`{expr}` does not fit the rows: {analysis_fault(exc)}",
+                    f"`{expr}` does not fit the rows: {analysis_message(exc)}",
                     where=f"pipeline {self.plan.name!r}, sink {self.plan.sink_name!r}",
                     todo=f"Their columns, after the transforms: {', '.join(shown)}.",
                 ) from exc
@@ -243,19 +243,19 @@ class ThroughSpark:
         may_be_bad = (
             self._notes_faults() or bool(self.plan.sink.expectations()) or check is not None
         )
-        is_kept = self.letters is not None or self.tells
+        is_kept = self.letters is not None or self.reports_bad_rows
         return may_be_bad and is_kept and self.plan.source.traits.replayable
 
-    def _faults(self) -> RowFaults:
-        return RowFaults(
+    def _faults(self) -> RowValidation:
+        return RowValidation(
             reading=self.reading,
             expectations=self.plan.sink.expectations(),
             keeps_faults=self.plan.on_error == "dead_letter",
             letters=self.letters,
-            tells=self.tells,
+            reports_bad_rows=self.reports_bad_rows,
         )
 
-    def _transformed(self, rows: DataFrame, stages: StageReports) -> DataFrame:
+    def _transform(self, rows: DataFrame, stages: StageReports) -> DataFrame:
         from pyspark.errors import AnalysisException
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
@@ -264,21 +264,21 @@ class ThroughSpark:
             rows = rows.withColumn(FAULT, no_fault)
         try:
             for transform in self.plan.transforms:
-                after = _carried(transform, rows)
+                after = _with_hidden_columns(transform, rows)
                 if after is None:
-                    after = transform.apply(self._set_aside(rows, stages))
+                    after = transform.apply(self._drop_bad_rows(rows, stages))
                     if self._notes_faults():
                         after = after.withColumn(FAULT, no_fault)
                 rows = after
         except AnalysisException as exc:
             raise SchemaMismatchError(
-                f"a transform does not fit the rows: {analysis_fault(exc)}",
+                f"a transform does not fit the rows: {analysis_message(exc)}",
                 where=f"pipeline {self.plan.name!r}",
                 todo=f"The source's columns: {', '.join(self.reading.columns.names)}.",
             ) from exc
         return rows
 
-    def _set_aside(self, rows: DataFrame, stages: StageReports) -> DataFrame:
+    def _drop_bad_rows(self, rows: DataFrame, stages: StageReports) -> DataFrame:
         """Take bad rows out now, since what follows would lose sight of them."""
         if FAULT not in rows.columns:
             return rows.drop(ROW)
@@ -291,7 +291,7 @@ class ThroughSpark:
             # where no row comes out. Without it a single partition is always one task.
             self.spark.conf.set("spark.sql.adaptive.enabled", "false")
             rows, note = rows.coalesce(1), stages.add(1)
-        return map_in_arrow(rows, tasks.SetAside(self._faults(), note), kept)
+        return map_in_arrow(rows, tasks.DropBadRows(self._faults(), note), kept)
 
     def _collect(self, rows: DataFrame, task: tasks.WriteOnly) -> list[tasks.Report]:
         try:
@@ -310,7 +310,7 @@ class ThroughSpark:
             ) from exc
 
 
-def _carried(transform: Transform[Any], rows: DataFrame) -> DataFrame | None:
+def _with_hidden_columns(transform: Transform[Any], rows: DataFrame) -> DataFrame | None:
     """Apply a transform to rows that carry hidden columns; None if those would be lost."""
     from pyspark.errors import AnalysisException
 
@@ -349,7 +349,7 @@ def _reads(rows: DataFrame) -> bool:
     return "MapInArrow" in rows._jdf.queryExecution().optimizedPlan().toString()
 
 
-def _visible(columns: Any) -> Any:
+def _visible_columns(columns: Any) -> Any:
     return pa.schema([column for column in columns if column.name not in HIDDEN])
 
 

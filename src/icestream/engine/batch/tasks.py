@@ -15,7 +15,7 @@ from icestream.contracts.changes import UNCHANGED_COLUMNS, unchanged_columns
 from icestream.contracts.decoder import BadRecord, Decoded, Records, split_by_size
 from icestream.contracts.reports import pack_report, truncate_text
 from icestream.contracts.transform import ROW
-from icestream.engine.dead_letters.buffer import LetterBuffer, extra_as_json
+from icestream.engine.dead_letters.buffer import DeadLetterBuffer, extra_as_json
 from icestream.engine.dead_letters.row_validation import row_number
 from icestream.errors import IcestreamError
 from icestream.formats.exact import cast_exactly
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.contracts.source import Source, Split
     from icestream.engine.batch.columns import RefusedField
-    from icestream.engine.dead_letters.buffer import DeadLetters
-    from icestream.engine.dead_letters.row_validation import RowFaults
+    from icestream.engine.dead_letters.buffer import DeadLetterWriter
+    from icestream.engine.dead_letters.row_validation import RowValidation
 
 
 BAD_EXAMPLES = 20
 
 
-def note_bad(
+def record_bad(
     records: Records,
     found: Iterable[tuple[int, str]],
     report: Report,
-    bad: LetterBuffer | None,
+    bad: DeadLetterBuffer | None,
     first: int | None = None,
 ) -> None:
     """Count bad records; keep some as examples, and all as dead letters.
@@ -64,7 +64,7 @@ def note_bad(
     for index, reason in found:
         report.bad += 1
         if first is not None:
-            report.told[first + index] = truncate_text(reason)
+            report.bad_rows[first + index] = truncate_text(reason)
         if len(report.examples) < BAD_EXAMPLES:
             where = truncate_text(records.position(index))
             report.examples.append(BadRecord(None, truncate_text(reason), where))
@@ -156,7 +156,7 @@ class Report:
         unmet: rows that do not meet an expectation, by its name.
         unmet_rows: rows that do not meet some expectation.
         unmet_examples: such a row as JSON, for each expectation that ends the batch.
-        told: number and reason of each bad row, where that was asked for.
+        bad_rows: number and reason of each bad row, where that was asked for.
         ignored: tombstones that are left out, by topic.
     """
 
@@ -171,12 +171,12 @@ class Report:
     unmet: dict[str, int] = field(default_factory=dict)
     unmet_rows: int = 0
     unmet_examples: dict[str, str] = field(default_factory=dict)
-    told: dict[int, str] = field(default_factory=dict)
+    bad_rows: dict[int, str] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
     error: IcestreamError | None = None
 
 
-class Stop(Exception):  # noqa: N818 - not an error: what was read so far decides the batch
+class StopReading(Exception):  # noqa: N818 - not an error: what was read so far decides the batch
     """Nothing that follows in this split can change what the driver will do."""
 
 
@@ -192,7 +192,7 @@ class Reading:
         stop_at_bad: whether one bad record decides the batch.
         dead_letters: where records go that can't be decoded; None to drop them.
         numbered: whether each row carries the number of its record.
-        tells: whether the report names every bad record.
+        reports_bad_rows: whether the report names every bad record.
         notes_absent: whether each row names, in `UNCHANGED_COLUMNS`, the columns that its record
             has no field for.
     """
@@ -203,20 +203,20 @@ class Reading:
     columns: pa.Schema
     evolving: bool
     stop_at_bad: bool
-    dead_letters: DeadLetters | None = None
+    dead_letters: DeadLetterWriter | None = None
     numbered: bool = False
-    tells: bool = False
+    reports_bad_rows: bool = False
     widening: bool = False
     refused: tuple[RefusedField, ...] = ()
     records_absent_fields: bool = False
 
-    def written(self) -> pa.Schema:
+    def written_schema(self) -> pa.Schema:
         """Return the columns of the rows that the sink is given."""
         if not self.records_absent_fields:
             return self.columns
         return self.columns.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string())))
 
-    def decoded(self) -> pa.Schema:
+    def decoded_schema(self) -> pa.Schema:
         """Return the columns of a record, without those that the source adds."""
         extra = self.source.extra_columns()
         names = set(extra.names) if extra is not None else set()
@@ -227,11 +227,15 @@ class Reading:
 
         Records are decoded with refused fields among the columns, so these are nothing new.
         """
-        return new_columns(with_refused(self.decoded(), self.refused), found)
+        return new_columns(with_refused(self.decoded_schema(), self.refused), found)
 
-    def promised(self) -> pa.Schema:
+    def output_schema(self) -> pa.Schema:
         """Return the columns of the rows, the number included."""
-        return self.written().append(pa.field(ROW, pa.int64())) if self.numbered else self.written()
+        return (
+            self.written_schema().append(pa.field(ROW, pa.int64()))
+            if self.numbered
+            else self.written_schema()
+        )
 
     def blocks(self, split: int) -> Iterator[Records | pa.RecordBatch]:
         """Yield what the source has of a split, in blocks of bounded size."""
@@ -242,8 +246,8 @@ class Reading:
         """Yield the good rows of a split, and note everything else in its report."""
         bad = None
         if self.dead_letters is not None:
-            bad = LetterBuffer(self.dead_letters, report.dead_files)
-        decoded = self.decoded()
+            bad = DeadLetterBuffer(self.dead_letters, report.dead_files)
+        decoded = self.decoded_schema()
         first = row_number(report.split, 0)
         for block in self.blocks(report.split):
             if isinstance(block, Records):
@@ -256,7 +260,7 @@ class Reading:
                 report.rows += batch.num_rows
                 yield batch
         if self._reads_again(report):
-            raise Stop
+            raise StopReading
         if bad is not None:
             bad.flush()
 
@@ -265,7 +269,7 @@ class Reading:
         records: Records,
         columns: pa.Schema,
         report: Report,
-        bad: LetterBuffer | None,
+        bad: DeadLetterBuffer | None,
         first: int,
     ) -> pa.RecordBatch | None:
         assert self.decoder is not None  # noqa: S101 - a source of records has a decoder
@@ -279,9 +283,9 @@ class Reading:
             return None
         reads_again = self._reads_again(report)
         letters = None if reads_again else bad
-        note_bad(records, outcome.bad, report, letters, first if self.tells else None)
+        record_bad(records, outcome.bad, report, letters, first if self.reports_bad_rows else None)
         if report.bad and self.stop_at_bad:
-            raise Stop
+            raise StopReading
         if reads_again:
             return None
         rows = self._with_extra(outcome.rows, outcome.kept, records)
@@ -349,7 +353,7 @@ class ReadAndWrite:
 
     reading: Reading
     writer: TaskWriter
-    faults: RowFaults | None = None
+    faults: RowValidation | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for split in _split_numbers(batches):
@@ -373,7 +377,7 @@ class ReadOnly:
             report = Report(split)
             with _reported(report):
                 for batch in self.reading.rows(report):
-                    yield _conformed(batch, self.reading.promised())
+                    yield _conform(batch, self.reading.output_schema())
             self.note(report)
 
 
@@ -382,24 +386,24 @@ class WriteOnly:
     """Writes what Spark hands it, the bad rows among it excepted."""
 
     writer: TaskWriter
-    faults: RowFaults | None = None
+    faults: RowValidation | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = Report(_partition())
         with _reported(report):
             good = batches if self.faults is None else self.faults.good_rows(batches, report)
-            report.files = self.writer.write(_counted(good, report))
+            report.files = self.writer.write(_count_rows(good, report))
         yield pack_report(report.split, report)
 
 
 @dataclass(frozen=True)
-class SetAside:
+class DropBadRows:
     """Takes bad rows out before a transform that would lose sight of them.
 
     Reports leave through an accumulator.
     """
 
-    faults: RowFaults
+    faults: RowValidation
     note: Callable[[Report], None]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -423,7 +427,7 @@ class _reported:  # noqa: N801 - reads as a statement
             error.what = truncate_text(error.what)
             self._report.error = error
             return True
-        return isinstance(error, Stop)
+        return isinstance(error, StopReading)
 
 
 def _partition() -> int:
@@ -439,13 +443,13 @@ def _split_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _counted(batches: Iterable[pa.RecordBatch], report: Report) -> Iterator[pa.RecordBatch]:
+def _count_rows(batches: Iterable[pa.RecordBatch], report: Report) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         report.rows += batch.num_rows
         yield batch
 
 
-def _conformed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+def _conform(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """Give Spark every column that it was promised, in order."""
     arrays = []
     for column in columns:

@@ -42,7 +42,7 @@ RECORD_BYTES = 500  # what a record takes beside its own bytes
 
 
 @dataclass(frozen=True)
-class DeadLetters:
+class DeadLetterWriter:
     """Where a task puts the records that are bad."""
 
     writer: TaskWriter
@@ -75,7 +75,7 @@ class DeadLetters:
 
 
 @dataclass
-class LetterBuffer:
+class DeadLetterBuffer:
     """Bad records on their way, few of them in memory: a whole topic may be in another format.
 
     Attributes:
@@ -83,7 +83,7 @@ class LetterBuffer:
         files: what was written so far.
     """
 
-    letters: DeadLetters
+    letters: DeadLetterWriter
     files: list[WrittenFile]
     _waiting: list[BadRecord] = field(default_factory=list)
     _bytes: int = 0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan
 
 
-def end_of_letters(
+def letters_end_ahead(
     plan: PipelinePlan, mark: BatchMark | None, current: Offset, ignored: str | None
 ) -> Offset | None:
     """Return how far dead letters are ahead of the table, after bad records alone or a crash.
@@ -37,7 +37,7 @@ def end_of_letters(
     return held.end if mark.end == current and (is_later or held.start == mark.end) else None
 
 
-def are_written(
+def are_already_written(
     plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None
 ) -> bool:
     """Tell whether letters that were just found are those that the table holds.
@@ -69,7 +69,9 @@ def are_written(
     return True
 
 
-def are_held(plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None) -> bool:
+def are_held_by_earlier_query(
+    plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None
+) -> bool:
     """Tell whether an earlier query wrote as many letters of the very same records.
 
     For a batch of many tables, which are committed before the letters: it is too late to refuse.

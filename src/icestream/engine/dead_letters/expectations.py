@@ -31,9 +31,9 @@ def with_unmet(rows: DataFrame, expectations: Sequence[Expectation], where: str)
         return _with_bits(rows, expectations, where)
     except AnalysisException as exc:
         for one in expectations:
-            _look_at(rows, one, where)
+            _check_expression(rows, one, where)
         raise SchemaMismatchError(
-            f"the expectations do not fit the rows: {analysis_fault(exc)}", where=where
+            f"the expectations do not fit the rows: {analysis_message(exc)}", where=where
         ) from exc
 
 
@@ -84,7 +84,7 @@ def _each(java_sequence: Any) -> list[Any]:
     return [java_sequence.apply(place) for place in range(java_sequence.size())]
 
 
-def _look_at(rows: DataFrame, expectation: Expectation, where: str) -> None:
+def _check_expression(rows: DataFrame, expectation: Expectation, where: str) -> None:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
@@ -93,18 +93,18 @@ def _look_at(rows: DataFrame, expectation: Expectation, where: str) -> None:
         visible.select("*", F.expr(expectation.expr))
     except AnalysisException as exc:
         raise SchemaMismatchError(
-            f"expectation {expectation.name!r} does not fit the rows: {analysis_fault(exc)}",
+            f"expectation {expectation.name!r} does not fit the rows: {analysis_message(exc)}",
             where=where,
             todo=f"Their columns, after the transforms: {', '.join(visible.columns)}.",
         ) from exc
 
 
-def analysis_fault(exc: Exception) -> str:
+def analysis_message(exc: Exception) -> str:
     """Return what Spark says is wrong, without the place in its own plan."""
     return first_line(exc).split("; line ")[0]
 
 
-def unmet_expectation(
+def unmet_expectation_error(
     plan: PipelinePlan,
     counts: Mapping[str, int],
     examples: Mapping[str, str],

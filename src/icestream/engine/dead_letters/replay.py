@@ -21,7 +21,7 @@ from icestream.contracts.decoder import Records
 from icestream.contracts.offset import BatchMark, replay_name
 from icestream.contracts.source import Source, Split
 from icestream.engine.batch.batch import write_files
-from icestream.engine.batch.columns import Columns
+from icestream.engine.batch.columns import StreamColumns
 from icestream.engine.crash_points import crash_point
 from icestream.engine.dead_letters.buffer import CONTEXT
 from icestream.engine.dead_letters.row_validation import INDEX_BITS
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 LETTERS_A_COMMIT = 50_000
 
 
-class LetterBox(Protocol):
+class ReplayableLetters(Protocol):
     """Where letters come from, and leave for good."""
 
     def read(self) -> Iterator[pa.RecordBatch]: ...
 
-    def note(self, token: str, letters: pa.Table) -> str: ...
+    def save_replay(self, token: str, letters: pa.Table) -> str: ...
 
-    def noted(self, path: str) -> pa.Table | None: ...
+    def saved_replay(self, path: str) -> pa.Table | None: ...
 
-    def forget(self, path: str) -> None: ...
+    def forget_replay(self, path: str) -> None: ...
 
     def remove(self, letters: pa.Table) -> None: ...
 
 
 @dataclass
-class Replayed:
+class ReplayResult:
     """What a replay came to.
 
     Attributes:
@@ -88,17 +88,17 @@ class Replay:
     """
 
     def __init__(
-        self, spark: SparkSession, plan: PipelinePlan, state_root: Path, box: LetterBox
+        self, spark: SparkSession, plan: PipelinePlan, state_root: Path, box: ReplayableLetters
     ) -> None:
-        self.outcome = Replayed()
+        self.outcome = ReplayResult()
         self._spark = spark
         self._box = box
         # A mark of its own beside the pipeline's.
         self._name = replay_name(plan.name)
         self._cache = PipelineState(state_root, plan.name).folder / "dlq"
-        source = LetterSource(plan.source)
+        source = DeadLetterSource(plan.source)
         self._plan = replace(plan, source=source, on_error="drop", dead_letter=None)
-        self._columns = Columns(self._plan, _UnchangedState(state_root, plan.name))
+        self._columns = StreamColumns(self._plan, _UnchangedState(state_root, plan.name))
 
     def open(self) -> None:
         """Connect to the table, and finish what an earlier replay left unfinished."""
@@ -110,20 +110,20 @@ class Replay:
 
     def _finish(self, mark: BatchMark) -> None:
         path = mark.end.get("letters")
-        letters = self._box.noted(path) if path is not None else None
+        letters = self._box.saved_replay(path) if path is not None else None
         if path is None or letters is None:
             return
         if self._plan.sink.has_many_tables:
-            self._write_again(letters, mark)
+            self._write_missing(letters, mark)
         elif self._plan.sink.lost_rows():
             # The table was rolled back since then: the letters are there to be replayed again.
-            self._box.forget(path)
+            self._box.forget_replay(path)
             return
         self._box.remove(letters)
-        self._box.forget(path)
+        self._box.forget_replay(path)
         self.outcome.settled += letters.num_rows
 
-    def _write_again(self, taken: pa.Table, mark: BatchMark) -> None:
+    def _write_missing(self, taken: pa.Table, mark: BatchMark) -> None:
         """Write the rows of a replay to the tables that lack them; one at least has its own."""
         found = [
             pa.Table.from_batches([batch]).join(taken, taken.column_names, join_type="left semi")
@@ -132,7 +132,9 @@ class Replay:
         letters = [part for part in found if part.num_rows]
         if letters:
             splits = self._splits(pa.concat_tables(letters))
-            outcome = write_files(self._spark, self._plan, self._columns, splits, mark, tells=True)
+            outcome = write_files(
+                self._spark, self._plan, self._columns, splits, mark, reports_bad_rows=True
+            )
             self._plan.sink.commit(outcome.files, mark)
 
     def run(self, letters: Iterable[pa.RecordBatch]) -> None:
@@ -150,16 +152,18 @@ class Replay:
         splits = self._splits(letters)
         size = splits[0].rows
         crash_point("before-write")
-        outcome = write_files(self._spark, self._plan, self._columns, splits, mark, tells=True)
+        outcome = write_files(
+            self._spark, self._plan, self._columns, splits, mark, reports_bad_rows=True
+        )
         bad = {
             (number >> INDEX_BITS) * size + (number & ((1 << INDEX_BITS) - 1)): reason
-            for number, reason in outcome.told.items()
+            for number, reason in outcome.bad_rows.items()
         }
         self.outcome.still_bad.update(bad.values())
         good = letters.filter(pa.array([index not in bad for index in range(letters.num_rows)]))
         if not good.num_rows:
             return
-        path = self._box.note(token, good)
+        path = self._box.save_replay(token, good)
         crash_point("before-commit")
         rows = sum(file.rows for file in outcome.files)
         if outcome.files:
@@ -168,7 +172,7 @@ class Replay:
             self._plan.sink.publish(mark)
         crash_point("after-commit")
         self._box.remove(good)
-        self._box.forget(path)
+        self._box.forget_replay(path)
         self.outcome.taken += good.num_rows
         self.outcome.rows += rows
 
@@ -182,7 +186,7 @@ class Replay:
         )
 
 
-class LetterSource(Source[Any]):
+class DeadLetterSource(Source[Any]):
     """Letters as records of the source that they once came from."""
 
     def __init__(self, origin: Source[Any]) -> None:

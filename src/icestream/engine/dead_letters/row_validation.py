@@ -18,7 +18,7 @@ from icestream.contracts.decoder import BadRecord, Records
 from icestream.contracts.reports import truncate_text
 from icestream.contracts.sink import ROUTE
 from icestream.contracts.transform import FAULT, ROW
-from icestream.engine.dead_letters.buffer import LetterBuffer, extra_as_json, row_as_json
+from icestream.engine.dead_letters.buffer import DeadLetterBuffer, extra_as_json, row_as_json
 from icestream.errors import BadRecordError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.sink import Expectation
     from icestream.engine.batch.tasks import Reading, Report
-    from icestream.engine.dead_letters.buffer import DeadLetters
+    from icestream.engine.dead_letters.buffer import DeadLetterWriter
     from icestream.plan.plan import PipelinePlan
 
 
@@ -41,7 +41,7 @@ def row_number(split: int, index: int) -> int:
 
 
 @dataclass(frozen=True)
-class RowFaults:
+class RowValidation:
     """What happens to rows with a fault, and to those that meet not every expectation.
 
     Attributes:
@@ -49,7 +49,7 @@ class RowFaults:
         expectations: the sink's, by the bits of the column `UNMET`.
         keeps_faults: whether rows with a fault become dead letters, or are dropped.
         letters: where dead letters go; None if there are none.
-        tells: whether the report names every bad row instead, as a replay needs it.
+        reports_bad_rows: whether the report names every bad row instead, as a replay needs it.
         check: tells what else is wrong with rows, a reason for each; None if nothing is.
         keeps_number: whether good rows keep the number of their record.
     """
@@ -57,8 +57,8 @@ class RowFaults:
     reading: Reading
     expectations: tuple[Expectation, ...] = ()
     keeps_faults: bool = False
-    letters: DeadLetters | None = None
-    tells: bool = False
+    letters: DeadLetterWriter | None = None
+    reports_bad_rows: bool = False
     check: Callable[[pa.RecordBatch], pa.Array | None] | None = None
     keeps_number: bool = False
 
@@ -69,7 +69,7 @@ class RowFaults:
         numbered: dict[int, str] = {}
         unnumbered = None
         if self.letters is not None:
-            unnumbered = LetterBuffer(self.letters, report.dead_files)
+            unnumbered = DeadLetterBuffer(self.letters, report.dead_files)
         hidden = set(HIDDEN) - {ROW} if self.keeps_number else set(HIDDEN)
         for given in batches:
             batch = self._checked(given)
@@ -101,27 +101,27 @@ class RowFaults:
         rows: pa.RecordBatch,
         report: Report,
         numbered: dict[int, str],
-        unnumbered: LetterBuffer | None,
+        unnumbered: DeadLetterBuffer | None,
     ) -> None:
         faults = _values(bad, FAULT)
         unmet = _values(bad, UNMET)
         numbers = _values(bad, ROW)
         for index, (fault, bits, number) in enumerate(zip(faults, unmet, numbers, strict=True)):
             failed = [e for place, e in enumerate(self.expectations) if (bits or 0) >> place & 1]
-            reason = fault if fault is not None else "; ".join(_told(e) for e in failed)
+            reason = fault if fault is not None else "; ".join(_unmet_reason(e) for e in failed)
             if fault is not None:
                 report.bad += 1
                 keep = self.keeps_faults
             else:
                 keep = self._judge(failed, rows, index, report)
-            if self.tells:
-                report.told[_traced(number, reason)] = truncate_text(reason)
+            if self.reports_bad_rows:
+                report.bad_rows[_known_number(number, reason)] = truncate_text(reason)
             if not keep or unnumbered is None:
                 continue
             if number is not None:
                 numbered[number] = sys.intern(reason)  # many rows have the same
             else:
-                raw = row_as_json(_shown(rows), index).encode()
+                raw = row_as_json(_without_hidden_columns(rows), index).encode()
                 unnumbered.add(BadRecord(raw, reason, None))
 
     def _judge(
@@ -137,10 +137,10 @@ class RowFaults:
 
     def _records(self, numbered: Mapping[int, str]) -> Iterator[list[BadRecord]]:
         for split, numbers in groupby(sorted(numbered), key=lambda number: number >> INDEX_BITS):
-            yield from read_again(self.reading, split, {n: numbered[n] for n in numbers})
+            yield from reread_records(self.reading, split, {n: numbered[n] for n in numbers})
 
 
-def read_again(
+def reread_records(
     reading: Reading, split: int, reasons: Mapping[int, str]
 ) -> Iterator[list[BadRecord]]:
     """Yield the records of a split that the numbers name, block by block."""
@@ -168,7 +168,7 @@ def _record(
     return BadRecord(row_as_json(block, index).encode(), reason, where)
 
 
-def _traced(number: int | None, reason: str) -> int:
+def _known_number(number: int | None, reason: str) -> int:
     if number is None:
         raise BadRecordError(
             f"a row that can't be traced back to one record is bad: {reason}",
@@ -178,11 +178,11 @@ def _traced(number: int | None, reason: str) -> int:
     return number
 
 
-def _told(expectation: Expectation) -> str:
+def _unmet_reason(expectation: Expectation) -> str:
     return f"expectation {expectation.name!r} is not met: {expectation.expr}"
 
 
-def _shown(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _without_hidden_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.select([name for name in rows.schema.names if name != ROUTE])
 
 
@@ -205,8 +205,8 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def with_row_checks(
-    plan: PipelinePlan, reading: Reading, letters: DeadLetters | None
-) -> tuple[Reading, RowFaults | None]:
+    plan: PipelinePlan, reading: Reading, letters: DeadLetterWriter | None
+) -> tuple[Reading, RowValidation | None]:
     """Return how to leave out rows that the sink refuses, unless they end the batch.
 
     Where they may become dead letters, each row has the number of its record, and keeps it where
@@ -218,13 +218,13 @@ def with_row_checks(
     check = sink.row_faults()
     if check is None:
         return reading, None
-    kept = letters is not None or reading.tells
+    kept = letters is not None or reading.reports_bad_rows
     numbered = kept and plan.source.traits.replayable
-    faults = RowFaults(
+    faults = RowValidation(
         reading=reading,
         keeps_faults=plan.on_error == "dead_letter",
         letters=letters,
-        tells=reading.tells,
+        reports_bad_rows=reading.reports_bad_rows,
         check=check,
         keeps_number=sink.has_many_tables,
     )

@@ -37,7 +37,7 @@ class ReasonCount:
 
 
 @dataclass(frozen=True)
-class Letters:
+class DeadLetterList:
     """What a dead-letter table holds.
 
     Attributes:
@@ -51,7 +51,9 @@ class Letters:
     newest: list[dict[str, Any]]
 
 
-def list_letters(found: NamedTable, *, pipeline: str | None = None, limit: int = 20) -> Letters:
+def list_dead_letters(
+    found: NamedTable, *, pipeline: str | None = None, limit: int = 20
+) -> DeadLetterList:
     """Count the letters of a table by reason, and return the newest ones.
 
     Args:
@@ -71,13 +73,13 @@ def list_letters(found: NamedTable, *, pipeline: str | None = None, limit: int =
     ]
     reasons.sort(key=lambda one: (-one.count, one.pipeline, one.reason))
     if not keys.num_rows:
-        return Letters(0, [], [])
+        return DeadLetterList(0, [], [])
     # Only files that may hold the newest are opened for the records themselves.
     newest_first = pc.array_sort_indices(keys["failed_at"], order="descending")
     oldest = keys["failed_at"][newest_first[min(limit, keys.num_rows) - 1].as_py()].as_py()
     rows = _scan(found, COLUMNS, pipeline, since=oldest).to_arrow().to_pylist()
     rows.sort(key=lambda row: (row["failed_at"], row["epoch"], row["position"] or ""), reverse=True)
-    return Letters(keys.num_rows, reasons, rows[:limit])
+    return DeadLetterList(keys.num_rows, reasons, rows[:limit])
 
 
 def _scan(
@@ -101,7 +103,7 @@ def _scan(
     return found.table.scan(row_filter=wanted, selected_fields=fields)
 
 
-class LetterBox:
+class DeadLetterTable:
     """The letters of one pipeline, for a replay.
 
     Args:
@@ -140,7 +142,7 @@ class LetterBox:
             if batch.num_rows:
                 yield batch
 
-    def note(self, token: str, letters: pa.Table) -> str:
+    def save_replay(self, token: str, letters: pa.Table) -> str:
         """Write down which letters a replay takes, before it commits; return where."""
         import pyarrow as pa
 
@@ -153,7 +155,7 @@ class LetterBox:
             writer.write_table(kept)
         return path
 
-    def noted(self, path: str) -> pa.Table | None:
+    def saved_replay(self, path: str) -> pa.Table | None:
         """Return what `note` wrote down; None once it was dealt with."""
         import pyarrow as pa
 
@@ -163,7 +165,7 @@ class LetterBox:
         with source.open() as file:
             return pa.ipc.open_file(pa.py_buffer(file.read())).read_all()
 
-    def forget(self, path: str) -> None:
+    def forget_replay(self, path: str) -> None:
         """Remove what `note` wrote down, unless another replay has done so."""
         with suppress(FileNotFoundError):
             self._found.table.io.delete(path)

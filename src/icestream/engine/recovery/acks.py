@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from icestream.contracts.source import Source
 
 
-class Confirmation:
+class Acknowledgements:
     """Batches that were written, and that the source does not know of yet.
 
     Spark may replay a batch until its own log says that it is done. So the source is told after
@@ -27,13 +27,13 @@ class Confirmation:
         self._written: tuple[int, Offset, int] | None = None
         self._lock = threading.Lock()
 
-    def note(self, epoch: int, end: Offset, rows: int) -> None:
+    def record(self, epoch: int, end: Offset, rows: int) -> None:
         """Take note of a batch that is in the table."""
         with self._lock:
             before = self._written[2] if self._written is not None else 0
             self._written = (epoch, end, before + rows)
 
-    def tell(self) -> None:
+    def send(self) -> None:
         """Tell the source of what Spark knows to be done."""
         written = self._written
         if written is None or read_checkpoint(self._checkpoint).done < written[0]:

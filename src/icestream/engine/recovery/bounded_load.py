@@ -34,7 +34,7 @@ def begin_load(plan: PipelinePlan, state: PipelineState, choice: Choice, *, once
     if not plan.sink.replaces():
         return ""
     mark = plan.sink.last_mark()
-    unfinished = "" if choice == "start-over" else _unfinished(state.load(), mark)
+    unfinished = "" if choice == "start-over" else _unfinished_load(state.load(), mark)
     if once or plan.source.has_end():
         load = unfinished or uuid.uuid4().hex
         state.remember_load(load, ended=False)
@@ -55,7 +55,7 @@ def end_load(state: PipelineState, load: str) -> None:
         state.remember_load(load, ended=True)
 
 
-def _unfinished(kept: dict[str, Any] | None, mark: BatchMark | None) -> str:
+def _unfinished_load(kept: dict[str, Any] | None, mark: BatchMark | None) -> str:
     """Return the load to go on with, empty for none."""
     if kept is not None and not kept.get("ended"):
         return str(kept.get("id") or "")

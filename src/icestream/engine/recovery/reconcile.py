@@ -31,7 +31,7 @@ Choice = Literal["ask", "resume", "start-over", "reload"]
 
 
 @dataclass(frozen=True)
-class Committed:
+class LastCommit:
     """The newest batch that a pipeline remembers to have committed, and the table."""
 
     table: str
@@ -40,7 +40,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class StartDecision:
     """How a pipeline begins.
 
     Attributes:
@@ -48,8 +48,8 @@ class Beginning:
         position: where to begin then; None for where the source begins.
     """
 
-    anew: bool
-    position: Offset | None = None
+    ignores_checkpoint: bool
+    offset: Offset | None = None
 
 
 def reconcile(
@@ -59,9 +59,9 @@ def reconcile(
     checkpoint: Checkpoint,
     mark: BatchMark | None,
     accepted: str | None,
-    committed: Committed | None,
+    committed: LastCommit | None,
     choice: Choice,
-) -> Beginning:
+) -> StartDecision:
     """Decide how a pipeline begins, or raise with the ways that a person can choose from.
 
     Args:
@@ -74,22 +74,22 @@ def reconcile(
         choice: what the person chose this time.
     """
     if choice == "start-over":
-        return Beginning(anew=True)
-    problem = _disagreement(checkpoint, mark, accepted)
+        return StartDecision(ignores_checkpoint=True)
+    problem = _find_conflict(checkpoint, mark, accepted)
     if problem is None and checkpoint.exists and committed is not None:
-        problem = missing_batch(committed, mark, table)
+        problem = find_missing_batch(committed, mark, table)
     if problem is None:
-        return Beginning(anew=not checkpoint.exists)
+        return StartDecision(ignores_checkpoint=not checkpoint.exists)
     if choice == "resume" and mark is not None:
-        return Beginning(anew=True, position=mark.end)
+        return StartDecision(ignores_checkpoint=True, offset=mark.end)
     raise CheckpointLostError(
         problem,
         where=f"pipeline {pipeline!r}, table {table}",
-        todo=_ways(pipeline, mark),
+        todo=_remedies(pipeline, mark),
     )
 
 
-def renamed_from(
+def find_renamed_pipeline(
     *, source: str, others: Collection[BatchMark], known: Collection[str]
 ) -> BatchMark | None:
     """Return the mark of a pipeline that read the same source and is no longer in the file."""
@@ -99,17 +99,17 @@ def renamed_from(
     return None
 
 
-def refuse_rename(pipeline: str, table: str, old: BatchMark) -> CheckpointLostError:
+def renamed_pipeline_error(pipeline: str, table: str, old: BatchMark) -> CheckpointLostError:
     """Return the error for a pipeline that seems to be another one, renamed."""
     return CheckpointLostError(
         f"the table holds rows of the same source by pipeline {old.pipeline!r}, which the file "
         f"no longer has, up to batch {old.epoch}",
         where=f"pipeline {pipeline!r}, table {table}",
-        todo=_ways(pipeline, old),
+        todo=_remedies(pipeline, old),
     )
 
 
-def _disagreement(
+def _find_conflict(
     checkpoint: Checkpoint, mark: BatchMark | None, accepted: str | None
 ) -> str | None:
     if mark is None or mark.to_json() == accepted:
@@ -124,7 +124,7 @@ def _disagreement(
     return None
 
 
-def missing_batch(committed: Committed, mark: BatchMark | None, table: str) -> str | None:
+def find_missing_batch(committed: LastCommit, mark: BatchMark | None, table: str) -> str | None:
     """Return why the table lacks the mark of a batch that was committed; None if it has it."""
     if mark is None and committed.table == table:
         return _DROPPED
@@ -141,7 +141,7 @@ def missing_batch(committed: Committed, mark: BatchMark | None, table: str) -> s
     return None
 
 
-def refuse_lost_rows(pipeline: str, lost: Sequence[LostRows]) -> CheckpointLostError:
+def lost_rows_error(pipeline: str, lost: Sequence[LostRows]) -> CheckpointLostError:
     """Return the error for tables that no longer hold the rows that were committed to them."""
     first, *others = {one.problem + one.table: one for one in lost}.values()
     ways = [f"table {one.table}: {one.problem}" for one in others[:_NAMED]]
@@ -164,7 +164,7 @@ def refuse_lost_rows(pipeline: str, lost: Sequence[LostRows]) -> CheckpointLostE
     )
 
 
-def _ways(pipeline: str, mark: BatchMark | None) -> str:
+def _remedies(pipeline: str, mark: BatchMark | None) -> str:
     ways = []
     if mark is not None:
         ways.append(

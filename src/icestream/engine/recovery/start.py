@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.sink import LostRows
-from icestream.engine.dead_letters.dedup import end_of_letters
+from icestream.engine.dead_letters.dedup import letters_end_ahead
 from icestream.engine.recovery.checkpoint import read_checkpoint
 from icestream.engine.recovery.reconcile import (
-    Committed,
-    missing_batch,
+    LastCommit,
+    find_missing_batch,
+    find_renamed_pipeline,
+    lost_rows_error,
     reconcile,
-    refuse_lost_rows,
-    refuse_rename,
-    renamed_from,
+    renamed_pipeline_error,
 )
 from icestream.errors import CheckpointLostError, SourceChangedError
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.sink import Sink
     from icestream.engine.recovery.checkpoint import Checkpoint
-    from icestream.engine.recovery.reconcile import Beginning, Choice
+    from icestream.engine.recovery.reconcile import Choice, StartDecision
     from icestream.engine.state import PipelineState
     from icestream.plan.plan import PipelinePlan
 
 
-def refuse_renamed(choice: Choice, pipeline: str, table: str, old: BatchMark) -> None:
+def refuse_renamed_pipeline(choice: Choice, pipeline: str, table: str, old: BatchMark) -> None:
     """Refuse to go on under a new name: the marks of the tables go by the old one.
 
     Raises:
@@ -47,7 +47,7 @@ def refuse_renamed(choice: Choice, pipeline: str, table: str, old: BatchMark) ->
     )
 
 
-def begin(
+def resolve_start(
     plan: PipelinePlan, state: PipelineState, choice: Choice, known: Collection[str]
 ) -> tuple[Offset, Offset | None]:
     """Return where the pipeline stands, and the end of the batch that Spark will replay, if any.
@@ -64,7 +64,7 @@ def begin(
     checkpoint = read_checkpoint(state.checkpoint)
     mark = plan.sink.last_mark()
     table = plan.sink.identity()
-    committed = _remembered_commit(state, table)
+    committed = _last_commit(state, table)
     beginning = reconcile(
         pipeline=plan.name,
         table=table,
@@ -75,21 +75,21 @@ def begin(
         committed=None if plan.sink.has_many_tables else committed,
         choice=choice,
     )
-    if not beginning.anew:
+    if not beginning.ignores_checkpoint:
         _refuse_other_connector(plan, mark)
-        current, ahead = _go_on(state, checkpoint)
-        _check_rows(plan, current, choice, committed)
+        current, ahead = _resume_from_checkpoint(state, checkpoint)
+        _refuse_lost_rows(plan, current, choice, committed)
         if choice == "resume":
             state.forget_commit()
         return current, ahead
     began = None if choice == "start-over" else state.start()
-    position, ahead = _resumed(plan, mark, beginning, choice)
+    position, ahead = _resume(plan, mark, beginning, choice)
     position = position or began
     if position is None and choice != "start-over":
-        position = _end_of_renamed(plan, choice, known)
+        position = _resume_renamed(plan, choice, known)
     state.forget()
     current = position or plan.source.initial()
-    ahead, letters_end, ignored = _letters(plan, state, mark, current, choice, ahead)
+    ahead, letters_end, ignored = _resume_letters(plan, state, mark, current, choice, ahead)
     # In this order: a mark that was accepted before the start is known would, after a crash in
     # between, let the source be read from its beginning.
     state.remember_start(current)
@@ -97,27 +97,27 @@ def begin(
     state.accept(mark.to_json() if mark is not None else None)
     state.forget_commit()
     # After that: a table that lacks rows must not look sound to the checkpoint that was set aside.
-    for sink in _sinks(plan):
+    for sink in _all_sinks(plan):
         sink.accept_lost_rows()
     state.publish(ahead or current)
     return current, ahead
 
 
-def _remembered_commit(state: PipelineState, table: str) -> Committed | None:
+def _last_commit(state: PipelineState, table: str) -> LastCommit | None:
     status = state.status() or {}
     remembered = status.get("committed")
     if isinstance(remembered, dict):
-        return Committed(**remembered)
+        return LastCommit(**remembered)
     # Earlier versions remembered whether rows were committed, and not which batch was the last.
-    return Committed(status.get("table", table), "", -1) if remembered is True else None
+    return LastCommit(status.get("table", table), "", -1) if remembered is True else None
 
 
-def _sinks(plan: PipelinePlan) -> list[Sink[Any]]:
+def _all_sinks(plan: PipelinePlan) -> list[Sink[Any]]:
     return [plan.sink] if plan.dead_letter is None else [plan.sink, plan.dead_letter]
 
 
-def _check_rows(
-    plan: PipelinePlan, current: Offset, choice: Choice, committed: Committed | None
+def _refuse_lost_rows(
+    plan: PipelinePlan, current: Offset, choice: Choice, committed: LastCommit | None
 ) -> None:
     """Look whether the tables still hold what was committed to them.
 
@@ -131,29 +131,29 @@ def _check_rows(
         CheckpointLostError: they do not, and the person has not chosen how to continue.
     """
     loaded = plan.source.loaded_tables(current)
-    lost = [one for sink in _sinks(plan) for one in sink.lost_rows(loaded)]
+    lost = [one for sink in _all_sinks(plan) for one in sink.lost_rows(loaded)]
     if not lost and committed is not None:
         table = plan.sink.identity()
-        problem = missing_batch(committed, plan.sink.last_mark(), table)
+        problem = find_missing_batch(committed, plan.sink.last_mark(), table)
         lost = [] if problem is None else [LostRows(table, problem)]
     if not lost:
         return
     if choice == "resume":
-        for sink in _sinks(plan):
+        for sink in _all_sinks(plan):
             sink.accept_lost_rows()
         return
     again = [one.source_table for one in lost if one.source_table is not None]
     if choice != "reload" or len(again) < len(lost):
-        raise refuse_lost_rows(plan.name, lost)
+        raise lost_rows_error(plan.name, lost)
     plan.source.reload(again)
     plan.sink.reload(again)
 
 
-def _resumed(
-    plan: PipelinePlan, mark: BatchMark | None, beginning: Beginning, choice: Choice
+def _resume(
+    plan: PipelinePlan, mark: BatchMark | None, beginning: StartDecision, choice: Choice
 ) -> tuple[Offset | None, Offset | None]:
     """Return where to go on after the mark, and where the first batch ends if that is fixed."""
-    if beginning.position is not None and mark is not None:
+    if beginning.offset is not None and mark is not None:
         letters = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
         return plan.sink.resume(mark, letters)
     if choice == "start-over":
@@ -161,7 +161,7 @@ def _resumed(
     return None, None
 
 
-def _letters(
+def _resume_letters(
     plan: PipelinePlan,
     state: PipelineState,
     mark: BatchMark | None,
@@ -180,7 +180,7 @@ def _letters(
         again = plan.sink.repeated_batch()
         repeated = again.end if again is not None and again.start == current else None
         return ahead or repeated, None, ignored
-    letters_end = end_of_letters(plan, mark, current, ignored)
+    letters_end = letters_end_ahead(plan, mark, current, ignored)
     return ahead or letters_end, letters_end, ignored
 
 
@@ -196,7 +196,9 @@ def _refuse_other_connector(plan: PipelinePlan, mark: BatchMark | None) -> None:
         )
 
 
-def _go_on(state: PipelineState, checkpoint: Checkpoint) -> tuple[Offset, Offset | None]:
+def _resume_from_checkpoint(
+    state: PipelineState, checkpoint: Checkpoint
+) -> tuple[Offset, Offset | None]:
     start = state.start() or {}
     planned = checkpoint.end_of(checkpoint.planned) if checkpoint.planned >= 0 else start
     state.publish(planned)
@@ -207,13 +209,15 @@ def _go_on(state: PipelineState, checkpoint: Checkpoint) -> tuple[Offset, Offset
     return done, planned
 
 
-def _end_of_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) -> Offset | None:
+def _resume_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) -> Offset | None:
     """Return where a pipeline ended that this one seems to be under a new name."""
-    old = renamed_from(source=plan.source.identity(), others=plan.sink.foreign_marks(), known=known)
+    old = find_renamed_pipeline(
+        source=plan.source.identity(), others=plan.sink.foreign_marks(), known=known
+    )
     if old is None:
         return None
     if plan.sink.has_many_tables:
-        refuse_renamed(choice, plan.name, plan.sink.identity(), old)
+        refuse_renamed_pipeline(choice, plan.name, plan.sink.identity(), old)
     if choice == "ask":
-        raise refuse_rename(plan.name, plan.sink.identity(), old)
+        raise renamed_pipeline_error(plan.name, plan.sink.identity(), old)
     return old.end
