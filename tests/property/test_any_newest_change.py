@@ -39,7 +39,7 @@ def chunk(number: int, rows: list[Change], *, text: bool, sequenced: bool) -> St
         keys=fingerprints([pa.array(keys)]),
         deletes=np.array([row["delete"] for row in rows]),
         sequence=np.array([row["sequence"] for row in rows]) if sequenced else None,
-        unsent={"blob": np.array([not row["sent"] for row in rows])},
+        unchanged={"blob": np.array([not row["sent"] for row in rows])},
     )
 
 
@@ -64,7 +64,7 @@ def donor(batch: LatestChanges, index: int) -> Any:
     at = int(batch.donors["blob"][index])
     if at < 0:
         return at
-    return int(batch.all_places.chunk[at]), int(batch.all_places.row[at])
+    return int(batch.addresses.chunk[at]), int(batch.addresses.row[at])
 
 
 @given(batches, st.booleans(), st.booleans())
@@ -75,7 +75,7 @@ def test_newest_change_of_each_key_is_that_of_a_dictionary(
     outcome = find_latest_changes(chunks)
     found = {}
     for index in range(len(outcome)):
-        n, r = int(outcome.place.chunk[index]), int(outcome.place.row[index])
+        n, r = int(outcome.address.chunk[index]), int(outcome.address.row[index])
         key = batch[n][r]["key"]
         assert key not in found
         found[key] = (n, r, bool(outcome.deletes[index]), donor(outcome, index))
@@ -95,7 +95,7 @@ def test_change_older_than_the_table_or_a_delete_gives_no_value(
         np.array([known[key][1] if known.get(key, (None,))[0] is kind else OLDEST for key in keys])
         for kind in (False, True)
     )
-    found = outcome.since(deleted, row)
+    found = outcome.without_outdated(deleted, row)
 
     before = expected(batch, sequenced=True)
     for index, key in enumerate(keys):

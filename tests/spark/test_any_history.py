@@ -63,7 +63,7 @@ def crash(*, keyed: bool, after: bool) -> Callable[..., MarkSnapshot]:
     original = JavaTable.commit
 
     def commit(table: JavaTable, change: TableChange, *arguments: Any) -> MarkSnapshot:
-        if change.keyed != keyed:
+        if change.is_keyed != keyed:
             return original(table, change, *arguments)  # the tombstones beside the table
         if after:
             original(table, change, *arguments)

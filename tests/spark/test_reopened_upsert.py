@@ -82,7 +82,7 @@ def test_tombstones_are_asked_for_by_the_handle_that_was_renewed(
     newest, asked = loaded(monkeypatch), listed(monkeypatch)
     # As if the credentials of both tables ran out at once.
     run_out = {"s3.session-token-expires-at-ms": "0"}
-    monkeypatch.setattr(TargetTable, "_vended", lambda _: run_out)
+    monkeypatch.setattr(TargetTable, "_vended_credentials", lambda _: run_out)
     change(sink, 1, {"id": 1, "name": "late", "no": 4}, {"id": 3, "name": "c", "no": 1})
 
     assert set(newest) == set(TABLES)

@@ -119,14 +119,14 @@ def _resolve_failed_commit(
     where: str,
 ) -> None:
     """Find out what became of a commit that raised; return only if the table holds it."""
-    if fence.contradiction is not None:
+    if fence.lost_history is not None:
         raise CheckpointLostError(
-            f"{fence.contradiction}; the rows that this pipeline committed are no longer all there",
+            f"{fence.lost_history}; the rows that this pipeline committed are no longer all there",
             where=where,
             todo=RUN_AGAIN,
         ) from exc
-    if fence.refused and fence.found != text:
-        raise _superseded_error(fence.found, key, where) from exc
+    if fence.is_refused and fence.found_mark != text:
+        raise _superseded_error(fence.found_mark, key, where) from exc
     try:
         found = table.read_property(key)
     except java_errors() as lost:

@@ -28,21 +28,22 @@ class MissingValues:
     """Tells in a task, before the writer would refuse them, which rows lack a value.
 
     Attributes:
-        always: columns that every row has a value for, each with what it is.
-        unless_deleted: those that a delete, or a row that was sent without them, may lack.
+        required: columns that every row must have a value for, each with its role.
+        required_unless_deleted: those that a delete, or a row that was sent without them, may
+            lack.
         op: column that tells which rows are deletes; None if none is.
         ignores_deletes: whether deletes are passed over, whatever they have.
     """
 
-    always: tuple[tuple[str, str], ...]
-    unless_deleted: tuple[tuple[str, str], ...]
+    required: tuple[tuple[str, str], ...]
+    required_unless_deleted: tuple[tuple[str, str], ...]
     op: str | None = None
     ignores_deletes: bool = False
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Return a reason for each row that is bad; None if no row is."""
-        wanted = [(name, role, False) for name, role in self.always]
-        wanted += [(name, role, True) for name, role in self.unless_deleted]
+        wanted = [(name, role, False) for name, role in self.required]
+        wanted += [(name, role, True) for name, role in self.required_unless_deleted]
         # A column that no row has is no fault of a row: the writer says what to do.
         lacking = [
             (name, role, may_be_deleted)
@@ -52,7 +53,7 @@ class MissingValues:
         if not lacking:
             return None
         reasons = pa.nulls(batch.num_rows, pa.string())
-        excused = self._excused(batch, {name: may_be for name, _, may_be in lacking})
+        excused = self._exempt_rows(batch, {name: may_be for name, _, may_be in lacking})
         for name, role, _ in lacking:
             is_bad = batch.column(name).is_null()
             if name in excused:
@@ -61,7 +62,7 @@ class MissingValues:
             reasons = pc.if_else(pc.and_(is_bad, reasons.is_null()), reason, reasons)
         return reasons if reasons.null_count < batch.num_rows else None
 
-    def _excused(
+    def _exempt_rows(
         self, batch: pa.RecordBatch, lacking: Mapping[str, bool]
     ) -> dict[str, npt.NDArray[np.bool_]]:
         """Return by column which rows may lack it, given whether rows that are deleted may."""

@@ -244,14 +244,14 @@ class LiveFile:
         path: where it is.
         rows: how many rows it holds, dead ones included.
         first_row_id: id of its first row where ids are not stored in it; None before format v3.
-        described: the file in the JSON form of Iceberg's specification.
+        metadata: the file in the JSON form of Iceberg's specification.
         deletes: its delete files in the same form.
     """
 
     path: str
     rows: int
     first_row_id: int | None
-    described: dict[str, Any]
+    metadata: dict[str, Any]
     deletes: tuple[dict[str, Any], ...] = ()
 
 
@@ -284,13 +284,13 @@ class LiveFiles:
             self._files, self.snapshot_id = {}, None
             return []
         if newest.snapshotId() != self.snapshot_id:
-            steps = self._steps_since(java, newest)
+            steps = self._snapshots_since(java, newest)
             if steps is None or not all(self._apply(java, step) for step in steps):
-                self._list(java, newest)
+                self._list_files(java, newest)
             self.snapshot_id = int(newest.snapshotId())
         return list(self._files.values())
 
-    def _steps_since(self, java: Any, newest: Any) -> list[Any] | None:
+    def _snapshots_since(self, java: Any, newest: Any) -> list[Any] | None:
         """Return the snapshots after the one we know, oldest first; None if the way is lost."""
         if self.snapshot_id is None:
             return None
@@ -311,7 +311,7 @@ class LiveFiles:
         for file in _iterate(changes.removedDataFiles()):
             self._files.pop(str(file.location()), None)
         for file in _iterate(changes.addedDataFiles()):
-            live = self._live(java, file, ())
+            live = self._to_live_file(java, file, ())
             self._files[live.path] = live
         for file in _iterate(changes.removedDeleteFiles()):
             if not self._change_deletes(java, file, add=False):
@@ -327,34 +327,34 @@ class LiveFiles:
             return False
         known = self._files.get(target)
         if known is not None:
-            described = self._described(java, file)
+            described = self._to_json(java, file)
             kept = tuple(one for one in known.deletes if _file_key(one) != _file_key(described))
             self._files[target] = replace(known, deletes=(*kept, described) if add else kept)
         return True
 
-    def _list(self, java: Any, snapshot: Any) -> None:
+    def _list_files(self, java: Any, snapshot: Any) -> None:
         # Bounds by the names of now: the snapshot may be older than a rename.
         scan = java.newScan().includeColumnStats(self._columns).useSnapshot(snapshot.snapshotId())
         self._files = {}
         tasks = scan.planFiles()
         try:
             for task in _iterate(tasks):
-                live = self._live(java, task.file(), task.deletes())
+                live = self._to_live_file(java, task.file(), task.deletes())
                 self._files[live.path] = live
         finally:
             tasks.close()
 
-    def _live(self, java: Any, file: Any, deletes: Iterable[Any]) -> LiveFile:
+    def _to_live_file(self, java: Any, file: Any, deletes: Iterable[Any]) -> LiveFile:
         first = file.firstRowId()
         return LiveFile(
             path=str(file.location()),
             rows=int(file.recordCount()),
             first_row_id=None if first is None else int(first),
-            described=self._described(java, file),
-            deletes=tuple(self._described(java, one) for one in deletes),
+            metadata=self._to_json(java, file),
+            deletes=tuple(self._to_json(java, one) for one in deletes),
         )
 
-    def _described(self, java: Any, file: Any) -> dict[str, Any]:
+    def _to_json(self, java: Any, file: Any) -> dict[str, Any]:
         spec = java.specs().get(file.specId())
         parser = self.table.jvm.org.apache.iceberg.ContentFileParser
         described: dict[str, Any] = json.loads(parser.toJson(file, spec))

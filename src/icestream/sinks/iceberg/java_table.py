@@ -113,9 +113,9 @@ class Fence:
 
     Attributes:
         attempts: how often Iceberg called it.
-        refused: whether the last call refused the commit.
-        found: the mark that the table had then.
-        contradiction: why the table no longer holds the rows of the mark, if that is so.
+        is_refused: whether the last call refused the commit.
+        found_mark: the mark that the table had then.
+        lost_history: why the table no longer holds the rows of the mark, if that is so.
     """
 
     def __init__(
@@ -132,21 +132,21 @@ class Fence:
         self._recorded = recorded
         self._branch = branch
         self.attempts = 0
-        self.refused = False
-        self.found: str | None = None
-        self.contradiction: str | None = None
+        self.is_refused = False
+        self.found_mark: str | None = None
+        self.lost_history: str | None = None
 
     def validate(self, snapshots: object) -> bool:  # noqa: ARG002 - the interface's signature
         self.attempts += 1
         java = self._table.java
-        self.found = java.properties().get(self._key)
-        self.refused = self.found != self._expected
-        if not self.refused:
-            self.contradiction = find_lost_history(
+        self.found_mark = java.properties().get(self._key)
+        self.is_refused = self.found_mark != self._expected
+        if not self.is_refused:
+            self.lost_history = find_lost_history(
                 self._table.jvm, java, self._recorded, self._branch
             )
-            self.refused = self.contradiction is not None
-        return not self.refused
+            self.is_refused = self.lost_history is not None
+        return not self.is_refused
 
     def errorMessage(self) -> str:  # noqa: N802 - the interface's name
         return "the mark of this pipeline, or its snapshot, is not the one last seen"
@@ -166,38 +166,39 @@ class TableChange:
 
     Attributes:
         added: data files that join the table.
-        replacing: data files that join the table in place of all that their partitions hold.
-        over: an expression, as JSON; the rows that it matches leave the table.
+        partition_replacements: data files that replace everything in their partitions.
+        overwrite_filter: an expression, as JSON; the rows that it matches are removed.
         deletes: delete files that join it.
         replaced_deletes: delete files that leave it, their content being in `deletes`.
-        touched: paths of the data files that `deletes` speak of; refused if one has gone.
-        keyed: whether the change was worked out from the keys that the table holds.
-        base: id of the snapshot that it was worked out on; None if the table was empty.
+        referenced_files: paths of the data files that `deletes` refer to; the commit fails if
+            one was removed.
+        is_keyed: whether the change was computed from the keys that the table holds.
+        base_snapshot_id: snapshot that it was computed on; None if the table was empty.
         branch: the branch to commit to.
         properties: table properties that are set in the same commit.
         summary: further lines for the snapshot's summary.
     """
 
     added: Sequence[Mapping[str, Any]] = ()
-    replacing: Sequence[Mapping[str, Any]] = ()
-    over: str | None = None
+    partition_replacements: Sequence[Mapping[str, Any]] = ()
+    overwrite_filter: str | None = None
     deletes: Sequence[Mapping[str, Any]] = ()
     replaced_deletes: Sequence[Mapping[str, Any]] = ()
-    touched: Sequence[str] = ()
-    keyed: bool = False
-    base: int | None = None
+    referenced_files: Sequence[str] = ()
+    is_keyed: bool = False
+    base_snapshot_id: int | None = None
     branch: str = MAIN
     properties: Mapping[str, str] = field(default_factory=dict)
     summary: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_append(self) -> bool:
-        return not self.keyed
+        return not self.is_keyed
 
     @property
     def data_files(self) -> list[Mapping[str, Any]]:
         """Every data file that joins the table."""
-        return [*self.added, *self.replacing]
+        return [*self.added, *self.partition_replacements]
 
 
 @dataclass(frozen=True)
@@ -313,21 +314,21 @@ class JavaTable:
 
     def _operations(self, transaction: Any, change: TableChange) -> Iterator[Any]:
         """Yield the steps of a change; each is committed to the transaction before the next."""
-        if change.over is not None:
+        if change.overwrite_filter is not None:
             yield self._overwrite(transaction, change)
             return
-        if change.replacing:
+        if change.partition_replacements:
             replacement = transaction.newReplacePartitions()
-            for file in change.replacing:
+            for file in change.partition_replacements:
                 replacement.addFile(self._file(file))
             yield replacement
-        if change.added or not change.replacing:
+        if change.added or not change.partition_replacements:
             yield self._operation(transaction, change)
 
     def _overwrite(self, transaction: Any, change: TableChange) -> Any:
         overwrite = transaction.newOverwrite()
         parser = self.jvm.org.apache.iceberg.expressions.ExpressionParser
-        overwrite.overwriteByRowFilter(parser.fromJson(change.over, self.java.schema()))
+        overwrite.overwriteByRowFilter(parser.fromJson(change.overwrite_filter, self.java.schema()))
         for file in change.added:
             overwrite.addFile(self._file(file))
         return overwrite
@@ -348,12 +349,12 @@ class JavaTable:
             delta.addDeletes(self._file(file))
         for file in change.replaced_deletes:
             delta.removeDeletes(self._file(file))
-        if change.base is not None:
-            delta.validateFromSnapshot(change.base)
+        if change.base_snapshot_id is not None:
+            delta.validateFromSnapshot(change.base_snapshot_id)
         # A row that another writer added meanwhile may have one of our keys; a file that was
         # compacted away, or a delete that another one put on it, makes our positions wrong.
         paths = self.jvm.java.util.ArrayList()
-        for path in change.touched:
+        for path in change.referenced_files:
             paths.add(path)
         delta.validateDataFilesExist(paths)
         delta.validateDeletedFiles()

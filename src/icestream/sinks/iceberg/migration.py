@@ -140,7 +140,7 @@ class TableLayout:
     is_shared: bool
     declared_before: Mapping[int, str]
 
-    def needed(self, options: IcebergOptions) -> dict[str, str]:
+    def undroppable_columns(self, options: IcebergOptions) -> dict[str, str]:
         """Return the columns that can't be dropped, and what each does."""
         needed = {}
         if options.sequence_field:
@@ -153,7 +153,7 @@ class TableLayout:
             partitions = [self._name(field.source_id) for field in self.spec.fields]
         return {**needed, **dict.fromkeys(partitions, "partitions the table")}
 
-    def held(self) -> set[str]:
+    def partition_source_columns(self) -> set[str]:
         """Return the columns by which older files are partitioned, and which must stay."""
         sources = {field.source_id for spec in self.specs for field in spec.fields}
         return {self._name(each) for each in sources if each in self.schema.field_ids}
@@ -211,8 +211,8 @@ def _compare(
         # What only the rows of another pipeline have is not ours to drop.
         declared=declared and not table.is_shared,
         keys=options.key_fields,
-        needed=table.needed(options),
-        held=table.held(),
+        needed=table.undroppable_columns(options),
+        held=table.partition_source_columns(),
         droppable=droppable_columns(table.schema, table.declared_before, stream),
     )
 

@@ -60,7 +60,7 @@ class Mode(ABC):
 
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove what the tasks wrote: the batch is written anew, or not at all."""
-        self.target.remove(paths_of(files))
+        self.target.delete_files(paths_of(files))
 
 
 def paths_of(files: Iterable[WrittenFile]) -> list[str]:

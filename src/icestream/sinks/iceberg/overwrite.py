@@ -34,7 +34,7 @@ class Overwrite(Mode):
 
     def writer(self) -> IcebergWriter:
         if self.options.commit_mode == "overwrite_partitions":
-            self._named()  # a name that means nothing is told before a row is written
+            self._named_partitions()  # a name that means nothing is told before a row is written
         return self.target.writer()
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
@@ -54,14 +54,16 @@ class Overwrite(Mode):
 
         described, branch = [file.what for file in files], self.options.branch
         if self.options.commit_mode == "overwrite":
-            return self._touched(files, mark)
+            return self._replace_touched(files, mark)
         over = EVERY_ROW
         if self.options.commit_mode == "overwrite_partitions":
-            over = self._over_named(files)
+            over = self._named_partitions_filter(files)
         going_on = mark is not None and bool(mark.load) and self._last_load() == mark.load
-        return TableChange(added=described, over=None if going_on else over, branch=branch)
+        return TableChange(
+            added=described, overwrite_filter=None if going_on else over, branch=branch
+        )
 
-    def _touched(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
+    def _replace_touched(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
         """Replace the partitions that the load meets for the first time, and add to the others."""
         from icestream.sinks.iceberg.java_table import TableChange
 
@@ -77,7 +79,9 @@ class Overwrite(Mode):
                 {"load": load, "partitions": known}, separators=(",", ":")
             )
         branch = self.options.branch
-        return TableChange(added=rest, replacing=fresh, branch=branch, properties=properties)
+        return TableChange(
+            added=rest, partition_replacements=fresh, branch=branch, properties=properties
+        )
 
     @property
     def _key(self) -> str:
@@ -124,7 +128,7 @@ class Overwrite(Mode):
                 "overwrite_table`.",
             )
 
-    def _named(self) -> list[NamedPartition]:
+    def _named_partitions(self) -> list[NamedPartition]:
         from icestream.sinks.iceberg.partition_terms import parse_partition_name
 
         state = self.target.state
@@ -137,12 +141,12 @@ class Overwrite(Mode):
             exc.at(self._where)
             raise
 
-    def _over_named(self, files: list[WrittenFile]) -> str:
+    def _named_partitions_filter(self, files: list[WrittenFile]) -> str:
         """Return the rows that the named partitions hold, once every new row is in one."""
         from icestream.sinks.iceberg.partition_terms import partition_filter, partition_name
 
         self._refuse_older_specs()
-        state, named = self.target.state, self._named()
+        state, named = self.target.state, self._named_partitions()
         outside = [
             file for file in files if not any(one.holds(file.what["partition"]) for one in named)
         ]

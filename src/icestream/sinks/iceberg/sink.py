@@ -227,7 +227,7 @@ class IcebergSink(Sink[IcebergOptions]):
         if self.catalog.has_namespace(self.namespace):
             return name
         if not self.options.create:
-            raise self.target.table_missing()
+            raise self.target.missing_table_error()
         return f"{name} will be created"
 
     def _describe_table(self) -> str:
@@ -236,5 +236,5 @@ class IcebergSink(Sink[IcebergOptions]):
             self.catalog.require_storage_block(table.location(), f"table {self.identity()}")
             return f"{self.identity()}, {len(table.schema().fields)} columns"
         if not self.options.create:
-            raise self.target.table_missing()
+            raise self.target.missing_table_error()
         return f"{self.identity()} will be created"

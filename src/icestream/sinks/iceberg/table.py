@@ -63,7 +63,7 @@ class TargetTable:
     """One table of one catalog, and the mark of one pipeline in it.
 
     Attributes:
-        seen: the pipeline's mark that we last saw in the table, or wrote.
+        seen_mark: the pipeline's mark that we last saw in the table, or wrote.
         mark_snapshot: the snapshot of that mark, which the next commit must build on; None if
             there is none, or the rows before the next commit do not matter.
     """
@@ -80,8 +80,8 @@ class TargetTable:
         )
         self.namespace: tuple[str, ...] = tuple(namespace)
         # Whether the table's name comes from data, so that only a table of our own is meant.
-        self.only_own = False
-        self.seen: str | None = None
+        self.requires_ownership = False
+        self.seen_mark: str | None = None
         self.mark_snapshot: MarkSnapshot | None = None
         self._session: SparkSession | None = None
         self.pipeline = ""
@@ -89,7 +89,7 @@ class TargetTable:
         self._handle: JavaTable | None = None
         self._state: TableState | None = None
         self._migration: SchemaMigration | None = None
-        self._is_looked_at = False
+        self._is_current = False
 
     @property
     def identity(self) -> str:
@@ -133,16 +133,16 @@ class TargetTable:
         # Makes the catalog's own store where it is missing, and puts its faults into our words.
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
-        self._handle = self._state = self.seen = self.mark_snapshot = None
+        self._handle = self._state = self.seen_mark = self.mark_snapshot = None
         self._start_migration()
-        self._is_looked_at = False
+        self._is_current = False
         if self._java.exists(self.namespace, self.table):
             self._handle = self._java.load(self.namespace, self.table)
             self._state = self._handle.read_state()
-            self.seen = self._state.properties.get(ledger.property_key(pipeline))
+            self.seen_mark = self._state.properties.get(ledger.property_key(pipeline))
             self.mark_snapshot = ledger.read_mark_snapshot(self._state.properties, pipeline)
 
-    def adopt(self, options: IcebergOptions) -> None:
+    def change_options(self, options: IcebergOptions) -> None:
         """Go on with other options for the same table."""
         self.options = options
         self._start_migration()
@@ -157,18 +157,18 @@ class TargetTable:
 
         Asked for each batch: what the catalog hands out for a table runs out.
         """
-        return {**self.catalog.pyiceberg_properties(), **self._vended()}
+        return {**self.catalog.pyiceberg_properties(), **self._vended_credentials()}
 
-    def _vended(self) -> dict[str, str]:
+    def _vended_credentials(self) -> dict[str, str]:
         if self._handle is None or not self.catalog.abilities.vends_credentials:
             return {}
         return self._handle.vended_properties()
 
-    def _renew(self) -> None:
+    def _renew_credentials(self) -> None:
         """Load the table anew when the credentials that came with it run out soon."""
         from icestream.sinks.iceberg.java_table import expiry_ms
 
-        end = expiry_ms(self._vended())
+        end = expiry_ms(self._vended_credentials())
         if end is None or end / 1000 > time.time() + RENEW_BEFORE_EXPIRY_SECS:
             return
         assert self._java is not None  # noqa: S101 - `open` comes first
@@ -177,9 +177,9 @@ class TargetTable:
 
     def last_mark(self) -> BatchMark | None:
         """Return the newest mark of the pipeline that the table held when last looked at."""
-        if self.seen is None:
+        if self.seen_mark is None:
             return None
-        return ledger.parse_mark(self.seen, ledger.property_key(self.pipeline))
+        return ledger.parse_mark(self.seen_mark, ledger.property_key(self.pipeline))
 
     def foreign_marks(self) -> list[BatchMark]:
         """Return the newest mark of every other pipeline."""
@@ -192,14 +192,14 @@ class TargetTable:
         """Return the table's columns as they are now; None while there is no table."""
         if self._state is None:
             return None
-        self._renew()
+        self._renew_credentials()
         try:
             self._detect_changes()
             self._migrate(self.migration.rename_step)
         except IcestreamError as exc:
             exc.at(f"pipeline {self.pipeline!r}, table {self.identity}")
             raise
-        self._is_looked_at = True
+        self._is_current = True
         return self.state.schema
 
     def prepare(
@@ -219,10 +219,10 @@ class TargetTable:
         try:
             if self._state is None:
                 self._create(columns)
-            elif not self._is_looked_at:
-                self._renew()
+            elif not self._is_current:
+                self._renew_credentials()
                 self._detect_changes()
-            self._is_looked_at = False
+            self._is_current = False
             # Also a table just created: another pipeline may have been quicker.
             if not self.migration.is_done(columns, declared=declared):
                 self._migrate(
@@ -245,7 +245,7 @@ class TargetTable:
         from icestream.sinks.iceberg.partitioning import partition_spec, sort_order
 
         if not self.options.create:
-            raise self.table_missing()
+            raise self.missing_table_error()
         refuse_reserved(columns.names)
         schema = arrow_to_iceberg(columns, self.options.format_version)
         twins = twins_within((), schema.as_struct())
@@ -264,8 +264,8 @@ class TargetTable:
             ),
         )
         logger.info("created table %s", self.identity)
-        self.look()
-        self.refuse_foreign()
+        self.refresh()
+        self.refuse_foreign_table()
 
     def _detect_changes(self) -> None:
         """Refresh if another writer changed the table's columns or partitions.
@@ -283,7 +283,7 @@ class TargetTable:
             refuse_dropped(exc, self.handle.exists)
             raise
         if versions != (state.schema.schema_id, state.spec.spec_id):
-            self.look()
+            self.refresh()
             self.migration.observe_change(state.schema, self.state.schema)
 
     def _migrate(self, step: Callable[[JavaTable, TableState], bool]) -> None:
@@ -298,7 +298,7 @@ class TargetTable:
         for _ in range(MIGRATION_ATTEMPTS):
             try:
                 while step(self.handle, self.state):
-                    self.look()
+                    self.refresh()
             except java_errors() as exc:  # noqa: PERF203 - each attempt by itself
                 kind = java_class(exc)
                 if kind.endswith(MIGRATION_REFUSALS):
@@ -309,7 +309,7 @@ class TargetTable:
                 if kind != COMMIT_FAILED:
                     raise
                 # Another writer was quicker; the remaining changes are derived again.
-                self.look()
+                self.refresh()
             else:
                 return
         raise CommitConflictError(
@@ -318,13 +318,13 @@ class TargetTable:
             todo="Nothing was written; the batch is replayed at the next start.",
         )
 
-    def refuse_foreign(self) -> None:
+    def refuse_foreign_table(self) -> None:
         """Refuse a table that somebody else created, if data alone named it.
 
         Raises:
             ForeignTableError: it was, and this pipeline never wrote to it.
         """
-        if not self.only_own or self._state is None or self.seen is not None:
+        if not self.requires_ownership or self._state is None or self.seen_mark is not None:
             return
         properties, own = self._state.properties, pipeline_of(self.pipeline)
         has_written = ledger.property_key(own) in properties or self.is_mirror
@@ -374,13 +374,13 @@ class TargetTable:
             change,
             mark,
             rows,
-            seen=self.seen,
+            seen=self.seen_mark,
             # Replayed dead letters do not continue after the rows of an earlier replay.
             recorded=None if is_replay(mark) else self.mark_snapshot,
             properties=properties,
             where=f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {self.identity}",
         )
-        self.seen = mark.to_json()
+        self.seen_mark = mark.to_json()
         return commit
 
     def lost_rows(self) -> LostRows | None:
@@ -403,11 +403,11 @@ class TargetTable:
             )
         remedy = ""
         if java.snapshot(recorded.snapshot) is not None:
-            remedy = self._bringing_back(recorded.snapshot)
+            remedy = self._restore_command(recorded.snapshot)
         problem = f"{found}; the rows that this pipeline committed, {upto}, are no longer all there"
         return LostRows(self.identity, problem, remedy)
 
-    def _bringing_back(self, snapshot: int) -> str:
+    def _restore_command(self, snapshot: int) -> str:
         catalog, table = self.catalog.name, ".".join((*self.namespace, self.table))
         if self.options.branch == MAIN:
             return (
@@ -428,7 +428,7 @@ class TargetTable:
         handle.set_properties({key: head.to_json() if head is not None else None})
         self.mark_snapshot = head
 
-    def remove(self, paths: Iterable[str]) -> None:
+    def delete_files(self, paths: Iterable[str]) -> None:
         """Remove files that no snapshot will ever hold."""
         from pyiceberg.io import load_file_io
 
@@ -444,7 +444,7 @@ class TargetTable:
 
         map_concurrently(found, delete)
 
-    def table_missing(self) -> ConnectorError:
+    def missing_table_error(self) -> ConnectorError:
         return ConnectorError(
             "the table does not exist, and `create` is false",
             where=f"sink {self.sink_name!r}, table {self.identity}",
@@ -461,7 +461,7 @@ class TargetTable:
         same = ours.fields == state.sort_order.fields
         return state.sort_order.order_id if same and ours.fields else 0
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the table as it is now.
 
         The mark that we saw stays: taking up one that another instance wrote meanwhile would
@@ -470,6 +470,6 @@ class TargetTable:
         self._state = self.handle.read_state()
         key = ledger.property_key(self.pipeline)
         found = self._state.properties.get(key)
-        if found != self.seen and found is not None:
+        if found != self.seen_mark and found is not None:
             where = f"pipeline {self.pipeline!r}, table {self.identity}"
             raise superseded_error(ledger.parse_mark(found, key), where)

@@ -52,8 +52,8 @@ def test_new_deletes_hold_the_old_ones_which_leave(tmp_path: Path, version: int)
     again = replace(FILE, deletes=(old,))
     writer, (new,) = written(tmp_path, version, (again, [2, 3]))
     assert read_deleted_positions(replace(FILE, deletes=(new,)), IO) == BitMap([1, 2, 3])
-    assert writer.replaced == [old]
-    assert writer.touched == [FILE.path]
+    assert writer.replaced_deletes == [old]
+    assert writer.referenced_files == [FILE.path]
 
 
 def test_vectors_of_a_task_share_a_file_that_others_read(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_position_deletes_of_many_files_stay_in_the_table(tmp_path: Path, versio
     theirs = {key: value for key, value in old.items() if key != "referenced-data-file"}
     again = replace(FILE, deletes=(theirs,))
     writer, (new,) = written(tmp_path, version, (again, [2]))
-    assert writer.replaced == []
+    assert writer.replaced_deletes == []
     assert read_deleted_positions(replace(FILE, deletes=(new,)), IO) == BitMap([1, 2])
 
 

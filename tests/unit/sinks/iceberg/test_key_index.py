@@ -181,8 +181,8 @@ def test_index_is_closed_to_others(tmp_path: Path) -> None:
 def test_index_that_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
     file = data_file(tmp_path, pa.schema([column(1, "id", pa.int64())]), [{"id": 1}])
     index = settings(tmp_path, 1)
-    index.file_of(file.path).parent.mkdir()
-    index.file_of(file.path).touch()
+    index.index_path(file.path).parent.mkdir()
+    index.index_path(file.path).touch()
     assert find_keys(file, keys([1]), index).positions.tolist() == [0]
 
 
@@ -224,10 +224,10 @@ def test_indexes_of_files_that_left_the_table_are_removed(tmp_path: Path) -> Non
     for other in others:
         other.touch()
         os.utime(other, (0, 0))
-    os.utime(index.file_of(file.path), (0, 0))
+    os.utime(index.index_path(file.path), (0, 0))
     others[0].touch()  # another pipeline uses it
     remove_stale_indexes(index, [file])
-    assert set((tmp_path / "keys").iterdir()) == {index.file_of(file.path), others[0]}
+    assert set((tmp_path / "keys").iterdir()) == {index.index_path(file.path), others[0]}
 
 
 def test_index_that_another_task_removes_is_made_again(

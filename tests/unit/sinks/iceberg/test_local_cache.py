@@ -47,7 +47,7 @@ def test_folder_is_where_the_environment_says(
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "fast disk"))
     assert local_cache_folder() == tmp_path / "fast disk"
     index = IndexSettings((1,), None, "some-uuid", {})
-    assert index.file_of("a.parquet").parent == tmp_path / "fast disk" / "keys" / "some-uuid"
+    assert index.index_path("a.parquet").parent == tmp_path / "fast disk" / "keys" / "some-uuid"
 
 
 def test_user_without_a_home_has_it_in_the_temporary_folder(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_timestamps_are_those_of_the_table_however_a_file_stores_them(
     schema = Schema(NestedField(1, "at", TimestampType()))
     rows = TableRows(PyArrowFileIO(), schema, str(tmp_path / "rows.arrow"))
 
-    rows.take(str(tmp_path / "a.parquet"), np.array([7]), np.array([0]))
+    rows.read_rows(str(tmp_path / "a.parquet"), np.array([7]), np.array([0]))
 
     kept = rows.close()
     assert kept is not None

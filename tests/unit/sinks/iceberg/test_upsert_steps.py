@@ -85,7 +85,7 @@ def written(folder: Path, files: list[WrittenFile], most: int, *, in_order: bool
     chunks = read_chunks(files, {})
     batch = find_latest_changes(chunks)
     counts = np.flatnonzero(~batch.deletes)
-    place = batch.place.row[counts]
+    place = batch.address.row[counts]
     order = np.argsort(place, kind="stable")
     task = WriteTask(
         chunks=tuple(chunk.path for chunk in chunks),
@@ -112,7 +112,7 @@ def old_row(folder: Path, batch: LatestChanges) -> tuple[TableRowsFile, ...]:
         load_file_io({}, str(path)), SCHEMA.select("text"), str(folder / "old.arrow")
     )
     key = int(np.flatnonzero(batch.low == key_of("k200"))[0])
-    found.take(str(path), np.array([key]), np.array([5]))
+    found.read_rows(str(path), np.array([key]), np.array([5]))
     file = found.close()
     assert file is not None
     return (file,)
@@ -246,8 +246,8 @@ def test_columns_that_were_left_out_together_share_their_flags(tmp_path: Path) -
     rows = [change("a", 1, "t"), {**change("b", 2, None), **both}]
     (file,) = writer.write(pa.Table.from_pylist(rows, schema=STREAM).to_batches())
     (chunk,) = read_chunks([file], {})
-    assert chunk.unsent["at"] is chunk.unsent["text"]
-    assert {name: flags.tolist() for name, flags in chunk.unsent.items()} == {
+    assert chunk.unchanged["at"] is chunk.unchanged["text"]
+    assert {name: flags.tolist() for name, flags in chunk.unchanged.items()} == {
         "at": [False, True],
         "text": [False, True],
     }
@@ -295,7 +295,9 @@ def test_driver_holds_less_for_a_row_than_batches_are_sized_for(tmp_path: Path) 
 
 def test_one_row_can_lack_a_value_that_is_nowhere(tmp_path: Path) -> None:
     (file,) = stage(tmp_path / "staged", [change("a", 1, None, **{UNCHANGED_COLUMNS: ["text"]})])
-    batch = find_latest_changes(read_chunks([file], {})).since(np.array([9]), np.array([OLDEST]))
+    batch = find_latest_changes(read_chunks([file], {})).without_outdated(
+        np.array([9]), np.array([OLDEST])
+    )
     assert Donors.of(batch, np.array([0])).by_column["text"].tolist() == [NOWHERE]
 
 
@@ -307,11 +309,11 @@ def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
         keys=fingerprints([pa.array(np.arange(count))]),
         deletes=np.zeros(count, np.bool_),
         sequence=np.arange(count),
-        unsent={f"c{n}": chance.random(count) < 0.5 for n in range(columns)},
+        unchanged={f"c{n}": chance.random(count) < 0.5 for n in range(columns)},
     )
     tracemalloc.start()
     try:
-        batch = find_latest_changes([chunk]).since(None, np.full(count, OLDEST))
+        batch = find_latest_changes([chunk]).without_outdated(None, np.full(count, OLDEST))
         halves = np.array_split(np.arange(len(batch)), 2)
         pieces = [Donors.of(batch, keys) for keys in halves]
         _, most = tracemalloc.get_traced_memory()
@@ -326,17 +328,19 @@ def test_columns_that_records_lack_take_few_bytes_for_a_row() -> None:
 def test_many_matched_keys_travel_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    matched = MatchResult(np.array([3, 1]), np.array([30, -1]), np.array([2]), touched=["a file"])
+    matched = MatchResult(
+        np.array([3, 1]), np.array([30, -1]), np.array([2]), referenced_files=["a file"]
+    )
     io = load_file_io({}, str(tmp_path))
     path = str(tmp_path / "found.keys")
-    assert matched.stored(io, path) is matched
+    assert matched.spill(io, path) is matched
 
     monkeypatch.setattr(matching, "KEYS_A_REPORT", 2)
-    stored = matched.stored(io, path)
-    assert (len(stored.keys), len(stored.late), stored.numbers_path) == (0, 0, path)
-    back = stored.loaded(io)
+    stored = matched.spill(io, path)
+    assert (len(stored.keys), len(stored.late), stored.arrays_path) == (0, 0, path)
+    back = stored.load(io)
     assert (back.keys.tolist(), back.row_ids.tolist()) == ([3, 1], [30, -1])
-    assert (back.late.tolist(), back.touched) == ([2], ["a file"])
+    assert (back.late.tolist(), back.referenced_files) == ([2], ["a file"])
 
 
 def test_rows_of_the_table_are_taken_a_few_at_a_time(
@@ -363,7 +367,7 @@ def test_rows_of_the_table_are_taken_a_few_at_a_time(
         location=str(tmp_path),
         format_version=3,
         folder=str(tmp_path),
-        lacking=lacking,
+        missing_columns=lacking,
     )
     (tmp_path / "data").mkdir()
     matched = task([file])

@@ -258,7 +258,7 @@ class MirrorSink(TablesSink):
             paths = [path for path in _paths([file]) if path not in self._handed_over]
             left.setdefault(tuple(file.what["table"]), []).extend(paths)
         for table, paths in left.items():
-            self.tables.sink(table).target.remove(paths)
+            self.tables.sink(table).target.delete_files(paths)
         self._handed_over -= set(_paths(files))
 
     def check(self) -> Iterator[CheckStep]:

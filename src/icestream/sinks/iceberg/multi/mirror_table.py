@@ -173,7 +173,7 @@ class MirrorTable(IcebergSink):
 
     def _adopt(self, options: IcebergOptions) -> None:
         self.options = options
-        self.target.adopt(options)
+        self.target.change_options(options)
         self.mode = MODES[options.commit_mode](options, self.target)
         self.mode.opened()
 
@@ -211,7 +211,7 @@ class MirrorTable(IcebergSink):
 
         change = TableChange(
             added=[file.what for file in files],
-            over=EVERY_ROW if replaces else None,
+            overwrite_filter=EVERY_ROW if replaces else None,
             branch=self.options.branch,
         )
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
@@ -219,7 +219,7 @@ class MirrorTable(IcebergSink):
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove what tasks wrote, be it rows put aside or data files."""
         inner = [file.what.get("of", file) for file in files]
-        self.target.remove(paths_of(file for file in inner if file is not None))
+        self.target.delete_files(paths_of(file for file in inner if file is not None))
 
     @property
     def _ids_key(self) -> str:
@@ -267,7 +267,7 @@ class MirrorTable(IcebergSink):
                 from icestream.sinks.iceberg.java_table import change_columns
 
                 change_columns(self.target.handle, changes)
-                self.target.look()
+                self.target.refresh()
 
     def _note_source(self, cover: Cover, columns: pa.Schema) -> None:
         """Keep in the table which of the source it mirrors, and which column is which there.
@@ -285,7 +285,7 @@ class MirrorTable(IcebergSink):
             noted[SOURCE_TABLE + self.target.pipeline] = json.dumps(cover.shape.table)
         if noted:
             self.target.handle.set_properties(noted)
-            self.target.look()
+            self.target.refresh()
 
     def source(self) -> tuple[str, ...] | None:
         """Return the table of the source that fills this one, if that was noted."""

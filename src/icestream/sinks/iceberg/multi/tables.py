@@ -205,7 +205,7 @@ class Tables:
             kind = self._kind or IcebergSink
             known = self._sinks[table] = kind(options, self._catalog, self._name)
             naming = TableNaming.of(self._options, self._catalog)
-            known.target.only_own = not self._options.table and not naming.lists(table)
+            known.target.requires_ownership = not self._options.table and not naming.lists(table)
         return known
 
     def open_new(self, table: Identifier) -> None:
@@ -222,7 +222,7 @@ class Tables:
             self._open(sink, table)
             self._opened_late.add(table)
         try:
-            sink.target.refuse_foreign()
+            sink.target.refuse_foreign_table()
         except ForeignTableError:
             # Not one of ours: it has no part in where we resume, nor in what we publish.
             del self._sinks[table]
@@ -402,7 +402,7 @@ class Tables:
 
 
 def _has_mark(sink: IcebergSink) -> bool:
-    return sink.target.seen is not None
+    return sink.target.seen_mark is not None
 
 
 def _age(mark: BatchMark) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def _may_hold(file: LiveFile, keys: Ints, field: int, kind: IntegerType | LongTy
 
 
 def _bound(file: LiveFile, side: str, field: int, kind: IntegerType | LongType) -> int | None:
-    kept = file.described.get(side)
+    kept = file.metadata.get(side)
     if kept is None or field not in kept["keys"]:
         return None
     raw = bytes.fromhex(kept["values"][kept["keys"].index(field)])
@@ -98,13 +98,13 @@ def match_keys(
         location=state.location,
         format_version=state.format_version,
         folder=folder,
-        lacking=Schema(*lacking).model_dump_json() if lacking else None,
+        missing_columns=Schema(*lacking).model_dump_json() if lacking else None,
     )
     slots = target.session.sparkContext.defaultParallelism
     found = run_in_tasks(target.session, balance_files(near, slots), task)
     io = load_file_io(target.io_properties(), state.location)
-    matched = map_concurrently(found, lambda part: part.loaded(io))
-    target.remove(part.numbers_path for part in found if part.numbers_path is not None)
+    matched = map_concurrently(found, lambda part: part.load(io))
+    target.delete_files(part.arrays_path for part in found if part.arrays_path is not None)
     return matched
 
 
@@ -145,7 +145,7 @@ def write_rows(
         row_ids[part.keys] = part.row_ids
         if part.sequence is not None:
             in_table[part.keys] = part.sequence
-    batch = batch.since(deleted, in_table)
+    batch = batch.without_outdated(deleted, in_table)
     counts = np.flatnonzero(~batch.deletes & ~late)
     keeps_ids = target.state.format_version >= 3 and bool((row_ids[counts] >= 0).any())
     pieces = _rows_by_chunk(batch, len(chunks), counts, row_ids if keeps_ids else None)
@@ -170,11 +170,11 @@ def _rows_by_chunk(
 ) -> list[ChunkRows]:
     pieces = []
     for number in range(chunks):
-        keys = counts[batch.place.chunk[counts] == number]
+        keys = counts[batch.address.chunk[counts] == number]
         # In the order that they came, which a sort order may have given them.
-        keys = keys[np.argsort(batch.place.row[keys], kind="stable")]
+        keys = keys[np.argsort(batch.address.row[keys], kind="stable")]
         if len(keys):
             ids = None if row_ids is None else row_ids[keys]
             donors = Donors.of(batch, keys) if batch.donors else None
-            pieces.append(ChunkRows(number, keys, batch.place.row[keys], ids, donors))
+            pieces.append(ChunkRows(number, keys, batch.address.row[keys], ids, donors))
     return pieces

@@ -153,11 +153,11 @@ class IndexSettings:
     io_properties: Mapping[str, str]
     types: Mapping[int, pa.DataType] = field(default_factory=dict)
 
-    def file_of(self, data_file: str) -> Path:
+    def index_path(self, data_file: str) -> Path:
         """Return where the index of a data file is kept."""
-        return self.place / self.name_of(data_file)
+        return self.place / self.index_name(data_file)
 
-    def name_of(self, data_file: str) -> str:
+    def index_name(self, data_file: str) -> str:
         """Return the name of the index of a data file."""
         said = f"{VERSION}|{self.key_ids}|{self.sequence_id}|{data_file}"
         return f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.keys"
@@ -194,7 +194,7 @@ def remove_stale_indexes(settings: IndexSettings, files: Sequence[LiveFile]) -> 
     kept = list(folder.glob("*.keys")) if folder.exists() else []
     if len(kept) <= len(files) + SPARE_INDEXES:
         return
-    wanted = {settings.name_of(file.path) for file in files}
+    wanted = {settings.index_name(file.path) for file in files}
     # Another pipeline may use them, for another branch or key of the table.
     unused_since = time.time() - UNUSED_SECS
     for path in kept:
@@ -274,7 +274,7 @@ def _match_high_halves(
 
 
 def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    path = settings.file_of(file.path)
+    path = settings.index_path(file.path)
     with _open_index(file, settings, path) as mapped:
         touch(path)
         reader = pa.ipc.open_file(mapped)
@@ -306,7 +306,7 @@ def _build_index(file: LiveFile, settings: IndexSettings, path: Path) -> None:
     """Write the index of a data file, whole or not at all."""
     from pyiceberg.io import load_file_io
 
-    if file.described["file-format"].lower() != "parquet":
+    if file.metadata["file-format"].lower() != "parquet":
         raise ConnectorError(
             f"upsert can't look for keys in {file.path}: it is no Parquet file",
             todo="Rewrite the table's files to Parquet first, with `rewrite_data_files`.",

@@ -67,27 +67,27 @@ class LatestChanges:
         high: their other half; None if `low` is the key itself.
         deletes: which changes take the key away.
         sequence: how new each is; None if the stream does not tell.
-        place: where the row is.
+        address: where the row is.
         donors: by column, for each key, which change of the batch gives the value that the newest
-            one was sent without: an index into `all_places`, `FROM_TABLE` or `NOWHERE`. Only
+            one was sent without: an index into `addresses`, `FROM_TABLE` or `NOWHERE`. Only
             columns that some row was sent without.
-        lacking: by column, the keys whose newest change was sent without it.
-        all_places: where every change of the batch is.
-        deciding: by column, for each key, the change that `donors` follows from, as an index into
-            `ages`. Empty if the stream does not tell how new changes are.
-        ages: how new every change of the batch is, in the order of `all_places`.
+        missing_columns: by column, the keys whose newest change was sent without it.
+        addresses: where every change of the batch is.
+        deciding_changes: by column, for each key, the change that `donors` follows from, as an
+            index into `sequences`. Empty without a sequence field.
+        sequences: sequence of every change of the batch, in the order of `addresses`.
     """
 
     low: Numbers
     high: Numbers | None
     deletes: Flags
     sequence: Ints | None
-    place: RowAddress
+    address: RowAddress
     donors: Mapping[str, Indexes]
-    lacking: Mapping[str, Flags]
-    all_places: RowAddress
-    deciding: Mapping[str, Indexes] = field(default_factory=dict)
-    ages: Ints | None = None
+    missing_columns: Mapping[str, Flags]
+    addresses: RowAddress
+    deciding_changes: Mapping[str, Indexes] = field(default_factory=dict)
+    sequences: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.low)
@@ -98,23 +98,23 @@ class LatestChanges:
         for name, donors in self.donors.items():
             # The table's row may be newer than the change that gives the value.
             may_be_newer = donors == FROM_TABLE if self.sequence is None else True
-            wanted |= self.lacking[name] & may_be_newer
+            wanted |= self.missing_columns[name] & may_be_newer
         return BatchKeys(self.low, self.high, self.sequence, wanted if self.donors else None)
 
-    def since(self, deleted: Ints | None, in_table: Ints) -> LatestChanges:
+    def without_outdated(self, deleted: Ints | None, in_table: Ints) -> LatestChanges:
         """Return the batch without values from changes that are older than what is known.
 
         Args:
             deleted: for each key, how new its last delete is, `OLDEST` for none.
             in_table: for each key, how new the table's row is, `OLDEST` for none.
         """
-        ages = self.ages
+        ages = self.sequences
         if ages is None:
             return self
 
         def known(name: str) -> Indexes:
             found = self.donors[name]
-            sequence = np.where(found == FROM_TABLE, OLDEST, ages[self.deciding[name]])
+            sequence = np.where(found == FROM_TABLE, OLDEST, ages[self.deciding_changes[name]])
             if deleted is not None:
                 found = np.where(deleted > sequence, np.int32(NOWHERE), found)
             return np.where(in_table > sequence, np.int32(FROM_TABLE), found)
@@ -159,12 +159,12 @@ def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
         high=None if high is None else high[ends],
         deletes=deletes[last],
         sequence=None if sequence is None else sequence[last],
-        place=RowAddress(place.chunk[last], place.row[last]),
+        address=RowAddress(place.chunk[last], place.row[last]),
         donors=donors,
-        lacking=map_distinct(unsent, lambda name: unsent[name][last]),
-        all_places=RowAddress(place.chunk[order], place.row[order]),
-        deciding={} if sequence is None else deciding,
-        ages=None if sequence is None or not unsent else sequence[order],
+        missing_columns=map_distinct(unsent, lambda name: unsent[name][last]),
+        addresses=RowAddress(place.chunk[order], place.row[order]),
+        deciding_changes={} if sequence is None else deciding,
+        sequences=None if sequence is None or not unsent else sequence[order],
     )
 
 
@@ -206,7 +206,7 @@ def concatenate_flags(
 
 
 def _unchanged_flags(chunks: Sequence[StagedChunk]) -> dict[str, Flags]:
-    return concatenate_flags([c.unsent for c in chunks], [len(c.deletes) for c in chunks])
+    return concatenate_flags([c.unchanged for c in chunks], [len(c.deletes) for c in chunks])
 
 
 def _find_deciding(sent: Flags, deletes: Flags, ends: Flags) -> Indexes:

@@ -122,15 +122,15 @@ class DeleteWriter:
     format_version: int
     _vectors: list[tuple[LiveFile, BitMap]] = field(default_factory=list)
     _written: list[dict[str, Any]] = field(default_factory=list)
-    replaced: list[dict[str, Any]] = field(default_factory=list)
-    touched: list[str] = field(default_factory=list)
+    replaced_deletes: list[dict[str, Any]] = field(default_factory=list)
+    referenced_files: list[str] = field(default_factory=list)
 
     def delete(self, file: LiveFile, dead: BitMap, positions: Ints) -> None:
         """Delete rows of a data file, besides those that are dead already."""
         union = dead | BitMap(positions.astype(np.uint32))
-        self.touched.append(file.path)
+        self.referenced_files.append(file.path)
         # A table that was upgraded from v2 may have deletes of many files beside vectors.
-        self.replaced += [one for one in file.deletes if "referenced-data-file" in one]
+        self.replaced_deletes += [one for one in file.deletes if "referenced-data-file" in one]
         if self.format_version >= 3:
             self._vectors.append((file, union))
         else:
@@ -207,11 +207,11 @@ def _vector_blob(dead: BitMap) -> bytes:
 
 def _delete_file_json(file: LiveFile, path: str, kind: str, count: int) -> dict[str, Any]:
     return {
-        "spec-id": file.described["spec-id"],
+        "spec-id": file.metadata["spec-id"],
         "content": "position-deletes",
         "file-path": path,
         "file-format": kind,
-        "partition": file.described["partition"],
+        "partition": file.metadata["partition"],
         "record-count": count,
         "referenced-data-file": file.path,
     }
@@ -232,24 +232,24 @@ class MatchResult:
         row_ids: the id of each such row, -1 if it has none.
         late: keys for which the table's row is newer than the change.
         deletes: the delete files written.
-        replaced: the delete files that they stand for.
-        touched: the data files that they speak of.
+        replaced_deletes: the delete files that they replace.
+        referenced_files: the data files whose rows they delete.
         sequence: how new each row of `keys` is; None if the stream does not tell.
         rows: the table's rows, where the change was sent without some columns.
-        numbers_path: the file that holds `keys`, `row_ids`, `late` and `sequence` if they are many.
+        arrays_path: the file that holds `keys`, `row_ids`, `late` and `sequence` if they are many.
     """
 
     keys: Ints
     row_ids: Ints
     late: Ints
     deletes: list[dict[str, Any]] = field(default_factory=list)
-    replaced: list[dict[str, Any]] = field(default_factory=list)
-    touched: list[str] = field(default_factory=list)
+    replaced_deletes: list[dict[str, Any]] = field(default_factory=list)
+    referenced_files: list[str] = field(default_factory=list)
     sequence: Ints | None = None
     rows: TableRowsFile | None = None
-    numbers_path: str | None = None
+    arrays_path: str | None = None
 
-    def stored(self, io: FileIO, path: str) -> MatchResult:
+    def spill(self, io: FileIO, path: str) -> MatchResult:
         """Return the same for a report: what is many goes to a file."""
         if len(self.keys) + len(self.late) <= KEYS_A_REPORT:
             return self
@@ -263,15 +263,13 @@ class MatchResult:
             arrays["sequence"] = np.concatenate([self.sequence, none])
         write_arrays(io, path, arrays_to_table(arrays))
         empty = np.zeros(0, np.int64)
-        return replace(
-            self, keys=empty, row_ids=empty, late=empty, sequence=None, numbers_path=path
-        )
+        return replace(self, keys=empty, row_ids=empty, late=empty, sequence=None, arrays_path=path)
 
-    def loaded(self, io: FileIO) -> MatchResult:
+    def load(self, io: FileIO) -> MatchResult:
         """Return the same with all of its numbers."""
-        if self.numbers_path is None:
+        if self.arrays_path is None:
             return self
-        found, _ = read_arrays(io, self.numbers_path)
+        found, _ = read_arrays(io, self.arrays_path)
         late = found["late"]
         return replace(
             self,
@@ -292,7 +290,8 @@ class MatchTask:
         location: where the table is.
         format_version: of the table.
         folder: where the rows of the batch are staged.
-        lacking: the columns that some row of the batch was sent without, as JSON of a schema.
+        missing_columns: the columns that some row of the batch was sent without, as JSON of a
+            schema.
     """
 
     batch: BatchKeys
@@ -300,7 +299,7 @@ class MatchTask:
     location: str
     format_version: int
     folder: str
-    lacking: str | None = None
+    missing_columns: str | None = None
 
     @cached_property
     def _io(self) -> FileIO:
@@ -312,8 +311,8 @@ class MatchTask:
         writer = DeleteWriter(self._io, self.location, self.format_version)
         wanted = self.batch.wants_table_row
         rows = None
-        if self.lacking is not None:
-            columns = Schema.model_validate_json(self.lacking)
+        if self.missing_columns is not None:
+            columns = Schema.model_validate_json(self.missing_columns)
             rows = TableRows(self._io, columns, f"{self.folder}/{uuid.uuid4()}.arrow")
         evict_unused(self.index.place.parent)
         keys, row_ids, late, sequence = [], [], [], []
@@ -337,18 +336,18 @@ class MatchTask:
                 sequence.append(found.sequence[hit])
             if rows is not None and wanted is not None:
                 asked = hit & wanted[found.keys]
-                rows.take(file.path, found.keys[asked], found.positions[asked])
+                rows.read_rows(file.path, found.keys[asked], found.positions[asked])
         matched = MatchResult(
             keys=concatenate_ints(keys),
             row_ids=concatenate_ints(row_ids),
             late=concatenate_ints(late),
             deletes=writer.close(),
-            replaced=writer.replaced,
-            touched=writer.touched,
+            replaced_deletes=writer.replaced_deletes,
+            referenced_files=writer.referenced_files,
             rows=None if rows is None else rows.close(),
             sequence=concatenate_ints(sequence) if self.batch.sequence is not None else None,
         )
-        return matched.stored(self._io, f"{self.folder}/{uuid.uuid4()}.keys")
+        return matched.spill(self._io, f"{self.folder}/{uuid.uuid4()}.keys")
 
     def _newer(self, found: KeyMatches) -> npt.NDArray[np.bool_]:
         if found.sequence is None or self.batch.sequence is None:

@@ -100,7 +100,7 @@ class Upsert(Mode):
     )
     sorts_itself = True
     _live: LiveFiles | None = None
-    _swept = ""
+    _cleaned_folder = ""
 
     def opened(self) -> None:
         self._live = None
@@ -124,7 +124,7 @@ class Upsert(Mode):
 
         hidden = {self.options.op_field, UNCHANGED_COLUMNS}
         kept = [column for column in columns if column.name not in hidden]
-        self._check(columns)
+        self._check_key_columns(columns)
         return add_soft_delete_columns(kept, self.options.delete_mode)
 
     def stream_columns(self, columns: pa.Schema) -> pa.Schema:
@@ -141,19 +141,19 @@ class Upsert(Mode):
         return StagingWriter(
             schema=state.schema.model_dump_json(),
             keys=self.keys,
-            folder=self._staging(),
+            folder=self._staging_folder(),
             io_properties=self.target.io_properties(),
         )
 
-    def _staging(self) -> str:
+    def _staging_folder(self) -> str:
         """Return where rows are put aside, emptied of what an earlier run left there."""
         from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
 
         name = quote(self.target.pipeline, safe="") or "by-hand"
         folder = f"{self.target.state.location.rstrip('/')}/data/__staged/{name}"
-        if folder != self._swept:
+        if folder != self._cleaned_folder:
             remove_staged_files(folder, self.target.io_properties(), older_than=STALE_STAGING_AGE)
-            self._swept = folder
+            self._cleaned_folder = folder
         return folder
 
     def commit(
@@ -190,14 +190,16 @@ class Upsert(Mode):
     ) -> Commit:
         rows = sum(len(chunk.deletes) for chunk in chunks)
         for attempt in range(1, ATTEMPTS + 1):
-            outcome = self._work_out(batch, chunks, mark, replaces=replaces)
+            outcome = self._compute_changes(batch, chunks, mark, replaces=replaces)
             change = self._change(outcome)
             if replaces:
-                change = replace(change, over=EVERY_ROW, keyed=False, base=None)
+                change = replace(
+                    change, overwrite_filter=EVERY_ROW, is_keyed=False, base_snapshot_id=None
+                )
             try:
                 commit = self.target.commit(change, mark, rows=rows)
             except CommitConflictError as exc:
-                self._remove(outcome.files, outcome.matched)
+                self._delete_written(outcome.files, outcome.matched)
                 if not exc.stale or attempt == ATTEMPTS:
                     raise
                 logger.info("%s: %s; working the batch out anew", self.target.identity, exc.what)
@@ -205,7 +207,7 @@ class Upsert(Mode):
                 return replace(commit, retries=commit.retries + attempt - 1)
         raise AssertionError("the last attempt returns or raises")
 
-    def _work_out(
+    def _compute_changes(
         self,
         batch: LatestChanges,
         chunks: list[StagedChunk],
@@ -219,7 +221,7 @@ class Upsert(Mode):
         live = self._files()
         files = [] if replaces else live.refresh()
         index = self._index()
-        matched = match_keys(self.target, batch, files, index, self._staging())
+        matched = match_keys(self.target, batch, files, index, self._staging_folder())
         remove_stale_indexes(index, files)  # all of them, if the table begins anew
         late, deleted = late_keys(batch, matched), None
         try:
@@ -227,13 +229,13 @@ class Upsert(Mode):
                 assert batch.sequence is not None  # noqa: S101 - or there were no tombstones
                 deleted = self._tombstones.sequences(batch)
                 late |= deleted > batch.sequence
-                self._tombstones.remember(batch, chunks, late, mark)
+                self._tombstones.record(batch, chunks, late, mark)
             written, counts = write_rows(self.target, batch, chunks, matched, late, deleted)
         except BaseException:
-            self._remove([], matched)
+            self._delete_written([], matched)
             raise
         finally:
-            self.target.remove(part.rows.path for part in matched if part.rows is not None)
+            self.target.delete_files(part.rows.path for part in matched if part.rows is not None)
         return _Outcome(written, matched, live.snapshot_id, **counts)
 
     @cached_property
@@ -254,10 +256,10 @@ class Upsert(Mode):
         return TableChange(
             added=[file.what for file in outcome.files],
             deletes=[one for part in matched for one in part.deletes],
-            replaced_deletes=[one for part in matched for one in part.replaced],
-            touched=[path for part in matched for path in part.touched],
-            keyed=True,
-            base=outcome.base,
+            replaced_deletes=[one for part in matched for one in part.replaced_deletes],
+            referenced_files=[path for part in matched for path in part.referenced_files],
+            is_keyed=True,
+            base_snapshot_id=outcome.base,
             branch=self.options.branch,
             summary={
                 "icestream.rows-inserted": str(outcome.inserted),
@@ -267,10 +269,10 @@ class Upsert(Mode):
             },
         )
 
-    def _remove(self, files: list[WrittenFile], matched: list[MatchResult]) -> None:
+    def _delete_written(self, files: list[WrittenFile], matched: list[MatchResult]) -> None:
         paths = {file.what["file-path"] for file in files}
         paths |= {one["file-path"] for part in matched for one in part.deletes}
-        self.target.remove(sorted(paths))
+        self.target.delete_files(sorted(paths))
 
     def _files(self) -> LiveFiles:
         from icestream.sinks.iceberg.java import LiveFiles
@@ -294,7 +296,7 @@ class Upsert(Mode):
             types=types_by_id(schema),
         )
 
-    def _check(self, columns: pa.Schema) -> None:
+    def _check_key_columns(self, columns: pa.Schema) -> None:
         """Look whether the rows have a key, and something to compare them by."""
         from icestream.schemas.comparison import arrow_to_iceberg
         from icestream.sinks.iceberg.upsert.fingerprints import can_be_key, is_number

@@ -54,24 +54,24 @@ class Donors:
     """Where the values come from that some rows of a chunk were sent without.
 
     Attributes:
-        by_column: for each row, an index into `places`, `FROM_TABLE`, or `NOWHERE` for a value that
-            stays as it is. Only columns that some row was sent without.
-        places: where the changes of the batch are that give values.
+        by_column: for each row, an index into `addresses`, `FROM_TABLE`, or `NOWHERE` for a value
+            that stays as it is. Only columns that some row was sent without.
+        addresses: where the changes of the batch are that give values.
     """
 
     by_column: Mapping[str, Indexes]
-    places: RowAddress
+    addresses: RowAddress
 
     @classmethod
     def of(cls, batch: LatestChanges, keys: Ints) -> Donors:
         """Return what a task needs to know for some of the batch's keys."""
 
         def chosen(name: str) -> Indexes:
-            lacking = batch.lacking[name][keys]
+            lacking = batch.missing_columns[name][keys]
             return np.where(lacking, batch.donors[name][keys], np.int32(NOWHERE))
 
         found = map_distinct(batch.donors, chosen)
-        used = np.zeros(len(batch.all_places.row), np.bool_)
+        used = np.zeros(len(batch.addresses.row), np.bool_)
         for each in found.values():
             used[each[each >= 0]] = True
         at = np.flatnonzero(used)
@@ -82,7 +82,7 @@ class Donors:
             return np.where(each >= 0, numbers[np.maximum(each, 0)], each)
 
         by_column = map_distinct(found, renumbered)
-        return cls(by_column, RowAddress(batch.all_places.chunk[at], batch.all_places.row[at]))
+        return cls(by_column, RowAddress(batch.addresses.chunk[at], batch.addresses.row[at]))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class WriteTask:
                 part = slice(begin, min(begin + step, stop))
                 rows = staged.take(pa.array(piece.rows[part] - first))
                 if filling is not None:
-                    rows = filling.filled(rows, piece.keys[part], part)
+                    rows = filling.fill(rows, piece.keys[part], part)
                 if piece.row_ids is not None:
                     ids = piece.row_ids[part]
                     rows = rows.append_column(ROW_ID_NAME, pa.array(ids, mask=ids < 0))
@@ -161,8 +161,8 @@ class _MissingValueFiller:
         self._held: dict[str, tuple[Ints, Ints]] = {}  # sorted keys of a file, and their rows
         self._read: dict[tuple[str, str], list[tuple[int, pa.Array]]] = {}
 
-    def filled(self, rows: pa.Table, keys: Ints, part: slice) -> pa.Table:
-        held = [(file.path, self._places(file.path, keys)) for file in self._task.table_rows]
+    def fill(self, rows: pa.Table, keys: Ints, part: slice) -> pa.Table:
+        held = [(file.path, self._row_numbers(file.path, keys)) for file in self._task.table_rows]
         for name, donors_of_all in self._donors.by_column.items():
             donors = donors_of_all[part]
             if (donors == NOWHERE).all():
@@ -170,12 +170,12 @@ class _MissingValueFiller:
             column = rows.column(name).combine_chunks()
             for path, at in held:
                 asked = np.where(donors == FROM_TABLE, at, -1)
-                column = self._taken(column, path, name, asked)
+                column = self._take_values(column, path, name, asked)
             column = self._from_batch(column, name, donors)
             rows = rows.set_column(rows.schema.get_field_index(name), rows.field(name), column)
         return rows
 
-    def _places(self, path: str, keys: Ints) -> Ints:
+    def _row_numbers(self, path: str, keys: Ints) -> Ints:
         """Return for each key which of the table's rows in a file is its own; -1 for none."""
         if path not in self._held:
             held = np.concatenate([part.to_numpy() for _, part in self._values(path, KEY)])
@@ -187,15 +187,15 @@ class _MissingValueFiller:
 
     def _from_batch(self, column: pa.Array, name: str, donors: Indexes) -> pa.Array:
         """Take values from earlier changes of the batch, which may be of another chunk."""
-        places = self._donors.places
+        places = self._donors.addresses
         for number in np.unique(places.chunk[donors[donors >= 0]]):
             mine = donors >= 0
             mine[mine] = places.chunk[donors[mine]] == number
             rows = np.where(mine, places.row[np.where(mine, donors, 0)], -1)
-            column = self._taken(column, self._task.chunks[number], name, rows)
+            column = self._take_values(column, self._task.chunks[number], name, rows)
         return column
 
-    def _taken(self, column: pa.Array, path: str, name: str, rows: Ints) -> pa.Array:
+    def _take_values(self, column: pa.Array, path: str, name: str, rows: Ints) -> pa.Array:
         """Return a column with the values of the given rows of a file; -1 leaves one as it is."""
         for first, values in self._values(path, name):
             mine = (rows >= first) & (rows < first + len(values))

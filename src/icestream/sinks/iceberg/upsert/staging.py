@@ -123,14 +123,14 @@ class StagedChunk:
         keys: the key of each row.
         deletes: which rows take theirs away.
         sequence: how new each is; None for the order of the rows.
-        unsent: by column, the rows that were sent without a value for it.
+        unchanged: by column, the rows that were sent without a value for it.
     """
 
     path: str
     keys: Fingerprints
     deletes: npt.NDArray[np.bool_]
     sequence: npt.NDArray[np.int64] | None
-    unsent: Mapping[str, npt.NDArray[np.bool_]]
+    unchanged: Mapping[str, npt.NDArray[np.bool_]]
 
 
 class StagingWriter(TaskWriter):
@@ -165,7 +165,7 @@ class StagingWriter(TaskWriter):
                 if output is None:
                     stream = io.new_output(path).create()
                     output = pa.ipc.new_file(pa.PythonFile(stream, mode="w"), columns)
-                told = self._told(batch)
+                told = self._to_staged_batch(batch)
                 fitting = conform(told.rows, schema, columns)
                 noted.add(told, fitting)
                 for part in cut(fitting, PIECE_BYTES):
@@ -174,7 +174,7 @@ class StagingWriter(TaskWriter):
                 return []
             output.close()
             stream.close()
-            keys = noted.stored(io, f"{path}.keys")
+            keys = noted.spill(io, f"{path}.keys")
         except BaseException:
             if output is not None:
                 stream.close()
@@ -191,7 +191,7 @@ class StagingWriter(TaskWriter):
             if kept.num_rows:
                 yield kept
 
-    def _told(self, batch: pa.RecordBatch) -> _StagedBatch:
+    def _to_staged_batch(self, batch: pa.RecordBatch) -> _StagedBatch:
         """Say what each row is; a soft delete is a row that was sent with little but its key."""
         deletes = delete_flags(batch, self._keys.op)
         # A record can lack a field that only another table of the stream has a column for.
@@ -222,7 +222,7 @@ class _StagedBatch(NamedTuple):
 
     rows: pa.RecordBatch
     deletes: npt.NDArray[np.bool_]
-    unsent: dict[str, npt.NDArray[np.bool_]]
+    unchanged: dict[str, npt.NDArray[np.bool_]]
 
 
 class _KeyCollector:
@@ -233,7 +233,7 @@ class _KeyCollector:
         self._keys = keys
         self._numbers: dict[str, list[npt.NDArray[Any]]] = {}
         self._lengths: list[int] = []
-        self._unsent: list[Mapping[str, npt.NDArray[np.bool_]]] = []
+        self._unchanged: list[Mapping[str, npt.NDArray[np.bool_]]] = []
 
     def add(self, told: _StagedBatch, fitting: pa.RecordBatch) -> None:
         # Batch by batch: the texts of all keys need not fit into one Arrow array.
@@ -251,17 +251,17 @@ class _KeyCollector:
         for name, array in arrays.items():
             if array is not None:
                 self._numbers.setdefault(name, []).append(array)
-        self._unsent.append(told.unsent)
+        self._unchanged.append(told.unchanged)
         self._lengths.append(fitting.num_rows)
         self.rows += fitting.num_rows
 
-    def stored(self, io: FileIO, path: str) -> dict[str, Any]:
+    def spill(self, io: FileIO, path: str) -> dict[str, Any]:
         """Return the keys for a report, or where they are: many go to a file."""
         arrays = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
         # Columns that were always left out together share their array, here and in the file.
         names: dict[str, str] = {}
         stored: dict[int, str] = {}
-        for column, flags in concatenate_flags(self._unsent, self._lengths).items():
+        for column, flags in concatenate_flags(self._unchanged, self._lengths).items():
             names[column] = stored.setdefault(id(flags), f"unsent-{len(stored)}")
             arrays[names[column]] = flags
         numbers = arrays_to_table(arrays, names)
@@ -340,7 +340,7 @@ def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> StagedChun
         keys=Fingerprints(arrays["low"], arrays.get("high")),
         deletes=arrays["delete"],
         sequence=arrays.get("sequence"),
-        unsent={column: arrays[stored] for column, stored in names.items()},
+        unchanged={column: arrays[stored] for column, stored in names.items()},
     )
 
 

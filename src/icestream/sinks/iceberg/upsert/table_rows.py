@@ -88,7 +88,7 @@ class TableRows:
         self._stream: Any = None
         self._file: Any = None
 
-    def take(self, path: str, keys: Ints, positions: Ints) -> None:
+    def read_rows(self, path: str, keys: Ints, positions: Ints) -> None:
         """Read the rows at `positions` of a data file, each for a key of the batch."""
         if not len(positions):
             return
@@ -107,7 +107,7 @@ class TableRows:
                 first, last = np.searchsorted(positions, (start, end))
                 if last > first:
                     at = positions[first:last] - start
-                    self._take_group(parquet, number, known, keys[first:last], at)
+                    self._read_row_group(parquet, number, known, keys[first:last], at)
 
     def close(self) -> TableRowsFile | None:
         """Return the file; None if no row was taken."""
@@ -117,7 +117,7 @@ class TableRows:
         self._stream.close()
         return TableRowsFile(self._path, self._row_bytes)
 
-    def _take_group(
+    def _read_row_group(
         self, parquet: pq.ParquetFile, number: int, known: list[str], keys: Ints, at: Ints
     ) -> None:
         """Take rows of one row group, of which a few are in memory at a time."""

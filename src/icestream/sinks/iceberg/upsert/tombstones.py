@@ -92,7 +92,7 @@ class Tombstones:
             np.maximum.at(newest, keys, sequence)
         return newest
 
-    def remember(
+    def record(
         self,
         batch: LatestChanges,
         chunks: Sequence[StagedChunk],
@@ -109,8 +109,8 @@ class Tombstones:
             return
         # In one file: there is one look-up a file in every batch to come.
         piece = [
-            (int(number), batch.place.row[keys[batch.place.chunk[keys] == number]])
-            for number in np.unique(batch.place.chunk[keys])
+            (int(number), batch.address.row[keys[batch.address.chunk[keys] == number]])
+            for number in np.unique(batch.address.chunk[keys])
         ]
         task = _TombstoneWrite(
             chunks=tuple(chunk.path for chunk in chunks),
@@ -125,7 +125,7 @@ class Tombstones:
         self._target.mark_snapshot = None
         self._target.commit(change, mark, rows=len(keys))
         self._expire()
-        self._tidy()
+        self._compact()
 
     def _open(self, *, create: bool = False) -> bool:
         """Open the table if there is one, or make it; tells whether there is one."""
@@ -135,10 +135,10 @@ class Tombstones:
         if create or target.exists:
             target.prepare(self._columns())
         if target.exists:
-            self._follow(target.handle)
+            self._track_files(target.handle)
         return target.exists
 
-    def _follow(self, handle: JavaTable) -> None:
+    def _track_files(self, handle: JavaTable) -> None:
         """Keep in step with the table by the handle of now: new credentials come with a new one."""
         if self._live is None or self._live.table is not handle:
             self._live = LiveFiles(handle, "main", list(self._names.values()))
@@ -184,7 +184,7 @@ class Tombstones:
             json.dumps({"type": "lt", "term": DELETED_AT, "value": midnight.isoformat()})
         )
 
-    def _tidy(self) -> None:
+    def _compact(self) -> None:
         """Join the small files of many batches, and let their snapshots go.
 
         Nobody reads an older state of this table, and nobody else writes to it.
@@ -221,12 +221,12 @@ class _TombstoneLookup:
     def __call__(
         self, files: Sequence[LiveFile]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        parts = [self._telling(find_keys(file, self.batch, self.index)) for file in files]
+        parts = [self._relevant(find_keys(file, self.batch, self.index)) for file in files]
         return concatenate_ints([keys for keys, _ in parts]), concatenate_ints(
             [ages for _, ages in parts]
         )
 
-    def _telling(self, found: KeyMatches) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _relevant(self, found: KeyMatches) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         assert found.sequence is not None  # noqa: S101 - the index keeps it
         assert self.batch.sequence is not None  # noqa: S101 - or there were no tombstones
         tells = found.sequence > self.batch.sequence[found.keys]
