@@ -1,11 +1,13 @@
-"""Arrow data in pieces of bounded size.
+"""Arrow record batches: conformed to columns, and grouped so that their size is bounded.
 
-A text or binary column has 32-bit offsets, which end at 2 GiB: to join chunks, or to take rows of
-them, fails beyond that. So whatever joins rows works on pieces, and memory stays bounded too.
+A text or binary column has 32-bit offsets, which end at 2 GiB: concatenating chunks, or taking rows
+of them, fails beyond that. So code that concatenates rows works on groups of bounded size, which
+also bounds its memory.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -13,34 +15,36 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from icestream.errors import SchemaMismatchError
-from icestream.formats.exact import cast_exactly
+from icestream.formats.exact_numbers import cast_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-# Far below 2 GiB: values of other rows may be filled in, or take more room in another type.
-PIECE_BYTES = 256 << 20
+# Far below 2 GiB: values may be filled in from other rows, or need more bytes in another type.
+GROUP_BYTES = 256 << 20
 
 
-def cut(batch: pa.RecordBatch, most_bytes: int = PIECE_BYTES) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch in slices of at most `most_bytes`; a larger row is alone."""
+def split_by_bytes(
+    batch: pa.RecordBatch, most_bytes: int = GROUP_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch in slices of at most `most_bytes`, or of one larger row."""
     if batch.num_rows <= 1 or batch.nbytes <= most_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from cut(batch.slice(0, half), most_bytes)
-    yield from cut(batch.slice(half), most_bytes)
+    yield from split_by_bytes(batch.slice(0, half), most_bytes)
+    yield from split_by_bytes(batch.slice(half), most_bytes)
 
 
-def pieces(
-    batches: Iterable[pa.RecordBatch], most_bytes: int = PIECE_BYTES
+def group_by_bytes(
+    batches: Iterable[pa.RecordBatch], most_bytes: int = GROUP_BYTES
 ) -> Iterator[list[pa.RecordBatch]]:
     """Yield the rows of batches, in order, in lists of at most `most_bytes` each."""
     piece: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        for part in cut(batch, most_bytes):
+        for part in split_by_bytes(batch, most_bytes):
             if piece and size + part.nbytes > most_bytes:
                 yield piece
                 piece, size = [], 0
@@ -51,23 +55,24 @@ def pieces(
 
 
 Cast = Callable[[pa.Array, pa.DataType], pa.Array]
-_LONGEST_VALUE = 100
+Convert = Callable[[pa.Array, pa.Field], pa.Array]
+_MAX_VALUE_CHARS = 100
 _ORIGIN = b"icestream.origin"
 
 
 def with_origin(batch: pa.RecordBatch, origin: str) -> pa.RecordBatch:
-    """Return a batch that says where its rows came from, for an error: `file 'a.parquet'`."""
+    """Return a batch that records where its rows came from, for errors: `file 'a.parquet'`."""
     return batch.replace_schema_metadata({_ORIGIN: origin.encode(errors="surrogateescape")})
 
 
 def cast_losslessly(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array as another type, with every value kept.
+    """Cast an array to another type without losing a value.
 
-    Numbers and times follow the rules of `cast_exactly`, which rounds fractions in a float. Between
+    Numbers and times follow the rules of `cast_exactly`, which rounds fractions to a float. Between
     other types, a cast is lossless if casting back gives the same values.
 
     Raises:
-        pa.ArrowInvalid: a value is lost.
+        pa.ArrowInvalid: a value would be lost.
         pa.ArrowNotImplementedError: there is no such cast.
     """
     if array.offset and pa.types.is_nested(array.type):
@@ -81,50 +86,65 @@ def cast_losslessly(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return result
 
 
-def fit_columns(
-    batch: pa.RecordBatch, columns: pa.Schema, cast: Cast = cast_losslessly
+def conform(
+    batch: pa.RecordBatch, columns: pa.Schema, convert: Convert | None = None
 ) -> pa.RecordBatch:
-    """Return a batch with exactly these columns; one that it lacks is null.
+    """Return a batch with exactly these columns, matched by name; a missing column is null.
 
-    Raises:
-        SchemaMismatchError: a column does not fit, or two have the same name.
+    Args:
+        batch: the rows.
+        columns: the columns to return, in order.
+        convert: turns values of another type into those of a field; Arrow's own cast by default.
     """
     arrays = []
     for field in columns:
         index = batch.schema.get_field_index(field.name)
-        if index >= 0:
-            arrays.append(_fit(batch, index, field, cast))
-        elif field.name in batch.schema.names:
+        if index < 0:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        array = batch.column(index)
+        if array.type != field.type:
+            array = array.cast(field.type) if convert is None else convert(array, field)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def conform_source_rows(
+    batch: pa.RecordBatch, columns: pa.Schema, cast: Cast = cast_losslessly
+) -> pa.RecordBatch:
+    """Conform rows of a source, and name the value that does not fit a column.
+
+    Raises:
+        SchemaMismatchError: a value does not fit its column, or two columns have the same name.
+    """
+    counts = Counter(batch.schema.names)
+    for name in columns.names:
+        if counts[name] > 1:
             raise SchemaMismatchError(
-                f"{_origin(batch)}: two columns are called {field.name!r}",
+                f"{_origin(batch)}: two columns are called {name!r}",
                 todo="Give every column a name of its own.",
             )
-        else:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=columns.with_metadata(batch.schema.metadata))
+
+    def convert(array: pa.Array, field: pa.Field) -> pa.Array:
+        try:
+            return cast(array, field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+            value = _first_misfit(array, field.type, cast)
+            raise SchemaMismatchError(
+                f"{_origin(batch)}: column {field.name!r} is {array.type} and does not fit "
+                f"{field.type}: the value is {value}",
+                todo="Declare a type under `schema` that holds every value, or correct the file. "
+                "The transform `cast` converts values.",
+            ) from exc
+
+    return conform(batch, columns.with_metadata(batch.schema.metadata), convert)
 
 
-def refused_column(batch: pa.RecordBatch, reason: str) -> SchemaMismatchError:
+def refused_column_error(batch: pa.RecordBatch, reason: str) -> SchemaMismatchError:
     """Return the error for rows with a column that the table cannot have."""
     return SchemaMismatchError(
         f"{_origin(batch)}: {reason}", todo="Or list the columns to read under `schema`."
     )
-
-
-def _fit(batch: pa.RecordBatch, index: int, field: pa.Field, cast: Cast) -> pa.Array:
-    column = batch.column(index)
-    if column.type == field.type:
-        return column
-    try:
-        return cast(column, field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
-        value = _first_misfit(column, field.type, cast)
-        raise SchemaMismatchError(
-            f"{_origin(batch)}: column {field.name!r} is {column.type} and does not fit "
-            f"{field.type}: the value is {value}",
-            todo="Declare a type under `schema` that holds every value, or correct the file. The "
-            "transform `cast` converts values.",
-        ) from exc
 
 
 def _first_misfit(column: pa.Array, kind: pa.DataType, cast: Cast) -> str:
@@ -139,8 +159,8 @@ def _first_misfit(column: pa.Array, kind: pa.DataType, cast: Cast) -> str:
             column = column.slice(len(half))
     if pa.types.is_nested(column.type):
         with suppress(ValueError):  # Python has no nanoseconds
-            return repr(column[0].as_py())[:_LONGEST_VALUE]
-    return " ".join(column.to_string().split())[2:-2][:_LONGEST_VALUE]
+            return repr(column[0].as_py())[:_MAX_VALUE_CHARS]
+    return " ".join(column.to_string().split())[2:-2][:_MAX_VALUE_CHARS]
 
 
 def _origin(batch: pa.RecordBatch) -> str:

@@ -36,7 +36,7 @@ from icestream.contracts.faults import CheckStep
 
 # Python waits for a thread like this one at its end, as the clean-up of libraries waits.
 threading.Thread(target=threading.Event().wait).start()
-check.STEP_SECS = 0.1
+check.STEP_TIMEOUT_SECS = 0.1
 done = check._run(CheckStep("wait", threading.Event().wait), "sink 'lake'")
 print(done.error.what)
 deadline.end_process(done.error.exit_code)
@@ -78,7 +78,7 @@ def test_silent_server_is_given_up_after_a_while(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(check, "STEP_SECS", SHORT_SECS)
+    monkeypatch.setattr(check, "STEP_TIMEOUT_SECS", SHORT_SECS)
     write_file(tmp_path, files_of(silent)[kind])
     started = time.monotonic()
     ended = icestream("check", "--sink", "lake", "--output", "json")
@@ -95,7 +95,7 @@ def test_silent_server_is_given_up_after_a_while(
 
 
 def test_overdue_step_tells_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "STEP_SECS", 0.01)
+    monkeypatch.setattr(check, "STEP_TIMEOUT_SECS", 0.01)
     waiting = threading.Event()
     done = check._run_step(CheckStep("sign in", lambda: str(waiting.wait())), "sink 'lake'")
     waiting.set()

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.arrow import cut, pieces
+from icestream.arrow import group_by_bytes, split_by_bytes
 from icestream.contracts.decoder import Records, split_by_size
 
 TEXTS = st.lists(st.text(max_size=40), max_size=30)
@@ -19,7 +19,7 @@ def batch(texts: list[str]) -> pa.RecordBatch:
 @settings(deadline=None)
 @given(st.lists(TEXTS, max_size=5), st.integers(1, 300))
 def test_pieces_hold_every_row_in_order_and_are_bounded(blocks: list[list[str]], most: int) -> None:
-    found = list(pieces([batch(texts) for texts in blocks], most))
+    found = list(group_by_bytes([batch(texts) for texts in blocks], most))
     texts = [row for piece in found for part in piece for row in part["text"].to_pylist()]
     assert texts == [text for block in blocks for text in block]
     for piece in found:
@@ -28,7 +28,7 @@ def test_pieces_hold_every_row_in_order_and_are_bounded(blocks: list[list[str]],
 
 
 def test_row_that_is_larger_than_the_bound_is_alone() -> None:
-    found = list(cut(batch(["a", "x" * 1_000, "b"]), 100))
+    found = list(split_by_bytes(batch(["a", "x" * 1_000, "b"]), 100))
     assert [part["text"].to_pylist() for part in found] == [["a"], ["x" * 1_000], ["b"]]
 
 

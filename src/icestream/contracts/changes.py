@@ -137,8 +137,8 @@ class ChangeDecoder(ABC):
     connections.
 
     Attributes:
-        notes_absent: whether a row names, in `UNCHANGED_COLUMNS`, the columns that its record
-            has no field for. Set by the engine where the sink asks for it.
+        records_absent_fields: whether each row lists, in `UNCHANGED_COLUMNS`, the columns for which
+            its record has no field. The engine sets it if the sink asks for it.
     """
 
     records_absent_fields: bool = False

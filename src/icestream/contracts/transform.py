@@ -31,11 +31,11 @@ class Transform(ABC, Generic[OptionsT]):
     """One step between a source and a sink, applied to each batch.
 
     Attributes:
-        notes_faults: a row that it can't be applied to is noted in the column `FAULT`, if the rows
-            have it; else the batch fails.
-        passes_unsent: it keeps `UNCHANGED_COLUMNS`, with the names that columns have after it.
+        records_faults: for a row that it cannot transform, it writes the reason to the column
+            `FAULT` if the rows have that column; otherwise the batch fails.
+        passes_unchanged_columns: it keeps `UNCHANGED_COLUMNS`, under the new names of the columns.
         passes_faults: it keeps the hidden columns, and every row that has a `FAULT`. Before a
-            transform that does not, the engine takes such rows out.
+            transform that does not, the engine removes such rows.
     """
 
     options_type: ClassVar[type[Options]]

@@ -17,7 +17,7 @@ from icestream.contracts.decoder import Decoded, Decoder, Format
 from icestream.errors import IcestreamError, PlanError
 from icestream.formats.avro_types import AvroFields, reader_arguments
 from icestream.formats.blocks import NO_VALUE, BadValueError, empty_rows
-from icestream.formats.exact import cast_exactly
+from icestream.formats.exact_numbers import cast_exactly
 from icestream.formats.inference import join_columns, merge_fields, unknown_fields, wider_columns
 from icestream.formats.values import MisfitError, type_name
 

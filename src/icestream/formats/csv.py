@@ -15,7 +15,12 @@ import pyarrow.csv as arrow_csv
 from icestream.contracts.decoder import Format
 from icestream.errors import PlanError
 from icestream.formats.blocks import BadValueError, BlockDecoder, DecodedValues, value_offsets
-from icestream.formats.exact import cast_decimals, floats_fit, rounds_to_double, texts_fit_doubles
+from icestream.formats.exact_numbers import (
+    cast_decimals,
+    floats_fit,
+    rounds_to_double,
+    texts_fit_doubles,
+)
 from icestream.formats.inference import EMPTY, infer_type
 from icestream.formats.json import is_in_calendar
 from icestream.formats.values import NUMBER, MisfitError, converter, parse_time, type_name

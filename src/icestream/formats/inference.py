@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.formats.exact import fits_double
+from icestream.formats.exact_numbers import fits_double
 from icestream.formats.values import TIMESTAMP, MisfitError, converter, micros_since_epoch
 
 if TYPE_CHECKING:

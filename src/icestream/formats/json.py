@@ -14,7 +14,7 @@ import pyarrow.json as arrow_json
 
 from icestream.contracts.decoder import Format
 from icestream.formats.blocks import BadValueError, BlockDecoder, DecodedValues, value_offsets
-from icestream.formats.exact import (
+from icestream.formats.exact_numbers import (
     decimals_are_safe,
     doubles_in,
     doubles_round,

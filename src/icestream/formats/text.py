@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from icestream.arrow import conform
 from icestream.contracts.decoder import Decoded, Decoder, Format
 
 if TYPE_CHECKING:
@@ -55,11 +56,7 @@ class StringDecoder(BytesDecoder):
 
 
 def _record_batch(values: pa.Array, columns: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        values.cast(field.type) if field.name == COLUMN else pa.nulls(len(values), field.type)
-        for field in columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+    return conform(pa.RecordBatch.from_arrays([values], [COLUMN]), columns)
 
 
 class BytesFormat(Format):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.formats.exact import rounds_to_double, rounds_to_float
+from icestream.formats.exact_numbers import rounds_to_double, rounds_to_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.arrow import fit_columns, refused_column
+from icestream.arrow import conform, conform_source_rows, refused_column_error
 from icestream.contracts.changes import UNCHANGED_COLUMNS, unchanged_columns
 from icestream.contracts.decoder import BadRecord, Decoded, Records, split_by_size
 from icestream.contracts.reports import pack_report, truncate_text
@@ -18,7 +18,7 @@ from icestream.contracts.transform import ROW
 from icestream.engine.dead_letters.buffer import DeadLetterBuffer, extra_as_json
 from icestream.engine.dead_letters.row_validation import row_number
 from icestream.errors import IcestreamError
-from icestream.formats.exact import cast_exactly
+from icestream.formats.exact_numbers import cast_exactly
 from icestream.formats.inference import (
     join_columns,
     merge_fields,
@@ -193,8 +193,8 @@ class Reading:
         dead_letters: where records go that can't be decoded; None to drop them.
         numbered: whether each row carries the number of its record.
         reports_bad_rows: whether the report names every bad record.
-        notes_absent: whether each row names, in `UNCHANGED_COLUMNS`, the columns that its record
-            has no field for.
+        records_absent_fields: whether each row lists, in `UNCHANGED_COLUMNS`, the columns for which
+            its record has no field.
     """
 
     source: Source[Any]
@@ -312,14 +312,14 @@ class Reading:
         for refused in self.refused:
             kind = found.get(refused.column.name)
             if kind is not None and has_member(kind, refused.members):
-                raise refused_column(rows, refused.reason)
+                raise refused_column_error(rows, refused.reason)
         new = unknown_fields(self.columns, found)
         report.new_fields = merge_fields(report.new_fields, new)
         if self.widening:
             report.wider = join_columns(report.wider, wider_columns(self.columns, found))
         if self._reads_again(report):
             return None
-        return self._with_numbers(fit_columns(rows, self.columns), None, first)
+        return self._with_numbers(conform_source_rows(rows, self.columns), None, first)
 
     def _with_numbers(
         self, rows: pa.RecordBatch, kept: pa.Array | None, first: int
@@ -377,7 +377,7 @@ class ReadOnly:
             report = Report(split)
             with _reported(report):
                 for batch in self.reading.rows(report):
-                    yield _conform(batch, self.reading.output_schema())
+                    yield conform(batch, self.reading.output_schema())
             self.note(report)
 
 
@@ -447,15 +447,3 @@ def _count_rows(batches: Iterable[pa.RecordBatch], report: Report) -> Iterator[p
     for batch in batches:
         report.rows += batch.num_rows
         yield batch
-
-
-def _conform(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Give Spark every column that it was promised, in order."""
-    arrays = []
-    for column in columns:
-        index = batch.schema.get_field_index(column.name)
-        if index < 0:
-            arrays.append(pa.nulls(batch.num_rows, column.type))
-        else:
-            arrays.append(batch.column(index).cast(column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)

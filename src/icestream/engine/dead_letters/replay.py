@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from icestream.arrow import PIECE_BYTES, cut
+from icestream.arrow import GROUP_BYTES, split_by_bytes
 from icestream.contracts.decoder import Records
 from icestream.contracts.offset import BatchMark, replay_name
 from icestream.contracts.source import Source, Split
@@ -275,11 +275,11 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield letters in tables of bounded length and size."""
     waiting: list[pa.RecordBatch] = []
     count = size = 0
-    for batch in (part for each in batches for part in cut(each)):
+    for batch in (part for each in batches for part in split_by_bytes(each)):
         waiting.append(batch)
         count += batch.num_rows
         size += batch.nbytes
-        if count >= LETTERS_A_COMMIT or size >= PIECE_BYTES:
+        if count >= LETTERS_A_COMMIT or size >= GROUP_BYTES:
             yield pa.Table.from_batches(waiting)
             waiting, count, size = [], 0, 0
     if waiting:

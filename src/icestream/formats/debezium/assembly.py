@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.arrow import conform
 from icestream.contracts.changes import OP, TOMBSTONE, TRUNCATE, ChangeSchema, with_nulled_counts
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium.event_batch import DELETE
@@ -173,7 +174,7 @@ class Assembly:
         deletes = self._by_key(removed, columns)
         if deletes is None:
             return indices, rows
-        both = pa.concat_batches([rows, _fill_columns(deletes[1], rows.schema)])
+        both = pa.concat_batches([rows, conform(deletes[1], rows.schema)])
         joined = np.concatenate([indices, deletes[0]])
         order = np.argsort(joined, kind="stable")
         return joined[order], both.take(pa.array(order))
@@ -337,12 +338,3 @@ def _key_rows(
     arrays.append(pa.array(ops, pa.string()))
     fields.append(pa.field(OP, pa.string()))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _fill_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    names = set(rows.schema.names)
-    arrays = [
-        rows.column(one.name) if one.name in names else pa.nulls(len(rows), one.type)
-        for one in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

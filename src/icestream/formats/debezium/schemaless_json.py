@@ -20,7 +20,7 @@ from icestream.formats.debezium.event_batch import (
     row_columns,
     tables_of,
 )
-from icestream.formats.exact import doubles_are_exact, doubles_in
+from icestream.formats.exact_numbers import doubles_are_exact, doubles_in
 from icestream.formats.inference import NULL, infer_type, merge, resolved_type
 from icestream.formats.json import TOO_LARGE, JsonDecoder, join_lines, parse_object, read_text
 from icestream.formats.values import MisfitError, converter

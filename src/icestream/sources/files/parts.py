@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from icestream.arrow import fit_columns, with_origin
+from icestream.arrow import conform_source_rows, with_origin
 from icestream.errors import BadRecordError, RefusedError
 from icestream.sources.files.offset import changed_file
 
@@ -144,10 +144,12 @@ def fit_file(batch: pa.RecordBatch, schema: pa.Schema | None, name: str) -> pa.R
     """
     given = with_origin(batch, f"file {name!r}")
     if schema is None:
-        return fit_columns(given, storable_columns(given.schema), _cast_and_truncate)
+        return conform_source_rows(given, storable_columns(given.schema), _cast_and_truncate)
     declared = set(schema.names)
     given = given.select([i for i, each in enumerate(given.schema.names) if each in declared])
-    return fit_columns(fit_columns(given, storable_columns(given.schema), _cast), schema)
+    return conform_source_rows(
+        conform_source_rows(given, storable_columns(given.schema), _cast), schema
+    )
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from icestream.arrow import pieces
+from icestream.arrow import group_by_bytes
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.sink import ROUTE, Commit, Expectation, TableCommits, added_up
 from icestream.errors import CommitConflictError, IcestreamError
@@ -104,7 +104,9 @@ class WriteTables:
             if not self.order:
                 return unit.writer.write(rows)
             # Sorted piece by piece, each of which has files of its own: the order is a file's.
-            ordered = (sort_rows(pa.Table.from_batches(each), self.order) for each in pieces(rows))
+            ordered = (
+                sort_rows(pa.Table.from_batches(each), self.order) for each in group_by_bytes(rows)
+            )
             return [file for each in ordered for file in unit.writer.write(each.to_batches())]
         except IcestreamError as exc:
             # The other tables of the bin are written all the same.
@@ -236,9 +238,11 @@ class FanOutSink(TablesSink):
         tables.each(lambda share: self._prepare(share, mark), opened)
         tables.refuse_twins(share.table for share in opened if share.error is None)
         ready = [share for share in shares if share.is_ready]
-        pieces = [(share.staged, share.writer) for share in ready if share.writer is not None]
+        group_by_bytes = [
+            (share.staged, share.writer) for share in ready if share.writer is not None
+        ]
         order = () if self._sorts_themselves else parse_sort(self.options)
-        written = write_tables(tables.spark, pieces, order)
+        written = write_tables(tables.spark, group_by_bytes, order)
         for share, found in zip(ready, written, strict=True):
             if isinstance(found, IcestreamError):
                 share.refuse(found, mark)

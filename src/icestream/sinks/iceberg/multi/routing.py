@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.arrow import pieces
+from icestream.arrow import conform, group_by_bytes
 from icestream.contracts.catalog import shorten
 from icestream.contracts.sink import ROUTE, TaskWriter, WrittenFile
 from icestream.contracts.transform import ROW
@@ -249,7 +249,7 @@ class _Staging:
         names = encoded.dictionary.to_pylist()
         if self._file is None:
             self._open(batch.schema)
-        rows = _conformed(batch, self._columns)
+        rows = conform(batch, self._columns)
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         if len(names) > 1:
             order = np.argsort(codes, kind="stable")
@@ -289,7 +289,7 @@ class _Staging:
     def _flush(self) -> None:
         for table, parts in self._waiting.items():
             staged = self._staged.setdefault(table, Staged())
-            for piece in pieces(parts):
+            for piece in group_by_bytes(parts):
                 block = piece[0] if len(piece) == 1 else pa.concat_batches(piece)
                 self._file.write_batch(block)
                 staged.blocks.append((self._blocks, block.num_rows))
@@ -332,16 +332,3 @@ def _refuse_too_many(tables: int) -> None:
             todo="Nothing of the batch was written. Look whether `route_by` names a column with "
             "few values.",
         )
-
-
-def _conformed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return the rows with exactly these columns."""
-    arrays = []
-    for column in columns:
-        index = batch.schema.get_field_index(column.name)
-        if index < 0:
-            arrays.append(pa.nulls(batch.num_rows, column.type))
-        else:
-            found = batch.column(index)
-            arrays.append(found if found.type == column.type else found.cast(column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)

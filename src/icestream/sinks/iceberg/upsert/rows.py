@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from icestream.arrow import PIECE_BYTES
+from icestream.arrow import GROUP_BYTES
 from icestream.sinks.iceberg.upsert.key_index import ROW_ID
 from icestream.sinks.iceberg.upsert.latest_changes import (
     FROM_TABLE,
@@ -122,7 +122,7 @@ class WriteTask:
     table_rows: tuple[TableRowsFile, ...]
     order: tuple[SortTerm, ...]
     io_properties: Mapping[str, str]
-    most_bytes: int = PIECE_BYTES
+    most_bytes: int = GROUP_BYTES
 
     def __call__(self, piece: ChunkRows) -> list[WrittenFile]:
         tables = self._tables(piece)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from icestream.arrow import PIECE_BYTES, cut, pieces
+from icestream.arrow import GROUP_BYTES, group_by_bytes, split_by_bytes
 from icestream.contracts.changes import DELETES, UNCHANGED_COLUMNS
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
@@ -168,7 +168,7 @@ class StagingWriter(TaskWriter):
                 told = self._to_staged_batch(batch)
                 fitting = conform(told.rows, schema, columns)
                 noted.add(told, fitting)
-                for part in cut(fitting, PIECE_BYTES):
+                for part in split_by_bytes(fitting, GROUP_BYTES):
                     output.write_batch(part)
             if output is None:
                 return []
@@ -370,7 +370,7 @@ def read_staged_rows(
             file = pa.ipc.open_file(source, options=options)
         batches = (file.get_batch(number) for number in range(file.num_record_batches))
         first = 0
-        for piece in pieces(batches, most_bytes or PIECE_BYTES):
+        for piece in group_by_bytes(batches, most_bytes or GROUP_BYTES):
             rows = pa.Table.from_batches(piece)
             yield first, rows if columns is None else rows.select(list(columns))
             first += rows.num_rows
