@@ -106,7 +106,7 @@ def config_page() -> str:
         parts += [f"## `{key}.NAME`", *([UNAVAILABLE] if key == "views" else [])]
         parts += [options_table(model)]
     for role in ROLES:
-        for name in connectors.known(role):
+        for name in connectors.connector_names(role):
             parts += _connector(role, name)
     return "\n\n".join(parts) + "\n"
 
@@ -118,7 +118,7 @@ def _connector(role: str, name: str) -> Iterator[str]:
     page = f"connectors/{role}/{name}.md"
     if (DOCS / page).exists():
         yield f"{said} See [its page](../{page})."
-    elif connectors.is_built(role, name):
+    elif connectors.is_available(role, name):
         yield f"{said} See [transforms](../connectors/transforms.md)."
     else:
         yield f"{said} {UNAVAILABLE}"

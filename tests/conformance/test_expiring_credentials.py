@@ -15,7 +15,7 @@ from tests.fixtures.waiting import wait_until
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.errors import RefusedError
 from icestream.metrics.events import PipelineRestarted
-from icestream.plan.plan import Restart
+from icestream.plan.plan import RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,7 @@ def test_credentials_refused_at_the_start_need_a_person(
 ) -> None:
     oauth_gateway.token_refusal = 401
     lake = lake_behind(oauth_gateway, spark, tmp_path)
-    pipeline = SteadyPipeline(lake, ROWS_A_SECOND, Restart(max=3, backoff_secs=0))
+    pipeline = SteadyPipeline(lake, ROWS_A_SECOND, RestartPolicy(max=3, backoff_secs=0))
 
     with pytest.raises(RefusedError, match=r"rest\.credential"), pipeline.running():
         pass

@@ -56,14 +56,14 @@ def test_programs_that_another_user_cannot_reach_are_copied(
         shutil.copytree(folder, tmp_path / "closed" / folder.name, symlinks=True)
     (tmp_path / "closed").chmod(0o700)
     binaries = tmp_path / "closed" / package.name / "pginstall18" / "bin"
-    monkeypatch.setattr(demo_postgres, "_of_the_wheel", lambda: [binaries])
+    monkeypatch.setattr(demo_postgres, "_wheel_folders", lambda: [binaries])
     with demo_server() as server:
         psycopg.connect(**server.connection).close()
 
 
 def test_want_of_a_postgresql_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_postgres, "_of_the_wheel", list)
-    monkeypatch.setattr(demo_postgres, "_of_the_machine", list)
+    monkeypatch.setattr(demo_postgres, "_wheel_folders", list)
+    monkeypatch.setattr(demo_postgres, "_system_folders", list)
     with pytest.raises(DependencyError) as caught, demo_server():
         pass
     assert str(caught.value) == (

@@ -13,7 +13,12 @@ import pytest
 from icestream.sources.postgres_cdc import PostgresCdcSource
 from icestream.sources.postgres_cdc.options import PostgresCdcOptions
 from icestream.verify import postgres_side
-from icestream.verify.checksums import Sums, Terms, differing_chunks, sums_of
+from icestream.verify.checksums import (
+    ComparisonSpec,
+    SideChecksums,
+    compute_checksums,
+    differing_chunks,
+)
 from icestream.verify.postgres_side import PostgresSide
 
 if TYPE_CHECKING:
@@ -107,7 +112,7 @@ def test_tables_are_told_with_their_keys(database: Database) -> None:
 def test_parts_give_each_row_once_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_side, "PAGES_A_PART", 10)
+    monkeypatch.setattr(postgres_side, "MIN_PAGES_PER_PART", 10)
     point = database.point()
     database.sql("DELETE FROM keyed WHERE id < 1000", "INSERT INTO keyed VALUES (3000, 'new')")
     assert len(database.side.parts(point.tables[KEYED], 4)) == 4
@@ -140,7 +145,7 @@ def test_log_tells_whose_rows_changed(database: Database) -> None:
     told = changes[WHOLE].keys
     assert told is not None
     assert told.num_rows == 2
-    assert [name for name, each in changes.items() if each.is_emptied] == [SPLIT]
+    assert [name for name, each in changes.items() if each.is_truncated] == [SPLIT]
 
 
 def test_change_that_is_not_on_disk_yet_is_told(database: Database) -> None:
@@ -186,16 +191,16 @@ def test_slot_that_another_session_reads_can_be_looked_into(database: Database) 
 
 def test_table_in_line_for_its_first_rows_is_not_whole(database: Database) -> None:
     database.side.tables()
-    assert not database.side.is_whole(KEYED, database.begin)
-    assert database.side.is_whole(KEYED, {**database.begin, "pending": ["public.bare"]})
+    assert not database.side.is_fully_loaded(KEYED, database.begin)
+    assert database.side.is_fully_loaded(KEYED, {**database.begin, "pending": ["public.bare"]})
 
 
 def test_checksums_tell_arrays_and_zeros_apart(database: Database) -> None:
     point = database.point()
     table = point.tables[ALIKE]
     (part,) = database.side.parts(table, 1)
-    terms = Terms(table.columns, table.key, 1)
-    source = sums_of(database.side.reader(table).read(part), terms)
+    terms = ComparisonSpec(table.columns, table.key, 1)
+    source = compute_checksums(database.side.reader(table).read(part), terms)
     mirrored: list[dict[str, Any]] = [
         {"id": 1, "numbers": [], "texts": ["a,b"], "number": 0.0},
         {"id": 2, "numbers": None, "texts": [None], "number": -0.0},
@@ -203,8 +208,8 @@ def test_checksums_tell_arrays_and_zeros_apart(database: Database) -> None:
         {"id": 4, "numbers": [1, 2], "texts": None, "number": None},
     ]
 
-    def lake(rows: list[dict[str, Any]]) -> Sums:
-        return sums_of([pa.RecordBatch.from_pylist(rows, schema=table.columns)], terms)
+    def lake(rows: list[dict[str, Any]]) -> SideChecksums:
+        return compute_checksums([pa.RecordBatch.from_pylist(rows, schema=table.columns)], terms)
 
     assert lake(mirrored) == source
     changes: list[tuple[int, str, Any]] = [

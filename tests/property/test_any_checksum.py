@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.verify.checksums import Terms, rows_of
+from icestream.verify.checksums import ComparisonSpec, hash_rows
 
 DOUBLES = st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf])
 MOMENTS = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 1, 1))  # noqa: DTZ001
@@ -75,7 +75,7 @@ def identity(value: Any, kind: pa.DataType) -> Any:
 def hashes(values: pa.Array) -> list[int]:
     """Return the hash that each row of one column contributes to the checksums."""
     rows = pa.RecordBatch.from_arrays([values], ["value"])
-    (found,) = rows_of([rows], Terms(rows.schema, (), 1), [0])
+    (found,) = hash_rows([rows], ComparisonSpec(rows.schema, (), 1), [0])
     by_column = [each for (each,) in found.column("hashes").to_pylist()]
     assert found.column("hash").to_pylist() == by_column
     return by_column

@@ -20,7 +20,7 @@ from icestream.errors import (
     ForeignTableError,
 )
 from icestream.metrics.events import RecordsFailed
-from icestream.testing.scripted import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, change_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,14 +128,14 @@ def test_mirrored_table_that_an_earlier_version_loaded_empty_is_its_own(
     monkeypatch.setattr(
         ScriptedChanges, "loaded_tables", lambda *_: frozenset({tuple(table.split("."))})
     )
-    first = changes(table, ORDERS, [], ids=(1, 2), is_snapshot=True, is_first=True)
+    first = change_block(table, ORDERS, [], ids=(1, 2), is_snapshot=True, is_first=True)
     source = ScriptedChanges([first])
     lake.run(mirror(lake, source, commit_mode="append"))
     own = ("created-by", "mark.events", "mark-snapshot.events")
     listed = ", ".join(f"'icestream.{name}'" for name in own)
     lake.sql(f"ALTER TABLE {lake.name}.{table} UNSET TBLPROPERTIES ({listed})")
     forget_as_earlier_versions(lake)
-    source.script.append([changes(table, ORDERS, [order(1, "new")], ids=(1, 2))])
+    source.script.append([change_block(table, ORDERS, [order(1, "new")], ids=(1, 2))])
     lake.run(mirror(lake, source, commit_mode="append"))
 
     assert [one["id"] for one in rows(lake)] == [1]
@@ -223,7 +223,7 @@ def test_mirror_does_not_start_over_while_no_table_can_be_read(lake: Lake) -> No
 
 def test_own_table_that_could_not_be_read_at_the_start_gets_no_row_twice(lake: Lake) -> None:
     def added(table: str, number: int) -> object:
-        return changes(f"shop.{table}", ORDERS, [order(number)], key=())
+        return change_block(f"shop.{table}", ORDERS, [order(number)], key=())
 
     source = ScriptedChanges([added("items", 1), added("orders", 1)], [added("orders", 2)])
     lake.run(mirror(lake, source, commit_mode="append"))

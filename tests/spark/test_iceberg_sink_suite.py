@@ -43,5 +43,5 @@ class LakeTable:
 
 class TestIcebergSink(SinkSuite):
     @pytest.fixture(params=[2, 3])
-    def place(self, lake: Lake, request: pytest.FixtureRequest) -> LakeTable:
+    def harness(self, lake: Lake, request: pytest.FixtureRequest) -> LakeTable:
         return LakeTable(lake, request.param)

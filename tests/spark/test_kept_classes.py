@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.spark.class_archive import archives_place, find_archive, keep_archive
+from icestream.spark.class_archive import archive_folder, find_archive, store_archive
 from icestream.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    archives_place().mkdir(parents=True)
+    archive_folder().mkdir(parents=True)
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def test_nothing_is_found_before_something_is_kept() -> None:
 
 
 def test_kept_archive_is_found(written: Path) -> None:
-    kept = keep_archive(written)
+    kept = store_archive(written)
 
     assert kept is not None
-    assert kept.parent == archives_place()
+    assert kept.parent == archive_folder()
     assert find_archive() == kept
     assert not written.exists()
 
@@ -49,11 +49,11 @@ def test_kept_archive_is_found(written: Path) -> None:
 def test_archive_that_was_cut_short_is_neither_kept_nor_used(written: Path) -> None:
     whole = written.read_bytes()
     written.write_bytes(whole[: len(whole) // 2])
-    assert keep_archive(written) is None
+    assert store_archive(written) is None
     assert find_archive() is None
 
     written.write_bytes(whole)
-    kept = keep_archive(written)
+    kept = store_archive(written)
     assert kept is not None
     with kept.open("r+b") as file:
         file.truncate(len(whole) // 2)
@@ -64,29 +64,29 @@ def test_archive_whose_writing_was_broken_off_is_not_kept(written: Path) -> None
     with written.open("r+b") as file:
         file.write(bytes(4096))  # the head, which Java writes last
 
-    assert keep_archive(written) is None
+    assert store_archive(written) is None
 
 
 def test_archive_that_java_did_not_write_is_not_kept(tmp_path: Path) -> None:
-    assert keep_archive(tmp_path / "missing") is None
+    assert store_archive(tmp_path / "missing") is None
 
 
 def test_newer_archive_takes_the_place_of_the_one_before(written: Path) -> None:
-    older = keep_archive(written)
+    older = store_archive(written)
     assert older is not None
     renamed = older.with_name(older.name.replace("-", "-1"))
     older.rename(renamed)
 
-    newer = archives_place() / "newer"
+    newer = archive_folder() / "newer"
     newer.write_bytes(renamed.read_bytes())
-    kept = keep_archive(newer)
+    kept = store_archive(newer)
 
-    assert [*archives_place().iterdir()] == [kept]
+    assert [*archive_folder().iterdir()] == [kept]
 
 
 def test_archives_of_another_java_stay(written: Path) -> None:
-    other = archives_place() / "0123456789ab-7.jsa"
+    other = archive_folder() / "0123456789ab-7.jsa"
     other.write_text("another")
-    kept = keep_archive(written)
+    kept = store_archive(written)
 
-    assert {*archives_place().iterdir()} == {other, kept}
+    assert {*archive_folder().iterdir()} == {other, kept}

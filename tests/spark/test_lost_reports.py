@@ -14,7 +14,7 @@ from icestream.contracts import reports
 from icestream.engine.batch.sql_path import ReportParam
 from icestream.errors import BadRecordError, LostReportsError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
-from icestream.plan.plan import Restart
+from icestream.plan.plan import RestartPolicy
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_batch_without_every_report_is_replayed_and_each_row_is_there_once(
     number: int, kept: int, options: dict[str, Any], lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = source_of(*range(10))
-    plan = replace(lake.plan(source, **options), restart=Restart(max=1, backoff_secs=0.01))
+    plan = replace(lake.plan(source, **options), restart=RestartPolicy(max=1, backoff_secs=0.01))
     lake.run(plan)
     source.append_rows([{"id": n, "name": "new"} for n in range(10, 20)])
     if options == UPSERT:

@@ -14,7 +14,7 @@ from tests.fixtures.sink_batches import append, mark, written
 from icestream.engine.batch import batch as batch_module
 from icestream.errors import CheckpointLostError, CorruptStateError, IcestreamError
 from icestream.sinks.iceberg.java_table import Fence
-from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, change_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class Stream:
             if self.kind == "fan-out":
                 self.source.append_rows([row(ids[0], "other")])
             columns = {field.name: field.type for field in SCHEMA}
-            blocks = [changes(f"db.{table}", columns, rows) for table in ("events", "other")]
+            blocks = [change_block(f"db.{table}", columns, rows) for table in ("events", "other")]
             self.changes.script.append(blocks)
         self.lake.run(self.plan(), **choices)
 

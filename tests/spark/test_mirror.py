@@ -10,7 +10,7 @@ from tests.fixtures.scripted_orders import ORDERS, mirror, of_orders, order, row
 
 from icestream.contracts.changes import TOMBSTONE, with_nulled_counts
 from icestream.errors import SchemaMismatchError
-from icestream.testing.scripted import ScriptedChanges, changes
+from icestream.testing.scripted import ScriptedChanges, change_block
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
@@ -39,9 +39,9 @@ def test_each_table_has_its_own_columns_and_key(lake: Lake) -> None:
     source = ScriptedChanges(
         [
             of_orders(order(1, "a")),
-            changes("shop.tags", tags, [{"name": "x", "id": 0.5}], key=("name",)),
+            change_block("shop.tags", tags, [{"name": "x", "id": 0.5}], key=("name",)),
             of_orders(order(1, "b", op="u")),
-            changes("shop.tags", tags, [{"name": "x", "id": 1.5, "op": "u"}], key=("name",)),
+            change_block("shop.tags", tags, [{"name": "x", "id": 1.5, "op": "u"}], key=("name",)),
         ]
     )
 
@@ -105,10 +105,10 @@ def test_truncate_alone_leaves_an_empty_table(lake: Lake) -> None:
 
 
 def test_renamed_column_keeps_its_values(lake: Lake) -> None:
-    before = changes("shop.orders", ORDERS, [order(1, "a")], ids=(1, 2), version=1)
+    before = change_block("shop.orders", ORDERS, [order(1, "a")], ids=(1, 2), version=1)
     renamed = {"id": pa.int64(), "remark": pa.string()}
-    after = changes("shop.orders", renamed, [{"id": 2, "remark": "b"}], ids=(1, 2), version=2)
-    old = changes("shop.orders", ORDERS, [order(3, "c")], ids=(1, 2), version=1)
+    after = change_block("shop.orders", renamed, [{"id": 2, "remark": "b"}], ids=(1, 2), version=2)
+    old = change_block("shop.orders", ORDERS, [order(3, "c")], ids=(1, 2), version=1)
 
     lake.run(mirror(lake, ScriptedChanges([before], [old, after])))
 
@@ -123,8 +123,12 @@ def test_columns_come_and_go_and_grow(lake: Lake) -> None:
     first = {"id": pa.int32(), "note": pa.string()}
     later = {"id": pa.int64(), "amount": pa.float64()}
     source = ScriptedChanges(
-        [changes("shop.orders", first, [order(1, "a")], ids=(1, 2), version=1)],
-        [changes("shop.orders", later, [{"id": 1 << 40, "amount": 0.5}], ids=(1, 3), version=2)],
+        [change_block("shop.orders", first, [order(1, "a")], ids=(1, 2), version=1)],
+        [
+            change_block(
+                "shop.orders", later, [{"id": 1 << 40, "amount": 0.5}], ids=(1, 3), version=2
+            )
+        ],
     )
 
     lake.run(mirror(lake, source))
@@ -136,7 +140,7 @@ def test_new_columns_alone_are_followed_where_the_file_says_so(lake: Lake) -> No
     later = {"id": pa.int64(), "amount": pa.float64()}
     source = ScriptedChanges(
         [of_orders(order(1, "a"))],
-        [changes("shop.orders", later, [{"id": 2, "amount": 0.5}])],
+        [change_block("shop.orders", later, [{"id": 2, "amount": 0.5}])],
     )
 
     lake.run(mirror(lake, source, schema_evolution="add_columns"))
@@ -151,8 +155,8 @@ def test_columns_of_shapes_that_are_not_whole_add_up(lake: Lake) -> None:
     source = ScriptedChanges(
         [of_orders(order(1, "a"), is_whole=False)],
         [
-            changes("shop.orders", {"id": pa.int64()}, [{"id": 2}], is_whole=False),
-            changes(
+            change_block("shop.orders", {"id": pa.int64()}, [{"id": 2}], is_whole=False),
+            change_block(
                 "shop.orders",
                 {"id": pa.int64(), "b": pa.int64()},
                 [{"id": 3, "b": 1}],
@@ -200,7 +204,7 @@ def test_file_may_name_the_table(lake: Lake) -> None:
 
 def test_two_tables_of_one_name_are_refused(lake: Lake) -> None:
     source = ScriptedChanges(
-        [of_orders(order(1)), changes("old.orders", ORDERS, [order(2)])],
+        [of_orders(order(1)), change_block("old.orders", ORDERS, [order(2)])],
     )
 
     with pytest.raises(SchemaMismatchError) as caught:
@@ -219,15 +223,15 @@ def test_source_is_told_what_is_committed(lake: Lake) -> None:
 
     lake.run(mirror(lake, source))
 
-    assert source.told == [({"batch": 0}, 0), ({"batch": 1}, 2), ({"batch": 2}, 1)]
+    assert source.committed_offsets == [({"batch": 0}, 0), ({"batch": 1}, 2), ({"batch": 2}, 1)]
 
 
 def test_older_shape_that_comes_later_takes_no_column_away(lake: Lake) -> None:
     newer = {"id": pa.int64(), "note": pa.string(), "amount": pa.float64()}
-    seen = changes(
+    seen = change_block(
         "shop.orders", newer, [{"id": 1, "note": "a", "amount": 0.5}], is_snapshot=True, version=9
     )
-    old = changes("shop.orders", ORDERS, [order(2, "b")], version=5)
+    old = change_block("shop.orders", ORDERS, [order(2, "b")], version=5)
 
     lake.run(mirror(lake, ScriptedChanges([seen], [old])))
 
@@ -267,8 +271,8 @@ def test_known_tables_are_ready_for_the_next_batch(lake: Lake) -> None:
 def test_column_that_takes_the_name_of_a_dropped_one_is_a_new_one(lake: Lake) -> None:
     numbers = {"id": pa.int64(), "note": pa.int32()}
     source = ScriptedChanges(
-        [changes("shop.orders", ORDERS, [order(1, "a")], ids=(1, 2), version=1)],
-        [changes("shop.orders", numbers, [{"id": 2, "note": 7}], ids=(1, 3), version=2)],
+        [change_block("shop.orders", ORDERS, [order(1, "a")], ids=(1, 2), version=1)],
+        [change_block("shop.orders", numbers, [{"id": 2, "note": 7}], ids=(1, 3), version=2)],
     )
 
     lake.run(mirror(lake, source))
@@ -279,9 +283,13 @@ def test_column_that_takes_the_name_of_a_dropped_one_is_a_new_one(lake: Lake) ->
 def test_columns_that_change_names_with_each_other_keep_their_values(lake: Lake) -> None:
     two = {"id": pa.int64(), "a": pa.string(), "b": pa.string()}
     source = ScriptedChanges(
-        [changes("shop.orders", two, [{"id": 1, "a": "A", "b": "B"}], ids=(1, 2, 3), version=1)],
         [
-            changes(
+            change_block(
+                "shop.orders", two, [{"id": 1, "a": "A", "b": "B"}], ids=(1, 2, 3), version=1
+            )
+        ],
+        [
+            change_block(
                 "shop.orders",
                 {"id": pa.int64(), "b": pa.string(), "a": pa.string()},
                 [{"id": 2, "b": "A", "a": "B"}],
@@ -299,10 +307,14 @@ def test_columns_that_change_names_with_each_other_keep_their_values(lake: Lake)
 def test_key_that_is_renamed_is_still_the_key(lake: Lake) -> None:
     renamed = {"order_id": pa.int64(), "note": pa.string()}
     source = ScriptedChanges(
-        [changes("shop.orders", ORDERS, [order(1, "a"), order(2, "b")], ids=(1, 2), version=1)],
         [
-            changes("shop.orders", ORDERS, [order(1, "c", op="u")], ids=(1, 2), version=1),
-            changes(
+            change_block(
+                "shop.orders", ORDERS, [order(1, "a"), order(2, "b")], ids=(1, 2), version=1
+            )
+        ],
+        [
+            change_block("shop.orders", ORDERS, [order(1, "c", op="u")], ids=(1, 2), version=1),
+            change_block(
                 "shop.orders",
                 renamed,
                 [{"order_id": 2, "op": "d"}],
@@ -334,8 +346,12 @@ def test_table_that_is_made_anew_has_its_columns_by_their_names(lake: Lake) -> N
     row = {"id": 1, "a": "A", "b": 2}
     first: dict[str, Any] = {"is_snapshot": True, "is_first": True}
     source = ScriptedChanges(
-        [changes("shop.orders", before, [row], ids=(11, 12, 13), version=1, **first)],
-        [changes("shop.orders", after, [{**row, "id": 7}], ids=(21, 22, 23), version=2, **first)],
+        [change_block("shop.orders", before, [row], ids=(11, 12, 13), version=1, **first)],
+        [
+            change_block(
+                "shop.orders", after, [{**row, "id": 7}], ids=(21, 22, 23), version=2, **first
+            )
+        ],
     )
 
     lake.run(mirror(lake, source))
@@ -346,7 +362,7 @@ def test_table_that_is_made_anew_has_its_columns_by_their_names(lake: Lake) -> N
 def tombstones(table: str, *ids: int) -> pa.RecordBatch:
     """Return a block of tombstones, which have nothing but a key."""
     gone = [{"id": each, "op": TOMBSTONE} for each in ids]
-    return changes(table, {"id": pa.int64()}, gone, is_whole=False, is_tombstones=True)
+    return change_block(table, {"id": pa.int64()}, gone, is_whole=False, is_tombstones=True)
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])

@@ -13,7 +13,7 @@ from tests.fixtures.fan_outs import planned
 from tests.fixtures.scripted_orders import mirror, rows
 
 from icestream.formats.json import JsonDecoder
-from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, change_block
 from icestream.transforms.filter import FilterOptions, FilterTransform
 from icestream.transforms.rename import RenameOptions, RenameTransform
 
@@ -153,8 +153,8 @@ def test_columns_that_a_block_of_changes_lacks_are_kept(lake: Lake) -> None:
     whole = {"id": pa.int64(), "name": pa.string(), "qty": pa.int64()}
     partial = {"id": pa.int64(), "qty": pa.int64()}
     source = ScriptedChanges(
-        [changes("shop.orders", whole, [{"id": 1, "name": "a", "qty": 1}], is_whole=False)],
-        [changes("shop.orders", partial, [{"id": 1, "qty": 2, "op": "u"}], is_whole=False)],
+        [change_block("shop.orders", whole, [{"id": 1, "name": "a", "qty": 1}], is_whole=False)],
+        [change_block("shop.orders", partial, [{"id": 1, "qty": 2, "op": "u"}], is_whole=False)],
     )
     lake.run(mirror(lake, source, missing_fields="keep"))
 

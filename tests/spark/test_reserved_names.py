@@ -14,7 +14,7 @@ from tests.fixtures.sink_batches import append
 from icestream.errors import BadRecordError, SchemaMismatchError
 from icestream.formats.json import JsonDecoder
 from icestream.schemas.column_names import RENAME_RESERVED, RESERVED
-from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, change_block
 from icestream.transforms.rename import RenameOptions, RenameTransform
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_record_with_such_a_field_is_dropped_before_it_names_a_table(lake: Lake)
 )
 def test_mirror_refuses_such_a_column(lake: Lake, name: str, what: str) -> None:
     columns = {"id": pa.int64(), name: pa.string()}
-    block = changes("shop.orders", columns, [{"id": 1}], key=("id",), is_snapshot=True)
+    block = change_block("shop.orders", columns, [{"id": 1}], key=("id",), is_snapshot=True)
     with pytest.raises(SchemaMismatchError) as caught:
         lake.run(mirror(lake, ScriptedChanges([block])))
 

@@ -12,7 +12,7 @@ from tests.fixtures.waiting import wait_until
 from icestream.engine.run import Run, RunChoices
 from icestream.errors import BadRecordError, UnreachableError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
-from icestream.plan.plan import Batching, Plan, Restart
+from icestream.plan.plan import Batching, Plan, RestartPolicy
 from icestream.testing.scripted import ScriptedOptions, ScriptedSource
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_passing_fault_restarts_the_pipeline_by_its_policy(
 ) -> None:
     source = scripted("flaky", 4)
     silent(2)
-    lake.run(replace(lake.plan(source), restart=Restart(max=2, backoff_secs=0.05)))
+    lake.run(replace(lake.plan(source), restart=RestartPolicy(max=2, backoff_secs=0.05)))
 
     assert [row["id"] for row in lake.rows()] == list(range(4))
     restarts = [event for event in lake.events if isinstance(event, PipelineRestarted)]
@@ -102,7 +102,7 @@ def test_fault_that_outlives_every_restart_ends_the_pipeline(
 ) -> None:
     source = scripted("flaky", 4)
     silent(9)
-    run = run_of(lake, replace(lake.plan(source), restart=Restart(max=2, backoff_secs=0.05)))
+    run = run_of(lake, replace(lake.plan(source), restart=RestartPolicy(max=2, backoff_secs=0.05)))
     run.start()
     run.wait()
 
@@ -120,7 +120,7 @@ def test_fault_that_outlives_every_restart_ends_the_pipeline(
 def test_pipelines_that_begin_together_may_share_a_new_namespace_and_table(lake: Lake) -> None:
     plans = [lake.plan(scripted(f"s{n}", 3), name=f"p{n}", table="shared") for n in range(3)]
     # Spark gives a Python process ten seconds to come up, and here three start at a time.
-    run = run_of(lake, *(replace(plan, restart=Restart(max=5)) for plan in plans))
+    run = run_of(lake, *(replace(plan, restart=RestartPolicy(max=5)) for plan in plans))
     run.start()
     run.wait()
 

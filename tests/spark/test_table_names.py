@@ -14,7 +14,7 @@ from tests.fixtures.scripted_orders import mirror
 from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import change_schema_of
 from icestream.errors import BadRecordError, SchemaMismatchError
-from icestream.testing.scripted import ScriptedChanges, ScriptedSource, changes
+from icestream.testing.scripted import ScriptedChanges, ScriptedSource, change_block
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
@@ -30,7 +30,9 @@ def entries(lake: Lake) -> set[str]:
 
 
 def block(*table: str, **shape_options: Any) -> Any:
-    made = changes("shop.orders", {"id": pa.int64()}, [{"id": 1}], key=("id",), **shape_options)
+    made = change_block(
+        "shop.orders", {"id": pa.int64()}, [{"id": 1}], key=("id",), **shape_options
+    )
     shape = replace(change_schema_of(made.schema), table=table)
     return made.replace_schema_metadata(shape.on(pa.schema(list(made.schema))).metadata)
 

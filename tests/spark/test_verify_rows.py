@@ -9,13 +9,18 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.plain_side import PlainRows
 
-from icestream.verify.comparison import Comparison, RowDifference, agree, terms_of
+from icestream.verify.comparison import (
+    RowDifference,
+    TableComparison,
+    comparison_spec,
+    find_shared_columns,
+)
 from icestream.verify.side import LakeTable
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
-    from icestream.verify.checksums import Sums
+    from icestream.verify.checksums import SideChecksums
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(9, 2))])
 
@@ -41,8 +46,8 @@ def lake_table(lake: Lake, rows: list[dict[str, Any]], columns: pa.Schema = COLU
 
 @dataclass(frozen=True)
 class Compared:
-    source: Sums
-    lake: Sums
+    source: SideChecksums
+    lake: SideChecksums
     counts: dict[str, int]
     rows: tuple[RowDifference, ...]
 
@@ -56,14 +61,14 @@ def compare(
     left_out: pa.Table | None = None,
     limit: int = 10,
 ) -> Compared:
-    agreed = agree(COLUMNS, table.columns).columns
-    comparison = Comparison(
+    agreed = find_shared_columns(COLUMNS, table.columns).columns
+    comparison = TableComparison(
         lake.spark,
-        terms_of(agreed, key, len(source), left_out),
+        comparison_spec(agreed, key, len(source), left_out),
         (PlainRows(COLUMNS), table.reader(agreed.names)),
         ([source[:100], source[100:]], table.parts(4)),
     )
-    sums = comparison.sums()
+    sums = comparison.checksums()
     return Compared(*sums, *comparison.differences(*sums, limit))
 
 
@@ -105,7 +110,7 @@ def test_rows_that_changed_since_are_not_compared(lake: Lake) -> None:
     gone = pa.table({"id": pa.array([0, 1, 2, 3, 6_000], pa.int32())})
     found = compare(lake, ROWS, table, left_out=gone)
     assert found.counts == {}
-    assert (found.source.left_out, found.lake.left_out) == (4, 2)
+    assert (found.source.excluded_rows, found.lake.excluded_rows) == (4, 2)
 
 
 def test_rows_without_a_key_are_named_by_all_their_values(lake: Lake) -> None:
@@ -124,7 +129,7 @@ def test_softly_deleted_rows_are_left_out(lake: Lake) -> None:
     deleted = {**row(6_000), "_is_deleted": True}
     alive = {**row(3), "_is_deleted": False}
     table = lake_table(lake, [deleted, alive, *ROWS[:3], *ROWS[4:]], columns)
-    assert table.own == ("_is_deleted", "_deleted_at")
+    assert table.soft_delete_columns == ("_is_deleted", "_deleted_at")
     assert compare(lake, ROWS, table).counts == {}
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from icestream.api.settings import Settings, plan_of
+from icestream.api.settings import Settings, build_plan
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
-def refuse_unfit(
+def validate_pipeline(
     name: str, options: IcebergOptions, *, changes: bool = False, transforms: int = 0
 ) -> None:
     """Refuse a pipeline that a file would be refused for.
@@ -43,7 +43,7 @@ def refuse_unfit(
     from icestream.config import parse
     from icestream.config.model import NAME_PATTERN
     from icestream.plan import build, refuse_planned
-    from icestream.plan.multi_table_checks import transforms_refused
+    from icestream.plan.multi_table_checks import transforms_problem
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise PlanError(
@@ -51,7 +51,7 @@ def refuse_unfit(
             todo="Begin with a letter, and go on with letters, digits, '_' and '-'.",
         )
     if changes and transforms:
-        raise transforms_refused(f"pipeline {name!r}")
+        raise transforms_problem(f"pipeline {name!r}")
     # The catalog is built already, and may hold secrets. A `$` is only text to a script.
     given = options.model_dump(mode="json", exclude_unset=True, exclude={"catalog"})
     sink = {"connector": "iceberg", "config": given}
@@ -79,7 +79,7 @@ class Pipeline:
     sink: IcebergSink | None = None
     transforms: tuple[Transform[Any], ...] = ()
     settings: Settings = field(default_factory=Settings)
-    _live: _Live | None = None
+    _live: _RunningPipeline | None = None
 
     @classmethod
     def from_source(cls, source: Source[Any]) -> Pipeline:
@@ -137,7 +137,7 @@ class Pipeline:
         Raises:
             IcestreamError: the pipeline failed.
         """
-        run = self._started().run
+        run = self._require_started().run
         run.wait()
         for runner in run.runners:
             if runner.error is not None:
@@ -145,16 +145,16 @@ class Pipeline:
 
     def stop(self) -> None:
         """Finish the batch in hand, and block until the pipeline has ended."""
-        self._started().run.stop()
+        self._require_started().run.stop()
         self.wait()
 
     def status(self) -> dict[str, Any]:
         """Return the state, rows, lag and last commit of a started pipeline."""
-        return self._started().run.runners[0].progress.to_json()
+        return self._require_started().run.runners[0].progress.to_json()
 
     def metrics(self) -> SinkMetrics:
         """Return the counters of a started pipeline, of all its tables together."""
-        live = self._started()
+        live = self._require_started()
         runner = live.run.runners[0]
         return live.metrics.sink(runner.plan.name, runner.plan.sink.identity())
 
@@ -163,7 +163,7 @@ class Pipeline:
         built: Transform[Any] = kind(kind.options_type.model_validate(value))
         return replace(self, transforms=(*self.transforms, built))
 
-    def _started(self) -> _Live:
+    def _require_started(self) -> _RunningPipeline:
         if self._live is None:
             raise PlanError("the pipeline was not started", todo="Call `run` or `start` first.")
         return self._live
@@ -175,23 +175,23 @@ class Pipeline:
 
         if self.sink is None:
             raise PlanError("the pipeline has no sink", todo="Call `to_sink` first.")
-        refuse_unfit(
+        validate_pipeline(
             name,
             self.sink.options,
             changes=self.source.traits.changes,
             transforms=len(self.transforms),
         )
         metrics = PipelineMetrics()
-        plan = plan_of(self.settings, self.sink.catalog, self._plan(name, self.sink))
+        plan = build_plan(self.settings, self.sink.catalog, self._plan(name, self.sink))
         refuse_endless(plan, once=once)
-        observe = _counting_together(metrics, plan.pipelines[0].sink.identity())
+        observe = _count_as_one_table(metrics, plan.pipelines[0].sink.identity())
         run = Run(plan, RunChoices(once=once, beginning=beginning), observe)
         run.start()
-        return replace(self, _live=_Live(run, metrics))
+        return replace(self, _live=_RunningPipeline(run, metrics))
 
     def _plan(self, name: str, sink: IcebergSink) -> PipelinePlan:
-        from icestream.plan.plan import PipelinePlan, Restart
-        from icestream.plan.spark_settings import batching_of
+        from icestream.plan.plan import PipelinePlan, RestartPolicy
+        from icestream.plan.spark_settings import batching_for
 
         options = sink.options
         return PipelinePlan(
@@ -200,15 +200,15 @@ class Pipeline:
             source=self.source,
             sink_name=sink.name,
             sink=sink.for_pipeline(changes=self.source.traits.changes),
-            batching=batching_of(options, self.settings.conf),
-            restart=Restart(),
+            batching=batching_for(options, self.settings.conf),
+            restart=RestartPolicy(),
             on_error=options.on_error,
             dead_letter=sink.dead_letters(),
             transforms=self.transforms,
         )
 
 
-def _counting_together(metrics: PipelineMetrics, table: str) -> Callable[[Event], None]:
+def _count_as_one_table(metrics: PipelineMetrics, table: str) -> Callable[[Event], None]:
     """Return what counts the events of each table of a pipeline as those of one."""
 
     def observe(event: Any) -> None:
@@ -219,6 +219,6 @@ def _counting_together(metrics: PipelineMetrics, table: str) -> Callable[[Event]
 
 
 @dataclass(frozen=True)
-class _Live:
+class _RunningPipeline:
     run: Run
     metrics: PipelineMetrics

@@ -32,7 +32,7 @@ class Settings:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-def catalog_of(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
+def build_catalog(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
     """Return the catalog that a sink's options name; the embedded one if they name none.
 
     Raises:
@@ -54,7 +54,7 @@ def catalog_of(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
     return built
 
 
-def plan_of(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan) -> Plan:
+def build_plan(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan) -> Plan:
     """Return a plan for pipelines that were put together in Python."""
     from icestream.config import parse
     from icestream.plan.plan import Plan
@@ -72,7 +72,7 @@ def plan_of(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan)
         jars=jars_for(nothing, catalogs.values()),
         master=settings.master,
         spark_conf={**spark.conf, **settings.conf},
-        secret_keys=frozenset(spark.shown),
+        secret_keys=frozenset(spark.displayed_secrets),
         metrics_port=0,
         environment=catalog.environment(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from icestream.api.settings import Settings, catalog_of, plan_of
+from icestream.api.settings import Settings, build_catalog, build_plan
 from icestream.errors import PlanError
 from icestream.metrics.registry import SinkMetrics
 from icestream.sinks.iceberg.sink import IcebergSink as TableSink
@@ -38,7 +38,7 @@ class IcebergSink(TableSink):
         catalog: Catalog[Any] | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        super().__init__(options, catalog or catalog_of(options, self.settings), "python")
+        super().__init__(options, catalog or build_catalog(options, self.settings), "python")
         self._waiting: list[pa.Table | DataFrame] = []
         self._metrics = SinkMetrics()
         self._spark: SparkSession | None = None
@@ -90,7 +90,7 @@ class IcebergSink(TableSink):
         if self._spark is None:
             from icestream.engine.run import open_plan_session
 
-            self._spark = open_plan_session(plan_of(self.settings, self.catalog))
+            self._spark = open_plan_session(build_plan(self.settings, self.catalog))
             self.open(self._spark, "")
         return self._spark
 

@@ -127,7 +127,7 @@ def _check_all(
     plan: Plan, selected: Mapping[tuple[str, str], Source[Any] | Sink[Any]], printer: Printer
 ) -> list[ComponentReport]:
     """Check each component, then each pipeline whose source and sink both passed."""
-    from icestream.plan.table_changes import fit_steps
+    from icestream.plan.table_changes import compatibility_steps
 
     plan.enter_environment()
     reports = {
@@ -140,7 +140,7 @@ def _check_all(
     for pipeline in plan.pipelines:
         ends = [("source", pipeline.source_name), ("sink", pipeline.sink_name)]
         if all(end in reports and not reports[end].errors() for end in ends):
-            steps = partial(fit_steps, pipeline)
+            steps = partial(compatibility_steps, pipeline)
             pairs["pipeline", pipeline.name] = _check_component(
                 f"pipeline {pipeline.name!r}", steps, printer
             )

@@ -58,7 +58,7 @@ def command(
     from icestream.config import load
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
-    from icestream.verify.verify import left_out, verify
+    from icestream.verify.verify import skipped_pipelines, verify
 
     plan = build(load(path), only=pipelines)
     refuse_planned(plan)
@@ -74,7 +74,7 @@ def command(
         reports.append(report)
         printer.print_text(report_text(report))
     is_same = all(report.is_same for report in reports)
-    for pipeline, reason in (skipped := left_out(plan)).items():
+    for pipeline, reason in (skipped := skipped_pipelines(plan)).items():
         printer.print_note(f"pipeline {pipeline!r} was not compared: {reason}")
     if printer.is_json:
         documents = [one.to_json() for one in reports]

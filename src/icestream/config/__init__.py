@@ -1,6 +1,6 @@
 """The configuration file: read, checked, and explained when it is wrong."""
 
 from icestream.config.loader import load, parse
-from icestream.config.model import Config, Part
+from icestream.config.model import Component, Config
 
-__all__ = ["Config", "Part", "load", "parse"]
+__all__ = ["Component", "Config", "load", "parse"]

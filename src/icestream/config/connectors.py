@@ -25,12 +25,12 @@ PLANNED_CONNECTORS: dict[str, dict[str, str]] = {
 }
 
 
-def known(role: str) -> list[str]:
+def connector_names(role: str) -> list[str]:
     """Return the names of every connector of a role, built or planned, sorted."""
     return sorted({*registry.names(role), *PLANNED_CONNECTORS[role]})
 
 
-def is_built(role: str, name: str) -> bool:
+def is_available(role: str, name: str) -> bool:
     """Tell whether a connector can be used in this version."""
     return name in registry.names(role)
 
@@ -42,15 +42,16 @@ def options_type(role: str, name: str) -> type[Options]:
         PlanError: no connector of that name is known.
         DependencyError: a package that it imports is not installed.
     """
-    if is_built(role, name):
+    if is_available(role, name):
         found = registry.find(role, name).options_type
     elif name in PLANNED_CONNECTORS[role]:
         module, _, attribute = PLANNED_CONNECTORS[role][name].partition(":")
         found = getattr(import_module(module), attribute)
     else:
+        names = connector_names(role)
         raise PlanError(
             f"no {role.removesuffix('s')} is called {name!r}",
-            todo=f"{did_you_mean(name, known(role))}Installed: {', '.join(known(role))}.",
+            todo=f"{did_you_mean(name, names)}Installed: {', '.join(names)}.",
         )
     if not (isinstance(found, type) and issubclass(found, Options)):
         raise PlanError(f"the options of {role.removesuffix('s')} {name!r} are not `Options`")

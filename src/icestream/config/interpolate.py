@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from icestream.config.yaml import Path, Tree
 
-PART = re.compile(r"\$\$|\$\{(?P<inside>[^{}]*)(?P<end>\}?)")
+REFERENCE = re.compile(r"\$\$|\$\{(?P<inside>[^{}]*)(?P<end>\}?)")
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 MAX_FILE_BYTES = 1 << 20
 
@@ -30,20 +30,20 @@ def interpolate(tree: Tree, folder: FilePath, environment: Mapping[str, str] | N
         environment: the variables; those of the process if absent.
     """
     variables = os.environ if environment is None else environment
-    tree.data = _Filler(tree, folder, variables).fill(tree.data, ())
+    tree.data = _Interpolator(tree, folder, variables).interpolate(tree.data, ())
 
 
-class _Filler:
+class _Interpolator:
     def __init__(self, tree: Tree, folder: FilePath, variables: Mapping[str, str]) -> None:
         self.tree = tree
         self.folder = folder
         self.variables = variables
 
-    def fill(self, value: Any, path: Path) -> Any:
+    def interpolate(self, value: Any, path: Path) -> Any:
         if isinstance(value, dict):
-            return {key: self.fill(item, (*path, key)) for key, item in value.items()}
+            return {key: self.interpolate(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.fill(item, (*path, n)) for n, item in enumerate(value)]
+            return [self.interpolate(item, (*path, n)) for n, item in enumerate(value)]
         if isinstance(value, str) and "$" in value:
             return self._text(value, path)
         return value
@@ -58,7 +58,7 @@ class _Filler:
                 return ""
             return self._look_up(found["inside"], path)
 
-        return PART.sub(replace, text)
+        return REFERENCE.sub(replace, text)
 
     def _look_up(self, inside: str, path: Path) -> str:
         if inside.startswith("file:"):
@@ -102,5 +102,5 @@ class _Filler:
         return ""
 
     def _report(self, path: Path, what: str, todo: str) -> None:
-        self.tree.unfilled.add(path)
+        self.tree.unresolved.add(path)
         self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))

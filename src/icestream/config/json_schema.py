@@ -35,7 +35,7 @@ def json_schema(*, lenient: bool = False) -> Schema:
 
 
 def _strict() -> Schema:
-    kinds = {role: _kinds(role) for role in connectors.PLANNED_CONNECTORS}
+    kinds = {role: _options_types(role) for role in connectors.PLANNED_CONNECTORS}
     models: list[type[Options]] = [
         FileBlock,
         *(m for role in kinds.values() for m in role.values()),
@@ -51,7 +51,7 @@ def _strict() -> Schema:
         for role, named in kinds.items()
     }
     file = definitions.pop("FileBlock")
-    definitions["Catalog"] = _chosen_by("type", by_role["catalogs"], "Where tables are found.")
+    definitions["Catalog"] = _block_by_kind("type", by_role["catalogs"], "Where tables are found.")
     definitions["Transform"] = _transform(by_role["transforms"])
     _connect(definitions["SourceBlock"], "sources", by_role["sources"])
     _connect(definitions["SinkBlock"], "sinks", by_role["sinks"])
@@ -64,13 +64,13 @@ def _strict() -> Schema:
     version = {"enum": ["1.0", 1, 1.0], "description": "Version of this file format."}
     file["properties"]["version"] = version
     whole = {"$schema": STRICT, **file, "title": TITLE, "$defs": definitions}
-    described: Schema = _described(json.loads(json.dumps(whole, default=str)))
+    described: Schema = _with_descriptions(json.loads(json.dumps(whole, default=str)))
     return described
 
 
-def _kinds(role: str) -> dict[str, type[Options]]:
+def _options_types(role: str) -> dict[str, type[Options]]:
     """Return the options of each connector whose packages are installed."""
-    found = {name: _options_type(role, name) for name in connectors.known(role)}
+    found = {name: _options_type(role, name) for name in connectors.connector_names(role)}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
@@ -85,7 +85,7 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def _chosen_by(key: str, kinds: Schema, description: str) -> Schema:
+def _block_by_kind(key: str, kinds: Schema, description: str) -> Schema:
     """Return a block whose options depend on the kind that one of its keys names."""
     return {
         "type": "object",
@@ -104,7 +104,7 @@ def _when(key: str, name: str, target: Schema) -> Schema:
 def _connect(block: Schema, role: str, kinds: Schema) -> None:
     """Let the options under `config` follow the connector that a block names."""
     block["properties"]["connector"] = {
-        "enum": connectors.known(role),
+        "enum": connectors.connector_names(role),
         "description": f"Kind of {role.removesuffix('s')}.",
     }
     block["properties"]["config"] = {
@@ -128,10 +128,10 @@ def _transform(kinds: Schema) -> Schema:
     }
 
 
-def _described(node: Any) -> Any:
+def _with_descriptions(node: Any) -> Any:
     """Turn our own marks into words, and drop titles, which only repeat the names."""
     if isinstance(node, list):
-        return [_described(item) for item in node]
+        return [_with_descriptions(item) for item in node]
     if not isinstance(node, dict):
         return node
     planned = node.get("planned")
@@ -142,7 +142,7 @@ def _described(node: Any) -> Any:
         names = {"propertyNames": {"pattern": pattern}, "additionalProperties": value}
         node = {key: item for key, item in node.items() if key != "patternProperties"} | names
     result = {
-        key: _described(value)
+        key: _with_descriptions(value)
         for key, value in node.items()
         if not (key == "title" and isinstance(value, str) and value != TITLE)
         and not (key in ("planned", "path") and not isinstance(value, dict))

@@ -12,17 +12,17 @@ from pydantic import BaseModel, ValidationError
 from icestream.config import connectors, yaml
 from icestream.config.interpolate import interpolate
 from icestream.config.messages import (
-    Fault,
-    faults_of,
-    found_words,
+    ValidationFault,
+    describe_value,
     misplaced_section,
+    misplaced_section_problem,
     model_at,
-    problem_of,
-    too_far_right,
-    unknown_key,
+    problem_for,
+    unknown_key_problem,
+    validation_faults,
     value_at,
 )
-from icestream.config.model import Config, FileBlock, Part
+from icestream.config.model import Component, Config, FileBlock
 from icestream.contracts.options import yaml_key
 from icestream.errors import ConfigError, IcestreamError
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def read_parts(tree: Tree, path: FilePath, folder: FilePath) -> Config | None:
+def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config | None:
     """Return the configuration; None if anything is wrong, which `tree.problems` then tells."""
     if tree.data is None:
         tree.data = {}
     if not isinstance(tree.data, dict):
         tree.problems.append(
             IcestreamError(
-                f"expected a mapping of keys, found {found_words((), tree)}",
+                f"expected a mapping of keys, found {describe_value((), tree)}",
                 where=tree.where(()),
                 todo="Begin with a key such as `sources:` at the left edge.",
             )
@@ -53,10 +53,10 @@ def read_parts(tree: Tree, path: FilePath, folder: FilePath) -> Config | None:
     reader = _Reader(tree)
     block = reader.model(FileBlock, tree.data, ())
     catalogs = {name: reader.catalog(name, ("catalogs", name)) for name in _names(tree, "catalogs")}
-    sources = {name: reader.connected("sources", name) for name in _names(tree, "sources")}
-    sinks = {name: reader.connected("sinks", name) for name in _names(tree, "sinks")}
+    sources = {name: reader.connector("sources", name) for name in _names(tree, "sources")}
+    sinks = {name: reader.connector("sinks", name) for name in _names(tree, "sinks")}
     transforms = {name: reader.transforms(name) for name in _names(tree, "pipelines")}
-    reader.compare_names()
+    reader.check_references()
     if tree.problems or block is None:
         return None
     return Config(
@@ -64,10 +64,12 @@ def read_parts(tree: Tree, path: FilePath, folder: FilePath) -> Config | None:
         folder=folder,
         block=block,
         tree=tree,
-        catalogs=_whole(catalogs),
-        sources=_whole(sources),
-        sinks=_whole(sinks),
-        transforms={name: tuple(_whole(parts).values()) for name, parts in transforms.items()},
+        catalogs=_without_failed(catalogs),
+        sources=_without_failed(sources),
+        sinks=_without_failed(sinks),
+        transforms={
+            name: tuple(_without_failed(parts).values()) for name, parts in transforms.items()
+        },
     )
 
 
@@ -95,7 +97,7 @@ def _names(tree: Tree, section: str) -> list[str]:
 KeyT = TypeVar("KeyT")
 
 
-def _whole(parts: dict[KeyT, Part | None]) -> dict[KeyT, Part]:
+def _without_failed(parts: dict[KeyT, Component | None]) -> dict[KeyT, Component]:
     return {key: part for key, part in parts.items() if part is not None}
 
 
@@ -108,59 +110,59 @@ class _Reader:
         try:
             model = kind.model_validate(data)
         except ValidationError as exc:
-            self._report(faults_of(exc, self.tree, base))
+            self._report(validation_faults(exc, self.tree, base))
             return None
         except IcestreamError as exc:
             self.tree.problems.append(exc.at(self.tree.where(base)))
             return None
-        return model if self._no_confused_booleans(model, base) else None
+        return model if self._check_booleans(model, base) else None
 
-    def _report(self, faults: list[Fault]) -> None:
+    def _report(self, faults: list[ValidationFault]) -> None:
         for section in dict.fromkeys(misplaced_section(fault.path, self.tree) for fault in faults):
             if section is not None:
-                self.tree.problems.append(too_far_right(section, self.tree))
+                self.tree.problems.append(misplaced_section_problem(section, self.tree))
         faults = [
             fault
             for fault in faults
             if misplaced_section(fault.path, self.tree) is None
-            and fault.path not in self.tree.unfilled
+            and fault.path not in self.tree.unresolved
         ]
         ordered = sorted(faults, key=lambda fault: [str(part) for part in fault.path])
         for path, group in groupby(ordered, key=lambda fault: fault.path):
             same = list(group)
             if same[0].kind == "extra_forbidden":
-                self.tree.problems.append(unknown_key(path, self.tree))
+                self.tree.problems.append(unknown_key_problem(path, self.tree))
                 continue
             model = model_at(path[:-1], self.tree)
             fields = model.model_fields if model else {}
             descriptions = {
                 yaml_key(name, field): field.description or "" for name, field in fields.items()
             }
-            self.tree.problems.append(problem_of(same, self.tree, descriptions))
+            self.tree.problems.append(problem_for(same, self.tree, descriptions))
 
-    def _no_confused_booleans(self, model: BaseModel, base: Path) -> bool:
+    def _check_booleans(self, model: BaseModel, base: Path) -> bool:
         """Refuse `batch_size: true`: pydantic, like Python, takes a boolean for a number."""
         good = True
         for name, field in type(model).model_fields.items():
             path = (*base, yaml_key(name, field))
             value, given = getattr(model, name), value_at(self.tree.data, path)
             if isinstance(value, BaseModel):
-                good &= self._no_confused_booleans(value, path)
+                good &= self._check_booleans(value, path)
             elif isinstance(given, bool | int) and isinstance(value, bool | int | float):
                 if isinstance(given, bool) == isinstance(value, bool):
                     continue
                 good = False
                 expected = "true or false" if isinstance(value, bool) else "a number"
-                found = found_words(path, self.tree)
+                found = describe_value(path, self.tree)
                 self._problem(path, f"expected {expected}, found {found}")
         return good
 
-    def connected(self, section: str, name: str) -> Part | None:
+    def connector(self, section: str, name: str) -> Component | None:
         """Read a source or a sink."""
         path = (section, name)
         block = value_at(self.tree.data, path)
         connector = block.get("connector") if isinstance(block, dict) else None
-        if not isinstance(connector, str) or (*path, "connector") in self.tree.unfilled:
+        if not isinstance(connector, str) or (*path, "connector") in self.tree.unresolved:
             return None
         kind = self._options_type(section, connector, (*path, "connector"))
         data = block.get("config", {})
@@ -176,40 +178,41 @@ class _Reader:
                 )
                 return None
             data = {**data, "streams": block["streams"]}
-        catalog: str | Part | None = None
+        catalog: str | Component | None = None
         if "catalog" in kind.model_fields:
             catalog = data.get("catalog")
             if isinstance(catalog, dict):
                 catalog = self.catalog(name, (*base, "catalog"))
                 data = {key: value for key, value in data.items() if key != "catalog"}
         options = self.model(kind, data, base)
-        return None if options is None else Part(name, connector, options, base, catalog)
+        return None if options is None else Component(name, connector, options, base, catalog)
 
-    def catalog(self, name: str, path: Path) -> Part | None:
+    def catalog(self, name: str, path: Path) -> Component | None:
         """Read a catalog block."""
         data = value_at(self.tree.data, path)
         if not isinstance(data, dict):
             return None
         connector = data.get("type")
-        if (*path, "type") in self.tree.unfilled:
+        if (*path, "type") in self.tree.unresolved:
             return None
         if not isinstance(connector, str):
-            found = "not given" if connector is None else found_words((*path, "type"), self.tree)
+            types = ", ".join(connectors.connector_names("catalogs"))
+            found = "not given" if connector is None else describe_value((*path, "type"), self.tree)
             self._problem(
                 (*path, "type"),
                 f"a catalog needs a type, which is {found}",
-                f"Add e.g. `type: jdbc`. There are: {', '.join(connectors.known('catalogs'))}.",
+                f"Add e.g. `type: jdbc`. There are: {types}.",
             )
             return None
         kind = self._options_type("catalogs", connector, (*path, "type"))
         options = self.model(kind, data, path) if kind else None
-        return None if options is None else Part(name, connector, options, path)
+        return None if options is None else Component(name, connector, options, path)
 
-    def transforms(self, pipeline: str) -> dict[int, Part | None]:
+    def transforms(self, pipeline: str) -> dict[int, Component | None]:
         """Read the transforms of a pipeline."""
         path: Path = ("pipelines", pipeline, "transforms")
         steps = value_at(self.tree.data, path)
-        parts: dict[int, Part | None] = {}
+        parts: dict[int, Component | None] = {}
         for number, step in enumerate(steps if isinstance(steps, list) else []):
             if not isinstance(step, dict):
                 continue
@@ -224,22 +227,22 @@ class _Reader:
             base = (*path, number, name)
             kind = self._options_type("transforms", name, base, key=True)
             options = self.model(kind, value, base) if kind else None
-            parts[number] = Part(name, name, options, base) if options else None
+            parts[number] = Component(name, name, options, base) if options else None
         return parts
 
-    def compare_names(self) -> None:
+    def check_references(self) -> None:
         """Report names of sources, sinks and catalogs that nothing has."""
         for pipeline in _names(self.tree, "pipelines"):
             for role in ("source", "sink"):
-                self._look_up(("pipelines", pipeline, role), f"{role}s", role)
+                self._check_reference(("pipelines", pipeline, role), f"{role}s", role)
         for section in ("sources", "sinks"):
             for name in _names(self.tree, section):
-                self._look_up((section, name, "config", "catalog"), "catalogs", "catalog")
+                self._check_reference((section, name, "config", "catalog"), "catalogs", "catalog")
 
-    def _look_up(self, path: Path, section: str, role: str) -> None:
+    def _check_reference(self, path: Path, section: str, role: str) -> None:
         name = value_at(self.tree.data, path)
         names = _names(self.tree, section)
-        if not isinstance(name, str) or name in names or path in self.tree.unfilled:
+        if not isinstance(name, str) or name in names or path in self.tree.unresolved:
             return
         rest = f"Named under `{section}`: {', '.join(names)}." if names else ""
         add = "" if names else f"Add it under `{section}`."
@@ -262,7 +265,7 @@ class _Reader:
         self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))
 
 
-PLACE = re.compile(r":(\d+):(\d+)( |$)")
+LINE_AND_COLUMN = re.compile(r":(\d+):(\d+)( |$)")
 
 
 def load(path: str | FilePath, *, environment: Mapping[str, str] | None = None) -> Config:
@@ -281,19 +284,19 @@ def load(path: str | FilePath, *, environment: Mapping[str, str] | None = None) 
             content = stream.read(yaml.MAX_BYTES + 1)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise _refusal(
+        raise _file_error(
             path,
             "there is no such file",
             "Make a starting file with `icestream init`, or name yours with `--config FILE`.",
         ) from None
     except OSError as exc:
-        raise _refusal(path, f"the file cannot be read: {exc.strerror}", "") from exc
+        raise _file_error(path, f"the file cannot be read: {exc.strerror}", "") from exc
     except UnicodeDecodeError as exc:
-        raise _refusal(
+        raise _file_error(
             path, f"the file is not UTF-8 text, at byte {exc.start}", "Save it as UTF-8."
         ) from exc
     if len(content) > yaml.MAX_BYTES:
-        raise _refusal(path, "the file is larger than 1 MiB", "Split it into several files.")
+        raise _file_error(path, "the file is larger than 1 MiB", "Split it into several files.")
     return parse(text, path, environment=environment)
 
 
@@ -312,16 +315,16 @@ def parse(
         raise ConfigError([exc]) from exc
     folder = path.absolute().parent
     interpolate(tree, folder, environment)
-    config = read_parts(tree, path, folder)
+    config = read_components(tree, path, folder)
     if tree.problems or config is None:
-        raise ConfigError(sorted(tree.problems, key=_place))
+        raise ConfigError(sorted(tree.problems, key=_line_and_column))
     return config
 
 
-def _refusal(path: FilePath, what: str, todo: str) -> ConfigError:
+def _file_error(path: FilePath, what: str, todo: str) -> ConfigError:
     return ConfigError([IcestreamError(what, where=str(path), todo=todo)])
 
 
-def _place(problem: IcestreamError) -> tuple[int, int]:
-    found = PLACE.search(problem.where)
+def _line_and_column(problem: IcestreamError) -> tuple[int, int]:
+    found = LINE_AND_COLUMN.search(problem.where)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from icestream.config.yaml import Path, Tree
 
 
-CONNECTED = ("sources", "sinks")
-SECTIONS = (*CONNECTED, "catalogs", "pipelines", "views")
-PART_KEYS = {"connector", "type", "source", "sink", "target"}
+CONNECTOR_SECTIONS = ("sources", "sinks")
+SECTIONS = (*CONNECTOR_SECTIONS, "catalogs", "pipelines", "views")
+COMPONENT_KEYS = {"connector", "type", "source", "sink", "target"}
 
 
-def unknown_key(path: Path, tree: Tree) -> IcestreamError:
+def unknown_key_problem(path: Path, tree: Tree) -> IcestreamError:
     """Write the problem of a key that is not known where it stands."""
     key = str(path[-1])
     here = _fields_at(path[:-1], tree)
     todo = connectors.did_you_mean(key, here).rstrip()
-    exact = _elsewhere(path, tree)
+    exact = _suggest_location(path, tree)
     # A key that is known by this very name one level away was moved, not misspelt.
     if exact:
         todo = exact
@@ -48,11 +48,11 @@ def misplaced_section(path: Path, tree: Tree) -> Path | None:
     if len(path) < 2 or path[0] not in SECTIONS or path[1] not in FileBlock.model_fields:
         return None
     block = value_at(tree.data, path[:2])
-    is_part = isinstance(block, dict) and not PART_KEYS.isdisjoint(block)
+    is_part = isinstance(block, dict) and not COMPONENT_KEYS.isdisjoint(block)
     return None if is_part else path[:2]
 
 
-def too_far_right(path: Path, tree: Tree) -> IcestreamError:
+def misplaced_section_problem(path: Path, tree: Tree) -> IcestreamError:
     """Write the problem of a section that stands inside another one."""
     return IcestreamError(
         f"{path[1]!r} is a key of the file itself, and stands inside `{path[0]}`",
@@ -61,7 +61,7 @@ def too_far_right(path: Path, tree: Tree) -> IcestreamError:
     )
 
 
-def _elsewhere(path: Path, tree: Tree) -> str:
+def _suggest_location(path: Path, tree: Tree) -> str:
     key, block = str(path[-1]), path[:-1]
     if block and key in _fields_at(block[:-1], tree):
         return f"It belongs one level further left: `{dotted((*block[:-1], key))}`."
@@ -71,10 +71,10 @@ def _elsewhere(path: Path, tree: Tree) -> str:
     for inner in _fields_at(block, tree):
         if key in _fields_at((*block, inner), tree):
             return f"It belongs one level further right: `{dotted((*block, inner, key))}`."
-    return _section_for(path, tree) if not block else ""
+    return _suggest_section(path, tree) if not block else ""
 
 
-def _section_for(path: Path, tree: Tree) -> str:
+def _suggest_section(path: Path, tree: Tree) -> str:
     """Find the section of a part that stands at the left edge."""
     value = value_at(tree.data, path)
     section = ""
@@ -82,9 +82,9 @@ def _section_for(path: Path, tree: Tree) -> str:
         if {"source", "sink"} <= set(value):
             section = "pipelines"
         elif "connector" in value:
-            is_sink = value["connector"] in connectors.known("sinks")
+            is_sink = value["connector"] in connectors.connector_names("sinks")
             section = "sinks" if is_sink else "sources"
-        elif value.get("type") in connectors.known("catalogs"):
+        elif value.get("type") in connectors.connector_names("catalogs"):
             section = "catalogs"
     return f"It belongs one level further right: `{section}.{path[-1]}`." if section else ""
 
@@ -131,15 +131,15 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _connector_model(path: Path, tree: Tree) -> type[BaseModel] | None:
     """Return the options of the connector whose block is at this very path."""
     role, name = "", MISSING
-    if len(path) == 3 and path[0] in CONNECTED and path[2] == "config":
+    if len(path) == 3 and path[0] in CONNECTOR_SECTIONS and path[2] == "config":
         role, name = str(path[0]), value_at(tree.data, (*path[:2], "connector"))
-    elif (path[0] in CONNECTED and path[2:] == ("config", "catalog")) or (
+    elif (path[0] in CONNECTOR_SECTIONS and path[2:] == ("config", "catalog")) or (
         path[0] == "catalogs" and len(path) == 2
     ):
         role, name = "catalogs", value_at(tree.data, (*path, "type"))
     elif len(path) == 5 and path[0] == "pipelines" and path[2] == "transforms":
         role, name = "transforms", path[4]
-    if not isinstance(name, str) or name not in connectors.known(role):
+    if not isinstance(name, str) or name not in connectors.connector_names(role):
         return None
     try:
         return connectors.options_type(role, name)
@@ -168,7 +168,7 @@ BOUNDS = {
 MISSING = object()
 
 
-class Fault(NamedTuple):
+class ValidationFault(NamedTuple):
     """One of pydantic's errors, with its path in the file."""
 
     path: Path
@@ -198,13 +198,13 @@ def value_at(data: Any, path: Path) -> Any:
     return data
 
 
-def faults_of(exc: ValidationError, tree: Tree, base: Path) -> list[Fault]:
+def validation_faults(exc: ValidationError, tree: Tree, base: Path) -> list[ValidationFault]:
     """Return pydantic's errors by their path in the file.
 
     Tags of unions and names of shorthand fields are in pydantic's paths and not in the file: a
     part that the file does not have is left out, unless it is the very thing that is missing.
     """
-    faults: list[Fault] = []
+    faults: list[ValidationFault] = []
     for error in exc.errors(include_url=False):
         path = base
         for part in error["loc"]:
@@ -212,22 +212,24 @@ def faults_of(exc: ValidationError, tree: Tree, base: Path) -> list[Fault]:
                 path = (*path, part)
         if error["type"] == "missing":
             path = (*path, error["loc"][-1])
-        faults.append(Fault(path, error))
+        faults.append(ValidationFault(path, error))
     # Each branch of a union complains; the one that got furthest is the one that was meant.
     deepest = {fault.path for fault in faults}
     return [
         fault
         for fault in faults
         if fault.expected is None
-        or not any(len(path) > len(fault.path) and _starts(path, fault.path) for path in deepest)
+        or not any(len(path) > len(fault.path) and _is_prefix(path, fault.path) for path in deepest)
     ]
 
 
-def _starts(path: Path, start: Path) -> bool:
+def _is_prefix(path: Path, start: Path) -> bool:
     return path[: len(start)] == start
 
 
-def problem_of(faults: Sequence[Fault], tree: Tree, descriptions: dict[str, str]) -> IcestreamError:
+def problem_for(
+    faults: Sequence[ValidationFault], tree: Tree, descriptions: dict[str, str]
+) -> IcestreamError:
     """Write the problem of one place; several faults are the branches of a union."""
     fault = faults[0]
     path = fault.path
@@ -237,7 +239,7 @@ def problem_of(faults: Sequence[Fault], tree: Tree, descriptions: dict[str, str]
     if all(expected):
         return _wrong_type(faults, tree)
     shown = next(item for item in faults if not item.expected)
-    what, _, todo = _sentence(shown, tree).partition("\n")
+    what, _, todo = _message(shown, tree).partition("\n")
     return IcestreamError(what, where=tree.where(path), todo=todo)
 
 
@@ -250,7 +252,7 @@ def _missing(path: Path, tree: Tree, description: str) -> IcestreamError:
     )
 
 
-def _wrong_type(faults: Sequence[Fault], tree: Tree) -> IcestreamError:
+def _wrong_type(faults: Sequence[ValidationFault], tree: Tree) -> IcestreamError:
     path = faults[0].path
     found = value_at(tree.data, path)
     kinds = dict.fromkeys(item.expected or "" for item in faults)
@@ -262,9 +264,9 @@ def _wrong_type(faults: Sequence[Fault], tree: Tree) -> IcestreamError:
     ]
     todo = did_you_mean(found, choices).rstrip() if isinstance(found, str) else ""
     if not todo:
-        todo = _type_hint(found, kinds, secret=_hides(path, tree))
+        todo = _type_hint(found, kinds, secret=_is_secret_value(path, tree))
     return IcestreamError(
-        f"expected {' or '.join(kinds)}, found {found_words(path, tree)}",
+        f"expected {' or '.join(kinds)}, found {describe_value(path, tree)}",
         where=tree.where(path),
         todo=todo,
     )
@@ -281,7 +283,7 @@ def _type_hint(found: Any, kinds: dict[str, None], *, secret: bool) -> str:
     return ""
 
 
-def found_words(path: Path, tree: Tree) -> str:
+def describe_value(path: Path, tree: Tree) -> str:
     """Name the value at a path, or its reference; never a secret."""
     value = value_at(tree.data, path)
     if path in tree.references:
@@ -293,20 +295,20 @@ def found_words(path: Path, tree: Tree) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     kind = "text" if isinstance(value, str) else "number"
-    return f"a {kind} (hidden)" if _hides(path, tree) else f"the {kind} {value!r}"
+    return f"a {kind} (hidden)" if _is_secret_value(path, tree) else f"the {kind} {value!r}"
 
 
-def _hides(path: Path, tree: Tree) -> bool:
+def _is_secret_value(path: Path, tree: Tree) -> bool:
     return path in tree.references or is_secret(
         str(path[-1]) if path else "", str(value_at(tree.data, path))
     )
 
 
-def _sentence(fault: Fault, tree: Tree) -> str:
+def _message(fault: ValidationFault, tree: Tree) -> str:
     """Return what is wrong and, after a line end, what to do."""
     error, kind = fault.error, fault.kind
     context = error.get("ctx", {})
-    found = found_words(fault.path, tree).removeprefix("the number ").removeprefix("the text ")
+    found = describe_value(fault.path, tree).removeprefix("the number ").removeprefix("the text ")
     if kind in BOUNDS:
         words, key = BOUNDS[kind]
         return f"must be {words} {context[key]:g}, found {found}"

@@ -154,7 +154,7 @@ class FileBlock(Options):
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """A source, sink, catalog or transform of the file, with its options checked.
 
     Attributes:
@@ -169,7 +169,7 @@ class Part:
     connector: str
     options: Options
     path: Path
-    catalog: str | Part | None = None
+    catalog: str | Component | None = None
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,10 @@ class Config:
     folder: FilePath
     block: FileBlock = field(repr=False)
     tree: Tree = field(repr=False)
-    catalogs: Mapping[str, Part] = field(default_factory=dict)
-    sources: Mapping[str, Part] = field(default_factory=dict)
-    sinks: Mapping[str, Part] = field(default_factory=dict)
-    transforms: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    catalogs: Mapping[str, Component] = field(default_factory=dict)
+    sources: Mapping[str, Component] = field(default_factory=dict)
+    sinks: Mapping[str, Component] = field(default_factory=dict)
+    transforms: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
 
     @property
     def pipelines(self) -> Mapping[str, PipelineBlock]:

@@ -66,7 +66,7 @@ class Tree:
     keys: dict[Path, Mark] = field(default_factory=dict)
     values: dict[Path, Mark] = field(default_factory=dict)
     references: dict[Path, str] = field(default_factory=dict)
-    unfilled: set[Path] = field(default_factory=set)
+    unresolved: set[Path] = field(default_factory=set)
     problems: list[IcestreamError] = field(default_factory=list)
 
     def where(self, path: Path, *, key: bool = False, at: Path | None = None) -> str:
@@ -80,23 +80,23 @@ class Tree:
         mark = self._mark(path if at is None else at, key=key)
         return f"{self.name}:{mark.line}:{mark.column} {dotted(path)}".rstrip()
 
-    def place(self, path: Path) -> tuple[int, int]:
+    def position(self, path: Path) -> tuple[int, int]:
         """Return line and column of the nearest place that the file has."""
         mark = self._mark(path, key=True)
         return mark.line, mark.column
 
-    def shown(self, path: Path) -> Any:
+    def source_value(self, path: Path) -> Any:
         """Return what stands at a path that exists, with references not filled in."""
         value = self.data
         for part in path:
             value = value[part]
-        return self._shown(value, path)
+        return self._source_value(value, path)
 
-    def _shown(self, value: Any, path: Path) -> Any:
+    def _source_value(self, value: Any, path: Path) -> Any:
         if isinstance(value, dict):
-            return {key: self._shown(item, (*path, key)) for key, item in value.items()}
+            return {key: self._source_value(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._shown(item, (*path, n)) for n, item in enumerate(value)]
+            return [self._source_value(item, (*path, n)) for n, item in enumerate(value)]
         return self.references.get(path, value)
 
     def _mark(self, path: Path, *, key: bool) -> Mark:

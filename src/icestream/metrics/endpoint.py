@@ -26,7 +26,7 @@ _POLL_SECS = 0.05
 _WELCOME = b"icestream: metrics for Prometheus are at /metrics\n"
 
 
-class Endpoint:
+class MetricsEndpoint:
     """A running metrics endpoint. `close` may be called more than once."""
 
     def __init__(self, server: _Server) -> None:
@@ -46,13 +46,13 @@ class Endpoint:
 
 def serve(
     registry: CollectorRegistry, host: str, port: int, *, token: str | None = None
-) -> Endpoint:
+) -> MetricsEndpoint:
     """Answer `GET /metrics` on a thread of its own until closed.
 
     Args:
         registry: the series to show.
         host: the address to listen on.
-        port: the port; 0 takes any free one, told by `Endpoint.port`.
+        port: the port; 0 takes any free one, told by `MetricsEndpoint.port`.
         token: what a caller must send as `Authorization: Bearer TOKEN`; None lets all in.
 
     Raises:
@@ -68,9 +68,9 @@ def serve(
     try:
         server = _server_class(host)((host, port), _Handler)
     except OSError as exc:
-        raise _not_listening(host, port, exc) from exc
+        raise _bind_error(host, port, exc) from exc
     server.set_app(_Application(registry, token))
-    return Endpoint(server)
+    return MetricsEndpoint(server)
 
 
 class _Application:
@@ -81,22 +81,22 @@ class _Application:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        if not self._lets_in(environ.get("HTTP_AUTHORIZATION", "")):
-            return _answer(
+        if not self._is_authorized(environ.get("HTTP_AUTHORIZATION", "")):
+            return _respond(
                 start_response, HTTPStatus.UNAUTHORIZED, headers=[("WWW-Authenticate", "Bearer")]
             )
         if environ["REQUEST_METHOD"] != "GET":
-            return _answer(
+            return _respond(
                 start_response, HTTPStatus.METHOD_NOT_ALLOWED, headers=[("Allow", "GET")]
             )
         if environ["PATH_INFO"] == "/metrics":
             page: Iterable[bytes] = self._metrics(environ, start_response)
             return page
         if environ["PATH_INFO"] == "/":
-            return _answer(start_response, HTTPStatus.OK, _WELCOME)
-        return _answer(start_response, HTTPStatus.NOT_FOUND)
+            return _respond(start_response, HTTPStatus.OK, _WELCOME)
+        return _respond(start_response, HTTPStatus.NOT_FOUND)
 
-    def _lets_in(self, authorization: str) -> bool:
+    def _is_authorized(self, authorization: str) -> bool:
         if self._expected is None:
             return True
         # WSGI hands headers over as Latin-1.
@@ -122,12 +122,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
 
-class _Server6(_Server):
+class _IPv6Server(_Server):
     address_family = socket.AF_INET6
 
 
 def _server_class(host: str) -> type[_Server]:
-    return _Server6 if ":" in host else _Server
+    return _IPv6Server if ":" in host else _Server
 
 
 def _is_loopback(host: str) -> bool:
@@ -139,7 +139,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _answer(
+def _respond(
     start_response: Callable[..., Any],
     status: HTTPStatus,
     body: bytes | None = None,
@@ -154,7 +154,7 @@ def _answer(
     return [body]
 
 
-def _not_listening(host: str, port: int, exc: OSError) -> ConnectorError:
+def _bind_error(host: str, port: int, exc: OSError) -> ConnectorError:
     if exc.errno == errno.EADDRINUSE:
         return ConnectorError(
             f"port {port} on {host!r} is in use, so the metrics endpoint cannot listen there",

@@ -51,7 +51,7 @@ _HELP = {
 }
 
 
-def as_text(
+def prometheus_text(
     prefix: str,
     counters: Mapping[str, int],
     thousandths: Mapping[str, float],
@@ -79,7 +79,7 @@ def _series(name: str, kind: str, meaning: str, value: str) -> tuple[str, str, s
     return (f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", f"{name} {value}")
 
 
-class Computed(ABC):
+class ComputedMetrics(ABC):
     """Values that follow from the counters. Where nothing was counted they are 0."""
 
     @abstractmethod
@@ -134,11 +134,11 @@ class Computed(ABC):
             "batch_size_avg": counts.avg_batch_size,
         }
         rates = {"success_rate": counts.success_rate, "retry_rate": counts.retry_rate}
-        return as_text(prefix, asdict(counts), thousandths, rates)
+        return prometheus_text(prefix, asdict(counts), thousandths, rates)
 
 
 @dataclass(frozen=True)
-class MetricsSnapshot(Computed):
+class MetricsSnapshot(ComputedMetrics):
     """The counters of a sink at one moment. Times are in microseconds."""
 
     records_written: int = 0
@@ -175,7 +175,7 @@ class MetricsSnapshot(Computed):
         return cls(**found)
 
 
-class _Count:
+class _CounterView:
     """One counter of a live `SinkMetrics`, read only."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -185,25 +185,25 @@ class _Count:
         return int(getattr(metrics.snapshot(), self._name))
 
 
-class SinkMetrics(Computed):
+class SinkMetrics(ComputedMetrics):
     """The live counters of one sink.
 
     Any thread may record and read. What one call records is seen as a whole or not at all.
     """
 
-    records_written = _Count()
-    records_failed = _Count()
-    bytes_written = _Count()
-    commits_success = _Count()
-    commits_failed = _Count()
-    commit_retries = _Count()
-    files_created = _Count()
-    batches_flushed = _Count()
-    commit_latency_us = _Count()
-    write_latency_us = _Count()
-    batch_size_min = _Count()
-    batch_size_max = _Count()
-    batch_size_sum = _Count()
+    records_written = _CounterView()
+    records_failed = _CounterView()
+    bytes_written = _CounterView()
+    commits_success = _CounterView()
+    commits_failed = _CounterView()
+    commit_retries = _CounterView()
+    files_created = _CounterView()
+    batches_flushed = _CounterView()
+    commit_latency_us = _CounterView()
+    write_latency_us = _CounterView()
+    batch_size_min = _CounterView()
+    batch_size_max = _CounterView()
+    batch_size_sum = _CounterView()
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -273,7 +273,7 @@ def _microseconds(secs: float) -> int:
 
 
 _COMMIT_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_ROWS_A_BATCH = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+_ROWS_PER_BATCH = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 _TABLE = ("pipeline", "table")
 _PIPELINE = ("pipeline",)
 
@@ -349,7 +349,7 @@ class PipelineMetrics:
             "Records in a batch.",
             _TABLE,
             registry=self.registry,
-            buckets=_ROWS_A_BATCH,
+            buckets=_ROWS_PER_BATCH,
         )
         self._skipped = self._counter(
             "icestream_batches_skipped", "Replayed batches that the table held already."

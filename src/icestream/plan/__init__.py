@@ -1,7 +1,7 @@
 """From a configuration to a plan: what a run will do, decided before Spark starts."""
 
 from icestream.plan.describe import describe, render_text
-from icestream.plan.plan import Batching, PipelinePlan, Plan, PlannedFeature, Restart
+from icestream.plan.plan import Batching, PipelinePlan, Plan, PlannedFeature, RestartPolicy
 from icestream.plan.planner import build, refuse_planned
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "PipelinePlan",
     "Plan",
     "PlannedFeature",
-    "Restart",
+    "RestartPolicy",
     "build",
     "describe",
     "refuse_planned",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlglot.expressions import Expr
 
-    from icestream.config import Config, Part
+    from icestream.config import Component, Config
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
     from icestream.sinks.iceberg.options import Expectation
@@ -31,12 +31,12 @@ EXAMPLE = "Write something that is true or false, e.g. `amount > 0`."
 
 
 def expectation_problems(
-    config: Config, part: Part, expectations: Sequence[Expectation]
+    config: Config, component: Component, expectations: Sequence[Expectation]
 ) -> Iterator[PlanError]:
     """Yield what is wrong with the expectations of a sink."""
     seen: set[str] = set()
     for number, one in enumerate(expectations):
-        path = (*part.path, "expect", number)
+        path = (*component.path, "expect", number)
         if one.name in seen:
             yield PlanError(
                 f"two expectations are called {one.name!r}",
@@ -45,15 +45,15 @@ def expectation_problems(
             )
         seen.add(one.name)
         try:
-            _parse(one.expr)
+            _parse_condition(one.expr)
         except PlanError as exc:
             yield PlanError(
                 exc.what, where=config.tree.where((*path, "expr")), todo=exc.todo or EXAMPLE
             )
 
 
-def unknown_columns(
-    config: Config, part: Part, expectations: Sequence[Expectation], source: Source[Any]
+def unknown_column_problems(
+    config: Config, component: Component, expectations: Sequence[Expectation], source: Source[Any]
 ) -> Iterator[PlanError]:
     """Yield the columns that expectations name and a source with a given schema does not have.
 
@@ -66,16 +66,16 @@ def unknown_columns(
         return
     known = {name.lower() for name in schema.names}
     for number, one in enumerate(expectations):
-        for name in _columns(_parse(one.expr)):
+        for name in _referenced_columns(_parse_condition(one.expr)):
             if name.lower() not in known:
                 yield PlanError(
                     f"the rows have no column {name!r}",
-                    where=config.tree.where((*part.path, "expect", number, "expr")),
+                    where=config.tree.where((*component.path, "expect", number, "expr")),
                     todo=f"They have: {', '.join(schema.names)}.",
                 )
 
 
-def _parse(expr: str) -> Expr:
+def _parse_condition(expr: str) -> Expr:
     import sqlglot
     from sqlglot import expressions as exp
     from sqlglot.errors import ParseError, SqlglotError
@@ -93,14 +93,14 @@ def _parse(expr: str) -> Expr:
     return found[0]
 
 
-def _columns(tree: Expr) -> list[str]:
+def _referenced_columns(tree: Expr) -> list[str]:
     """Return the columns that an expression names, each once."""
     from sqlglot import expressions as exp
 
     return list(dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)))
 
 
-UPSERT_ALONE = (
+UPSERT_ONLY = (
     "key_fields",
     "sequence_field",
     "op_field",
@@ -108,7 +108,7 @@ UPSERT_ALONE = (
     "missing_fields",
     "tombstone_days",
 )
-LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
+COMPRESSION_LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
 
 
 def cross_check(config: Config, for_changes: Collection[str] = ()) -> list[IcestreamError]:
@@ -119,10 +119,10 @@ def cross_check(config: Config, for_changes: Collection[str] = ()) -> list[Icest
         for_changes: names of sinks that changes go to, though no pipeline of the file says so.
     """
     problems: list[IcestreamError] = []
-    for part in config.sinks.values():
-        if isinstance(part.options, IcebergOptions):
-            is_mirror = part.name in for_changes or _takes_only_changes(config, part)
-            problems += _SinkCheck(config, part, part.options, is_mirror).problems()
+    for component in config.sinks.values():
+        if isinstance(component.options, IcebergOptions):
+            is_mirror = component.name in for_changes or _takes_only_changes(config, component)
+            problems += _SinkCheck(config, component, component.options, is_mirror).problems()
     problems += mirror_problems(config, for_changes)
     for name, view in config.block.views.items():
         if (view.sql is None) == (not view.aggregates):
@@ -136,14 +136,14 @@ def cross_check(config: Config, for_changes: Collection[str] = ()) -> list[Icest
     return problems
 
 
-def reserved_columns(
-    config: Config, part: Part, source: Source[Any], transforms: Sequence[Transform[Any]]
+def reserved_column_problems(
+    config: Config, component: Component, source: Source[Any], transforms: Sequence[Transform[Any]]
 ) -> Iterator[PlanError]:
     """Yield the columns that a source declares and no table can have.
 
     Args:
         config: the file.
-        part: the source, in the file.
+        component: the source, in the file.
         source: the source, built.
         transforms: what the pipeline does to its rows.
     """
@@ -151,24 +151,24 @@ def reserved_columns(
     for name in schema.names if schema is not None else ():
         problem = reserved_problem(name)
         if problem is not None and not any(each.removes(name) for each in transforms):
-            where = config.tree.where((*part.path, "schema"))
+            where = config.tree.where((*component.path, "schema"))
             yield PlanError(problem, where=where, todo=RENAME_RESERVED)
 
 
 def missing_field_problems(
-    config: Config, part: Part, source: Source[Any], steps: Mapping[str, Transform[Any]]
+    config: Config, component: Component, source: Source[Any], steps: Mapping[str, Transform[Any]]
 ) -> Iterator[PlanError]:
     """Yield what keeps a pipeline from telling which fields its records lack, where it must.
 
     Args:
         config: the file.
-        part: the sink, in the file.
+        component: the sink, in the file.
         source: the source, built.
         steps: the pipeline's transforms, by name.
     """
-    if getattr(part.options, "missing_fields", None) != "keep":
+    if getattr(component.options, "missing_fields", None) != "keep":
         return
-    where = config.tree.where((*part.path, "missing_fields"))
+    where = config.tree.where((*component.path, "missing_fields"))
     for name, transform in steps.items():
         if not transform.passes_unchanged_columns:
             yield PlanError(
@@ -186,7 +186,7 @@ def missing_field_problems(
         )
 
 
-def _takes_only_changes(config: Config, sink: Part) -> bool:
+def _takes_only_changes(config: Config, sink: Component) -> bool:
     users = [
         config.sources[pipeline.source]
         for pipeline in config.pipelines.values()
@@ -197,12 +197,12 @@ def _takes_only_changes(config: Config, sink: Part) -> bool:
     return bool(users) and all(reads_changes(config, user) is not False for user in users)
 
 
-def same_table(config: Config, part: Part) -> PlanError:
+def dead_letter_table_problem(config: Config, component: Component) -> PlanError:
     """Return the problem of a sink whose dead letters would join its rows."""
-    options: Any = part.options
+    options: Any = component.options
     return PlanError(
         f"{options.dead_letter!r} does not name a table of its own",
-        where=config.tree.where((*part.path, "dead_letter")),
+        where=config.tree.where((*component.path, "dead_letter")),
         todo="Write `namespace.table`, another one than the sink's.",
     )
 
@@ -211,10 +211,10 @@ class _SinkCheck:
     """The checks of one Iceberg sink."""
 
     def __init__(
-        self, config: Config, part: Part, options: IcebergOptions, for_changes: bool
+        self, config: Config, component: Component, options: IcebergOptions, for_changes: bool
     ) -> None:
         self.config = config
-        self.part = part
+        self.component = component
         self.options = options
         self.for_changes = for_changes
 
@@ -227,17 +227,21 @@ class _SinkCheck:
             *self._errors(),
             *self._batching(),
             *self._renames(),
-            *expectation_problems(self.config, self.part, self.options.expect),
+            *expectation_problems(self.config, self.component, self.options.expect),
             # With changes, `route_by` is refused as a whole.
-            *([] if self.for_changes else route_problems(self.config, self.part, self.options)),
+            *(
+                []
+                if self.for_changes
+                else route_problems(self.config, self.component, self.options)
+            ),
         ]
 
     def _problem(self, field: str, what: str, todo: str, *, at: str = "") -> PlanError:
         """Write a problem at a field's value or, if the field is absent, at another's key."""
-        path, given = (*self.part.path, field), field in self.options.model_fields_set
+        path, given = (*self.component.path, field), field in self.options.model_fields_set
         if given or not at:
             return PlanError(what, where=self.config.tree.where(path, key=not given), todo=todo)
-        place = (*self.part.path, at)
+        place = (*self.component.path, at)
         where = self.config.tree.where(path, key=True, at=place)
         return PlanError(what, where=where, todo=todo)
 
@@ -295,9 +299,11 @@ class _SinkCheck:
         try:
             read(text)
         except PlanError as exc:
-            path = (*self.part.path, field, *number)
+            path = (*self.component.path, field, *number)
             place = (
-                (*self.part.path, at) if at and field not in self.options.model_fields_set else None
+                (*self.component.path, at)
+                if at and field not in self.options.model_fields_set
+                else None
             )
             yield exc.at(self.config.tree.where(path, key=place is not None, at=place))
 
@@ -310,14 +316,14 @@ class _SinkCheck:
                 "the table could be neither compacted nor read by Spark",
                 "Use `compression: zstd`, which is as small.",
             )
-        elif level is not None and codec not in LEVELS:
+        elif level is not None and codec not in COMPRESSION_LEVELS:
             yield self._problem(
                 "compression_level",
                 f"compression {codec!r} has no levels, and level {level} is given",
                 "Take `compression_level` out, or use `compression: zstd`.",
             )
         elif level is not None:
-            low, high = LEVELS[codec]
+            low, high = COMPRESSION_LEVELS[codec]
             if not low <= level <= high:
                 yield self._problem(
                     "compression_level",
@@ -335,7 +341,7 @@ class _SinkCheck:
                 at="commit_mode",
             )
         if options.commit_mode != "upsert" and not self.for_changes:
-            for field in UPSERT_ALONE:
+            for field in UPSERT_ONLY:
                 if field in options.model_fields_set:
                     yield self._problem(
                         field,
@@ -407,7 +413,7 @@ class _SinkCheck:
             )
         name = options.dead_letter_name()
         if name is not None and (name == (options.namespace, options.table) or not all(name[0])):
-            yield same_table(self.config, self.part)
+            yield dead_letter_table_problem(self.config, self.component)
 
     def _batching(self) -> Iterator[PlanError]:
         most, size = self.options.max_batch_rows, self.options.batch_size

@@ -29,21 +29,21 @@ MANY_FILES = 5_000
 LARGE_INDEX = 16 << 30
 
 
-def upsert_way(options: IcebergOptions, table: Table | None) -> dict[str, Any] | None:
+def upsert_strategy(options: IcebergOptions, table: Table | None) -> dict[str, Any] | None:
     """Return the way an upsert takes and its warnings; None for other modes."""
     if options.commit_mode != "upsert" or not options.key_fields:
         return None
     keys = ", ".join(options.key_fields)
     if table is None:
         return {"keys": list(options.key_fields), "way": f"rows by {keys}", "warnings": []}
-    held = _held(table)
-    ranged = _is_one_number(options, table)
+    held = _snapshot_totals(table)
+    ranged = _has_integer_key(options, table)
     row = EXACT_BYTES if ranged else HASHED_BYTES
     row += ROW_ID_BYTES * (table.metadata.format_version >= 3)
     row += SEQUENCE_BYTES * (options.sequence_field is not None)
     size = held["total-records"] * row
     way = (
-        f"rows by {keys}, looked up in an index of up to {_bytes(size)} beside the state "
+        f"rows by {keys}, looked up in an index of up to {_format_bytes(size)} beside the state "
         f"({held['total-records']} rows in {held['total-data-files']} files)"
     )
     if ranged:
@@ -68,12 +68,12 @@ def _warnings(held: dict[str, int], size: int) -> Any:
         )
     if size > LARGE_INDEX:
         yield (
-            f"the index takes {_bytes(size)} of disk on each worker and is read from memory: a key "
-            "that grows with time, or a smaller table a tenant (`route_by`), needs less"
+            f"the index takes {_format_bytes(size)} of disk on each worker and is memory-mapped: "
+            "a key that grows with time, or a smaller table a tenant (`route_by`), needs less"
         )
 
 
-def _held(table: Table) -> dict[str, int]:
+def _snapshot_totals(table: Table) -> dict[str, int]:
     snapshot = table.current_snapshot()
     summary = snapshot.summary if snapshot is not None else None
     return {
@@ -82,7 +82,7 @@ def _held(table: Table) -> dict[str, int]:
     }
 
 
-def _is_one_number(options: IcebergOptions, table: Table) -> bool:
+def _has_integer_key(options: IcebergOptions, table: Table) -> bool:
     from pyiceberg.types import IntegerType, LongType
 
     if len(options.key_fields) != 1:
@@ -94,7 +94,7 @@ def _is_one_number(options: IcebergOptions, table: Table) -> bool:
     return isinstance(kind, IntegerType | LongType)
 
 
-def _bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":
@@ -121,7 +121,7 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
         plan: the plan.
         ask: ask the catalogs which tables exist; without, that is `unknown`.
     """
-    pipelines = [_pipeline(pipeline, ask=ask) for pipeline in plan.pipelines]
+    pipelines = [_describe_pipeline(pipeline, ask=ask) for pipeline in plan.pipelines]
     tables = [
         table
         for pipeline in pipelines
@@ -157,15 +157,17 @@ def _unused_sinks(plan: Plan) -> dict[str, str]:
     return {name: part.identity() for name, part in plan.sinks.items() if name not in used}
 
 
-def _pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
+def _describe_pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
     return {
         "name": pipeline.name,
         "source": {"name": pipeline.source_name, "reads": pipeline.source.identity()},
         "transforms": list(pipeline.steps),
         "sink": pipeline.sink_name,
-        "table": _table(pipeline.sink, ask=ask, fills=pipeline),
+        "table": _describe_table(pipeline.sink, ask=ask, fills=pipeline),
         "on_error": pipeline.on_error,
-        "dead_letter": _table(pipeline.dead_letter, ask=ask) if pipeline.dead_letter else None,
+        "dead_letter": _describe_table(pipeline.dead_letter, ask=ask)
+        if pipeline.dead_letter
+        else None,
         "batching": {
             "batch_size": pipeline.batching.batch_size,
             "flush_interval_secs": pipeline.batching.flush_interval_secs,
@@ -178,7 +180,9 @@ def _pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
     }
 
 
-def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> dict[str, Any]:
+def _describe_table(
+    sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None
+) -> dict[str, Any]:
     options = getattr(sink, "options", None)
     catalog = getattr(sink, "catalog", None)
     if not isinstance(options, IcebergOptions) or catalog is None:
@@ -192,14 +196,14 @@ def _table(sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None) -> 
         if options.publish is None
         else {"to": options.publish.to, "checks": [one.name for one in options.publish.checks]},
         "format_version": options.format_version,
-        "partitioning": [str(term) for term in _terms(options)],
+        "partitioning": [str(term) for term in _partition_terms(options)],
         "sort_order": [str(term) for term in parse_sort(options)],
         "properties": {
             key: HIDDEN if is_secret(key, value) else value
             for key, value in table_properties(options, abilities=catalog.abilities).items()
         },
     }
-    return {**wanted, **_action(options, catalog, fills, ask=ask)}
+    return {**wanted, **_table_action(options, catalog, fills, ask=ask)}
 
 
 def _commit_mode(sink: Sink[Any], options: IcebergOptions) -> str:
@@ -208,44 +212,44 @@ def _commit_mode(sink: Sink[Any], options: IcebergOptions) -> str:
     return "upsert" if mirrored else options.commit_mode
 
 
-def _terms(options: IcebergOptions) -> Iterable[Any]:
+def _partition_terms(options: IcebergOptions) -> Iterable[Any]:
     # A change source brings the fields of its partitioning itself.
     named = not isinstance(options.partitioning, str) or options.partition_fields
     return parse_partition_terms(options) if named else ()
 
 
-def _action(
+def _table_action(
     options: IcebergOptions, catalog: Catalog[Any], fills: PipelinePlan | None, *, ask: bool
 ) -> dict[str, Any]:
     """Tell what a run would do: create, change, none, or that it would stop; or `unknown`."""
-    way = upsert_way(options, None)
+    way = upsert_strategy(options, None)
     missing = {"action": "create" if options.create else "missing", "upsert": way}
     if not ask:
         return {"action": "unknown", "reason": "not asked"}
     if not options.table:
         who = "the source names the table" if options.route_by is None else "the rows name them"
         return {"action": "unknown", "reason": who, "upsert": way}
-    if _is_unmade(catalog):
+    if _is_missing_catalog_file(catalog):
         return missing
     try:
-        table = _existing(options, catalog)
+        table = _find_table(options, catalog)
         if table is None:
             return missing
-        changes = _changes(options, table, fills)
+        changes = _table_changes(options, table, fills)
     except IcestreamError as exc:
-        return _hindered(exc)
+        return _action_of_error(exc)
     action = "change" if changes else "none"
-    return {"action": action, "changes": changes, "upsert": upsert_way(options, table)}
+    return {"action": action, "changes": changes, "upsert": upsert_strategy(options, table)}
 
 
-def _hindered(exc: IcestreamError) -> dict[str, Any]:
+def _action_of_error(exc: IcestreamError) -> dict[str, Any]:
     """Tell a table that a run would refuse too from one that can't be looked at now."""
     if isinstance(exc, SchemaMismatchError):
         return {"action": "refused", "reason": exc.what, "todo": exc.todo}
     return {"action": "unknown", "reason": exc.what}
 
 
-def _changes(
+def _table_changes(
     options: IcebergOptions, table: Table, fills: PipelinePlan | None
 ) -> list[dict[str, Any]]:
     from icestream.plan.table_changes import column_changes, partition_changes
@@ -260,7 +264,7 @@ def _changes(
     return [*properties, *partition_changes(options, table), *column_changes(fills, table)]
 
 
-def _is_unmade(catalog: Catalog[Any]) -> bool:
+def _is_missing_catalog_file(catalog: Catalog[Any]) -> bool:
     """Tell whether the catalog is a file that is not there yet; asking it would make it."""
     uri = catalog.pyiceberg_properties().get("uri", "")
     if not uri.startswith("sqlite:///"):
@@ -268,7 +272,7 @@ def _is_unmade(catalog: Catalog[Any]) -> bool:
     return not Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0])).exists()
 
 
-def _existing(options: IcebergOptions, catalog: Catalog[Any]) -> Table | None:
+def _find_table(options: IcebergOptions, catalog: Catalog[Any]) -> Table | None:
     try:
         return catalog.find_table((*options.namespace, options.table))
     except OSError as exc:
@@ -310,7 +314,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         yield f"Named in the file, {UNAVAILABLE}"
         yield from (f"  ! {item['where']}: {item['name']!r}" for item in plan["planned"])
     yield ""
-    yield _closing(plan["counts"], len(plan["pipelines"]))
+    yield _summary(plan["counts"], len(plan["pipelines"]))
 
 
 def _section(title: str, values: dict[str, Any]) -> Iterator[str]:
@@ -327,8 +331,8 @@ def _pipeline_lines(pipeline: dict[str, Any]) -> Iterator[str]:
     for step in pipeline["transforms"]:
         yield f"    transform  {step}"
     yield from _table_lines("table", pipeline["table"])
-    yield from _branch(pipeline["table"])
-    yield from _upsert(pipeline["table"].get("upsert"))
+    yield from _branch_lines(pipeline["table"])
+    yield from _upsert_lines(pipeline["table"].get("upsert"))
     batching = pipeline["batching"]
     mode = pipeline["table"].get("commit_mode", "append")
     how = "" if mode == "append" else f"{mode}, "
@@ -355,10 +359,10 @@ def _table_lines(label: str, table: dict[str, Any]) -> Iterator[str]:
         if table["sort_order"]:
             yield f"  +   sorted by {', '.join(table['sort_order'])}"
         yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())
-    yield from (f"  ~   {_change(change)}" for change in table.get("changes", ()))
+    yield from (f"  ~   {_change_text(change)}" for change in table.get("changes", ()))
 
 
-def _change(change: dict[str, Any]) -> str:
+def _change_text(change: dict[str, Any]) -> str:
     if "property" in change:
         return f"{change['property']} = {change['from']} -> {change['to']}"
     if "layout" in change:
@@ -366,7 +370,7 @@ def _change(change: dict[str, Any]) -> str:
     return str(change["words"])
 
 
-def _branch(table: dict[str, Any]) -> Iterator[str]:
+def _branch_lines(table: dict[str, Any]) -> Iterator[str]:
     branch, publish = table.get("branch", MAIN), table.get("publish")
     if publish:
         yield (
@@ -377,13 +381,13 @@ def _branch(table: dict[str, Any]) -> Iterator[str]:
         yield f"    branch     {branch}"
 
 
-def _upsert(upsert: dict[str, Any] | None) -> Iterator[str]:
+def _upsert_lines(upsert: dict[str, Any] | None) -> Iterator[str]:
     if upsert:
         yield f"    upsert     {upsert['way']}"
         yield from (f"  !   {warning}" for warning in upsert["warnings"])
 
 
-def _closing(counts: dict[str, int], pipelines: int) -> str:
+def _summary(counts: dict[str, int], pipelines: int) -> str:
     parts = [
         f"{pipelines} pipeline{'' if pipelines == 1 else 's'}",
         f"{counts['create']} to create",

@@ -11,33 +11,35 @@ from icestream.sinks.iceberg.options import IcebergOptions
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from icestream.config import Config, Part
+    from icestream.config import Component, Config
 
 
 EXAMPLE = "Write a column, e.g. `route_by: kind`, or SQL that gives text: `lower(kind)`."
 
 
-def route_problems(config: Config, part: Part, options: IcebergOptions) -> Iterator[PlanError]:
+def route_problems(
+    config: Config, component: Component, options: IcebergOptions
+) -> Iterator[PlanError]:
     """Yield what is wrong with the `route_by` of a sink."""
     if options.route_by is None:
         if "allowed_tables" in options.model_fields_set:
             yield PlanError(
                 "without `route_by` the sink writes to one table, and ignores 'allowed_tables'",
-                where=config.tree.where((*part.path, "allowed_tables")),
+                where=config.tree.where((*component.path, "allowed_tables")),
                 todo="Take it out, or add `route_by`.",
             )
         return
-    tree, path = config.tree, (*part.path, "route_by")
+    tree, path = config.tree, (*component.path, "route_by")
     if options.table:
         yield PlanError(
             f"`table` names one table, {options.table!r}, and `route_by` another for each row",
-            where=tree.where((*part.path, "table")),
+            where=tree.where((*component.path, "table")),
             todo="Take one of them out.",
         )
     if not options.namespace:
         yield PlanError(
             "'namespace' is required, and not given",
-            where=tree.where((*part.path, "namespace"), key=True, at=path),
+            where=tree.where((*component.path, "namespace"), key=True, at=path),
             todo="Add e.g. `namespace: analytics`: tables without one of their own go there.",
         )
     if not _is_expression(options.route_by):
@@ -60,13 +62,13 @@ def _is_expression(text: str) -> bool:
     return len(found) == 1 and isinstance(found[0], exp.Condition)
 
 
-def reads_changes(config: Config, part: Part) -> bool | None:
+def reads_changes(config: Config, component: Component) -> bool | None:
     """Tell whether a source gives changes, with tables and keys of their own.
 
     None if it can't be built, and so can't be asked.
     """
     try:
-        return build_source(config, part).traits.changes
+        return build_source(config, component).traits.changes
     except IcestreamError:
         return None
 
@@ -79,11 +81,11 @@ def mirror_problems(config: Config, sinks: Collection[str] = ()) -> Iterator[Pla
         if not reads_changes(config, config.sources[pipeline.source]):
             continue
         if config.transforms.get(name):
-            yield transforms_refused(config.tree.where(("pipelines", name, "transforms"), key=True))
+            yield transforms_problem(config.tree.where(("pipelines", name, "transforms"), key=True))
         yield from _sink_problems(config, config.sinks[pipeline.sink])
 
 
-def transforms_refused(where: str) -> PlanError:
+def transforms_problem(where: str) -> PlanError:
     """Say that changes can't go through transforms."""
     return PlanError(
         "transforms see the rows of one stream, and a source of changes has many tables",
@@ -92,15 +94,15 @@ def transforms_refused(where: str) -> PlanError:
     )
 
 
-def _sink_problems(config: Config, part: Part) -> Iterator[PlanError]:
-    options = part.options
+def _sink_problems(config: Config, component: Component) -> Iterator[PlanError]:
+    options = component.options
     if not isinstance(options, IcebergOptions):
         return
     given = options.model_fields_set
     if "commit_mode" in given and options.commit_mode not in ("append", "upsert"):
         yield PlanError(
             f"commit_mode {options.commit_mode!r} would lose what earlier changes left",
-            where=config.tree.where((*part.path, "commit_mode")),
+            where=config.tree.where((*component.path, "commit_mode")),
             todo="Leave it out: changes are then applied by key. `append` keeps every change as a "
             "row.",
         )
@@ -111,6 +113,6 @@ def _sink_problems(config: Config, part: Part) -> Iterator[PlanError]:
         if field in given:
             yield PlanError(
                 f"`{field}` can't be used with a source of changes: {why}",
-                where=config.tree.where((*part.path, field), key=True),
+                where=config.tree.where((*component.path, field), key=True),
                 todo="Take it out.",
             )

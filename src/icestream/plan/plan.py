@@ -44,7 +44,7 @@ class Batching:
 
 
 @dataclass(frozen=True)
-class Restart:
+class RestartPolicy:
     """How often, and after which pause, a pipeline is restarted after a passing fault."""
 
     max: int = 5
@@ -72,7 +72,7 @@ class PipelinePlan:
     sink_name: str
     sink: Sink[Any]
     batching: Batching
-    restart: Restart
+    restart: RestartPolicy
     on_error: str
     dead_letter: Sink[Any] | None = None
     transforms: tuple[Transform[Any], ...] = ()

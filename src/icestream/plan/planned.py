@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel
 
-from icestream.config.connectors import is_built
+from icestream.config.connectors import is_available
 from icestream.contracts.catalog import Abilities, Catalog
 from icestream.contracts.options import Options, yaml_key
 from icestream.contracts.source import Source
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
     from pyspark.sql import DataFrame
 
-    from icestream.config.model import Config, Part
+    from icestream.config.model import Component, Config
     from icestream.config.yaml import Path
     from icestream.contracts.decoder import Records
     from icestream.contracts.offset import Offset
     from icestream.contracts.source import Split
 
 
-SUPPORTED = ("file", "sqlite", "postgres", "postgresql", "mysql", "mariadb")
+SUPPORTED_SCHEMES = ("file", "sqlite", "postgres", "postgresql", "mysql", "mariadb")
 
 
-class Planned(NamedTuple):
+class PlannedItem(NamedTuple):
     """Something that the file names and this version does not have.
 
     `whole` if the key itself is meant, whatever its value.
@@ -42,36 +42,40 @@ class Planned(NamedTuple):
     whole: bool = False
 
 
-def planned_in(config: Config) -> list[Planned]:
+def find_planned(config: Config) -> list[PlannedItem]:
     """Return everything in the file that is not available yet, in the order of the file."""
     found = [
-        *_in_parts("catalogs", config.catalogs.values()),
-        *_in_parts("sources", config.sources.values()),
-        *_in_parts("sinks", config.sinks.values()),
+        *_in_components("catalogs", config.catalogs.values()),
+        *_in_components("sources", config.sources.values()),
+        *_in_components("sinks", config.sinks.values()),
         *_in_transforms(config),
         *_in_options(config.block, ()),
     ]
-    return sorted(dict.fromkeys(found), key=lambda item: config.tree.place(item.path))
+    return sorted(dict.fromkeys(found), key=lambda item: config.tree.position(item.path))
 
 
-def _in_parts(role: str, parts: Iterable[Part]) -> Iterator[Planned]:
-    for part in parts:
-        if not is_built(role, part.connector):
-            kind = (*part.path, "type") if role == "catalogs" else (*part.path[:-1], "connector")
-            yield Planned(kind, part.connector)
-        yield from _in_options(part.options, part.path)
-        if part.catalog is not None and not isinstance(part.catalog, str):
-            yield from _in_parts("catalogs", [part.catalog])
+def _in_components(role: str, components: Iterable[Component]) -> Iterator[PlannedItem]:
+    for component in components:
+        if not is_available(role, component.connector):
+            kind = (
+                (*component.path, "type")
+                if role == "catalogs"
+                else (*component.path[:-1], "connector")
+            )
+            yield PlannedItem(kind, component.connector)
+        yield from _in_options(component.options, component.path)
+        if component.catalog is not None and not isinstance(component.catalog, str):
+            yield from _in_components("catalogs", [component.catalog])
 
 
-def _in_transforms(config: Config) -> Iterator[Planned]:
-    for parts in config.transforms.values():
-        for part in parts:
-            if not is_built("transforms", part.connector):
-                yield Planned(part.path, part.connector, whole=True)
+def _in_transforms(config: Config) -> Iterator[PlannedItem]:
+    for components in config.transforms.values():
+        for component in components:
+            if not is_available("transforms", component.connector):
+                yield PlannedItem(component.path, component.connector, whole=True)
 
 
-def _in_options(options: BaseModel, base: Path) -> Iterator[Planned]:
+def _in_options(options: BaseModel, base: Path) -> Iterator[PlannedItem]:
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         path = (*base, yaml_key(name, field))
@@ -80,17 +84,17 @@ def _in_options(options: BaseModel, base: Path) -> Iterator[Planned]:
             if name in options.model_fields_set and value != field.get_default(
                 call_default_factory=True
             ):
-                yield Planned(path, name, whole=True)
+                yield PlannedItem(path, name, whole=True)
             continue
         if isinstance(mark, list) and value in mark:
-            yield Planned(path, str(value))
+            yield PlannedItem(path, str(value))
         local = _extra(field).get("path") is True and not _extra(field).get("remote")
-        if local and isinstance(value, str) and _unsupported(value):
-            yield Planned(path, _unsupported(value))
+        if local and isinstance(value, str) and _unsupported_scheme(value):
+            yield PlannedItem(path, _unsupported_scheme(value))
         yield from _nested(value, path)
 
 
-def _nested(value: Any, path: Path) -> Iterator[Planned]:
+def _nested(value: Any, path: Path) -> Iterator[PlannedItem]:
     if isinstance(value, BaseModel):
         yield from _in_options(value, path)
     elif isinstance(value, dict):
@@ -103,19 +107,19 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
     return extra if isinstance(extra, dict) else {}
 
 
-def _unsupported(address: str) -> str:
+def _unsupported_scheme(address: str) -> str:
     """Return the scheme of an address that this version cannot use, such as `s3a`."""
     scheme, colon, _ = address.removeprefix("jdbc:").partition(":")
     scheme = scheme.partition("+")[0].lower()
     # One letter is a drive of Windows, not a scheme.
-    return "" if not colon or len(scheme) == 1 or scheme in SUPPORTED else scheme
+    return "" if not colon or len(scheme) == 1 or scheme in SUPPORTED_SCHEMES else scheme
 
 
 def _refuse(kind: str) -> NoReturn:
     raise UnavailableError(f"{kind!r} is not available in this version")
 
 
-class UnbuiltSource(Source[Options]):
+class UnavailableSource(Source[Options]):
     """A source that is not available in this version."""
 
     options_type = Options
@@ -146,7 +150,7 @@ class UnbuiltSource(Source[Options]):
         _refuse(self.kind)
 
 
-class UnbuiltTransform(Transform[Options]):
+class UnavailableTransform(Transform[Options]):
     """A transform that is not available in this version."""
 
     options_type = Options
@@ -159,7 +163,7 @@ class UnbuiltTransform(Transform[Options]):
         _refuse(self.kind)
 
 
-class UnbuiltCatalog(Catalog[Options]):
+class UnavailableCatalog(Catalog[Options]):
     """A catalog that is not available in this version."""
 
     options_type = Options

@@ -1,4 +1,4 @@
-"""From a configuration to a plan: every part built, none of them connected."""
+"""From a configuration to a plan: every component built, none of them connected."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icestream.config.connectors import did_you_mean, is_built
+from icestream.config.connectors import did_you_mean, is_available
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.checks import (
     cross_check,
+    dead_letter_table_problem,
     missing_field_problems,
-    reserved_columns,
-    same_table,
-    unknown_columns,
+    reserved_column_problems,
+    unknown_column_problems,
 )
-from icestream.plan.plan import PipelinePlan, Plan, PlannedFeature, Restart
-from icestream.plan.planned import UnbuiltCatalog, UnbuiltTransform, planned_in
-from icestream.plan.sources import absolute, build_source, resolve
-from icestream.plan.spark_settings import batching_of, jars_for, settings_for
+from icestream.plan.plan import PipelinePlan, Plan, PlannedFeature, RestartPolicy
+from icestream.plan.planned import UnavailableCatalog, UnavailableTransform, find_planned
+from icestream.plan.sources import absolute_path, build_source, resolve_paths
+from icestream.plan.spark_settings import batching_for, jars_for, settings_for
 from icestream.storage.blocks import KINDS, StorageBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from icestream.config import Config, Part
+    from icestream.config import Component, Config
     from icestream.config.yaml import Path as Place
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.sink import Sink
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from icestream.contracts.transform import Transform
 
 
-DEFAULT = "lake"
+DEFAULT_CATALOG = "lake"
 
 
-class CatalogChooser:
-    """Gives every part its catalog; equal blocks share one.
+class CatalogResolver:
+    """Gives every component its catalog; equal blocks share one.
 
     In SQL a catalog goes by its name under `catalogs`. The embedded one is called `lake`, and so
     is the first block that stands inside a sink if nothing else has that name; further ones go
@@ -49,10 +49,10 @@ class CatalogChooser:
         self.catalogs: dict[str, Catalog[Any]] = {}
         self._files: dict[str, StorageBlocks | None] = {}
         self._paths: dict[str, Place] = {}
-        self._inline: list[tuple[Part, str]] = []
+        self._inline: list[tuple[Component, str]] = []
         self._embeds = any(
-            part.catalog is None and hasattr(part.options, "catalog")
-            for part in (*config.sinks.values(), *config.sources.values())
+            component.catalog is None and hasattr(component.options, "catalog")
+            for component in (*config.sinks.values(), *config.sources.values())
         )
 
     def add_named(self, names: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ class CatalogChooser:
             for variable, value in catalog.environment().items():
                 owner, known = owners.setdefault(variable, (name, value))
                 if known != value:
-                    raise self._as_one(
+                    raise self._conflict(
                         name,
                         f"the catalogs {owner!r} and {name!r} need different values of {variable}, "
                         "and a process has one",
@@ -79,41 +79,43 @@ class CatalogChooser:
         for name, catalog in self.catalogs.items():
             for variable in catalog.chain_variables():
                 if variable in owners:
-                    raise self._as_one(
+                    raise self._conflict(
                         name,
                         f"the catalog {name!r} has no credentials of its own, and would go by "
                         f"those of {owners[variable][0]!r}: a process has one {variable}",
                     )
         return {variable: value for variable, (_, value) in owners.items()}
 
-    def _as_one(self, name: str, what: str) -> ConfigError:
+    def _conflict(self, name: str, what: str) -> ConfigError:
         where = self.config.tree.where(self._paths[name], key=True)
         todo = "Run their pipelines by two files, or give one of them keys of its own."
         return ConfigError([PlanError(what, where=where, todo=todo)])
 
-    def catalog_of(self, part: Part) -> Catalog[Any] | None:
+    def catalog_of(self, component: Component) -> Catalog[Any] | None:
         """Return the catalog of a sink or source; None for one that uses no catalog."""
-        if not hasattr(part.options, "catalog"):
+        if not hasattr(component.options, "catalog"):
             return None
-        files = _files(part, self.config.folder)
-        if part.catalog is None:
-            return self._embedded(part, files)
-        if isinstance(part.catalog, str):
-            return self._named(part.catalog, part, files)
-        return self._inlined(part.catalog, part, files)
+        files = _storage_block(component, self.config.folder)
+        if component.catalog is None:
+            return self._embedded(component, files)
+        if isinstance(component.catalog, str):
+            return self._named(component.catalog, component, files)
+        return self._inlined(component.catalog, component, files)
 
     def _named(
-        self, name: str, user: Part | None = None, files: StorageBlocks | None = None
+        self, name: str, user: Component | None = None, files: StorageBlocks | None = None
     ) -> Catalog[Any]:
         if name not in self.catalogs:
-            self.catalogs[name] = _build(name, self.config.catalogs[name], self.config, files)
+            self.catalogs[name] = _build_catalog(
+                name, self.config.catalogs[name], self.config, files
+            )
             self._files[name] = files
             self._paths[name] = self.config.catalogs[name].path
         elif user is not None:
             self._refuse_other_files(name, user, files)
         return self.catalogs[name]
 
-    def _refuse_other_files(self, name: str, user: Part, files: StorageBlocks | None) -> None:
+    def _refuse_other_files(self, name: str, user: Component, files: StorageBlocks | None) -> None:
         """Refuse a second sink that says of the same catalog that its files lie elsewhere."""
         if files == self._files[name]:
             return
@@ -130,7 +132,9 @@ class CatalogChooser:
             ]
         )
 
-    def _inlined(self, block: Part, user: Part, files: StorageBlocks | None) -> Catalog[Any]:
+    def _inlined(
+        self, block: Component, user: Component, files: StorageBlocks | None
+    ) -> Catalog[Any]:
         sink = user.name
         for known, name in self._inline:
             same = known.connector == block.connector and known.options == block.options
@@ -138,23 +142,27 @@ class CatalogChooser:
                 return self.catalogs[name]
         taken = {*self.config.catalogs, *(name for _, name in self._inline)}
         if self._embeds:
-            taken.add(DEFAULT)
-        name = DEFAULT if DEFAULT not in taken else sink
+            taken.add(DEFAULT_CATALOG)
+        name = DEFAULT_CATALOG if DEFAULT_CATALOG not in taken else sink
         while name in taken:
             name = f"{name}_catalog"
         self._inline.append((block, name))
-        self.catalogs[name] = _build(name, block, self.config, files)
+        self.catalogs[name] = _build_catalog(name, block, self.config, files)
         self._files[name] = files
         self._paths[name] = block.path
         return self.catalogs[name]
 
-    def _embedded(self, user: Part, files: StorageBlocks | None) -> Catalog[Any]:
-        name = DEFAULT if DEFAULT not in self.config.catalogs else f"{DEFAULT}_embedded"
+    def _embedded(self, user: Component, files: StorageBlocks | None) -> Catalog[Any]:
+        name = (
+            DEFAULT_CATALOG
+            if DEFAULT_CATALOG not in self.config.catalogs
+            else f"{DEFAULT_CATALOG}_embedded"
+        )
         if name not in self.catalogs:
             from icestream.catalogs import jdbc
 
-            state = absolute(self.config.block.state.path, self.config.folder)
-            folder = _beside(state, self.config.folder)
+            state = absolute_path(self.config.block.state.path, self.config.folder)
+            folder = _embedded_folder(state, self.config.folder)
             storage = files.given_storage() if files else None
             try:
                 self.catalogs[name] = jdbc.embedded(folder, name, storage)
@@ -168,35 +176,35 @@ class CatalogChooser:
         return self.catalogs[name]
 
 
-def _beside(state: str, folder: Path) -> Path:
+def _embedded_folder(state: str, folder: Path) -> Path:
     """Return the folder of the embedded catalog; a remote state has the file's folder beside it."""
-    return (folder if "://" in state else Path(state).parent) / DEFAULT
+    return (folder if "://" in state else Path(state).parent) / DEFAULT_CATALOG
 
 
-def _files(part: Part, folder: Path) -> StorageBlocks | None:
+def _storage_block(component: Component, folder: Path) -> StorageBlocks | None:
     """Return the storage block of a sink; None if it has none."""
-    if not isinstance(part.options, StorageBlocks):
+    if not isinstance(component.options, StorageBlocks):
         return None
-    options = resolve(part.options, folder)
+    options = resolve_paths(component.options, folder)
     given = {kind: getattr(options, kind) for kind in KINDS if getattr(options, kind) is not None}
     return StorageBlocks.model_validate(given) if given else None
 
 
-def _build(
-    name: str, part: Part, config: Config, files: StorageBlocks | None = None
+def _build_catalog(
+    name: str, component: Component, config: Config, files: StorageBlocks | None = None
 ) -> Catalog[Any]:
     """Build a catalog; the storage block of the sink that uses it wins over its own."""
-    options = resolve(part.options, config.folder)
+    options = resolve_paths(component.options, config.folder)
     storage = files.given_storage() if files else None
-    if not is_built("catalogs", part.connector):
-        return UnbuiltCatalog(part.connector, name, options)
-    kind = registry.find("catalogs", part.connector)
+    if not is_available("catalogs", component.connector):
+        return UnavailableCatalog(component.connector, name, options)
+    kind = registry.find("catalogs", component.connector)
     try:
         built: Catalog[Any] = kind(name, options, storage)
     except UnavailableError:
-        return UnbuiltCatalog(part.connector, name, options)
+        return UnavailableCatalog(component.connector, name, options)
     except PlanError as exc:
-        where = config.tree.where(part.path, key=True)
+        where = config.tree.where(component.path, key=True)
         raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
     return built
 
@@ -210,13 +218,13 @@ def build(config: Config, *, only: Sequence[str] = (), for_changes: Collection[s
         for_changes: names of sinks that changes go to, though no pipeline of the file says so.
 
     Raises:
-        ConfigError: parts of the file do not fit together; it holds every problem found.
+        ConfigError: components of the file do not fit together; it holds every problem found.
         PlanError: `only` names a pipeline that there is not, or that is switched off.
     """
     problems = cross_check(config, for_changes)
     if problems:
         raise ConfigError(problems)
-    return _Planner(config).plan(_chosen(config, only), everything=not only)
+    return _Planner(config).plan(_select_pipelines(config, only), everything=not only)
 
 
 def refuse_planned(plan: Plan) -> None:
@@ -232,7 +240,7 @@ def refuse_planned(plan: Plan) -> None:
         raise UnavailableError("\n".join(lines))
 
 
-def _chosen(config: Config, only: Sequence[str]) -> list[str]:
+def _select_pipelines(config: Config, only: Sequence[str]) -> list[str]:
     for name in only:
         if name not in config.pipelines:
             names = list(config.pipelines)
@@ -257,7 +265,7 @@ def _chosen(config: Config, only: Sequence[str]) -> list[str]:
 class _Planner:
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.chooser = CatalogChooser(config)
+        self.resolver = CatalogResolver(config)
         self.sources: dict[str, Source[Any]] = {}
         self.sinks: dict[str, Sink[Any]] = {}
         self.running = 1
@@ -267,29 +275,29 @@ class _Planner:
         self.running = max(len(names), 1)
         pipelines = tuple(self._pipeline(name) for name in names)
         if everything:
-            for name, part in config.sources.items():
-                self.sources.get(name) or self._source(part)
-            for name, part in config.sinks.items():
-                self.sinks.get(name) or self._sink(part)
-            self.chooser.add_named(config.catalogs)
-        catalogs = self.chooser.catalogs
+            for name, component in config.sources.items():
+                self.sources.get(name) or self._source(component)
+            for name, component in config.sinks.items():
+                self.sinks.get(name) or self._sink(component)
+            self.resolver.add_named(config.catalogs)
+        catalogs = self.resolver.catalogs
         settings = settings_for(config, catalogs)
         return Plan(
             path=config.path,
-            state=Path(absolute(config.block.state.path, config.folder)),
+            state=Path(absolute_path(config.block.state.path, config.folder)),
             pipelines=pipelines,
             catalogs=catalogs,
             jars=jars_for(config, catalogs.values()),
             master=config.block.spark.master,
             spark_conf=settings.conf,
-            secret_keys=frozenset(settings.shown),
+            secret_keys=frozenset(settings.displayed_secrets),
             metrics_host=config.block.metrics.host,
             metrics_port=config.block.metrics.port,
             metrics_token=config.block.metrics.token,
             names=tuple(config.pipelines),
             planned=self._planned(),
-            shown_secrets=settings.shown,
-            environment=self.chooser.environment(),
+            shown_secrets=settings.displayed_secrets,
+            environment=self.resolver.environment(),
             sources=self.sources,
             sinks=self.sinks,
         )
@@ -298,89 +306,95 @@ class _Planner:
         tree = self.config.tree
         return tuple(
             PlannedFeature(tree.where(item.path, key=item.whole), item.name)
-            for item in planned_in(self.config)
+            for item in find_planned(self.config)
         )
 
     def _pipeline(self, name: str) -> PipelinePlan:
         block = self.config.pipelines[name]
-        sink_part = self.config.sinks[block.sink]
-        options: Any = sink_part.options
+        sink_component = self.config.sinks[block.sink]
+        options: Any = sink_component.options
         steps = self.config.transforms.get(name, ())
         source = self._source(self.config.sources[block.source])
-        sink = self._sink(sink_part, changes=source.traits.changes)
-        transforms = tuple(_transform(part) for part in steps)
-        source_part = self.config.sources[block.source]
-        named = {part.name: step for part, step in zip(steps, transforms, strict=True)}
+        sink = self._sink(sink_component, changes=source.traits.changes)
+        transforms = tuple(_build_transform(component) for component in steps)
+        source_component = self.config.sources[block.source]
+        named = {component.name: step for component, step in zip(steps, transforms, strict=True)}
         problems = [
-            *reserved_columns(self.config, source_part, source, transforms),
-            *missing_field_problems(self.config, sink_part, source, named),
+            *reserved_column_problems(self.config, source_component, source, transforms),
+            *missing_field_problems(self.config, sink_component, source, named),
         ]
         if problems:
             raise ConfigError([*problems])
         if not steps:
-            unknown = list(unknown_columns(self.config, sink_part, options.expect, source))
+            unknown = list(
+                unknown_column_problems(self.config, sink_component, options.expect, source)
+            )
             if unknown:
                 raise ConfigError([*unknown])
-        dead_letter = self._dead_letter(sink_part)
+        dead_letter = self._dead_letter(sink_component)
         if dead_letter is not None and dead_letter.identity() == sink.identity():
             # Names may differ in case where the catalog ignores it.
-            raise ConfigError([same_table(self.config, sink_part)])
+            raise ConfigError([dead_letter_table_problem(self.config, sink_component)])
         return PipelinePlan(
             name=name,
             source_name=block.source,
             source=source,
             sink_name=block.sink,
             sink=sink,
-            batching=batching_of(options, self.config.block.spark.conf, self.running),
-            restart=Restart(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
+            batching=batching_for(options, self.config.block.spark.conf, self.running),
+            restart=RestartPolicy(max=block.restart.max, backoff_secs=block.restart.backoff_secs),
             on_error=options.on_error,
             dead_letter=dead_letter,
             transforms=transforms,
-            steps=tuple(self._step(part) for part in steps),
+            steps=tuple(self._step(component) for component in steps),
         )
 
-    def _step(self, part: Part) -> str:
-        value = self.config.tree.shown(part.path)
+    def _step(self, component: Component) -> str:
+        value = self.config.tree.source_value(component.path)
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return f"{part.name}: {text}"
+        return f"{component.name}: {text}"
 
-    def _source(self, part: Part) -> Source[Any]:
+    def _source(self, component: Component) -> Source[Any]:
         """Build a source. Each pipeline has one of its own, since it may keep a connection."""
-        built = build_source(self.config, part)
-        self.sources.setdefault(part.name, built)
+        built = build_source(self.config, component)
+        self.sources.setdefault(component.name, built)
         return built
 
-    def _sink(self, part: Part, *, changes: bool = False) -> Sink[Any]:
+    def _sink(self, component: Component, *, changes: bool = False) -> Sink[Any]:
         """Build a sink. Each pipeline has one of its own, since it keeps the pipeline's mark."""
-        catalog = self.chooser.catalog_of(part)
-        options = resolve(part.options, self.config.folder)
-        kind = registry.find("sinks", part.connector)
-        built = self._fitting(
-            part, "namespace", lambda: kind.build(options, catalog, part.name, changes=changes)
+        catalog = self.resolver.catalog_of(component)
+        options = resolve_paths(component.options, self.config.folder)
+        kind = registry.find("sinks", component.connector)
+        built = self._build_fitting(
+            component,
+            "namespace",
+            lambda: kind.build(options, catalog, component.name, changes=changes),
         )
-        self.sinks.setdefault(part.name, built)
+        self.sinks.setdefault(component.name, built)
         return built
 
-    def _dead_letter(self, part: Part) -> Sink[Any] | None:
-        options: Any = part.options
+    def _dead_letter(self, component: Component) -> Sink[Any] | None:
+        options: Any = component.options
         bad_rows = options.dead_letter_options()
         if bad_rows is None:
             return None
-        kind, name = registry.find("sinks", part.connector), f"{part.name}.dead_letter"
-        catalog = self.chooser.catalog_of(part)
-        return self._fitting(part, "dead_letter", lambda: kind(bad_rows, catalog, name))
+        kind, name = registry.find("sinks", component.connector), f"{component.name}.dead_letter"
+        catalog = self.resolver.catalog_of(component)
+        return self._build_fitting(component, "dead_letter", lambda: kind(bad_rows, catalog, name))
 
-    def _fitting(self, part: Part, key: str, build: Callable[[], Sink[Any]]) -> Sink[Any]:
+    def _build_fitting(
+        self, component: Component, key: str, build: Callable[[], Sink[Any]]
+    ) -> Sink[Any]:
         """Build a sink; what does not fit its catalog is told at the key that names it."""
         try:
             return build()
         except PlanError as exc:
-            where = self.config.tree.where((*part.path, key))
+            where = self.config.tree.where((*component.path, key))
             raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
 
 
-def _transform(part: Part) -> Transform[Any]:
-    if not is_built("transforms", part.connector):
-        return UnbuiltTransform(part.connector, part.options)
-    built: Transform[Any] = registry.find("transforms", part.connector)(part.options)
+def _build_transform(component: Component) -> Transform[Any]:
+    if not is_available("transforms", component.connector):
+        return UnavailableTransform(component.connector, component.options)
+    built: Transform[Any] = registry.find("transforms", component.connector)(component.options)
     return built

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, SecretStr
 
-from icestream.config.connectors import is_built
+from icestream.config.connectors import is_available
 from icestream.contracts import registry
 from icestream.errors import ConfigError, PlanError, UnavailableError
-from icestream.plan.planned import UnbuiltSource
+from icestream.plan.planned import UnavailableSource
 
 if TYPE_CHECKING:
-    from icestream.config import Config, Part
+    from icestream.config import Component, Config
     from icestream.contracts.source import Source
 
 
@@ -25,25 +25,25 @@ SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
 FILE_NAME = re.compile(r"^\S+\.[A-Za-z]+$")
 
 
-def absolute(text: str, folder: Path) -> str:
-    """Return a path or address with its local part made absolute; others as they are."""
+def absolute_path(text: str, folder: Path) -> str:
+    """Return a path or address with its local component made absolute; others as they are."""
     sqlite = SQLITE.match(text)
     if sqlite:
         file, tail = sqlite["file"], sqlite["tail"] or ""
         if file in ("", ":memory:") or file.startswith("file:"):
             return text
-        return f"{sqlite['head']}{_joined(file, folder)}{tail}"
+        return f"{sqlite['head']}{_join_path(file, folder)}{tail}"
     local = FILE.match(text)
     if local:
-        return f"file://{_joined(local['file'], folder)}"
-    return text if SCHEME.match(text) else _joined(text, folder)
+        return f"file://{_join_path(local['file'], folder)}"
+    return text if SCHEME.match(text) else _join_path(text, folder)
 
 
-def _joined(text: str, folder: Path) -> str:
+def _join_path(text: str, folder: Path) -> str:
     return str(folder / Path(text).expanduser())
 
 
-def resolve(options: ModelT, folder: Path) -> ModelT:
+def resolve_paths(options: ModelT, folder: Path) -> ModelT:
     """Return options whose paths are absolute.
 
     A field is a path if its `json_schema_extra` says so: `{"path": True}`, or
@@ -55,32 +55,32 @@ def resolve(options: ModelT, folder: Path) -> ModelT:
         extra = field.json_schema_extra
         mark = extra.get("path") if isinstance(extra, dict) else None
         if isinstance(value, BaseModel):
-            changed[name] = resolve(value, folder)
+            changed[name] = resolve_paths(value, folder)
         elif isinstance(value, str) and (
             mark is True or (mark == "if_file" and FILE_NAME.match(value))
         ):
-            changed[name] = absolute(value, folder)
+            changed[name] = absolute_path(value, folder)
         elif isinstance(value, SecretStr) and mark == "if_file":
             secret = value.get_secret_value()
             if FILE_NAME.match(secret):
-                changed[name] = SecretStr(absolute(secret, folder))
+                changed[name] = SecretStr(absolute_path(secret, folder))
     return options.model_copy(update=changed) if changed else options
 
 
-def build_source(config: Config, part: Part) -> Source[Any]:
+def build_source(config: Config, component: Component) -> Source[Any]:
     """Return a source, or a stand-in for one that this version does not have.
 
     Raises:
         ConfigError: its options do not fit together.
     """
-    options = resolve(part.options, config.folder)
-    built: Source[Any] = UnbuiltSource(part.connector, options)
-    if is_built("sources", part.connector):
+    options = resolve_paths(component.options, config.folder)
+    built: Source[Any] = UnavailableSource(component.connector, options)
+    if is_available("sources", component.connector):
         try:
-            built = registry.find("sources", part.connector)(options)
+            built = registry.find("sources", component.connector)(options)
         except UnavailableError:
             pass  # listed among what is planned, by its own place in the file
         except PlanError as exc:
-            where = config.tree.where(part.path, key=True)
+            where = config.tree.where(component.path, key=True)
             raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc
     return built

@@ -1,4 +1,4 @@
-"""Spark's settings and jars, as the file's parts ask for them."""
+"""Spark's settings and jars, as the file's components ask for them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 UNITS = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SIZE = re.compile(r"^\s*(\d+)\s*([kmgt]?)(b?)\s*$", re.IGNORECASE)
-DEFAULT_DRIVER = 2 << 30
+DEFAULT_DRIVER_BYTES = 2 << 30
 ROWS_PER_GIB = 1_000_000
 # All together, and of one among many: smaller batches would cost more in commits than they save.
-FEWEST, FEWEST_OF_MANY, MOST = 500_000, 50_000, 5_000_000
+MIN_ROWS, MIN_SHARED_ROWS, MAX_ROWS = 500_000, 50_000, 5_000_000
 # How much more memory a row takes with `missing_fields: keep`.
 KEEP_FACTOR = 4
 
 
-def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1) -> Batching:
+def batching_for(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1) -> Batching:
     """Return when the batches of a sink begin and where they end.
 
     Args:
@@ -45,7 +45,7 @@ def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1)
     size: int = options.batch_size
 
     def share_of(running: int) -> int:
-        most = most_rows(spark_conf, running)
+        most = max_batch_rows(spark_conf, running)
         if getattr(options, "missing_fields", None) == "keep":
             most //= KEEP_FACTOR
         return max(most, size)
@@ -59,15 +59,15 @@ def batching_of(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1)
     )
 
 
-def most_rows(spark_conf: Mapping[str, str], pipelines: int = 1) -> int:
+def max_batch_rows(spark_conf: Mapping[str, str], pipelines: int = 1) -> int:
     """Return the most rows of a batch: a million for each GiB of the driver, within bounds.
 
     The pipelines of a process divide them among themselves.
     """
-    driver = parse_size(spark_conf.get("spark.driver.memory", "")) or DEFAULT_DRIVER
+    driver = parse_size(spark_conf.get("spark.driver.memory", "")) or DEFAULT_DRIVER_BYTES
     usable = min(driver, physical_memory() // 2)
-    together = max(FEWEST, min(MOST * pipelines, usable * ROWS_PER_GIB >> 30))
-    return max(FEWEST_OF_MANY, min(MOST, together // pipelines))
+    together = max(MIN_ROWS, min(MAX_ROWS * pipelines, usable * ROWS_PER_GIB >> 30))
+    return max(MIN_SHARED_ROWS, min(MAX_ROWS, together // pipelines))
 
 
 def parse_size(text: str) -> int | None:
@@ -88,7 +88,7 @@ def physical_memory() -> int:
 
 
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
-SHORTEST_PART = 6
+MIN_SECRET_LENGTH = 6
 # Settings of the resolver inside Spark, which we don't use: it checks no checksums.
 UNSUPPORTED = {
     "spark.jars.repositories": "Describe the repositories in an Ivy settings file, and name that "
@@ -103,7 +103,7 @@ class SparkSettings:
     """Settings for Spark, and how those of them that are secret are shown."""
 
     conf: dict[str, str] = field(default_factory=dict)
-    shown: dict[str, str] = field(default_factory=dict)
+    displayed_secrets: dict[str, str] = field(default_factory=dict)
 
 
 def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkSettings:
@@ -124,13 +124,13 @@ def settings_for(config: Config, catalogs: Mapping[str, Catalog[Any]]) -> SparkS
         settings.conf |= {f"{prefix}.{key}": value for key, value in own.items()}
     for key, value in settings.conf.items():
         reference = config.tree.references.get(("spark", "conf", key))
-        secret = next((text for text in references if _holds(value, text)), None)
+        secret = next((text for text in references if _contains_secret(value, text)), None)
         if reference is not None:
-            settings.shown[key] = reference
+            settings.displayed_secrets[key] = reference
         elif secret is not None:
-            settings.shown[key] = references[secret]
+            settings.displayed_secrets[key] = references[secret]
         elif is_secret(key, value):
-            settings.shown[key] = HIDDEN
+            settings.displayed_secrets[key] = HIDDEN
     return settings
 
 
@@ -145,9 +145,9 @@ def refuse_unsupported(conf: Mapping[str, str], where: Callable[[str], str]) -> 
             raise PlanError(f"{key!r} is not supported", where=where(key), todo=instead)
 
 
-def _holds(value: str, secret: str) -> bool:
+def _contains_secret(value: str, secret: str) -> bool:
     # A short secret is found inside many an innocent value; there only the whole of it counts.
-    return value == secret or (len(secret) >= SHORTEST_PART and secret in value)
+    return value == secret or (len(secret) >= MIN_SECRET_LENGTH and secret in value)
 
 
 def jars_for(config: Config, catalogs: Iterable[Catalog[Any]]) -> tuple[str, ...]:
@@ -170,11 +170,11 @@ def _extensions(user: Mapping[str, str]) -> str:
 
 def _secrets(config: Config) -> Iterator[tuple[str, str]]:
     """Yield every secret of the file with what may be shown in its place."""
-    for parts in (config.catalogs, config.sinks, config.sources):
-        for part in parts.values():
-            yield from _secrets_in(config, part.options, part.path)
-            if part.catalog is not None and not isinstance(part.catalog, str):
-                yield from _secrets_in(config, part.catalog.options, part.catalog.path)
+    for components in (config.catalogs, config.sinks, config.sources):
+        for component in components.values():
+            yield from _secrets_in(config, component.options, component.path)
+            if component.catalog is not None and not isinstance(component.catalog, str):
+                yield from _secrets_in(config, component.catalog.options, component.catalog.path)
 
 
 def _secrets_in(config: Config, options: BaseModel, path: Path) -> Iterator[tuple[str, str]]:

@@ -18,32 +18,38 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
-ONLY_A_RUN = "only a run can tell"
+UNKNOWN_BEFORE_RUN = "only a run can tell"
 
 
-def fit_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
+def compatibility_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
     """Yield the steps that compare a pipeline's rows with its table."""
-    yield CheckStep("fit table", lambda: _fit(pipeline))
+    yield CheckStep("fit table", lambda: _check_compatibility(pipeline))
 
 
-def _fit(pipeline: PipelinePlan) -> str:
+def _check_compatibility(pipeline: PipelinePlan) -> str:
     sink: Any = pipeline.sink
     if sink.has_many_tables:
-        return f"one stream fills many tables: {ONLY_A_RUN}"
+        return f"one stream fills many tables: {UNKNOWN_BEFORE_RUN}"
     if not all(hasattr(sink, name) for name in ("catalog", "namespace", "table", "options")):
-        return f"not an Iceberg table: {ONLY_A_RUN}"
+        return f"not an Iceberg table: {UNKNOWN_BEFORE_RUN}"
     table = sink.catalog.find_table((*sink.namespace, sink.table))
     if table is None:
         return "the table is made for the rows"
     changes = [*partition_changes(sink.options, table)]
     if pipeline.transforms:
-        return _told(changes, f"transforms stand before the table: {ONLY_A_RUN} of the columns")
+        return _changes_text(
+            changes, f"transforms stand before the table: {UNKNOWN_BEFORE_RUN} of the columns"
+        )
     if pipeline.source.schema() is None:
-        return _told(changes, f"the source declares no columns: {ONLY_A_RUN} of them")
-    return _told([*changes, *column_changes(pipeline, table)], "rows and table have the same shape")
+        return _changes_text(
+            changes, f"the source declares no columns: {UNKNOWN_BEFORE_RUN} of them"
+        )
+    return _changes_text(
+        [*changes, *column_changes(pipeline, table)], "rows and table have the same shape"
+    )
 
 
-def _told(changes: list[dict[str, Any]], otherwise: str) -> str:
+def _changes_text(changes: list[dict[str, Any]], otherwise: str) -> str:
     if not changes:
         return otherwise
     words = [each.get("words") or f"partitioned by {each['to']}" for each in changes]
@@ -99,14 +105,14 @@ def compare_columns(pipeline: PipelinePlan, table: Table, columns: pa.Schema) ->
     from icestream.sinks.iceberg.migration import compare_with_table
 
     sink: Any = pipeline.sink
-    shape = shape_of(table, pipeline.name)
+    shape = table_layout(table, pipeline.name)
     declared = pipeline.source.declares()
     return compare_with_table(
         shape, sink.mode.table_columns(columns), sink.options, declared=declared
     )
 
 
-def shape_of(table: Table, pipeline: str) -> TableLayout:
+def table_layout(table: Table, pipeline: str) -> TableLayout:
     """Return the shape of a table that PyIceberg loaded."""
     from icestream.sinks.iceberg.migration import TableLayout, is_shared, read_declared_columns
 

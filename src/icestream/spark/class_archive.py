@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 from icestream.contracts.jars import SQLITE
 from icestream.errors import DependencyError, IcestreamError
-from icestream.spark.jars import cache_place, file_name, iceberg_runtime
+from icestream.spark.jars import cache_path, iceberg_runtime, jar_name
 from icestream.spark.java import java_command, require_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-HEAD_BYTES = 8
+HEADER_BYTES = 8
 
 
 def archived_jars() -> tuple[str, ...]:
@@ -39,22 +39,22 @@ def archived_jars() -> tuple[str, ...]:
 
 def with_archived(coordinates: Sequence[str]) -> tuple[str, ...]:
     """Return the jars of a plan, with those that an archive, if there is one, needs beside them."""
-    folder = cache_place("jars")
-    are_here = all((folder / file_name(each)).exists() for each in archived_jars())
+    folder = cache_path("jars")
+    are_here = all((folder / jar_name(each)).exists() for each in archived_jars())
     archived = archived_jars() if are_here and find_archive() else ()
     return tuple(dict.fromkeys((*coordinates, *archived)))
 
 
 def class_path(jars: Iterable[Path]) -> list[Path]:
     """Return jars as the archive knows them: the archived ones first, then others if any."""
-    names = [file_name(each) for each in archived_jars()]
+    names = [jar_name(each) for each in archived_jars()]
     return sorted(jars, key=lambda jar: names.index(jar.name) if jar.name in names else len(names))
 
 
 def find_archive() -> Path | None:
     """Return the archive for the Java and the Spark of this installation, if one was written."""
     try:
-        for path in archives_place().glob(f"{_installation()}-*.jsa"):
+        for path in archive_folder().glob(f"{_installation_id()}-*.jsa"):
             # One that was cut short would end Java at once; its name says how long it has to be.
             if path.stem.endswith(f"-{path.stat().st_size}"):
                 return path
@@ -63,38 +63,38 @@ def find_archive() -> Path | None:
     return None
 
 
-def keep_archive(written: Path) -> Path | None:
+def store_archive(written: Path) -> Path | None:
     """Put an archive that Java wrote where the next start finds it; None if it is not whole."""
-    if not written.exists() or not _is_whole(written):
+    if not written.exists() or not _is_complete(written):
         return None
     with written.open("rb") as file:
         os.fsync(file.fileno())
-    this = _installation()
-    kept = archives_place() / f"{this}-{written.stat().st_size}.jsa"
-    older = [path for path in archives_place().glob(f"{this}-*.jsa") if path != kept]
+    this = _installation_id()
+    kept = archive_folder() / f"{this}-{written.stat().st_size}.jsa"
+    older = [path for path in archive_folder().glob(f"{this}-*.jsa") if path != kept]
     written.replace(kept)
     for path in older:
         path.unlink(missing_ok=True)
     return kept
 
 
-def archives_place() -> Path:
+def archive_folder() -> Path:
     """Return where archives are, or would be."""
-    return cache_place("classes")
+    return cache_path("classes")
 
 
-def _installation() -> str:
+def _installation_id() -> str:
     """Return a name for this Java and this Spark, by where they are: an upgrade there replaces."""
     spec = find_spec("pyspark")  # without importing it, which takes a second
     parts = (java_command().resolve(), spec and spec.origin)
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
-def _is_whole(archive: Path) -> bool:
+def _is_complete(archive: Path) -> bool:
     """Tell whether an archive ends where it should: one that was cut short crashes Java."""
     with archive.open("rb") as file:
         # Java writes the head last of all, and starts without an archive that has none.
-        if not any(file.read(HEAD_BYTES)):
+        if not any(file.read(HEADER_BYTES)):
             return False
     options = (f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces", "-Xlog:disable")
     started = subprocess.run(  # noqa: S603 - the Java that Spark itself will start
@@ -106,11 +106,11 @@ def _is_whole(archive: Path) -> bool:
     return started.returncode == 0
 
 
-COMMAND = (sys.executable, "-c", "from icestream.cli.main import main; main(['run', '--once'])")
-PATIENCE_SECS = 300
-SHOWN_CHARACTERS = 2000
+RUN_COMMAND = (sys.executable, "-c", "from icestream.cli.main import main; main(['run', '--once'])")
+RUN_TIMEOUT_SECS = 300
+MAX_LOG_CHARACTERS = 2000
 # Each puts something before the jars on the class path; Java keeps no classes beside folders.
-IN_THE_WAY = (
+CONFLICTING_VARIABLES = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",
     "HADOOP_CONF_DIR",
@@ -118,7 +118,7 @@ IN_THE_WAY = (
     "SPARK_DIST_CLASSPATH",
 )
 # Rows as they are and through Spark, appended and by key, so that all of it is loaded.
-FILE = """\
+TRAINING_CONFIG = """\
 sources:
   events: {connector: datagen, config: {rows: 2000}}
   orders: {connector: datagen, config: {rows: 2000}}
@@ -146,24 +146,24 @@ def write_archive() -> Path:
         IcestreamError: it could not be written.
     """
     require_java()
-    _refuse_foreign_settings()
-    place = archives_place()
+    _refuse_conflicting_variables()
+    place = archive_folder()
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _sweep(place)
+    _remove_leftovers(place)
     # Java may still be writing there when we give up.
     with tempfile.TemporaryDirectory(
         prefix="new-", dir=place, ignore_cleanup_errors=True
     ) as scratch:
         written = Path(scratch, "archive")
-        _run(Path(scratch), written)
-        kept = keep_archive(written)
+        _run_training(Path(scratch), written)
+        kept = store_archive(written)
         if kept is None:
-            raise _not_written("Java wrote none, or not all of it", _log_of(Path(scratch)))
+            raise _archive_error("Java wrote none, or not all of it", _read_log(Path(scratch)))
     return kept
 
 
-def _refuse_foreign_settings() -> None:
-    for name in IN_THE_WAY:
+def _refuse_conflicting_variables() -> None:
+    for name in CONFLICTING_VARIABLES:
         if os.environ.get(name):
             raise DependencyError(
                 f"Java keeps none while {name} is set, here to {os.environ[name]!r}",
@@ -173,41 +173,41 @@ def _refuse_foreign_settings() -> None:
             )
 
 
-def _sweep(place: Path) -> None:
+def _remove_leftovers(place: Path) -> None:
     """Remove what was left behind by one that was killed."""
     for left in place.glob("new-*"):
-        if time.time() - left.stat().st_mtime > PATIENCE_SECS:
+        if time.time() - left.stat().st_mtime > RUN_TIMEOUT_SECS:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _run(folder: Path, archive: Path) -> None:
+def _run_training(folder: Path, archive: Path) -> None:
     options = [f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:disable"]
     conf = {"spark.driver.extraJavaOptions": shlex.join(options)}
     spark = json.dumps({"master": "local[2]", "conf": conf})
-    (folder / "icestream.yaml").write_text(f"{FILE}spark: {spark}\n", encoding="utf-8")
+    (folder / "icestream.yaml").write_text(f"{TRAINING_CONFIG}spark: {spark}\n", encoding="utf-8")
     try:
         # Java outlives our command while it writes, and holds the pipe open for so long.
         done = subprocess.run(  # noqa: S603 - ourselves
-            COMMAND,
+            RUN_COMMAND,
             cwd=folder,
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE_SECS,
+            timeout=RUN_TIMEOUT_SECS,
         )
     except subprocess.TimeoutExpired:
-        raise _not_written(f"a run over made-up rows took over {PATIENCE_SECS} s") from None
+        raise _archive_error(f"a run over made-up rows took over {RUN_TIMEOUT_SECS} s") from None
     if done.returncode:
-        raise _not_written(f"a run over made-up rows ended with {done.returncode}", done.stderr)
+        raise _archive_error(f"a run over made-up rows ended with {done.returncode}", done.stderr)
 
 
-def _log_of(folder: Path) -> str:
+def _read_log(folder: Path) -> str:
     log = folder / ".icestream" / "spark.log"
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
-def _not_written(what: str, said: str = "") -> IcestreamError:
-    told = said.strip()[-SHOWN_CHARACTERS:]
+def _archive_error(what: str, said: str = "") -> IcestreamError:
+    told = said.strip()[-MAX_LOG_CHARACTERS:]
     return IcestreamError(
         f"{what}: {told}" if told else what,
         where="classes of Spark",

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-DOWNLOAD_PATIENCE_SECS = 900
-SHOWN_DIGITS = 16
+DOWNLOAD_TIMEOUT_SECS = 900
+DIGEST_PREFIX = 16
 PACKAGES_LOCK = "packages.lock.json"
 # What Spark has itself, and what its own resolver leaves out too.
 PROVIDED = (
@@ -95,7 +95,7 @@ def resolve(coordinates: Sequence[str], settings: Path | None = None) -> list[Pa
         UnreachableError: a jar is missing, and could not be downloaded.
     """
     folder = cache_folder()
-    wanted = {each: folder / file_name(each) for each in coordinates if each in _lock()}
+    wanted = {each: folder / jar_name(each) for each in coordinates if each in _lock()}
     missing = [each for each, path in wanted.items() if not path.exists()]
     if missing:
         _download(missing, folder, settings or ivy_settings({}))
@@ -130,7 +130,7 @@ def resolve_packages(
                 todo="Write the Maven coordinates with a fixed version.",
             )
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()
-    folder = cache_place("packages") / digest[:SHOWN_DIGITS]
+    folder = cache_path("packages") / digest[:DIGEST_PREFIX]
     if not folder.exists():
         _download_packages(wanted, folder, settings or ivy_settings({}))
     found = {path.name: _sha512(path) for path in sorted(folder.glob("*.jar"))}
@@ -149,7 +149,7 @@ def _compare_with_lock(
         known = {name: known.get(name, digest) for name, digest in found.items()}
     for name in sorted(found.keys() | known.keys()):
         if found.get(name) != known.get(name):
-            now, before = (_shown_digest(each.get(name)) for each in (found, known))
+            now, before = (_format_digest(each.get(name)) for each in (found, known))
             raise DependencyError(
                 f"it has {now}, and {lock} recorded {before}",
                 where=f"jar {folder / name}",
@@ -164,8 +164,8 @@ def _compare_with_lock(
         scratch.replace(lock)
 
 
-def _shown_digest(digest: str | None) -> str:
-    return "no file" if digest is None else f"SHA-512 {digest[:SHOWN_DIGITS]!r}"
+def _format_digest(digest: str | None) -> str:
+    return "no file" if digest is None else f"SHA-512 {digest[:DIGEST_PREFIX]!r}"
 
 
 def _download_packages(packages: Sequence[str], folder: Path, settings: Path) -> None:
@@ -190,7 +190,7 @@ def _download_packages(packages: Sequence[str], folder: Path, settings: Path) ->
             arrived.rename(folder)
 
 
-def cache_place(part: str) -> Path:
+def cache_path(part: str) -> Path:
     """Return where something that can be had again is kept, or would be."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "icestream" / part
@@ -198,12 +198,12 @@ def cache_place(part: str) -> Path:
 
 def cache_folder() -> Path:
     """Return the folder of downloaded jars, made for this user alone."""
-    folder = cache_place("jars")
+    folder = cache_path("jars")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
-def file_name(coordinate: str) -> str:
+def jar_name(coordinate: str) -> str:
     """Return the name of the file of a jar."""
     _, artifact, version = coordinate.split(":")
     return f"{artifact}-{version}.jar"
@@ -217,19 +217,19 @@ def _sha512(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _difference(path: Path, coordinate: str) -> str:
+def _checksum_mismatch(path: Path, coordinate: str) -> str:
     """Say how a jar differs from the lock; empty if it does not."""
     expected, found = _lock()[coordinate], _sha512(path)
     if found == expected:
         return ""
     return (
-        f"its SHA-512 begins with {found[:SHOWN_DIGITS]!r}, "
-        f"and the lock of icestream says {expected[:SHOWN_DIGITS]!r}"
+        f"its SHA-512 begins with {found[:DIGEST_PREFIX]!r}, "
+        f"and the lock of icestream says {expected[:DIGEST_PREFIX]!r}"
     )
 
 
 def _verify(path: Path, coordinate: str) -> None:
-    difference = _difference(path, coordinate)
+    difference = _checksum_mismatch(path, coordinate)
     if difference:
         raise DependencyError(
             difference,
@@ -246,7 +246,7 @@ def _download(coordinates: Sequence[str], folder: Path, settings: Path) -> None:
         names = "[artifact]-[revision].[ext]"
         said = _run_ivy(_ivy_module(coordinates), names, Path(scratch), settings)
         for each in coordinates:
-            arrived = Path(scratch) / "jars" / file_name(each)
+            arrived = Path(scratch) / "jars" / jar_name(each)
             if not arrived.exists():
                 _log.debug("Ivy said: %s", said)
                 raise UnreachableError(
@@ -254,9 +254,9 @@ def _download(coordinates: Sequence[str], folder: Path, settings: Path) -> None:
                     where=f"jar {each}",
                     todo="The first start needs the network. Behind a mirror or a proxy, describe "
                     "it in ~/.ivy2/ivysettings.xml, or copy the jar to "
-                    f"{folder / file_name(each)}",
+                    f"{folder / jar_name(each)}",
                 )
-            difference = _difference(arrived, each)
+            difference = _checksum_mismatch(arrived, each)
             if difference:
                 raise DependencyError(
                     f"the file was downloaded, but {difference}",
@@ -279,10 +279,10 @@ def _run_ivy(module: str, names: str, scratch: Path, settings: Path) -> str:
     ]
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
-            command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_PATIENCE_SECS
+            command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT_SECS
         )
     except subprocess.TimeoutExpired:
-        return f"no answer in {DOWNLOAD_PATIENCE_SECS} s"
+        return f"no answer in {DOWNLOAD_TIMEOUT_SECS} s"
     return (done.stdout + done.stderr)[-4000:]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from icestream.errors import DependencyError
 
 SUPPORTED = (17, 21)
-VERSION_PATIENCE_SECS = 30
-INSTALL = (
+VERSION_TIMEOUT_SECS = 30
+INSTALL_HINT = (
     "Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless\n"
     "macOS: brew install openjdk@17\n"
     "If it is installed already, name it: export JAVA_HOME=/path/to/java-17"
@@ -21,7 +21,7 @@ INSTALL = (
 
 
 @dataclass(frozen=True)
-class Java:
+class JavaRuntime:
     """A Java runtime: its command and its version, in full and in short (`17.0.15`, 17)."""
 
     command: Path
@@ -29,23 +29,24 @@ class Java:
     major: int
 
 
-def require_java() -> Java:
+def require_java() -> JavaRuntime:
     """Return the Java that Spark's own scripts will choose: `JAVA_HOME` first, then `PATH`.
 
     Raises:
         DependencyError: there is none, or Spark does not run on it.
     """
-    java = _version_of(java_command())
+    java = _probe_version(java_command())
     if java.major not in SUPPORTED:
         raise DependencyError(
-            f"Java {java.version} was found at {java.command}, and Spark needs {_needed()}",
+            f"Java {java.version} was found at {java.command}, and Spark needs "
+            f"{_supported_versions()}",
             where="java",
-            todo=INSTALL,
+            todo=INSTALL_HINT,
         )
     return java
 
 
-def _needed() -> str:
+def _supported_versions() -> str:
     return "Java " + " or ".join(str(major) for major in SUPPORTED)
 
 
@@ -61,28 +62,29 @@ def java_command() -> Path:
         if os.access(command, os.X_OK):
             return command
         raise DependencyError(
-            f"JAVA_HOME is {home!r}, where there is no bin/java, and Spark needs {_needed()}",
+            f"JAVA_HOME is {home!r}, where there is no bin/java, and Spark needs "
+            f"{_supported_versions()}",
             where="java",
-            todo=f"Unset JAVA_HOME, or correct it.\n{INSTALL}",
+            todo=f"Unset JAVA_HOME, or correct it.\n{INSTALL_HINT}",
         )
     found = shutil.which("java")
     if found is None:
         raise DependencyError(
-            f"no Java was found in JAVA_HOME or PATH, and Spark needs {_needed()}",
+            f"no Java was found in JAVA_HOME or PATH, and Spark needs {_supported_versions()}",
             where="java",
-            todo=INSTALL,
+            todo=INSTALL_HINT,
         )
     return Path(found)
 
 
-def _version_of(command: Path) -> Java:
+def _probe_version(command: Path) -> JavaRuntime:
     try:
         asked = subprocess.run(  # noqa: S603 - the Java that Spark itself will start
             [str(command), "-version"],
             capture_output=True,
             text=True,
             check=False,
-            timeout=VERSION_PATIENCE_SECS,
+            timeout=VERSION_TIMEOUT_SECS,
         )
         said = asked.stderr + asked.stdout
     except (OSError, subprocess.TimeoutExpired) as exc:
@@ -91,9 +93,9 @@ def _version_of(command: Path) -> Java:
     matched = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
     if matched is None:
         raise DependencyError(
-            f"{command} does not tell its version, and Spark needs {_needed()}; "
+            f"{command} does not tell its version, and Spark needs {_supported_versions()}; "
             f"it said {said.strip()[:200]!r}",
             where="java",
-            todo=INSTALL,
+            todo=INSTALL_HINT,
         )
-    return Java(command, matched[1], int(matched[2]))
+    return JavaRuntime(command, matched[1], int(matched[2]))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class TickerSource(DataSource):
+class OffsetStreamSource(DataSource):
     """The Spark side of every icestream source. Options `start` and `next`: files of positions."""
 
     @classmethod
@@ -32,10 +32,10 @@ class TickerSource(DataSource):
         return "split int"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        return TickerReader(Path(self.options["start"]), Path(self.options["next"]))
+        return OffsetStreamReader(Path(self.options["start"]), Path(self.options["next"]))
 
 
-class TickerReader(DataSourceStreamReader):
+class OffsetStreamReader(DataSourceStreamReader):
     """Reads positions; the rows themselves are read inside `foreachBatch`."""
 
     def __init__(self, start: Path, following: Path) -> None:
@@ -57,9 +57,9 @@ class TickerReader(DataSourceStreamReader):
 
 def load_stream(spark: SparkSession, start: Path, following: Path) -> DataFrame:
     """Return the stream of a pipeline's positions. Spark starts processes of its own for this."""
-    spark.dataSource.register(TickerSource)
+    spark.dataSource.register(OffsetStreamSource)
     files = {"start": str(start), "next": str(following)}
-    return spark.readStream.format(TickerSource.name()).options(**files).load()
+    return spark.readStream.format(OffsetStreamSource.name()).options(**files).load()
 
 
 def _read(path: Path) -> dict[str, Any]:

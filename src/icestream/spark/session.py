@@ -26,8 +26,8 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 QUICK_START = "-XX:TieredStopAtLevel=1"
 # Nor much to collect: the simplest collector starts soonest, and leaves the cores to the workers.
 SIMPLE_COLLECTOR = "-XX:+UseSerialGC"
-CHOSEN_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-CHOSEN_ARCHIVE = re.compile(r"-Xshare:|-XX:[+-]?\w*(?:SharedArchive|ArchiveClasses|DynamicDump)")
+COLLECTOR_OPTION = re.compile(r"-XX:\+Use\w+GC\b")
+ARCHIVE_OPTION = re.compile(r"-Xshare:|-XX:[+-]?\w*(?:SharedArchive|ArchiveClasses|DynamicDump)")
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
@@ -43,16 +43,16 @@ def java_options(conf: Mapping[str, str], *, light: bool, archive: Path | None) 
     if light:
         options.append(QUICK_START)
         # Java refuses two.
-        if not _chosen(CHOSEN_COLLECTOR, conf):
+        if not _has_option(COLLECTOR_OPTION, conf):
             options.append(SIMPLE_COLLECTOR)
-    if archive is not None and not _chosen(CHOSEN_ARCHIVE, conf):
+    if archive is not None and not _has_option(ARCHIVE_OPTION, conf):
         # Java tells on standard output if it cannot use it, where some commands print JSON.
         options += [shlex.quote(f"-XX:SharedArchiveFile={archive}"), "-Xlog:cds*=off"]
     given = conf.get("spark.driver.extraJavaOptions")
     return " ".join([*options, *([given] if given else [])])
 
 
-def _chosen(option: re.Pattern[str], conf: Mapping[str, str]) -> bool:
+def _has_option(option: re.Pattern[str], conf: Mapping[str, str]) -> bool:
     """Tell whether the user, or the environment, has an option of a kind already."""
     named = [conf.get(f"spark.driver.{which}JavaOptions", "") for which in ("extra", "default")]
     named += [os.environ.get(variable, "") for variable in JAVA_VARIABLES]
@@ -67,14 +67,14 @@ REDACTION = (
     r"|sasl[._-]?jaas|[?&;]sig=|://[^/\s:@]*:[^\s@]+@"
 )
 # Settings by which the user adds jars, or says how they are loaded.
-BRINGING_JARS = {
+JAR_SETTINGS = {
     "spark.jars",
     "spark.jars.packages",
     "spark.driver.extraClassPath",
     "spark.driver.userClassPathFirst",
 }
 # What Spark's scripts put behind its own jars.
-CLASS_PATH = "SPARK_DIST_CLASSPATH"
+CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
 CATALOG_PREFIX = "spark.sql.catalog."
 
 DEFAULTS = {
@@ -139,7 +139,7 @@ def on_class_path(master: str, conf: Mapping[str, str]) -> bool:
     A cluster has to be sent them; and ours may need jars of the user's, which Spark loads apart
     and which could not be seen from there.
     """
-    return _is_local(master, conf) and not BRINGING_JARS & conf.keys()
+    return _is_local(master, conf) and not JAR_SETTINGS & conf.keys()
 
 
 def _is_local(master: str, conf: Mapping[str, str]) -> bool:
@@ -184,7 +184,7 @@ def open_session(
         settings = launch_settings(
             master, conf, sent, secrets=secrets, light=light, archive=archive
         )
-        with launched_with(settings, here), _stderr_to(log):
+        with launch_environment(settings, here), _redirect_stderr(log):
             SparkContext._ensure_initialized()
         return SparkSession.builder.getOrCreate()
     for key, value in conf.items():
@@ -194,7 +194,7 @@ def open_session(
 
 
 @contextmanager
-def _stderr_to(path: Path | None) -> Iterator[None]:
+def _redirect_stderr(path: Path | None) -> Iterator[None]:
     """Let a process that is started meanwhile write its standard error to a file."""
     if path is None:
         yield
@@ -212,15 +212,15 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def launched_with(settings: Mapping[str, str], jars: Sequence[Path]) -> Iterator[None]:
+def launch_environment(settings: Mapping[str, str], jars: Sequence[Path]) -> Iterator[None]:
     """Hand settings to the JVM in a file that only we can read, not on its command line."""
-    text = "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
+    text = "".join(f"{key}={_escape_property(value)}\n" for key, value in settings.items())
     with _private_file(text) as path:
         variables = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {path} pyspark-shell"}
         if jars:
-            given = os.environ.get(CLASS_PATH)
+            given = os.environ.get(CLASS_PATH_VARIABLE)
             places = [*([given] if given else []), *map(str, jars)]
-            variables[CLASS_PATH] = os.pathsep.join(places)
+            variables[CLASS_PATH_VARIABLE] = os.pathsep.join(places)
         with _environment(variables):
             yield
 
@@ -264,6 +264,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _escaped(value: str) -> str:
+def _escape_property(value: str) -> str:
     """Write a value as Java's properties format reads it."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -22,7 +22,7 @@ PRELOADED = (
 )
 
 
-def leave_archives_out() -> None:
+def remove_archives() -> None:
     """Take archives off the path, and what Python remembers of them."""
     sys.path[:] = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
     for entry in list(sys.path_importer_cache):
@@ -32,7 +32,7 @@ def leave_archives_out() -> None:
 
 def main() -> None:
     """Load what tasks need, and serve Spark."""
-    leave_archives_out()
+    remove_archives()
     for module in PRELOADED:
         importlib.import_module(module)
     from pyspark.daemon import manager

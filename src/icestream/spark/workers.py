@@ -31,22 +31,22 @@ class WarmUp:
         yield from batches
 
 
-NAME = "icestream-worker"
+WORKER_COMMAND = "icestream-worker"
 # The folder of commands may be that of several Pythons: the driver's own is meant.
-PYTHON = "ICESTREAM_PYTHON"
+PYTHON_VARIABLE = "ICESTREAM_PYTHON"
 
 
 def worker_python() -> str:
     """Return the command by which Spark is to start Python on this machine."""
-    script = Path(sysconfig.get_path("scripts"), NAME)
+    script = Path(sysconfig.get_path("scripts"), WORKER_COMMAND)
     # A Spark that was chosen by hand may be another one than the installed `pyspark`.
     if "SPARK_HOME" in os.environ or not os.access(script, os.X_OK):
         return sys.executable
-    os.environ[PYTHON] = sys.executable
+    os.environ[PYTHON_VARIABLE] = sys.executable
     return str(script)
 
 
-def without_archives(environment: Mapping[str, str]) -> dict[str, str]:
+def without_spark_archives(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment whose path has no archive of Spark's own."""
     home = Path(environment.get("SPARK_HOME", os.devnull))
     entries = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -56,5 +56,5 @@ def without_archives(environment: Mapping[str, str]) -> dict[str, str]:
 
 def main() -> None:
     """Become Python, with the arguments that Spark gave."""
-    command = [os.environ.get(PYTHON, sys.executable), *sys.argv[1:]]
-    os.execve(command[0], command, without_archives(os.environ))  # noqa: S606 - ourselves
+    command = [os.environ.get(PYTHON_VARIABLE, sys.executable), *sys.argv[1:]]
+    os.execve(command[0], command, without_spark_archives(os.environ))  # noqa: S606 - ourselves

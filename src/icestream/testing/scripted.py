@@ -120,7 +120,7 @@ class ScriptedSource(Source[ScriptedOptions]):
         return {**self.__dict__, "_script": []}
 
 
-def changes(
+def change_block(
     table: str,
     columns: Mapping[str, pa.DataType],
     rows: Iterable[Mapping[str, Any]],
@@ -137,22 +137,22 @@ def changes(
         rows: values by column, with `op` (`i` if absent) and `unsent` where it matters.
         key: the columns of its key.
         ids: the source's ids of the columns, in their order.
-        shape: further attributes of the shape.
+        shape: further attributes of `ChangeSchema`.
     """
-    told = ChangeSchema(tuple(table.split(".")), tuple(key), **shape)
+    schema = ChangeSchema(tuple(table.split(".")), tuple(key), **shape)
     fields = [pa.field(name, kind) for name, kind in columns.items()]
     if ids:
         fields = [
             one.with_metadata({COLUMN_ID: str(number).encode()})
             for one, number in zip(fields, ids, strict=True)
         ]
-    given = [dict(row) for row in rows]
-    if not told.is_snapshot:
+    values = [dict(row) for row in rows]
+    if not schema.is_snapshot:
         fields += [pa.field(OP, pa.string()), pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string()))]
-        given = [
-            {OP: row.get("op", "i"), UNCHANGED_COLUMNS: row.get("unsent"), **row} for row in given
+        values = [
+            {OP: row.get("op", "i"), UNCHANGED_COLUMNS: row.get("unsent"), **row} for row in values
         ]
-    return pa.RecordBatch.from_pylist(given, schema=told.on(pa.schema(fields)))
+    return pa.RecordBatch.from_pylist(values, schema=schema.on(pa.schema(fields)))
 
 
 class ScriptedChanges(Source[ScriptedOptions]):
@@ -164,7 +164,7 @@ class ScriptedChanges(Source[ScriptedOptions]):
     def __init__(self, *batches: Sequence[pa.RecordBatch]) -> None:
         super().__init__(ScriptedOptions())
         self.script: list[Sequence[pa.RecordBatch]] = list(batches)
-        self.told: list[tuple[Offset, int]] = []
+        self.committed_offsets: list[tuple[Offset, int]] = []
 
     def identity(self) -> str:
         return "scripted changes"
@@ -194,7 +194,7 @@ class ScriptedChanges(Source[ScriptedOptions]):
         yield from split.what
 
     def committed(self, position: Offset, rows: int) -> None:
-        self.told.append((position, rows))
+        self.committed_offsets.append((position, rows))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "script": [], "told": []}
+        return {**self.__dict__, "script": [], "committed_offsets": []}

@@ -90,7 +90,7 @@ class SourceSuite:
 
     @fact("idle")
     def test_positions_are_equal_exactly_if_nothing_is_new(self, system: System) -> None:
-        source, start, end = _filled(system, 10)
+        source, start, end = _fill(system, 10)
 
         assert source.latest(end) == end
         assert source.rows_between(end, end) == 0
@@ -105,14 +105,14 @@ class SourceSuite:
 
     @fact("exact_counts")
     def test_rows_between_is_the_number_of_rows_read(self, system: System) -> None:
-        source, start, end = _filled(system, 37)
+        source, start, end = _fill(system, 37)
 
         assert source.rows_between(start, end) == 37
         assert source.rows_between(start, source.limit(start, end, 10)) == 10
 
     @fact("replayable")
     def test_range_read_twice_gives_the_same_rows(self, system: System) -> None:
-        source, start, end = _filled(system, 40)
+        source, start, end = _fill(system, 40)
         once = rows_of(source, start, end)
 
         system.add(5)
@@ -122,7 +122,7 @@ class SourceSuite:
 
     @fact("restart")
     def test_source_built_anew_goes_on_where_the_old_one_stood(self, system: System) -> None:
-        source, start, end = _filled(system, 12)
+        source, start, end = _fill(system, 12)
         before = rows_of(source, start, end)
         source.close()
         source.close()
@@ -133,11 +133,11 @@ class SourceSuite:
         assert anew.identity() == source.identity()
         after = rows_of(anew, end, anew.latest(end))
         assert len(after) == 8
-        assert _counted(before + after) == _counted(rows_of(anew, start, anew.latest(start)))
+        assert _row_counts(before + after) == _row_counts(rows_of(anew, start, anew.latest(start)))
 
     @fact("capped")
     def test_capped_steps_cover_every_row_once(self, system: System) -> None:
-        source, start, _ = _filled(system, 20)
+        source, start, _ = _fill(system, 20)
         for _ in range(3):
             system.add(10)
         end = source.latest(start)
@@ -146,18 +146,18 @@ class SourceSuite:
 
         assert steps[-1] == end
         rows = [row for low, high in _pairs(start, steps) for row in rows_of(source, low, high)]
-        assert _counted(rows) == _counted(rows_of(source, start, end))
+        assert _row_counts(rows) == _row_counts(rows_of(source, start, end))
         assert len(rows) == 50
 
     @fact("uncapped")
     def test_cap_beyond_the_end_is_the_end(self, system: System) -> None:
-        source, start, end = _filled(system, 10)
+        source, start, end = _fill(system, 10)
 
         assert source.limit(start, end, 1_000_000) == end
 
     @fact("ordered")
     def test_rows_come_in_the_same_order_in_steps_as_at_once(self, system: System) -> None:
-        source, start, _ = _filled(system, 20)
+        source, start, _ = _fill(system, 20)
         for _ in range(3):
             system.add(10)
         end = source.latest(start)
@@ -170,7 +170,7 @@ class SourceSuite:
     @fact("splits")
     @pytest.mark.parametrize("slots", [1, 2, 5])
     def test_splits_cover_a_range_exactly_once(self, system: System, slots: int) -> None:
-        source, start, _ = _filled(system, 15)
+        source, start, _ = _fill(system, 15)
         for _ in range(3):
             system.add(15)
         end = source.latest(start)
@@ -178,12 +178,14 @@ class SourceSuite:
         splits = source.splits(start, end, slots)
 
         assert all(split.rows >= 0 for split in splits)
-        assert _counted(rows_of(source, start, end, slots)) == _counted(rows_of(source, start, end))
+        assert _row_counts(rows_of(source, start, end, slots)) == _row_counts(
+            rows_of(source, start, end)
+        )
         assert len(rows_of(source, start, end, slots)) == 60
 
     @fact("pickled")
     def test_pickled_source_reads_pickled_splits(self, system: System) -> None:
-        source, start, end = _filled(system, 10)
+        source, start, end = _fill(system, 10)
         here = rows_of(source, start, end)
 
         sent = pickle.dumps((source, source.splits(start, end, 1)))
@@ -193,7 +195,7 @@ class SourceSuite:
 
     @fact("json_positions")
     def test_positions_survive_json(self, system: System) -> None:
-        source, start, end = _filled(system, 10)
+        source, start, end = _fill(system, 10)
         again = [json.loads(json.dumps(position)) for position in (start, end)]
 
         assert again == [start, end]
@@ -201,7 +203,7 @@ class SourceSuite:
 
     @fact("shape")
     def test_blocks_have_the_declared_shape(self, system: System) -> None:
-        source, start, end = _filled(system, 10)
+        source, start, end = _fill(system, 10)
         decodes = source.decoder() is not None
         extra = source.extra_columns()
 
@@ -241,11 +243,11 @@ def _read(source: Source[Any], split: Any) -> list[object]:
     return rows
 
 
-def _counted(rows: list[object]) -> Counter[str]:
+def _row_counts(rows: list[object]) -> Counter[str]:
     return Counter(repr(row) for row in rows)
 
 
-def _filled(system: System, rows: int) -> tuple[Source[Any], Offset, Offset]:
+def _fill(system: System, rows: int) -> tuple[Source[Any], Offset, Offset]:
     source = system.source()
     start = source.initial()
     system.add(rows)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-SHOWN = 100
+MAX_TEXT_LENGTH = 100
 
 
 class CastOptions(ShorthandOptions):
@@ -45,7 +45,7 @@ class CastTransform(Transform[CastOptions]):
     def apply(self, rows: DataFrame) -> DataFrame:
         require_columns(rows, self.options.columns, "cast")
         if FAULT in rows.columns:
-            return self._apply_noting(rows)
+            return self._apply_marking_faults(rows)
         return rows.withColumns(
             {
                 name: rows[quote_for_spark(name)].cast(sql_type)
@@ -53,7 +53,7 @@ class CastTransform(Transform[CastOptions]):
             }
         )
 
-    def _apply_noting(self, rows: DataFrame) -> DataFrame:
+    def _apply_marking_faults(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         kinds = rows.select(
@@ -66,7 +66,7 @@ class CastTransform(Transform[CastOptions]):
             article = "an" if sql_type[:1].lower() in ("a", "i") else "a"
             words = F.concat(
                 F.lit(f"column {name!r}: "),
-                _shown(column, found),
+                _display_text(column, found),
                 F.lit(f" is not {article} {sql_type}"),
             )
             reasons.append(F.when(_is_lost(column, found, made.dataType), words))
@@ -92,12 +92,12 @@ def _is_lost(column: Column, found: DataType, wanted: DataType) -> Column:
     return F.coalesce(lost, F.lit(False))
 
 
-def _shown(column: Column, kind: DataType) -> Column:
+def _display_text(column: Column, kind: DataType) -> Column:
     """Return a value as text short enough for a message."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
     if isinstance(kind, ArrayType | MapType | StructType):
-        return F.substring(F.to_json(column), 1, SHOWN)
-    text = F.substring(column.cast("string"), 1, SHOWN)
+        return F.substring(F.to_json(column), 1, MAX_TEXT_LENGTH)
+    text = F.substring(column.cast("string"), 1, MAX_TEXT_LENGTH)
     return F.concat(F.lit("'"), text, F.lit("'")) if isinstance(kind, StringType) else text

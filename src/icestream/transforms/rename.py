@@ -28,7 +28,7 @@ class RenameOptions(ShorthandOptions):
 
     @field_validator("columns")
     @classmethod
-    def _check_twins(cls, columns: dict[str, str]) -> dict[str, str]:
+    def _refuse_duplicates(cls, columns: dict[str, str]) -> dict[str, str]:
         for names, what in ((columns, "renamed twice"), (columns.values(), "given twice")):
             folded = [name.lower() for name in names]
             twice = next((name for name in names if folded.count(name.lower()) > 1), None)

@@ -5,8 +5,8 @@ ways. DuckDB hashes a value by its type, so both sides are brought to the same t
 
 DuckDB's `hash` alone is not enough: it hashes equal what `=` calls equal (0.0 and -0.0), and it
 hashes a nested value by combining its leaves, so that null, `[]` and `[null]`, or `[[1],[2]]` and
-`[[1,2]]`, collide. `Terms.hash` gives it something that differs wherever two values do. NaN is one
-value: neither PostgreSQL nor Iceberg can tell two of them apart.
+`[[1,2]]`, collide. `ComparisonSpec.hash` gives it an input that differs wherever two values do.
+NaN is one value: neither PostgreSQL nor Iceberg distinguishes two of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def convert(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return values in a type that `common_type` gave."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
@@ -73,85 +73,85 @@ def converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
         lengths = pc.fill_null(pc.list_value_length(values), 0)
         ends = pc.cumulative_sum(lengths.cast(pa.int32()))
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-        elements = converted(values.flatten(), kind.value_type)
+        elements = convert(values.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null())
     return pc.cast(values, kind)
 
 
-SHOWN_LETTERS = 80
-CIRCLE = 1 << 64
+MAX_TEXT_LENGTH = 80
+MODULUS = 1 << 64
 
 
 @dataclass(frozen=True)
-class Terms:
+class ComparisonSpec:
     """What of two tables is compared, and how.
 
     Attributes:
         columns: the columns that both have, in the type in which they are compared.
         key: those of them that tell rows apart; none if nothing does: then whole rows count.
         chunks: how many chunks there are.
-        left_out: keys of rows that are not compared, with the types of `columns`.
-        silent: columns that say nothing to a person.
+        excluded_keys: keys of rows that are not compared, with the types of `columns`.
+        hidden_columns: columns that say nothing to a person.
     """
 
     columns: pa.Schema
     key: tuple[str, ...]
     chunks: int
-    left_out: pa.Table | None = None
-    silent: tuple[str, ...] = ()
+    excluded_keys: pa.Table | None = None
+    hidden_columns: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> list[str]:
+    def display_columns(self) -> list[str]:
         """The columns that name a row to a person: its key, or all that it has."""
-        spoken = [name for name in self.key if name not in self.silent]
-        return spoken or [name for name in self.columns.names if name not in self.silent]
+        spoken = [name for name in self.key if name not in self.hidden_columns]
+        return spoken or [name for name in self.columns.names if name not in self.hidden_columns]
 
-    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns to compare, under names that mean nothing to SQL."""
-        arrays = [converted(batch.column(column.name), column.type) for column in self.columns]
+        arrays = [convert(batch.column(column.name), column.type) for column in self.columns]
         return pa.RecordBatch.from_arrays(arrays, [f"c{at}" for at in range(len(arrays))])
 
     @property
-    def keys(self) -> list[str]:
+    def key_columns(self) -> list[str]:
         """The key's columns under the names of `fit`."""
         return [f"c{self.columns.get_field_index(name)}" for name in self.key]
 
     @property
-    def all(self) -> list[str]:
+    def all_columns(self) -> list[str]:
         """The names of `fit`."""
         return [f"c{at}" for at in range(len(self.columns))]
 
     def hash(self, names: Iterable[str]) -> str:
         """Return an expression that hashes columns of `fit`: other values, another hash."""
-        types = dict(zip(self.all, self.columns.types, strict=True))
-        return f"hash({', '.join(_distinct(name, types[name]) for name in names)})"
+        types = dict(zip(self.all_columns, self.columns.types, strict=True))
+        return f"hash({', '.join(_hash_input(name, types[name]) for name in names)})"
 
 
-class Sum(NamedTuple):
+class Checksum(NamedTuple):
     """The checksum of some rows."""
 
     rows: int = 0
     total: int = 0
     xor: int = 0
 
-    def plus(self, other: Sum) -> Sum:
-        total = (self.total + other.total) % CIRCLE
-        return Sum(self.rows + other.rows, total, self.xor ^ other.xor)
+    def plus(self, other: Checksum) -> Checksum:
+        total = (self.total + other.total) % MODULUS
+        return Checksum(self.rows + other.rows, total, self.xor ^ other.xor)
 
 
 @dataclass(frozen=True)
-class Sums:
+class SideChecksums:
     """The checksums of one side, or of a part of it.
 
     Attributes:
         chunks: of each chunk that has rows.
-        left_out: how many rows were left out.
+        excluded_rows: how many rows were excluded.
         first: the smallest key, by the order of its plain values; None without rows or key.
         last: the largest one.
     """
 
-    chunks: dict[int, Sum] = field(default_factory=dict)
-    left_out: int = 0
+    chunks: dict[int, Checksum] = field(default_factory=dict)
+    excluded_rows: int = 0
     first: tuple[Any, ...] | None = None
     last: tuple[Any, ...] | None = None
 
@@ -159,116 +159,121 @@ class Sums:
     def rows(self) -> int:
         return sum(each.rows for each in self.chunks.values())
 
-    def plus(self, other: Sums) -> Sums:
+    def plus(self, other: SideChecksums) -> SideChecksums:
         """Return the sums of both together."""
         chunks = dict(self.chunks)
         for number, each in other.chunks.items():
-            chunks[number] = chunks.get(number, Sum()).plus(each)
+            chunks[number] = chunks.get(number, Checksum()).plus(each)
         ends = [key for key in (self.first, other.first, self.last, other.last) if key is not None]
-        return Sums(
+        return SideChecksums(
             chunks,
-            self.left_out + other.left_out,
+            self.excluded_rows + other.excluded_rows,
             min(ends, default=None),
             max(ends, default=None),
         )
 
 
-def differing_chunks(one: Sums, other: Sums) -> list[int]:
+def differing_chunks(one: SideChecksums, other: SideChecksums) -> list[int]:
     """Return the chunks whose rows are not the same on both sides."""
     numbers = one.chunks.keys() | other.chunks.keys()
     return sorted(
         number
         for number in numbers
-        if one.chunks.get(number, Sum()) != other.chunks.get(number, Sum())
+        if one.chunks.get(number, Checksum()) != other.chunks.get(number, Checksum())
     )
 
 
-def sums_of(batches: Iterable[pa.RecordBatch], terms: Terms) -> Sums:
+def compute_checksums(batches: Iterable[pa.RecordBatch], spec: ComparisonSpec) -> SideChecksums:
     """Return the checksums of rows."""
-    found = Sums()
-    for rows, connection in _prepared(batches, terms):
+    found = SideChecksums()
+    for rows, connection in _registered_batches(batches, spec):
         kept = (
-            connection.sql(_compared(terms)).to_arrow_table()
-            if terms.left_out is not None
+            connection.sql(_compared_rows(spec)).to_arrow_table()
+            if spec.excluded_keys is not None
             else rows
         )
-        found = found.plus(_sums(kept, connection, terms))
-        found = replace(found, left_out=found.left_out + len(rows) - len(kept))
+        found = found.plus(_checksum_batch(kept, connection, spec))
+        found = replace(found, excluded_rows=found.excluded_rows + len(rows) - len(kept))
     return found
 
 
-def rows_of(
-    batches: Iterable[pa.RecordBatch], terms: Terms, chunks: Iterable[int]
+def hash_rows(
+    batches: Iterable[pa.RecordBatch], spec: ComparisonSpec, chunks: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield, of the rows in some chunks, keys, hashes and values as texts.
 
     The columns are `key` (texts), `hash` (of the row), `hashes` (of each value) and `texts`.
     """
     wanted = ", ".join(map(str, chunks))
-    key = _texts(terms.keys) if terms.key else f"[({terms.hash(terms.all)})::VARCHAR]"
-    each = ", ".join(_signed(terms.hash([name])) for name in terms.all)
+    key = _texts(spec.key_columns) if spec.key else f"[({spec.hash(spec.all_columns)})::VARCHAR]"
+    each = ", ".join(_signed(spec.hash([name])) for name in spec.all_columns)
     query = (
-        f"SELECT {key} AS key, {_signed(terms.hash(terms.all))} AS hash, [{each}] AS hashes, "  # noqa: S608
-        f"{_texts(terms.all, SHOWN_LETTERS)} AS texts "
-        f"FROM ({_compared(terms)}) WHERE {_chunk(terms)} IN ({wanted})"
+        f"SELECT {key} AS key, {_signed(spec.hash(spec.all_columns))} AS hash, "  # noqa: S608
+        f"[{each}] AS hashes, "
+        f"{_texts(spec.all_columns, MAX_TEXT_LENGTH)} AS texts "
+        f"FROM ({_compared_rows(spec)}) WHERE {_chunk(spec)} IN ({wanted})"
     )
-    for _, connection in _prepared(batches, terms):
+    for _, connection in _registered_batches(batches, spec):
         yield from connection.sql(query).to_arrow_table().to_batches()
 
 
-def _prepared(
-    batches: Iterable[pa.RecordBatch], terms: Terms
+def _registered_batches(
+    batches: Iterable[pa.RecordBatch], spec: ComparisonSpec
 ) -> Iterator[tuple[pa.RecordBatch, duckdb.DuckDBPyConnection]]:
     """Yield each batch, ready to be asked for under the name `rows`."""
     import duckdb
 
     settings: dict[str, Any] = {"python_enable_replacements": "false", "threads": "1"}
     with duckdb.connect(config=settings) as connection:
-        if terms.left_out is not None:
-            connection.register("gone", terms.left_out.rename_columns(terms.keys))
-            connection.execute("CREATE TABLE left_out AS FROM gone")
+        if spec.excluded_keys is not None:
+            connection.register(
+                "excluded_keys", spec.excluded_keys.rename_columns(spec.key_columns)
+            )
+            connection.execute("CREATE TABLE excluded AS FROM excluded_keys")
         for batch in batches:
             if batch.num_rows:
-                rows = terms.fit(batch)
+                rows = spec.select(batch)
                 connection.register("rows", rows)
                 yield rows, connection
                 connection.unregister("rows")
 
 
-def _sums(
-    rows: pa.RecordBatch | pa.Table, connection: duckdb.DuckDBPyConnection, terms: Terms
-) -> Sums:
+def _checksum_batch(
+    rows: pa.RecordBatch | pa.Table, connection: duckdb.DuckDBPyConnection, spec: ComparisonSpec
+) -> SideChecksums:
     connection.register("kept", rows)
-    row = terms.hash(terms.all)
-    key = f"row({', '.join(terms.keys)})" if terms.key else "NULL"
+    row = spec.hash(spec.all_columns)
+    key = f"row({', '.join(spec.key_columns)})" if spec.key else "NULL"
     found = connection.execute(
-        f"SELECT chunk, count(*), sum(h::HUGEINT) % {CIRCLE}, bit_xor(h), min(k), max(k) "  # noqa: S608
-        f"FROM (SELECT {_chunk(terms)} AS chunk, {row} AS h, {key} AS k FROM kept) GROUP BY chunk"
+        f"SELECT chunk, count(*), sum(h::HUGEINT) % {MODULUS}, bit_xor(h), min(k), max(k) "  # noqa: S608
+        f"FROM (SELECT {_chunk(spec)} AS chunk, {row} AS h, {key} AS k FROM kept) GROUP BY chunk"
     ).fetchall()
     connection.unregister("kept")
-    ends = [_plain(end) for *_, first, last in found for end in (first, last) if end is not None]
-    return Sums(
-        {chunk: Sum(rows, int(total), xor) for chunk, rows, total, xor, *_ in found},
+    ends = [
+        _key_tuple(end) for *_, first, last in found for end in (first, last) if end is not None
+    ]
+    return SideChecksums(
+        {chunk: Checksum(rows, int(total), xor) for chunk, rows, total, xor, *_ in found},
         first=min(ends, default=None),
         last=max(ends, default=None),
     )
 
 
-def _plain(key: Any) -> tuple[Any, ...]:
+def _key_tuple(key: Any) -> tuple[Any, ...]:
     return tuple(key.values()) if isinstance(key, dict) else tuple(key)
 
 
-def _compared(terms: Terms) -> str:
-    if terms.left_out is None:
+def _compared_rows(spec: ComparisonSpec) -> str:
+    if spec.excluded_keys is None:
         return "SELECT * FROM rows"
-    return f"SELECT * FROM rows ANTI JOIN left_out USING ({', '.join(terms.keys)})"  # noqa: S608
+    return f"SELECT * FROM rows ANTI JOIN excluded USING ({', '.join(spec.key_columns)})"  # noqa: S608
 
 
-def _chunk(terms: Terms) -> str:
-    return f"({terms.hash(terms.keys or terms.all)} % {terms.chunks})::INTEGER"
+def _chunk(spec: ComparisonSpec) -> str:
+    return f"({spec.hash(spec.key_columns or spec.all_columns)} % {spec.chunks})::INTEGER"
 
 
-def _distinct(name: str, kind: pa.DataType) -> str:
+def _hash_input(name: str, kind: pa.DataType) -> str:
     """Return what to hash of a column, so that values that differ hash differently."""
     if pa.types.is_nested(kind):
         return f"to_json({name})"
@@ -279,7 +284,7 @@ def _distinct(name: str, kind: pa.DataType) -> str:
 
 def _signed(number: str) -> str:
     """Return an expression that gives 64 bits the sign that Spark's `long` has."""
-    return f"({number}::HUGEINT - {CIRCLE // 2})::BIGINT"
+    return f"({number}::HUGEINT - {MODULUS // 2})::BIGINT"
 
 
 def _texts(names: list[str], letters: int | None = None) -> str:
@@ -295,28 +300,28 @@ def _texts(names: list[str], letters: int | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class SumTask:
+class ChecksumTask:
     """Works the checksums of parts out, in tasks.
 
     Attributes:
         readers: what reads the parts of each side.
-        terms: what is compared.
+        spec: what is compared.
     """
 
     readers: tuple[Reader, Reader]
-    terms: Terms
+    spec: ComparisonSpec
 
-    def __call__(self, piece: tuple[int, Any]) -> tuple[int, Sums]:
+    def __call__(self, piece: tuple[int, Any]) -> tuple[int, SideChecksums]:
         side, part = piece
-        return side, sums_of(self.readers[side].read(part), self.terms)
+        return side, compute_checksums(self.readers[side].read(part), self.spec)
 
 
 @dataclass(frozen=True)
-class RowTask:
+class HashRowsTask:
     """Gives the rows of some chunks, in tasks that are handed the numbers of pieces."""
 
     readers: tuple[Reader, Reader]
-    terms: Terms
+    spec: ComparisonSpec
     pieces: tuple[tuple[int, Any], ...]
     chunks: tuple[int, ...]
 
@@ -324,7 +329,7 @@ class RowTask:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 side, part = self.pieces[number]
-                for rows in rows_of(self.readers[side].read(part), self.terms, self.chunks):
+                for rows in hash_rows(self.readers[side].read(part), self.spec, self.chunks):
                     sides = pa.array([side] * len(rows), pa.int32())
                     arrays = [sides, *rows.columns]
                     yield pa.RecordBatch.from_arrays(arrays, ["side", *rows.schema.names])

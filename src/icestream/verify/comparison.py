@@ -10,12 +10,12 @@ import pyarrow as pa
 from icestream.contracts.reports import collect_exactly
 from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.verify.checksums import (
-    RowTask,
-    Sums,
-    SumTask,
-    Terms,
+    ChecksumTask,
+    ComparisonSpec,
+    HashRowsTask,
+    SideChecksums,
     common_type,
-    converted,
+    convert,
     differing_chunks,
 )
 
@@ -110,13 +110,13 @@ class TableReport:
 
 
 SOURCE, LAKE = 0, 1
-ROWS_A_CHUNK = 2_000
-MOST_CHUNKS = 16_384
+ROWS_PER_CHUNK = 2_000
+MAX_CHUNKS = 16_384
 ROW_COLUMNS = "side int, key array<string>, hash long, hashes array<long>, texts array<string>"
 
 
 @dataclass(frozen=True)
-class Agreement:
+class SharedColumns:
     """The columns of two tables, side by side.
 
     Attributes:
@@ -129,18 +129,18 @@ class Agreement:
     columns: pa.Schema
     only_in_source: tuple[str, ...] = ()
     only_in_lake: tuple[str, ...] = ()
-    at_odds: tuple[str, ...] = ()
+    incompatible: tuple[str, ...] = ()
 
 
-def agree(source: pa.Schema, lake: pa.Schema) -> Agreement:
+def find_shared_columns(source: pa.Schema, lake: pa.Schema) -> SharedColumns:
     """Find out what of two tables can be compared."""
     both = [name for name in source.names if name in lake.names]
     types = {name: common_type(source.field(name).type, lake.field(name).type) for name in both}
-    return Agreement(
+    return SharedColumns(
         pa.schema([pa.field(name, kind) for name, kind in types.items() if kind is not None]),
         only_in_source=tuple(name for name in source.names if name not in lake.names),
         only_in_lake=tuple(name for name in lake.names if name not in source.names),
-        at_odds=tuple(
+        incompatible=tuple(
             f"{name} ({source.field(name).type}, {lake.field(name).type})"
             for name, kind in types.items()
             if kind is None
@@ -148,38 +148,38 @@ def agree(source: pa.Schema, lake: pa.Schema) -> Agreement:
     )
 
 
-def terms_of(
+def comparison_spec(
     columns: pa.Schema,
     key: Sequence[str],
     rows: int,
-    left_out: pa.Table | None = None,
-    silent: Sequence[str] = (),
-) -> Terms:
+    excluded: pa.Table | None = None,
+    hidden_columns: Sequence[str] = (),
+) -> ComparisonSpec:
     """Return what is compared, in chunks that suit the number of rows."""
-    chunks = min(max(rows // ROWS_A_CHUNK, 1), MOST_CHUNKS)
-    gone = None
-    if left_out is not None and left_out.num_rows and key:
+    chunks = min(max(rows // ROWS_PER_CHUNK, 1), MAX_CHUNKS)
+    excluded_keys = None
+    if excluded is not None and excluded.num_rows and key:
         arrays = [
-            converted(left_out.column(name).combine_chunks(), columns.field(name).type)
+            convert(excluded.column(name).combine_chunks(), columns.field(name).type)
             for name in key
         ]
-        gone = pa.table(arrays, names=list(key))
-    return Terms(columns, tuple(key), chunks, gone, tuple(silent))
+        excluded_keys = pa.table(arrays, names=list(key))
+    return ComparisonSpec(columns, tuple(key), chunks, excluded_keys, tuple(hidden_columns))
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TableComparison:
     """One comparison of the rows of a source with those of the lake.
 
     Attributes:
         spark: the session.
-        terms: what is compared.
+        spec: what is compared.
         readers: of the source and of the lake.
         parts: of the source and of the lake.
     """
 
     spark: SparkSession
-    terms: Terms
+    spec: ComparisonSpec
     readers: tuple[Reader, Reader]
     parts: tuple[Sequence[Any], Sequence[Any]]
 
@@ -187,15 +187,17 @@ class Comparison:
     def pieces(self) -> list[tuple[int, Any]]:
         return [(side, part) for side in (SOURCE, LAKE) for part in self.parts[side]]
 
-    def sums(self) -> tuple[Sums, Sums]:
+    def checksums(self) -> tuple[SideChecksums, SideChecksums]:
         """Return the checksums of both sides."""
-        found = [Sums(), Sums()]
-        for side, sums in run_in_tasks(self.spark, self.pieces, SumTask(self.readers, self.terms)):
+        found = [SideChecksums(), SideChecksums()]
+        for side, sums in run_in_tasks(
+            self.spark, self.pieces, ChecksumTask(self.readers, self.spec)
+        ):
             found[side] = found[side].plus(sums)
         return found[SOURCE], found[LAKE]
 
     def differences(
-        self, source: Sums, lake: Sums, limit: int
+        self, source: SideChecksums, lake: SideChecksums, limit: int
     ) -> tuple[dict[str, int], tuple[RowDifference, ...]]:
         """Return how many rows differ, by kind, and the first of them by kind and key."""
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
@@ -203,7 +205,7 @@ class Comparison:
         chunks = differing_chunks(source, lake)
         if not chunks:
             return {}, ()
-        found = self._differing(tuple(chunks)).cache()
+        found = self._differing_rows(tuple(chunks)).cache()
         try:
             counted = [F.count(F.when(F.col("kind") == kind, 1)).alias(kind) for kind in KINDS]
             (counts,) = collect_exactly(found.agg(*counted), 1)
@@ -213,15 +215,15 @@ class Comparison:
             found.unpersist()
         return (
             {kind: counts[kind] for kind in KINDS if counts[kind]},
-            tuple(self._told(row) for row in first),
+            tuple(self._row_difference(row) for row in first),
         )
 
-    def _differing(self, chunks: tuple[int, ...]) -> DataFrame:
+    def _differing_rows(self, chunks: tuple[int, ...]) -> DataFrame:
         """Return a row for each key whose rows are not the same on both sides."""
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         pieces = tuple(self.pieces)
-        task = RowTask(self.readers, self.terms, pieces, chunks)
+        task = HashRowsTask(self.readers, self.spec, pieces, chunks)
         rows = self.spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(task, ROW_COLUMNS)
 
         def of(side: int, value: str) -> Any:
@@ -248,16 +250,16 @@ class Comparison:
         differs = (number != 0) | (F.col("sum_source") != F.col("sum_lake"))
         return by_key.where(differs).withColumn("kind", kind).withColumn("place", place)
 
-    def _told(self, row: Row) -> RowDifference:
-        names = self.terms.columns.names
+    def _row_difference(self, row: Row) -> RowDifference:
+        names = self.spec.columns.names
         shown = row["t_source"] if row["t_source"] is not None else row["t_lake"]
         texts = dict(zip(names, shown, strict=True))
-        named = {name: texts[name] for name in self.terms.shown}
+        named = {name: texts[name] for name in self.spec.display_columns}
         if row["kind"] != DIFFERENT:
             return RowDifference(row["kind"], named)
         columns = {
             name: (row["t_source"][at], row["t_lake"][at])
             for at, name in enumerate(names)
-            if row["h_source"][at] != row["h_lake"][at] and name not in self.terms.silent
+            if row["h_source"][at] != row["h_lake"][at] and name not in self.spec.hidden_columns
         }
         return RowDifference(DIFFERENT, named, columns)

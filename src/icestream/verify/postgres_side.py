@@ -28,7 +28,7 @@ from icestream.sources.postgres_cdc.tables import FULL, ROW_KEY, block_columns
 from icestream.sources.postgres_cdc.timeline import as_lsn
 from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
-from icestream.verify.side import Changes, Point, Reader, Side, SideTable
+from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, TableChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from icestream.verify.side import TableNames
 
 # Smaller parts cost more in connections than they save.
-PAGES_A_PART = 1_000
-FLUSH_SECS = 10.0
-LOOK_AGAIN_SECS = 0.05
-NOT_FOLLOWED = "its changes are not followed: it is as the pipeline last read it"
+MIN_PAGES_PER_PART = 1_000
+FLUSH_TIMEOUT_SECS = 10.0
+POLL_SECS = 0.05
+NOT_CAPTURED = "its changes are not followed: it is as the pipeline last read it"
 
 
-class PostgresSide(Side):
+class PostgresSide(DatabaseSide):
     """A PostgreSQL database that a `postgres-cdc` source follows.
 
     Args:
@@ -66,7 +66,7 @@ class PostgresSide(Side):
         self._tables = {table.names: table for table in driver.published(driver.found())}
         return sorted(self._tables)
 
-    def is_whole(self, table: TableNames, mark: Offset) -> bool:
+    def is_fully_loaded(self, table: TableNames, mark: Offset) -> bool:
         return self._tables[table].label not in Place.from_json(mark).pending
 
     def point(self, marks: Mapping[TableNames, Offset]) -> Point:
@@ -79,18 +79,20 @@ class PostgresSide(Side):
         known = {name: mark for name, mark in marks.items() if name in self._tables}
         follows = driver.options.follows and slot.look(driver.session) is not None
         changes = self._changes(known, self._snapshot.lsn) if known and follows else {}
-        described = {name: self._described(table) for name, table in self._tables.items()}
+        described = {name: self._describe(table) for name, table in self._tables.items()}
         return Point(as_lsn(self._snapshot.lsn), described, changes)
 
-    def _described(self, table: Table) -> SideTable:
+    def _describe(self, table: Table) -> SideTable:
         relation = table.relation
         columns = block_columns(relation, self._driver.types, snapshot=True)
         own = (ROW_KEY,) if relation.has_row_key else ()
         followed = table.mode == "incremental" and self._driver.options.follows
-        caveat = "" if followed else NOT_FOLLOWED
+        caveat = "" if followed else NOT_CAPTURED
         return SideTable(table.names, columns.remove_metadata(), relation.block_key, own, caveat)
 
-    def _changes(self, marks: Mapping[TableNames, Offset], upto: int) -> dict[TableNames, Changes]:
+    def _changes(
+        self, marks: Mapping[TableNames, Offset], upto: int
+    ) -> dict[TableNames, TableChanges]:
         """Return what the log says of tables, from the oldest of their marks on."""
         options = self._driver.options
         copy = f"icestream_verify_{uuid.uuid4().hex[:16]}"
@@ -103,8 +105,8 @@ class PostgresSide(Side):
             end = _await_end_of_log(session, upto)
             wanted = Wanted(start, end, lambda table: table in marks)
             types = _types(options)
-            parser = ChangeParser(wanted, types, _Catalog(other, types, self._tables))
-            found = _Found()
+            parser = ChangeParser(wanted, types, _RelationCatalog(other, types, self._tables))
+            found = _ChangeCollector()
             for messages in _messages(session, end):
                 for block in parser.parse(messages):
                     found.add(block)
@@ -117,7 +119,7 @@ class PostgresSide(Side):
         if found.is_partitioned or found.relation.has_row_key:
             return [Range(found)]
         pages = count_pages(self._driver.session, found)
-        step = max(-(-pages // max(count, 1)), PAGES_A_PART)
+        step = max(-(-pages // max(count, 1)), MIN_PAGES_PER_PART)
         firsts = range(0, max(pages, 1), step)
         return [
             Range(found, pages=(first, None if first == firsts[-1] else first + step))
@@ -175,7 +177,7 @@ def _types(options: PostgresCdcOptions) -> TypeCatalog:
     return TypeCatalog(unrepresentable="null" if told == "fail" else told)
 
 
-class _Catalog:
+class _RelationCatalog:
     """Tells the parser which columns are the key of a table; large values do not matter here."""
 
     def __init__(
@@ -202,7 +204,7 @@ class _Catalog:
         return [None] * len(keys)
 
 
-class _Found:
+class _ChangeCollector:
     """Gathers what blocks of changes say."""
 
     def __init__(self) -> None:
@@ -221,13 +223,13 @@ class _Found:
         if shape.key:
             self._keys.setdefault(name, []).append(rows.select(list(shape.key)))
 
-    def changes(self, name: TableNames) -> Changes:
+    def changes(self, name: TableNames) -> TableChanges:
         keys = None
         if name in self._keys:
             bare = [each.replace_schema_metadata(None) for each in self._keys[name]]
             whole = pa.concat_tables(bare, promote_options="permissive")
             keys = whole.group_by(whole.column_names).aggregate([])
-        return Changes(keys, self._rows.get(name, 0), name in self._emptied)
+        return TableChanges(keys, self._rows.get(name, 0), name in self._emptied)
 
 
 def _copy_slot(session: Session, original: str, copy: str) -> None:
@@ -242,12 +244,12 @@ def _await_end_of_log(session: Session, upto: int) -> int:
 
     A transaction that does not wait for the disk is seen before its part of the log is there.
     """
-    deadline = time.monotonic() + FLUSH_SECS
+    deadline = time.monotonic() + FLUSH_TIMEOUT_SECS
     while True:
         (end,) = session.row(END_OF_LOG)
         if end >= upto or time.monotonic() > deadline:
             return int(max(end, upto))
-        time.sleep(LOOK_AGAIN_SECS)
+        time.sleep(POLL_SECS)
 
 
 def _messages(session: Session, end: int) -> Iterator[Messages]:

@@ -53,7 +53,7 @@ class SideTable:
 
 
 @dataclass(frozen=True)
-class Changes:
+class TableChanges:
     """What happened to a table between a position and the point.
 
     Attributes:
@@ -64,7 +64,7 @@ class Changes:
 
     keys: pa.Table | None = None
     rows: int = 0
-    is_emptied: bool = False
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Point:
         changes: what happened to each since the mirror's mark.
     """
 
-    shown: str
+    label: str
     tables: Mapping[TableNames, SideTable]
-    changes: Mapping[TableNames, Changes] = field(default_factory=dict)
+    changes: Mapping[TableNames, TableChanges] = field(default_factory=dict)
 
 
-class Side(ABC):
+class DatabaseSide(ABC):
     """A database whose tables are mirrored.
 
     Used by one thread of the driver: `tables`, then `point`, then `parts` and `reader` of its
@@ -103,7 +103,7 @@ class Side(ABC):
         """
 
     @abstractmethod
-    def is_whole(self, table: TableNames, mark: Offset) -> bool:
+    def is_fully_loaded(self, table: TableNames, mark: Offset) -> bool:
         """Tell whether a table with this mark has had its first rows in full."""
 
     @abstractmethod
@@ -172,12 +172,12 @@ class LakeTable:
         return iceberg_to_arrow(self.table.schema())
 
     @property
-    def own(self) -> tuple[str, ...]:
+    def soft_delete_columns(self) -> tuple[str, ...]:
         """The columns that tell of soft deletes, if it has both."""
         both = {DELETED, DELETED_AT} <= set(self.columns.names)
         return (DELETED, DELETED_AT) if both else ()
 
-    def rows_told(self) -> int:
+    def estimated_rows(self) -> int:
         """Return how many rows the snapshot's summary tells of; more than there are, with deletes.
 
         Good enough to choose how many chunks there are to be.
@@ -202,7 +202,7 @@ class LakeTable:
 
     def reader(self, columns: Sequence[str]) -> LakeReader:
         """Return what reads columns of its files; rows that are deleted softly are left out."""
-        soft = DELETED if self.own else None
+        soft = DELETED if self.soft_delete_columns else None
         names = [*columns, *([soft] if soft else [])]
         # By the newest columns, whichever a snapshot was written with.
         projection = self.table.schema().select(*names)

@@ -20,11 +20,11 @@ from icestream.verify.comparison import (
     DIFFERS,
     NOT_COMPARED,
     SAME,
-    Comparison,
     SideReport,
+    TableComparison,
     TableReport,
-    agree,
-    terms_of,
+    comparison_spec,
+    find_shared_columns,
 )
 from icestream.verify.side import LakeTable
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.plan.plan import PipelinePlan, Plan
     from icestream.sinks.iceberg.options import IcebergOptions
-    from icestream.verify.checksums import Sums
-    from icestream.verify.comparison import Agreement
-    from icestream.verify.side import Changes, Point, Side, SideTable, TableNames
+    from icestream.verify.checksums import SideChecksums
+    from icestream.verify.comparison import SharedColumns
+    from icestream.verify.side import DatabaseSide, Point, SideTable, TableChanges, TableNames
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Mirror:
     sink: IcebergOptions
     catalog: Catalog[Any]
 
-    def side(self) -> Side:
+    def side(self) -> DatabaseSide:
         """Return the database."""
         from icestream.verify.postgres_side import PostgresSide
 
@@ -79,7 +79,7 @@ class Mirror:
         branch = self.sink.branch
         return LakeTable(self.name(table), found, self.pipeline, None if branch == MAIN else branch)
 
-    def is_called(self, table: TableNames, word: str) -> bool:
+    def matches(self, table: TableNames, word: str) -> bool:
         """Tell whether a word names a table: as the database, or as the lake calls it."""
         own = ".".join(table)
         name = self.name(table)
@@ -103,7 +103,7 @@ def find_mirrors(plan: Plan) -> list[Mirror]:
     return found
 
 
-def left_out(plan: Plan) -> dict[str, str]:
+def skipped_pipelines(plan: Plan) -> dict[str, str]:
     """Return the pipelines that follow a database and can't be compared with it, and why."""
     found = {}
     for pipeline in plan.pipelines:
@@ -127,8 +127,8 @@ def _mirror(pipeline: PipelinePlan) -> Mirror | None:
     return Mirror(pipeline.name, source, sink.options, sink.catalog)
 
 
-ROUNDS = 5
-PARTS_A_SLOT = 3
+MAX_ATTEMPTS = 5
+PARTS_PER_SLOT = 3
 RUN_FIRST = "run `icestream run --once`, then compare again"
 
 
@@ -160,10 +160,10 @@ def verify(
             names = side.tables()
             known += (".".join(name) for name in names)
             if tables:
-                found = {w for w in tables if any(mirror.is_called(n, w) for n in names)}
-                names = [n for n in names if any(mirror.is_called(n, w) for w in found)]
+                found = {w for w in tables if any(mirror.matches(n, w) for n in names)}
+                names = [n for n in names if any(mirror.matches(n, w) for w in found)]
                 unmet -= found
-            yield from _Verifying(mirror, side, spark, limit).reports(names)
+            yield from _MirrorVerifier(mirror, side, spark, limit).reports(names)
         finally:
             side.close()
     if unmet:
@@ -175,20 +175,20 @@ def verify(
 
 
 @dataclass(frozen=True)
-class _Verifying:
+class _MirrorVerifier:
     mirror: Mirror
-    side: Side
+    side: DatabaseSide
     spark: Callable[[], SparkSession]
     limit: int
 
     def reports(self, names: Sequence[TableNames]) -> Iterator[TableReport]:
         waiting = list(names)
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ATTEMPTS):
             if not waiting:
                 return
             lakes = {name: self.mirror.look_up(name) for name in waiting}
             for name, lake in lakes.items():
-                reason = self._unready(name, lake)
+                reason = self._not_ready_reason(name, lake)
                 if reason:
                     yield self._report(name, NOT_COMPARED, reason)
                     waiting.remove(name)
@@ -197,16 +197,16 @@ class _Verifying:
             for name, lake in steady.items():
                 again = self.mirror.look_up(name)
                 if again is not None and again.version == lake.version:
-                    yield self._compared(name, lake, point)
+                    yield self._compare(name, lake, point)
                     waiting.remove(name)
         for name in waiting:
             reason = "it is written to faster than it can be looked at; stop the pipeline meanwhile"
             yield self._report(name, NOT_COMPARED, reason)
 
-    def _unready(self, name: TableNames, lake: LakeTable | None) -> str:
+    def _not_ready_reason(self, name: TableNames, lake: LakeTable | None) -> str:
         if lake is None or lake.mark is None:
             return f"there is no such table of this pipeline yet; {RUN_FIRST}"
-        if not self.side.is_whole(name, lake.mark.end):
+        if not self.side.is_fully_loaded(name, lake.mark.end):
             return f"its first rows are not all there yet; {RUN_FIRST}"
         return ""
 
@@ -214,60 +214,62 @@ class _Verifying:
         marks = {name: lake.mark.end for name, lake in lakes.items() if lake.mark is not None}
         return self.side.point(marks)
 
-    def _compared(self, name: TableNames, lake: LakeTable, point: Point) -> TableReport:
+    def _compare(self, name: TableNames, lake: LakeTable, point: Point) -> TableReport:
         table, changes = point.tables.get(name), point.changes.get(name)
         if table is None:
             return self._report(name, NOT_COMPARED, "the database does not have it any more")
-        if changes is not None and changes.is_emptied:
+        if changes is not None and changes.is_truncated:
             reason = f"all its rows went at once since the newest batch; {RUN_FIRST}"
             return self._report(name, NOT_COMPARED, reason)
         if changes is not None and changes.rows and not table.key:
             reason = f"it has no key, and {changes.rows:,} rows came since the newest batch"
             return self._report(name, NOT_COMPARED, f"{reason}; {RUN_FIRST}")
-        agreed = agree(table.columns, lake.columns)
+        agreed = find_shared_columns(table.columns, lake.columns)
         lacking = [key for key in table.key if key not in agreed.columns.names]
         if lacking:
             reason = f"the table lacks the key's column {lacking[0]!r}, or has another type for it"
             return self._report(name, DIFFERS, reason)
-        return self._rows_compared(table, lake, point, agreed, changes)
+        return self._compare_rows(table, lake, point, agreed, changes)
 
-    def _rows_compared(
+    def _compare_rows(
         self,
         table: SideTable,
         lake: LakeTable,
         point: Point,
-        agreed: Agreement,
-        changes: Changes | None,
+        agreed: SharedColumns,
+        changes: TableChanges | None,
     ) -> TableReport:
         spark = self.spark()
-        count = spark.sparkContext.defaultParallelism * PARTS_A_SLOT
+        count = spark.sparkContext.defaultParallelism * PARTS_PER_SLOT
         gone = None if changes is None else changes.keys
-        comparison = Comparison(
+        comparison = TableComparison(
             spark,
-            terms_of(agreed.columns, table.key, lake.rows_told(), gone, table.own),
+            comparison_spec(agreed.columns, table.key, lake.estimated_rows(), gone, table.own),
             (self.side.reader(table), lake.reader(agreed.columns.names)),
             (self.side.parts(table, count), lake.parts(count)),
         )
-        source, held = comparison.sums()
+        source, held = comparison.checksums()
         counts, rows = comparison.differences(source, held, self.limit)
         differing = differing_chunks(source, held)
         reason = table.caveat if differing else ""
-        if agreed.at_odds:
-            reason = f"columns of other types, not compared: {', '.join(agreed.at_odds)}"
+        if agreed.incompatible:
+            reason = f"columns of other types, not compared: {', '.join(agreed.incompatible)}"
         return TableReport(
             pipeline=self.mirror.pipeline,
             source=".".join(table.names),
             table=lake.name,
-            status=DIFFERS if differing or agreed.at_odds else SAME,
+            status=DIFFERS if differing or agreed.incompatible else SAME,
             reason=reason,
-            point=point.shown,
+            point=point.label,
             snapshot_id=lake.snapshot_id,
             in_source=_side_report(source, table),
             in_lake=_side_report(held, table),
             changed_since=0 if gone is None else gone.num_rows,
-            chunks=comparison.terms.chunks,
+            chunks=comparison.spec.chunks,
             chunks_differing=len(differing),
-            only_in_lake=tuple(name for name in agreed.only_in_lake if name not in lake.own),
+            only_in_lake=tuple(
+                name for name in agreed.only_in_lake if name not in lake.soft_delete_columns
+            ),
             only_in_source=tuple(name for name in agreed.only_in_source if name not in table.own),
             counts=counts,
             rows=rows,
@@ -279,7 +281,7 @@ class _Verifying:
         )
 
 
-def _side_report(sums: Sums, table: SideTable) -> SideReport:
+def _side_report(sums: SideChecksums, table: SideTable) -> SideReport:
     if sums.first is None or sums.last is None or set(table.key) <= set(table.own):
         return SideReport(sums.rows)
     return SideReport(sums.rows, tuple(map(str, sums.first)), tuple(map(str, sums.last)))

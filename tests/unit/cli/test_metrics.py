@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.cli.shop import FILE, write_file
 
-from icestream.metrics.endpoint import Endpoint, serve
+from icestream.metrics.endpoint import MetricsEndpoint, serve
 from icestream.metrics.events import LagMeasured
 from icestream.metrics.registry import PipelineMetrics
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
+def endpoint() -> Iterator[MetricsEndpoint]:
     metrics = PipelineMetrics()
     metrics.observe(LagMeasured("shop", 12, 0.5))
     endpoint = serve(metrics.registry, "127.0.0.1", 0, token="sesame")  # noqa: S106
@@ -32,7 +32,7 @@ def write_port(folder: Path, text: str) -> None:
 
 
 def test_metrics_of_a_run_are_shown(
-    icestream: Icestream, tmp_path: Path, endpoint: Endpoint
+    icestream: Icestream, tmp_path: Path, endpoint: MetricsEndpoint
 ) -> None:
     write_port(tmp_path, f"{{port: {endpoint.port}, token: sesame}}")
     assert 'icestream_source_lag_rows{pipeline="shop"} 12.0' in icestream("metrics").out
@@ -42,7 +42,7 @@ def test_metrics_of_a_run_are_shown(
 
 
 def test_wrong_token_is_told_and_not_shown(
-    icestream: Icestream, tmp_path: Path, endpoint: Endpoint
+    icestream: Icestream, tmp_path: Path, endpoint: MetricsEndpoint
 ) -> None:
     write_port(tmp_path, f"{{port: {endpoint.port}, token: open}}")
     ended = icestream("metrics")
@@ -64,7 +64,7 @@ def test_endpoint_that_is_turned_off_is_told(icestream: Icestream, tmp_path: Pat
 
 
 def test_endpoint_that_does_not_answer_is_unreachable(
-    icestream: Icestream, tmp_path: Path, endpoint: Endpoint
+    icestream: Icestream, tmp_path: Path, endpoint: MetricsEndpoint
 ) -> None:
     endpoint.close()
     write_port(tmp_path, f"{{port: {endpoint.port}}}")

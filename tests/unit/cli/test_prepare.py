@@ -10,7 +10,7 @@ import pytest
 
 from icestream.cli.main import run_command
 from icestream.spark import class_archive
-from icestream.spark.class_archive import archives_place
+from icestream.spark.class_archive import archive_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def resolve_packages(packages: list[str], _state: Path) -> list[Path]:
         return [tmp_path / "packages" / f"{each.split(':')[1]}.jar" for each in packages]
 
-    for name in class_archive.IN_THE_WAY:
+    for name in class_archive.CONFLICTING_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("icestream.spark.jars.resolve", resolve)
     monkeypatch.setattr("icestream.spark.jars.resolve_packages", resolve_packages)
@@ -42,7 +42,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def trial(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Put a script in the place of the run that lets Java load its classes."""
-    monkeypatch.setattr(class_archive, "COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(class_archive, "RUN_COMMAND", (sys.executable, "-c", script))
 
 
 def test_run_that_fails_is_told_and_leaves_nothing(
@@ -55,7 +55,7 @@ def test_run_that_fails_is_told_and_leaves_nothing(
         "error: classes of Spark: a run over made-up rows ended with 1: no memory is left\n"
         f"  {WITHOUT}\n"
     )
-    assert not [*archives_place().iterdir()]
+    assert not [*archive_folder().iterdir()]
 
 
 def test_what_java_said_is_told_if_it_wrote_nothing(
@@ -72,13 +72,13 @@ def test_run_without_an_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial(monkeypatch, "import time; time.sleep(60)")
-    monkeypatch.setattr(class_archive, "PATIENCE_SECS", 0.2)
+    monkeypatch.setattr(class_archive, "RUN_TIMEOUT_SECS", 0.2)
 
     assert run_command(["prepare"]) == 1
     assert "a run over made-up rows took over 0.2 s" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("variable", class_archive.IN_THE_WAY)
+@pytest.mark.parametrize("variable", class_archive.CONFLICTING_VARIABLES)
 def test_settings_of_another_spark_are_in_the_way(
     variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,14 +90,14 @@ def test_settings_of_another_spark_are_in_the_way(
 
 def test_what_a_killed_one_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     trial(monkeypatch, "pass")
-    left, recent = archives_place() / "new-old", archives_place() / "new-recent"
+    left, recent = archive_folder() / "new-old", archive_folder() / "new-recent"
     for folder in (left, recent):
         folder.mkdir(parents=True)
     os.utime(left, (0, 0))
 
     run_command(["prepare"])
 
-    assert [*archives_place().iterdir()] == [recent]
+    assert [*archive_folder().iterdir()] == [recent]
 
 
 def test_file_that_is_named_and_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:

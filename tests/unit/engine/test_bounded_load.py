@@ -11,7 +11,7 @@ from icestream.contracts.offset import BatchMark
 from icestream.engine.recovery.bounded_load import begin_load, end_load
 from icestream.engine.state import PipelineState
 from icestream.errors import AttentionError
-from icestream.plan.plan import Batching, PipelinePlan, Restart
+from icestream.plan.plan import Batching, PipelinePlan, RestartPolicy
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def begun(
         sink_name="t",
         sink=sink,
         batching=Batching(1, 1, 1),
-        restart=Restart(),
+        restart=RestartPolicy(),
         on_error="fail",
     )
     return begin_load(plan, state, choice, once=once)

@@ -14,7 +14,7 @@ from icestream.engine.batch.columns import RefusedField, StreamColumns
 from icestream.engine.state import PipelineState
 from icestream.errors import CorruptStateError, SchemaMismatchError
 from icestream.formats.json import JsonDecoder
-from icestream.plan.plan import Batching, PipelinePlan, Restart
+from icestream.plan.plan import Batching, PipelinePlan, RestartPolicy
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def plan(
         sink_name="lake",
         sink=sink or TableOf(),
         batching=Batching(1, 1, 1),
-        restart=Restart(),
+        restart=RestartPolicy(),
         on_error="fail",
         transforms=transforms,
     )

@@ -13,7 +13,7 @@ from icestream.contracts.sink import LostRows, Sink
 from icestream.engine.recovery.start import resolve_start
 from icestream.engine.state import PipelineState
 from icestream.errors import CheckpointLostError, SourceChangedError
-from icestream.plan.plan import Batching, PipelinePlan, Restart
+from icestream.plan.plan import Batching, PipelinePlan, RestartPolicy
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def plan_over(mark: BatchMark | None) -> PipelinePlan:
         sink_name="t",
         sink=sink,
         batching=Batching(1, 1, 1),
-        restart=Restart(),
+        restart=RestartPolicy(),
         on_error="fail",
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.errors import ConnectorError, PlanError
-from icestream.metrics.endpoint import Endpoint, serve
+from icestream.metrics.endpoint import MetricsEndpoint, serve
 from icestream.metrics.events import LagMeasured
 from icestream.metrics.registry import PipelineMetrics
 
@@ -28,13 +28,13 @@ def metrics() -> PipelineMetrics:
 
 
 @pytest.fixture
-def endpoint(metrics: PipelineMetrics) -> Iterator[Endpoint]:
+def endpoint(metrics: PipelineMetrics) -> Iterator[MetricsEndpoint]:
     with closing(serve(metrics.registry, LOOPBACK, 0)) as endpoint:
         yield endpoint
 
 
 def ask(
-    endpoint: Endpoint, path: str, method: str = "GET", token: str | None = None
+    endpoint: MetricsEndpoint, path: str, method: str = "GET", token: str | None = None
 ) -> tuple[int, str]:
     with closing(HTTPConnection(LOOPBACK, endpoint.port, timeout=10)) as connection:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -43,24 +43,24 @@ def ask(
         return answer.status, answer.read().decode()
 
 
-def test_metrics_are_served(endpoint: Endpoint) -> None:
+def test_metrics_are_served(endpoint: MetricsEndpoint) -> None:
     status, page = ask(endpoint, "/metrics")
 
     assert status == 200
     assert 'icestream_source_lag_rows{pipeline="orders"} 42.0' in page.splitlines()
 
 
-def test_front_page_says_where_the_metrics_are(endpoint: Endpoint) -> None:
+def test_front_page_says_where_the_metrics_are(endpoint: MetricsEndpoint) -> None:
     assert ask(endpoint, "/") == (200, "icestream: metrics for Prometheus are at /metrics\n")
 
 
 @pytest.mark.parametrize("path", ["/other", "/metrics/", "/favicon.ico"])
-def test_other_paths_are_not_found(endpoint: Endpoint, path: str) -> None:
+def test_other_paths_are_not_found(endpoint: MetricsEndpoint, path: str) -> None:
     assert ask(endpoint, path) == (404, "Not Found\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_other_methods_are_refused(endpoint: Endpoint, method: str) -> None:
+def test_other_methods_are_refused(endpoint: MetricsEndpoint, method: str) -> None:
     assert ask(endpoint, "/metrics", method) == (405, "Method Not Allowed\n")
 
 
@@ -84,7 +84,7 @@ def test_open_address_without_a_token_is_refused(metrics: PipelineMetrics, host:
     )
 
 
-def test_port_in_use_is_told(metrics: PipelineMetrics, endpoint: Endpoint) -> None:
+def test_port_in_use_is_told(metrics: PipelineMetrics, endpoint: MetricsEndpoint) -> None:
     with pytest.raises(ConnectorError) as caught:
         serve(metrics.registry, LOOPBACK, endpoint.port)
 

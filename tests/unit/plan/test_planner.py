@@ -9,8 +9,8 @@ import pytest
 from icestream.api import settings as api_settings
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
-from icestream.plan import Batching, Plan, Restart, build, describe, refuse_planned
-from icestream.plan.spark_settings import batching_of, most_rows
+from icestream.plan import Batching, Plan, RestartPolicy, build, describe, refuse_planned
+from icestream.plan.spark_settings import batching_for, max_batch_rows
 from icestream.sinks.iceberg.options import IcebergOptions
 from icestream.transforms.filter import FilterTransform
 from icestream.transforms.select import SelectTransform
@@ -56,7 +56,7 @@ def test_pipeline_is_built_from_its_parts(tmp_path: Path) -> None:
     assert orders.sink.identity() == "lake.sales.orders"
     assert [type(step) for step in orders.transforms] == [FilterTransform, SelectTransform]
     assert orders.steps == ("filter: amount > 0", 'select: ["id", "amount * 2 AS twice"]')
-    assert more.restart == Restart(max=1, backoff_secs=1)
+    assert more.restart == RestartPolicy(max=1, backoff_secs=1)
     assert plan.state == tmp_path / ".icestream"
     assert set(plan.sinks) == {"lake", "other"}
     assert not plan.planned
@@ -184,7 +184,7 @@ def test_pipelines_of_a_process_divide_its_memory(
     memory: str, pipelines: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
-    assert most_rows({"spark.driver.memory": memory}, pipelines) == rows
+    assert max_batch_rows({"spark.driver.memory": memory}, pipelines) == rows
 
 
 def test_every_pipeline_that_is_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,15 +198,15 @@ def test_pipelines_started_later_take_their_share_of_memory(
 ) -> None:
     monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     memory = {"spark.driver.memory": "2g"}
-    planned_alone = batching_of(IcebergOptions(namespace="a"), memory)
+    planned_alone = batching_for(IcebergOptions(namespace="a"), memory)
     assert [planned_alone.most_rows(running) for running in (1, 2, 4)] == [
         2_000_000,
         1_000_000,
         500_000,
     ]
-    one_of_four = batching_of(IcebergOptions(namespace="a"), memory, 4)
+    one_of_four = batching_for(IcebergOptions(namespace="a"), memory, 4)
     assert one_of_four.most_rows(1) == 500_000, "others of the plan may be about to start"
-    given = batching_of(IcebergOptions(namespace="a", max_batch_rows=900_000), memory)
+    given = batching_for(IcebergOptions(namespace="a", max_batch_rows=900_000), memory)
     assert given.most_rows(100) == 900_000
 
 
@@ -216,7 +216,7 @@ def test_batches_that_keep_missing_fields_have_a_quarter_of_the_rows(
     monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     options = IcebergOptions(namespace="a", missing_fields="keep")
     sizes = [
-        batching_of(each, {"spark.driver.memory": "2g"}).max_batch_rows
+        batching_for(each, {"spark.driver.memory": "2g"}).max_batch_rows
         for each in (options, IcebergOptions(namespace="a"))
     ]
     assert sizes == [500_000, 2_000_000]
@@ -424,6 +424,6 @@ def test_setting_of_the_resolver_of_spark_is_refused(tmp_path: Path, key: str, t
         f"  {todo}"
     )
     settings = api_settings.Settings(state=tmp_path / "state", conf={key: "x"})
-    catalog = api_settings.catalog_of(IcebergOptions(namespace="a", table="b"), settings)
+    catalog = api_settings.build_catalog(IcebergOptions(namespace="a", table="b"), settings)
     with pytest.raises(PlanError, match=r"^Settings\.conf: 'spark\.jars\."):
-        api_settings.plan_of(settings, catalog)
+        api_settings.build_plan(settings, catalog)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.api.pipeline import refuse_unfit
+from icestream.api.pipeline import validate_pipeline
 from icestream.config import parse
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan import build
@@ -40,7 +40,7 @@ def test_option_of_upsert_is_refused_in_another_mode(tmp_path: Path, option: str
 def test_script_is_held_to_the_rules_of_a_file() -> None:
     options = IcebergOptions(namespace=("a",), table="b", on_error="dead_letter")
     with pytest.raises(PlanError) as caught:
-        refuse_unfit("events", options)
+        validate_pipeline("events", options)
     assert str(caught.value) == (
         "pipeline 'events', options of the sink: on_error 'dead_letter' needs a table for the bad "
         "rows, and none is named\n  Add e.g. `dead_letter: a.bad_rows`."
@@ -49,18 +49,20 @@ def test_script_is_held_to_the_rules_of_a_file() -> None:
 
 def test_script_may_not_name_what_is_not_available() -> None:
     with pytest.raises(UnavailableError, match="'readers' is not available in this version"):
-        refuse_unfit("events", IcebergOptions(namespace=("a",), table="b", readers=("trino",)))
+        validate_pipeline("events", IcebergOptions(namespace=("a",), table="b", readers=("trino",)))
 
 
 def test_dollar_is_only_text_to_a_script() -> None:
     properties = {"comment": "costs ${PRICE}"}
-    refuse_unfit("events", IcebergOptions(namespace=("a",), table="b", table_properties=properties))
+    validate_pipeline(
+        "events", IcebergOptions(namespace=("a",), table="b", table_properties=properties)
+    )
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/dlq", "1st"])
 def test_odd_name_of_a_pipeline_is_refused(name: str) -> None:
     with pytest.raises(PlanError) as caught:
-        refuse_unfit(name, IcebergOptions(namespace=("a",), table="b"))
+        validate_pipeline(name, IcebergOptions(namespace=("a",), table="b"))
     assert str(caught.value) == (
         f"{name!r} is no name for a pipeline\n"
         "  Begin with a letter, and go on with letters, digits, '_' and '-'."

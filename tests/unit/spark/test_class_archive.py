@@ -8,8 +8,8 @@ import pytest
 
 from icestream.contracts.jars import SQLITE
 from icestream.spark import class_archive
-from icestream.spark.class_archive import archives_place, class_path, find_archive, with_archived
-from icestream.spark.jars import cache_place, file_name, iceberg_runtime
+from icestream.spark.class_archive import archive_folder, class_path, find_archive, with_archived
+from icestream.spark.jars import cache_path, iceberg_runtime, jar_name
 
 RUNTIME = iceberg_runtime()
 INSTALLATION = "0123456789ab"
@@ -18,25 +18,25 @@ INSTALLATION = "0123456789ab"
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(class_archive, "_installation", lambda: INSTALLATION)
+    monkeypatch.setattr(class_archive, "_installation_id", lambda: INSTALLATION)
 
 
 def write_archive(size: int = 3) -> Path:
-    archives_place().mkdir(parents=True)
-    path = archives_place() / f"{INSTALLATION}-{size}.jsa"
+    archive_folder().mkdir(parents=True)
+    path = archive_folder() / f"{INSTALLATION}-{size}.jsa"
     path.write_bytes(b"abc")
     return path
 
 
 def write_jars(*coordinates: str) -> None:
-    cache_place("jars").mkdir(parents=True)
+    cache_path("jars").mkdir(parents=True)
     for each in coordinates:
-        (cache_place("jars") / file_name(each)).touch()
+        (cache_path("jars") / jar_name(each)).touch()
 
 
 def test_looking_for_an_archive_makes_no_folder() -> None:
     assert find_archive() is None
-    assert not cache_place("").exists()
+    assert not cache_path("").exists()
 
 
 def test_archive_is_used_if_it_is_as_long_as_its_name_says() -> None:
@@ -51,7 +51,7 @@ def test_archive_is_used_if_it_is_as_long_as_its_name_says() -> None:
 def test_archive_that_is_replaced_while_it_is_looked_at_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gone = archives_place() / f"{INSTALLATION}-3.jsa"
+    gone = archive_folder() / f"{INSTALLATION}-3.jsa"
     monkeypatch.setattr(Path, "glob", lambda *_: iter([gone]))
 
     assert find_archive() is None
@@ -73,7 +73,7 @@ def test_no_jar_is_downloaded_for_the_sake_of_an_archive() -> None:
 
 
 def test_archived_jars_come_first_in_their_order() -> None:
-    runtime, sqlite = Path("/jars", file_name(RUNTIME)), Path("/jars", file_name(SQLITE))
+    runtime, sqlite = Path("/jars", jar_name(RUNTIME)), Path("/jars", jar_name(SQLITE))
     others = [Path("/jars/z.jar"), Path("/jars/a.jar")]
 
     assert class_path([others[0], sqlite, others[1], runtime]) == [runtime, sqlite, *others]

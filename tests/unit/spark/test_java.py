@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.errors import DependencyError
-from icestream.spark.java import Java, require_java
+from icestream.spark.java import JavaRuntime, require_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def install_java(home: Path, *, says: str, code: int = 0) -> Path:
 def test_java_17_and_21_are_taken(home: Path, says: str, version: str, major: int) -> None:
     command = install_java(home, says=says)
 
-    assert require_java() == Java(command, version, major)
+    assert require_java() == JavaRuntime(command, version, major)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from icestream.spark.session import (
-    BRINGING_JARS,
+    JAR_SETTINGS,
     REDACTION,
+    launch_environment,
     launch_settings,
-    launched_with,
     on_class_path,
 )
 
@@ -111,7 +111,7 @@ def test_our_jars_stand_on_the_class_path_of_a_spark_that_is_here() -> None:
     assert not on_class_path("local[*]", {"spark.master": "spark://head:7077"})
 
 
-@pytest.mark.parametrize("key", sorted(BRINGING_JARS))
+@pytest.mark.parametrize("key", sorted(JAR_SETTINGS))
 def test_our_jars_stay_beside_those_of_the_user(key: str) -> None:
     assert not on_class_path("local[*]", {key: "mine"})
 
@@ -120,21 +120,21 @@ def test_class_path_of_the_user_stands_before_our_jars_for_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/theirs")
-    with launched_with({}, [Path("/a.jar"), Path("/b.jar")]):
+    with launch_environment({}, [Path("/a.jar"), Path("/b.jar")]):
         assert os.environ["SPARK_DIST_CLASSPATH"] == "/theirs:/a.jar:/b.jar"
     assert os.environ["SPARK_DIST_CLASSPATH"] == "/theirs"
 
     monkeypatch.delenv("SPARK_DIST_CLASSPATH")
-    with launched_with({}, []):
+    with launch_environment({}, []):
         assert "SPARK_DIST_CLASSPATH" not in os.environ
 
 
 # Dies in the middle of the start, with everything that Java reads in place.
 KILLED_WHILE_STARTING = """
 import os, signal, subprocess
-from icestream.spark.session import launched_with
+from icestream.spark.session import launch_environment
 
-with launched_with({"spark.sql.catalog.lake.token": "hunter2", "a": "b\\\\c"}, []):
+with launch_environment({"spark.sql.catalog.lake.token": "hunter2", "a": "b\\\\c"}, []):
     path = os.environ["PYSPARK_SUBMIT_ARGS"].split()[1]
     print(subprocess.run(["cat", path], capture_output=True, text=True).stdout, end="", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_settings_are_in_a_private_file_where_there_are_no_files_in_memory(
 
     monkeypatch.setattr(os, "memfd_create", forbidden, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with launched_with({"a": "b"}, []):
+    with launch_environment({"a": "b"}, []):
         (file,) = tmp_path.iterdir()
         assert os.environ["PYSPARK_SUBMIT_ARGS"].split()[1] == str(file)
         assert (file.read_text(), file.stat().st_mode & 0o777) == ("a=b\n", 0o600)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from icestream.spark.workers import without_archives, worker_python
+from icestream.spark.workers import without_spark_archives, worker_python
 
 if TYPE_CHECKING:
     import pytest
@@ -23,8 +23,8 @@ def test_only_archives_of_spark_are_left_out() -> None:
         "PYTHONPATH": "/opt/spark/python/lib/pyspark.zip:/opt/spark/jars/core.jar::/mine/all.zip",
         "OTHER": "1",
     }
-    assert without_archives(told) == {**told, "PYTHONPATH": "/mine/all.zip"}
-    assert without_archives({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
+    assert without_spark_archives(told) == {**told, "PYTHONPATH": "/mine/all.zip"}
+    assert without_spark_archives({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
 
 
 def test_command_is_python_without_them(monkeypatch: pytest.MonkeyPatch) -> None:

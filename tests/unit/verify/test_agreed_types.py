@@ -7,8 +7,8 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from icestream.verify.checksums import common_type, converted
-from icestream.verify.comparison import agree
+from icestream.verify.checksums import common_type, convert
+from icestream.verify.comparison import find_shared_columns
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_type_that_holds_both(
 def test_uuids_are_compared_by_their_bytes() -> None:
     given = uuid.uuid4()
     values = pa.array([given.bytes, None], pa.uuid())
-    assert converted(values, pa.binary()).to_pylist() == [given.bytes, None]
+    assert convert(values, pa.binary()).to_pylist() == [given.bytes, None]
 
 
 def test_lists_keep_their_shape() -> None:
@@ -48,14 +48,14 @@ def test_lists_keep_their_shape() -> None:
     offsets, nulls = pa.array([0, 1, 3, 3, 4], pa.int32()), pa.array([False, False, True, False])
     lists = pa.ListArray.from_arrays(offsets, flat, mask=nulls)
     expected = [[b"a" * 16], [None, b"b" * 16], None, [b"c" * 16]]
-    assert converted(lists, pa.list_(pa.binary())).to_pylist() == expected
-    assert converted(lists[1:], pa.list_(pa.binary())).to_pylist() == expected[1:]
+    assert convert(lists, pa.list_(pa.binary())).to_pylist() == expected
+    assert convert(lists[1:], pa.list_(pa.binary())).to_pylist() == expected[1:]
 
 
 def test_columns_are_told_apart() -> None:
     source = pa.schema([("id", pa.int32()), ("new", pa.string()), ("odd", pa.string())])
     lake = pa.schema([("old", pa.string()), ("odd", pa.date32()), ("id", pa.int64())])
-    found = agree(source, lake)
+    found = find_shared_columns(source, lake)
     assert found.columns == pa.schema([("id", pa.int64())])
     assert (found.only_in_source, found.only_in_lake) == (("new",), ("old",))
-    assert found.at_odds == ("odd (string, date32[day])",)
+    assert found.incompatible == ("odd (string, date32[day])",)

@@ -9,7 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.verify.checksums import Sums, Terms, differing_chunks, rows_of, sums_of
+from icestream.verify.checksums import (
+    ComparisonSpec,
+    SideChecksums,
+    compute_checksums,
+    differing_chunks,
+    hash_rows,
+)
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -19,18 +25,18 @@ def batch(rows: list[tuple[Any, Any]], columns: pa.Schema = COLUMNS) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def sums(rows: list[tuple[Any, Any]], **terms: Any) -> Sums:
+def sums(rows: list[tuple[Any, Any]], **terms: Any) -> SideChecksums:
     whole = {"columns": COLUMNS, "key": ("id",), "chunks": 4, **terms}
-    return sums_of([batch(rows)] if rows else [], Terms(**whole))
+    return compute_checksums([batch(rows)] if rows else [], ComparisonSpec(**whole))
 
 
 ROWS = [(number, f"name {number}") for number in range(100)]
 
 
 def test_order_and_batches_of_rows_do_not_matter() -> None:
-    terms = Terms(COLUMNS, ("id",), 4)
+    terms = ComparisonSpec(COLUMNS, ("id",), 4)
     backwards = [batch(ROWS[at : at + 7][::-1]) for at in range(0, 100, 7)][::-1]
-    assert sums_of(backwards, terms) == sums(ROWS)
+    assert compute_checksums(backwards, terms) == sums(ROWS)
     assert sums(ROWS).rows == 100
     assert (sums(ROWS).first, sums(ROWS).last) == ((0,), (99,))
     assert set(sums(ROWS).chunks) == {0, 1, 2, 3}
@@ -66,20 +72,20 @@ def test_rows_without_a_key_count_as_often_as_they_come() -> None:
 def test_rows_that_are_left_out_count_on_neither_side() -> None:
     gone = pa.table({"id": pa.array([3, 4, 200], pa.int64())})
     changed = [(3, "changed"), *ROWS[:3], *ROWS[5:]]
-    one, other = sums(ROWS, left_out=gone), sums(changed, left_out=gone)
+    one, other = sums(ROWS, excluded_keys=gone), sums(changed, excluded_keys=gone)
     assert differing_chunks(one, other) == []
-    assert (one.left_out, other.left_out, one.rows) == (2, 1, 98)
+    assert (one.excluded_rows, other.excluded_rows, one.rows) == (2, 1, 98)
 
 
 def test_no_rows_have_no_chunks() -> None:
-    assert sums([]) == Sums()
+    assert sums([]) == SideChecksums()
     assert differing_chunks(sums([]), sums(ROWS[:1])) != []
 
 
 def test_wide_keys_have_a_range() -> None:
     columns = pa.schema([("b", pa.string()), ("a", pa.int32())])
     rows = batch([("x", 2), ("a", 9), ("x", 1)], columns)
-    found = sums_of([rows], Terms(columns, ("b", "a"), 2))
+    found = compute_checksums([rows], ComparisonSpec(columns, ("b", "a"), 2))
     assert (found.first, found.last) == (("a", 9), ("x", 2))
 
 
@@ -99,9 +105,9 @@ def test_every_type_can_be_summed_and_told() -> None:
         "long": pa.array(["x" * 90]),
     }
     rows = pa.RecordBatch.from_pydict(values)
-    terms = Terms(rows.schema, ("i",), 1)
-    assert sums_of([rows], terms).rows == 1
-    (found,) = rows_of([rows], terms, [0])
+    terms = ComparisonSpec(rows.schema, ("i",), 1)
+    assert compute_checksums([rows], terms).rows == 1
+    (found,) = hash_rows([rows], terms, [0])
     assert found.to_pylist()[0]["key"] == ["1"]
     assert found.to_pylist()[0]["texts"] == [
         "1",
@@ -123,14 +129,14 @@ def test_values_are_brought_to_the_types_that_are_compared() -> None:
     wide = pa.schema([("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
     agreed = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
     now = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    terms = Terms(agreed, ("id",), 1)
-    one = sums_of([batch([(1, now)], narrow)], terms)
-    assert one == sums_of([batch([(now, 1)], wide)], terms)
+    terms = ComparisonSpec(agreed, ("id",), 1)
+    one = compute_checksums([batch([(1, now)], narrow)], terms)
+    assert one == compute_checksums([batch([(now, 1)], wide)], terms)
 
 
 def test_only_rows_of_the_chunks_asked_for_are_given() -> None:
-    terms = Terms(COLUMNS, ("id",), 4)
-    each = [sum(len(b) for b in rows_of([batch(ROWS)], terms, [n])) for n in range(4)]
+    terms = ComparisonSpec(COLUMNS, ("id",), 4)
+    each = [sum(len(b) for b in hash_rows([batch(ROWS)], terms, [n])) for n in range(4)]
     assert each == [sums(ROWS).chunks[n].rows for n in range(4)]
 
 
@@ -138,4 +144,4 @@ def test_names_of_columns_may_be_anything() -> None:
     columns = pa.schema([('a"b', pa.int64()), ("A", pa.string()), ("a", pa.string())])
     arrays = [pa.array([1], pa.int64()), pa.array(["x"]), pa.array(["y"])]
     rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
-    assert sums_of([rows], Terms(columns, ('a"b',), 1)).first == (1,)
+    assert compute_checksums([rows], ComparisonSpec(columns, ('a"b',), 1)).first == (1,)

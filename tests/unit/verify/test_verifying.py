@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.offset import BatchMark
-from icestream.verify.side import Changes, Point, Reader, Side, SideTable
-from icestream.verify.verify import ROUNDS, _Verifying
+from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, TableChanges
+from icestream.verify.verify import MAX_ATTEMPTS, _MirrorVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ COLUMNS = pa.schema([("id", pa.int64())])
 RUN_FIRST = "run `icestream run --once`, then compare again"
 
 
-class PlainSide(Side):
+class PlainSide(DatabaseSide):
     """A database of one table."""
 
-    def __init__(self, key: tuple[str, ...] = ("id",), changes: Changes | None = None) -> None:
+    def __init__(self, key: tuple[str, ...] = ("id",), changes: TableChanges | None = None) -> None:
         self.table = SideTable(ORDERS, COLUMNS, key)
-        self.changes = changes or Changes()
+        self.changes = changes or TableChanges()
         self.whole = True
         self.points = 0
 
@@ -38,7 +38,7 @@ class PlainSide(Side):
     def tables(self) -> list[TableNames]:
         return [ORDERS]
 
-    def is_whole(self, table: TableNames, mark: Offset) -> bool:
+    def is_fully_loaded(self, table: TableNames, mark: Offset) -> bool:
         return self.whole
 
     def point(self, marks: Mapping[TableNames, Offset]) -> Point:
@@ -94,7 +94,7 @@ def no_spark() -> Any:
 
 
 def only_report(mirror: Any, side: PlainSide) -> TableReport:
-    (report,) = _Verifying(mirror, side, no_spark, 20).reports([ORDERS])
+    (report,) = _MirrorVerifier(mirror, side, no_spark, 20).reports([ORDERS])
     assert (report.pipeline, report.source, report.table) == (
         "shop",
         "public.orders",
@@ -129,7 +129,7 @@ def test_table_that_is_written_to_all_the_time_is_given_up() -> None:
         "not compared",
         "it is written to faster than it can be looked at; stop the pipeline meanwhile",
     )
-    assert side.points == ROUNDS
+    assert side.points == MAX_ATTEMPTS
 
 
 def test_table_that_was_written_to_once_is_looked_at_again() -> None:
@@ -143,12 +143,14 @@ def test_table_that_was_written_to_once_is_looked_at_again() -> None:
 
 
 def test_table_that_was_emptied_since_is_not_compared() -> None:
-    report = only_report(PlainMirror([1]), PlainSide(changes=Changes(rows=1, is_emptied=True)))
+    report = only_report(
+        PlainMirror([1]), PlainSide(changes=TableChanges(rows=1, is_truncated=True))
+    )
     assert report.reason == f"all its rows went at once since the newest batch; {RUN_FIRST}"
 
 
 def test_table_without_a_key_that_grew_is_not_compared() -> None:
-    report = only_report(PlainMirror([1]), PlainSide(key=(), changes=Changes(rows=1200)))
+    report = only_report(PlainMirror([1]), PlainSide(key=(), changes=TableChanges(rows=1200)))
     assert report.reason == (
         f"it has no key, and 1,200 rows came since the newest batch; {RUN_FIRST}"
     )

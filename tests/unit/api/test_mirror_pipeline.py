@@ -19,7 +19,7 @@ from icestream import (
     WebhookOptions,
     WebhookSource,
 )
-from icestream.api.pipeline import _counting_together
+from icestream.api.pipeline import _count_as_one_table
 from icestream.engine.run import Run
 from icestream.errors import PlanError
 from icestream.metrics.events import BatchWritten, PipelineRestarted
@@ -147,7 +147,7 @@ def test_rows_by_hand_need_a_table(tmp_path: Path) -> None:
 
 def test_counters_of_a_pipeline_are_those_of_all_its_tables() -> None:
     metrics = PipelineMetrics()
-    observe = _counting_together(metrics, "lake.*")
+    observe = _count_as_one_table(metrics, "lake.*")
 
     for table, rows in (("lake.shop.orders", 3), ("lake.shop.tags", 4)):
         observe(BatchWritten("shop", table, 0, rows, 10, 1, 0.5, 0.1, of_many=True))

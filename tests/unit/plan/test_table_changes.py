@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from icestream.catalogs.memory import MemoryCatalog, MemoryCatalogOptions
-from icestream.plan.table_changes import fit_steps
+from icestream.plan.table_changes import compatibility_steps
 from icestream.sinks.iceberg.multi.fan_out import FanOutSink
 from icestream.sinks.iceberg.options import IcebergOptions
 
@@ -21,7 +21,7 @@ from icestream.sinks.iceberg.options import IcebergOptions
 )
 def test_sink_that_is_no_iceberg_table_is_skipped(sink: Any) -> None:
     pipeline: Any = SimpleNamespace(sink=sink)
-    (step,) = fit_steps(pipeline)
+    (step,) = compatibility_steps(pipeline)
     assert step.run() == "not an Iceberg table: only a run can tell"
 
 
@@ -29,5 +29,5 @@ def test_sink_of_many_tables_is_left_to_a_run() -> None:
     options = IcebergOptions(namespace=("db",), route_by="kind")
     sink = FanOutSink(options, MemoryCatalog("lake", MemoryCatalogOptions()), "lake")
     pipeline: Any = SimpleNamespace(sink=sink)
-    (step,) = fit_steps(pipeline)
+    (step,) = compatibility_steps(pipeline)
     assert step.run() == "one stream fills many tables: only a run can tell"

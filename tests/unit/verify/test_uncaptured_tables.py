@@ -30,4 +30,4 @@ def test_table_that_is_only_read_whole_may_differ(told: dict[str, Any], caveat: 
     assert mode is not None
     table = Table(Relation(1, "public", "rates", "d", ()), "public.rates", (), (), 0, mode)
 
-    assert PostgresSide(options)._described(table).caveat == caveat
+    assert PostgresSide(options)._describe(table).caveat == caveat

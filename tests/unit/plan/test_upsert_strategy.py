@@ -10,7 +10,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from icestream.config import parse
 from icestream.plan import build, describe, render_text
-from icestream.plan.describe import upsert_way
+from icestream.plan.describe import upsert_strategy
 from icestream.sinks.iceberg.options import IcebergOptions
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Table:
 
 def way(table: Any, *keys: str) -> dict[str, Any]:
     options = IcebergOptions(commit_mode="upsert", key_fields=keys)
-    found = upsert_way(options, table)
+    found = upsert_strategy(options, table)
     assert found is not None
     return found
 
@@ -79,7 +79,7 @@ def test_hashed_key_takes_more_room() -> None:
         ),
         (
             {"total_records": 2_000_000_000},
-            "the index takes 37 GiB of disk on each worker and is read from memory: a key that "
+            "the index takes 37 GiB of disk on each worker and is memory-mapped: a key that "
             "grows with time, or a smaller table a tenant (`route_by`), needs less",
         ),
     ],
@@ -90,7 +90,7 @@ def test_layout_that_makes_upsert_slow_is_warned_of(totals: dict[str, int], warn
 
 
 def test_other_modes_have_no_way() -> None:
-    assert upsert_way(IcebergOptions(), None) is None
+    assert upsert_strategy(IcebergOptions(), None) is None
 
 
 def test_plan_shows_the_way(tmp_path: Path) -> None:
