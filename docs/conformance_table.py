@@ -1,4 +1,4 @@
-"""The table of what each catalog and store was seen to do, from the suite's own results.
+"""The conformance table of catalogs and stores, from the results of the test suite.
 
 `make conformance` runs the suite on every target and writes `conformance.json`.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Abilities
 
 RESULTS = Path(__file__).with_name("conformance.json")
-# What the real sink does, by the name of its test; every other test is a call of the catalog.
+# Features of the real sink, by the name of their test; every other test is a catalog call.
 FEATURES = {
     "test_append": "append",
     "test_upsert": "upsert",
@@ -33,29 +33,29 @@ NOT_RUN = "not run"
 TAKE_TURNS = ("glue",)
 ABILITIES = {
     "nested_namespaces": "nested namespaces",
-    "catalog_branches": "branches of the whole catalog",
-    "vends_credentials": "hands out credentials",
+    "catalog_branches": "catalog-wide branches",
+    "vends_credentials": "vended credentials",
 }
 HEAD = """# What each catalog and store does
 
-One suite for every catalog and every store, against a real server where one can be had: rows are
-written by the real sink, and read back by both Spark and PyIceberg. What was seen when it last ran:
+One test suite covers every catalog and every store, with a real server if one is available. The real
+sink writes rows, and both Spark and PyIceberg read them back. The results of the last run:
 
 """
 BETWEEN = """
-✓ seen to work, ✗ seen to fail, "not run" neither, - the catalog has no such thing, which is refused
-by name. "Catalog calls" counts the calls of namespaces and tables (make, find, list, load, drop,
-names that need quoting, faults) that went as they should, of those that were run.
+- ✓: passed. ✗: failed. "not run": neither. -: the catalog does not support the feature, and icestream
+  refuses it by name.
+- "Catalog calls" counts the calls on namespaces and tables (create, find, list, load, drop, names that
+  need quoting, faults) that passed, out of those that ran.
+- The server behind `glue` is an emulator that accepts a commit based on an old version of a table, so
+  two writers take turns there. Amazon's server refuses such a commit.
 
-The server behind `glue` is an emulator that takes a commit on a table that has moved on: two
-writers take turns there. Amazon's own refuses it.
-
-What a kind of catalog can do at all, whatever server is behind it:
+What each catalog type supports, whatever its server:
 
 """
 UNUSED = """
-Every kind but `glue` can also keep views, and a `rest` catalog can commit to several tables at
-once. icestream uses neither yet.
+Every catalog type except `glue` also supports views, and a `rest` catalog can commit to several tables
+at once. icestream does not use either yet.
 """
 
 
