@@ -38,24 +38,24 @@ ABILITIES = {
 }
 HEAD = """# What each catalog and store does
 
-One test suite covers every catalog and every store, with a real server if one is available. The real
-sink writes rows, and both Spark and PyIceberg read them back. The results of the last run:
+One test suite covers every catalog and every store, with a real server if one is available. The
+real sink writes rows, and both Spark and PyIceberg read them back. The results of the last run:
 
 """
 BETWEEN = """
-- ✓: passed. ✗: failed. "not run": neither. -: the catalog does not support the feature, and icestream
-  refuses it by name.
-- "Catalog calls" counts the calls on namespaces and tables (create, find, list, load, drop, names that
-  need quoting, faults) that passed, out of those that ran.
-- The server behind `glue` is an emulator that accepts a commit based on an old version of a table, so
-  two writers take turns there. Amazon's server refuses such a commit.
+- ✓: passed. ✗: failed. "not run": neither. -: the catalog does not support the feature, and
+  icestream refuses it by name.
+- "Catalog calls" counts the calls on namespaces and tables (create, find, list, load, drop, names
+  that need quoting, faults) that passed, out of those that ran.
+- The server behind `glue` is an emulator that accepts a commit based on an old version of a table,
+  so two writers take turns there. Amazon's server refuses such a commit.
 
 What each catalog type supports, whatever its server:
 
 """
 UNUSED = """
-Every catalog type except `glue` also supports views, and a `rest` catalog can commit to several tables
-at once. icestream does not use either yet.
+Every catalog type except `glue` also supports views, and a `rest` catalog can commit to several
+tables at once. icestream does not use either yet.
 """
 
 
