@@ -106,7 +106,7 @@ def test_name_that_glue_cannot_have_is_explained(
     error = glue_catalog.explain(exception_text(caught.value), glue_catalog.where)
     assert type(error) is ConnectorError
     assert str(error) == (
-        f"{glue_catalog.where}: Glue does not take the name\n"
+        f"{glue_catalog.where}: Glue rejects the name\n"
         "  Names in Glue have lower-case letters, digits and underscores, and a namespace has one "
         "level."
     )
@@ -155,8 +155,7 @@ def test_unknown_profile_is_named(glue_server: GlueServer, no_aws_keys: None) ->
 
     assert str(caught.value) == (
         f"{catalog.where}: the profile is not in the AWS configuration files\n"
-        "  Look at the spelling of `glue.profile`; `aws configure list-profiles` shows what there "
-        "is."
+        "  Check the spelling of `glue.profile`; `aws configure list-profiles` lists the profiles."
     )
 
 

@@ -70,9 +70,8 @@ def test_wrong_password_is_refused_without_showing_it(postgres: Postgres, tmp_pa
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (postgresql 127.0.0.1:{postgres.port}/postgres): the server "
         "refused user 'icestream': password authentication failed for user \"icestream\"\n"
-        "  Look at `jdbc.user` and `jdbc.password`, at the server's pg_hba.conf, and whether the "
-        "user may "
-        "create tables in the database."
+        "  Check `jdbc.user` and `jdbc.password`, the server's pg_hba.conf, and whether the user "
+        "may create tables in the database."
     )
     assert caught.value.__cause__ is None
 
@@ -98,10 +97,9 @@ def test_server_that_is_down_is_unreachable(postgres: Postgres, tmp_path: Path) 
         catalog.client()
 
     assert str(caught.value) == (
-        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{port}/postgres): no connection: "
+        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{port}/postgres): connection failed: "
         "Connection refused\n"
-        "  Is the server running? Are address and port in `jdbc.uri` right? Is a firewall in "
-        "between?"
+        "  Is the server running? Check `jdbc.uri`. Is a firewall, a VPN or a proxy in between?"
     )
 
 

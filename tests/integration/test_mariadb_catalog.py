@@ -127,9 +127,8 @@ def test_wrong_password_of_mariadb_is_refused_without_showing_it(
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/mysql): the server refused "
         "user 'icestream': Access denied for user 'icestream'@'127.0.0.1' (using password: YES)\n"
-        "  Look at `jdbc.user` and `jdbc.password`, from which machines the server lets the user "
-        "in, and "
-        "whether the user may create tables in the database."
+        "  Check `jdbc.user` and `jdbc.password`, the hosts from which the server admits the "
+        "user, and whether the user may create tables in the database."
     )
     assert caught.value.__cause__ is None
 
@@ -141,8 +140,8 @@ def test_missing_database_of_mariadb_is_named(mariadb: MariaDb, tmp_path: Path) 
         catalog.client()
 
     assert str(caught.value) == (
-        f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/nowhere): the server does not "
-        "know it: Unknown database 'nowhere'\n"
+        f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/nowhere): no such database: "
+        f"Unknown database 'nowhere'\n"
         "  Create the database 'nowhere', or correct `jdbc.uri`."
     )
 
@@ -156,8 +155,8 @@ def test_mariadb_that_is_down_is_unreachable(mariadb: MariaDb, tmp_path: Path) -
         reach.run()
 
     assert str(caught.value) == (
-        f"catalog '{catalog.name}' (mariadb 127.0.0.1:{port}/mysql): no connection: Can't connect "
+        f"catalog '{catalog.name}' (mariadb 127.0.0.1:{port}/mysql): connection failed: Can't "
+        f"connect "
         "to MySQL server on '127.0.0.1' ([Errno 111] Connection refused)\n"
-        "  Is the server running? Are address and port in `jdbc.uri` right? Is a firewall in "
-        "between?"
+        "  Is the server running? Check `jdbc.uri`. Is a firewall, a VPN or a proxy in between?"
     )

@@ -228,7 +228,7 @@ def test_branch_that_is_not_there_is_named(nessie: Nessie, spark: SparkSession) 
 
     what = (
         "Nessie has no branch 'mian'\n"
-        "  Look at the spelling of `nessie.branch`, or create the branch."
+        "  Check the spelling of `nessie.branch`, or create the branch."
     )
     assert str(caught.value) == f"catalog '{catalog.name}' ({catalog.identity()}): {what}"
     assert str(fault_in_java(catalog, spark)) == f"table a.b: {what}"
@@ -241,8 +241,8 @@ def test_address_of_something_else_is_told(nessie: Nessie, spark: SparkSession) 
         catalog.client()
 
     what = (
-        "what answers at that path is not Nessie's API\n"
-        "  Look at `nessie.uri`; it is mostly `http://HOST:19120/api/v2`."
+        "the server at that path is not Nessie's API\n"
+        "  Check `nessie.uri`; it is usually `http://HOST:19120/api/v2`."
     )
     assert str(caught.value) == f"catalog '{catalog.name}' ({catalog.identity()}): {what}"
     assert str(fault_in_java(catalog, spark)) == f"table a.b: {what}"

@@ -69,7 +69,7 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
     "no credentials": (
         lambda gateway: at(gateway.uri),
         RefusedError,
-        "the catalog asks for credentials, and the file gives none: the bearer token is missing "
+        "the catalog requires credentials, and none are set: the bearer token is missing "
         "or has expired",
         "Add `rest.credential: CLIENT_ID:CLIENT_SECRET`, or a bearer token as `rest.token`.",
     ),
@@ -77,29 +77,29 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
         lambda gateway: at(gateway.uri, token=gateway.new_token(is_live=False)),
         RefusedError,
         "the bearer token is refused: the bearer token is missing or has expired",
-        "Has it run out? Renew `rest.token`, or use a client credential, which is renewed by "
-        "itself: `rest.credential: CLIENT_ID:CLIENT_SECRET`.",
+        "Has it expired? Renew `rest.token`, or use a client credential, which is renewed "
+        "automatically: `rest.credential: CLIENT_ID:CLIENT_SECRET`.",
     ),
     "wrong secret": (
         lambda gateway: signed_in(gateway, credential="icestream:wrong-secret"),
         RefusedError,
         "the client credential is refused: invalid_client: unknown client or wrong secret",
-        "Look at `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
+        "Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
         "leads to the server that knows this client.",
     ),
     "wrong scope": (
         lambda gateway: signed_in(gateway, scope="pond"),
         RefusedError,
         "the scope is refused: invalid_scope: scope 'pond'",
-        "Look at `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
+        "Check `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
     ),
     "wrong address for tokens": (
         lambda gateway: signed_in(
             gateway, properties={"oauth2-server-uri": f"{gateway.uri}/v1/nowhere"}
         ),
         RefusedError,
-        "no token is handed out at '{uri}/v1/nowhere'",
-        "Is that the address for tokens? If another server hands them out, name it as "
+        "no token is issued at '{uri}/v1/nowhere'",
+        "Is that the address for tokens? If another server issues them, set its address as "
         "`oauth2-server-uri` in `rest.properties`.",
     ),
     "no server for tokens": (
@@ -113,15 +113,14 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
     "unknown warehouse": (
         lambda gateway: signed_in(gateway, warehouse="pond"),
         ConnectorError,
-        "the catalog does not know the warehouse 'pond': Unable to find warehouse pond",
-        "Look at the spelling of `rest.warehouse`, and whether the warehouse was created on the "
-        "server that `rest.uri` names.",
+        "the catalog has no warehouse 'pond': Unable to find warehouse pond",
+        "Check the spelling of `rest.warehouse`, and that the warehouse exists on the server "
+        "that `rest.uri` names.",
     ),
     "no warehouse": (
         lambda gateway: signed_in(gateway, warehouse=None),
         ConnectorError,
-        "the catalog asks for the name of a warehouse, and the file gives none: Please specify a "
-        "warehouse",
+        "the catalog requires a warehouse name, and none is set: Please specify a warehouse",
         "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
     ),
     "unknown host": (
@@ -179,17 +178,17 @@ def test_path_that_the_server_does_not_have_is_blamed_on_prefix_and_address(
     python, java = python_fault(catalog), java_fault(spark, catalog)
 
     assert python.what == (
-        f"the server at '{catalog.uri}' knows no such path: No route for request: "
+        f"the server at '{catalog.uri}' has no such path: No route for request: "
         "GET v1/p2/namespaces"
     )
     assert java.what == (
-        f"the server at '{catalog.uri}' knows no such path: No route for request: "
+        f"the server at '{catalog.uri}' has no such path: No route for request: "
         "GET v1/p2/namespaces/db/tables/events"
     )
     for error in (python, java):
         assert error.todo == (
             "Is `rest.uri` the catalog's address, without `/v1` at its end? Is `rest.prefix` "
-            "right? Most servers tell it themselves."
+            "right? Most servers supply it themselves."
         )
 
 
@@ -206,9 +205,9 @@ def test_catalog_that_is_down_behind_its_gateway_passes(
         for error in (python_fault(catalog), java_fault(spark, catalog)):
             assert type(error) is TransientError
             assert error.what.startswith(
-                "the catalog has a fault of its own, or is busy: no catalog: "
+                "the catalog has an internal error or is overloaded: no catalog: "
             )
-            assert error.todo == "Look at the server's log."
+            assert error.todo == "Check the server's log."
 
 
 def test_token_server_that_is_down_passes(
@@ -219,7 +218,7 @@ def test_token_server_that_is_down_passes(
 
     for error in (python_fault(catalog), java_fault(spark, catalog)):
         assert type(error) is TransientError
-        assert error.what.startswith("the server that hands out tokens has a fault of its own")
+        assert error.what.startswith("the token server has an internal error")
 
 
 def test_server_that_hangs_is_not_waited_for(
@@ -298,7 +297,7 @@ def test_proxy_that_finds_no_catalog_behind_it_passes(spark: SparkSession) -> No
         catalog = at(uri, properties={"rest.client.max-retries": 1})
         for error in (python_fault(catalog), java_fault(spark, catalog)):
             assert type(error) is TransientError
-            assert error.what == "the catalog has a fault of its own, or is busy"
+            assert error.what == "the catalog has an internal error or is overloaded"
 
 
 @pytest.mark.parametrize("status", [200, 404])
@@ -309,4 +308,4 @@ def test_page_of_html_is_not_taken_for_a_token(
         catalog = signed_in(asking_gateway, properties={"oauth2-server-uri": uri})
         for error in (python_fault(catalog), java_fault(spark, catalog)):
             assert type(error) is RefusedError
-            assert error.what == f"no token is handed out at '{uri}'"
+            assert error.what == f"no token is issued at '{uri}'"

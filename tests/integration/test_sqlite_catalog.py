@@ -88,7 +88,7 @@ def test_folder_that_cannot_be_made_is_refused(folder: Path) -> None:
     assert refusal(embedded(folder / "lake")) == (
         "catalog 'lake' (sqlite lake/catalog.db): "
         f"its folder '{folder}/lake' cannot be made (Permission denied)\n"
-        "  Choose another place, or make the folder and let this user write to it."
+        "  Choose another path, or create the folder and let this user write to it."
     )
 
 
@@ -112,7 +112,7 @@ def test_file_that_is_no_database_is_named(folder: Path) -> None:
     assert str(caught.value) == (
         "catalog 'lake' (sqlite catalog.db): the file cannot be read as an SQLite database "
         "(file is not a database)\n"
-        "  Restore it from a copy, or move it away to begin with an empty catalog."
+        "  Restore it from a backup, or move it away to start with an empty catalog."
     )
 
 

@@ -43,34 +43,34 @@ FAULTS = (
         r"ExpiredToken|token included in the request is expired|TokenRetrieval"
         r"|UnauthorizedSSOToken",
         TransientError,
-        "the temporary credentials have run out",
+        "the temporary credentials have expired",
         "Sign in again (`aws sso login`), or renew the session token of the default AWS chain.",
     ),
     Fault(
         r"Signature expired|Signature not yet current|RequestExpired|RequestTimeTooSkewed",
         RefusedError,
         "this machine's clock and Amazon's are too far apart",
-        "Set this machine's clock by NTP; a signature is good for 5 minutes.",
+        "Synchronise this machine's clock (NTP); a signature is valid for 5 minutes.",
     ),
     Fault(
         r"UnrecognizedClient|InvalidClientTokenId|security token included in the request is "
         r"invalid|InvalidAccessKeyId",
         RefusedError,
         "Amazon does not know the access key",
-        "Look at the keys that the default AWS chain finds (`aws sts get-caller-identity`), and at "
+        "Check the keys that the default AWS chain finds (`aws sts get-caller-identity`), and "
         "`glue.profile`.",
     ),
     Fault(
         r"scoped to a valid region|InvalidRegion",
         RefusedError,
-        "the region is not the one of the address",
-        "Look at `glue.region`, and at `glue.endpoint` if it is given.",
+        "the region does not match the endpoint",
+        "Check `glue.region`, and `glue.endpoint` if it is set.",
     ),
     Fault(
         r"InvalidSignature|SignatureDoesNotMatch|IncompleteSignature",
         RefusedError,
         "the signature is wrong: the secret key does not belong to the access key",
-        "Look at the keys that the default AWS chain finds (`aws sts get-caller-identity`).",
+        "Check the keys that the default AWS chain finds (`aws sts get-caller-identity`).",
     ),
     Fault(
         r"AccessDenied|not authorized to perform|Insufficient Lake Formation",
@@ -90,26 +90,25 @@ FAULTS = (
         r"ProfileNotFound|config profile .{1,80} could not be found",
         RefusedError,
         "the profile is not in the AWS configuration files",
-        "Look at the spelling of `glue.profile`; `aws configure list-profiles` shows what there "
-        "is.",
+        "Check the spelling of `glue.profile`; `aws configure list-profiles` lists the profiles.",
     ),
     Fault(
         r"NoRegion|must specify a region|[Uu]nable to load region",
         ConnectorError,
-        "no region is known",
+        "no region is set",
         "Add e.g. `glue.region: eu-central-1`.",
     ),
     Fault(
         r"Cannot convert .{1,300} to Glue",
         ConnectorError,
-        "Glue does not take the name",
+        "Glue rejects the name",
         "Names in Glue have lower-case letters, digits and underscores, and a namespace has one "
         "level.",
     ),
     Fault(
         r"No default path is set|derive default warehouse location",
         ConnectorError,
-        "nobody says where the table's files shall lie",
+        "no location is set for the table's files",
         "Add e.g. `warehouse: s3://bucket/lake` to the catalog, or give the database a location.",
     ),
     Fault(
@@ -117,13 +116,13 @@ FAULTS = (
         r"|InternalService|ServiceUnavailable|[Ss]tatus [Cc]ode: 50\d",
         TransientError,
         "Glue is busy",
-        "It is asked again by the `restart` policy. Does another job change the same tables?",
+        "The pipeline retries by its `restart` policy. Does another job change the same tables?",
     ),
     Fault(
         r"EntityNotFound",
         ConnectorError,
-        "Glue does not know the catalog, the database or the table",
-        "Look at `glue.catalog_id` and `glue.region`, and at the spelling of the namespace.",
+        "Glue has no such catalog, database or table",
+        "Check `glue.catalog_id`, `glue.region` and the spelling of the namespace.",
     ),
     *transport_faults(
         "Glue",
@@ -135,14 +134,14 @@ FAULTS = (
 
 
 class GlueSettings(Options):
-    """Where Glue is, and whose."""
+    """Region, account and endpoint of Glue."""
 
-    region: str | None = Field(None, description="AWS region; the one of S3 where absent.")
+    region: str | None = Field(None, description="AWS region; defaults to the region of S3.")
     catalog_id: str | None = Field(None, description="AWS account id of the catalog.")
     profile: str | None = Field(
         None, description="Profile of the AWS configuration files, for S3 as well."
     )
-    endpoint: HttpAddress | None = Field(None, description="Address, where it is not Amazon's.")
+    endpoint: HttpAddress | None = Field(None, description="Endpoint, if it is not Amazon's.")
 
 
 class GlueCatalogOptions(StorageBlocks):
@@ -151,7 +150,7 @@ class GlueCatalogOptions(StorageBlocks):
     type: Literal["glue"] = Field("glue", description="Kind of catalog.")
     glue: GlueSettings = Field(
         default_factory=lambda: GlueSettings.model_validate({}),
-        description="Where Glue is, and whose.",
+        description="Region, account and endpoint of Glue.",
     )
     warehouse: str | None = Field(
         None,

@@ -43,29 +43,29 @@ FAULTS = (
     Fault(
         r"No FileSystem for scheme|UnsupportedFileSystemException|FileSystem\S* not found",
         ConnectorError,
-        "the metastore itself does not know the kind of store that `hive.warehouse` lies in",
+        "the metastore does not support the storage that `hive.warehouse` names",
         "Add the store's Hadoop connector to the metastore, and its settings (for `s3://` also "
-        "fs.s3.impl): it makes the folders of databases and tables.",
+        "fs.s3.impl): it creates the folders of databases and tables.",
     ),
     Fault(
         r"AccessControlException|Permission denied|[Nn]ot authorized|AuthorizationException",
         RefusedError,
         "the metastore denies access",
-        "May this process's user do that there? May the metastore's own user write to "
-        "`hive.warehouse`?",
+        "Check this user's permissions in the metastore, and that the metastore's own user may "
+        "write to `hive.warehouse`.",
     ),
     Fault(
         r"is not a valid object name|not a valid (table|database) name|InvalidObjectException",
         ConnectorError,
-        "the metastore does not take the name of the namespace or table",
+        "the metastore rejects the name of the namespace or table",
         "Use letters a to z, digits and underscores in `namespace` and `table`.",
     ),
     Fault(
         r"WaitingForLock|LockException|[Ww]aiting for lock|acquire the lock",
         TransientError,
         "another writer holds the table's lock in the metastore",
-        "It is tried again. A lock that stays belongs to a writer that died: `SHOW LOCKS` in "
-        "Hive tells which, and it goes when hive.txn.timeout has passed.",
+        "The commit is retried. A lock that remains belongs to a writer that died: `SHOW LOCKS` "
+        "in Hive names it, and it expires after hive.txn.timeout.",
     ),
     *transport_faults(
         "the metastore",
@@ -75,9 +75,9 @@ FAULTS = (
     Fault(
         r"TTransportException|read 0 bytes|Broken pipe|Connection reset|[Tt]imed out",
         UnreachableError,
-        "the metastore broke off the connection, or did not answer in time",
-        "Is it up and well? Is the port in `hive.uri` that of its Thrift service? One that wants "
-        "Kerberos or TLS is not supported.",
+        "the metastore closed the connection or timed out",
+        "Is the metastore healthy? Is the port in `hive.uri` that of its Thrift service? "
+        "Kerberos and TLS are not supported.",
     ),
 )
 
@@ -98,8 +98,8 @@ class HiveSettings(Options):
     )
     warehouse: str | None = Field(
         None,
-        description="Folder or URI below which tables are made; the bucket of the storage block "
-        "where absent.",
+        description="Folder or URI under which tables are created; defaults to the bucket of the "
+        "storage block.",
         json_schema_extra=LOCATION,
     )
 
@@ -133,7 +133,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
                 "no warehouse is given",
                 where=f"catalog {name!r} (hive {options.hive.uri})",
                 todo="Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or "
-                "URI below which tables are made.",
+                "URI under which tables are created.",
             )
         self.warehouse = as_uri(warehouse)
         self.files = storage_for(self.warehouse, storage)
@@ -211,12 +211,12 @@ def _address(uri: str) -> str:
     """Return an address with its port, as Java's client wants it."""
     parts = urlsplit(uri)
     if parts.scheme != "thrift":
-        raise ValueError("begins with something else than thrift://; write thrift://HOST:9083")
+        raise ValueError("does not begin with thrift://; write thrift://HOST:9083")
     try:
         port = parts.port or DEFAULT_PORTS["thrift"]
     except ValueError:
-        raise ValueError("names a port that is not a number") from None
+        raise ValueError("has an invalid port") from None
     if not parts.hostname or "@" in parts.netloc or parts.path.strip("/"):
-        raise ValueError("is no address of a metastore; write thrift://HOST:9083")
+        raise ValueError("is not the address of a metastore; write thrift://HOST:9083")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"thrift://{host}:{port}"

@@ -29,11 +29,11 @@ PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
 # Addresses are shown.
 SECRET_PARAMETER = re.compile(r"passw|secret|token", re.IGNORECASE)
 
-HOLDS_USER = "holds a user or password; give them as `user` and `password`"
+HOLDS_USER = "contains a user or password; give them as `user` and `password`"
 
 
 class JdbcConnection(Options):
-    """The database, and who asks."""
+    """The database and its user."""
 
     uri: str = Field(
         description="Address of the database: `jdbc:sqlite:PATH`, "
@@ -57,7 +57,7 @@ class JdbcConnection(Options):
             if kind != "postgresql":
                 check_encryption(urlsplit(rest).query)
         else:
-            raise ValueError("begins with none of sqlite:, postgresql:, mysql:, mariadb:")
+            raise ValueError("must begin with sqlite:, postgresql:, mysql: or mariadb:")
         return uri
 
 
@@ -68,8 +68,8 @@ class JdbcCatalogOptions(StorageBlocks):
     jdbc: JdbcConnection = Field(description="The database.")
     warehouse: str | None = Field(
         None,
-        description="Folder or URI below which tables are made; "
-        "with SQLite, the folder of its file where absent.",
+        description="Folder or URI under which tables are created; with SQLite, defaults to the "
+        "folder of its file.",
         json_schema_extra=LOCATION,
     )
 
@@ -91,8 +91,8 @@ class JdbcCatalog(SqlDatabaseCatalog[JdbcCatalogOptions]):
             raise PlanError(
                 "no warehouse is given",
                 where=f"catalog {name!r} ({store.describe()})",
-                todo="Add e.g. `warehouse: /data/lake`, the folder or URI below which tables "
-                "are made.",
+                todo="Add e.g. `warehouse: /data/lake`, the folder or URI under which tables are "
+                "created.",
             )
         super().__init__(name, options, store, warehouse, storage)
 
@@ -141,9 +141,9 @@ def _check_server(uri: str) -> None:
     try:
         parts.port  # noqa: B018 - raises when it is not a number
     except ValueError:
-        raise ValueError("names a port that is not a number") from None
+        raise ValueError("has an invalid port") from None
     if not parts.hostname or not parts.path.strip("/"):
-        raise ValueError(f"names no host or no database; write {parts.scheme}://HOST:PORT/DATABASE")
+        raise ValueError(f"lacks a host or a database; write {parts.scheme}://HOST:PORT/DATABASE")
 
 
 def _store(connection: JdbcConnection) -> SqlStore:

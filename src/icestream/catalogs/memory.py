@@ -27,8 +27,8 @@ class MemoryCatalogOptions(StorageBlocks):
     type: Literal["memory"] = Field("memory", description="The kind of catalog.")
     warehouse: str | None = Field(
         None,
-        description="Folder or URI below which tables are made; it is kept. Without one, a "
-        "temporary folder that is removed at the end.",
+        description="Folder or URI under which tables are created; it is kept. Without one, "
+        "tables are in a temporary folder that is removed at the end.",
         json_schema_extra=LOCATION,
     )
 

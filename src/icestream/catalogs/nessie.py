@@ -41,8 +41,8 @@ FAULTS = (
     Fault(
         r"answered 401|Unauthorized|NessieNotAuthorized|HTTP.401|status code:? 401",
         RefusedError,
-        "Nessie does not accept the token, or wants one",
-        "Look at `nessie.token`, and whether it has run out.",
+        "Nessie rejects the token, or requires one",
+        "Check `nessie.token`, and whether it has expired.",
     ),
     Fault(
         r"answered 403|Forbidden|ACCESS_CHECK|HTTP.403|status code:? 403",
@@ -53,14 +53,14 @@ FAULTS = (
     Fault(
         r"answered 404|Not Found|no JSON|JsonParseException|Unexpected character",
         ConnectorError,
-        "what answers at that path is not Nessie's API",
-        "Look at `nessie.uri`; it is mostly `http://HOST:19120/api/v2`.",
+        "the server at that path is not Nessie's API",
+        "Check `nessie.uri`; it is usually `http://HOST:19120/api/v2`.",
     ),
     Fault(
         r"answered 5\d\d|answered 429|HTTP.50\d|ServiceUnavailable|status code:? 50\d",
         TransientError,
-        "Nessie has a fault of its own",
-        "It is tried again. Look at the server's log, and at its database.",
+        "Nessie has an internal error",
+        "The request is retried. Check the server's log and its database.",
     ),
     *transport_faults(
         "Nessie",
@@ -86,7 +86,7 @@ def explain(said: str, where: str, *, branch: str) -> IcestreamError | None:
         return ConnectorError(
             f"Nessie has no branch {branch!r}",
             where=where,
-            todo="Look at the spelling of `nessie.branch`, or create the branch.",
+            todo="Check the spelling of `nessie.branch`, or create the branch.",
         )
     return first_match(FAULTS, said, where)
 
@@ -103,11 +103,11 @@ class NessieSettings(Options):
     branch: str = Field("main", min_length=1, description="Branch of the catalog.")
     warehouse: str | None = Field(
         None,
-        description="Folder or URI below which tables are made; the bucket of the storage block "
-        "where absent.",
+        description="Folder or URI under which tables are created; defaults to the bucket of the "
+        "storage block.",
         json_schema_extra=LOCATION,
     )
-    token: SecretStr | None = Field(None, description="Bearer token, where the server wants one.")
+    token: SecretStr | None = Field(None, description="Bearer token, if the server requires one.")
 
     @field_validator("uri")
     @classmethod
@@ -138,8 +138,8 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
             raise PlanError(
                 "no warehouse is given",
                 where=f"catalog {name!r} (nessie {options.nessie.uri})",
-                todo="Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder or "
-                "URI below which tables are made.",
+                todo="Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder "
+                "or URI under which tables are created.",
             )
         self.warehouse = as_uri(warehouse)
         self.files = storage_for(self.warehouse, storage)
@@ -209,9 +209,9 @@ def _api_root(uri: str) -> str:
     """Return the root of the second version of Nessie's API."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("is no address of a server; write e.g. http://HOST:19120/api/v2")
+        raise ValueError("is not the address of a server; write e.g. http://HOST:19120/api/v2")
     if parts.username or parts.password or parts.query:
-        raise ValueError("holds more than an address; give a token as `token`")
+        raise ValueError("contains more than an address; give a token as `token`")
     root = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
     if "/iceberg" in parts.path:
         raise ValueError(

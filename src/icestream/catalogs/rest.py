@@ -78,17 +78,17 @@ class RestSettings(Options):
     """Address and credentials of the server."""
 
     uri: str = Field(min_length=1, description="Address of the catalog.")
-    warehouse: str | None = Field(None, description="Any name that the server knows.")
+    warehouse: str | None = Field(None, description="Name of the warehouse on the server.")
     credential: SecretStr | None = Field(
         None,
         description="`id:secret` is an OAuth2 client credential; anything else a bearer token.",
     )
     token: SecretStr | None = Field(
-        None, description="Bearer token; not used beside a client credential."
+        None, description="Bearer token; ignored if a client credential is set."
     )
-    scope: str | None = Field(None, description="OAuth2 scope; `catalog` where absent.")
+    scope: str | None = Field(None, description="OAuth2 scope; defaults to `catalog`.")
     prefix: str | None = Field(
-        None, description="Prefix of the server's paths; most servers tell it themselves."
+        None, description="Prefix of the server's paths; most servers supply it themselves."
     )
     properties: dict[str, PropertyText] = Field(
         default_factory=dict, description="Further properties, e.g. `oauth2-server-uri`."
@@ -201,7 +201,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     def faults(self) -> tuple[type[Exception], ...]:
         from pyiceberg.exceptions import NoSuchNamespaceError
 
-        # A server that knows no such path says 404, even where no namespace was asked for.
+        # A server that has no such path says 404, even where no namespace was asked for.
         return (*super().faults(), NoSuchNamespaceError, NotImplementedError)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:

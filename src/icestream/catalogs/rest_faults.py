@@ -99,26 +99,26 @@ TOKEN_FAULTS = (
         r": invalid_scope\b",
         RefusedError,
         "the scope is refused",
-        "Look at `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
+        "Check `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
     ),
     Fault(
         r": (invalid_client|unauthorized_client|invalid_grant|access_denied)\b",
         RefusedError,
         "the client credential is refused",
-        "Look at `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `{token_key}` "
+        "Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `{token_key}` "
         "leads to the server that knows this client.",
     ),
     Fault(
         SERVER_ERROR,
         TransientError,
-        "the server that hands out tokens has a fault of its own",
-        "Look at its log; its address comes from `{token_key}`.",
+        "the token server has an internal error",
+        "Check its log; its address comes from `{token_key}`.",
     ),
     Fault(
         r"",
         RefusedError,
-        "no token is handed out at {token_uri!r}",
-        "Is that the address for tokens? If another server hands them out, name it as "
+        "no token is issued at {token_uri!r}",
+        "Is that the address for tokens? If another server issues them, set its address as "
         "`oauth2-server-uri` in `rest.properties`.",
     ),
 )
@@ -129,7 +129,7 @@ UNAUTHORIZED = (
 REFUSED_CREDENTIAL = Fault(
     UNAUTHORIZED,
     RefusedError,
-    "the catalog refuses the token that the client credential was given",
+    "the catalog rejects the token that was issued for the client credential",
     "Does `rest.credential` belong to this catalog? Do `{token_key}` and `rest.scope` fit it? Has "
     "this machine's clock the right time?",
 )
@@ -137,25 +137,25 @@ REFUSED_TOKEN = Fault(
     UNAUTHORIZED,
     RefusedError,
     "the bearer token is refused",
-    "Has it run out? Renew `{bearer_key}`, or use a client credential, which is renewed by "
-    "itself: `rest.credential: CLIENT_ID:CLIENT_SECRET`.",
+    "Has it expired? Renew `{bearer_key}`, or use a client credential, which is renewed "
+    "automatically: `rest.credential: CLIENT_ID:CLIENT_SECRET`.",
 )
 NO_CREDENTIALS = Fault(
     UNAUTHORIZED,
     RefusedError,
-    "the catalog asks for credentials, and the file gives none",
+    "the catalog requires credentials, and none are set",
     "Add `rest.credential: CLIENT_ID:CLIENT_SECRET`, or a bearer token as `rest.token`.",
 )
 WRONG_PREFIX = Fault(
     r"NoSuchNamespace(Error|Exception)",
     ConnectorError,
     "the catalog finds no such namespace below {paths!r}",
-    "Look at `rest.prefix`: most servers tell it themselves, then leave it out.",
+    "Check `rest.prefix`; leave it out if the server supplies it, as most do.",
 )
 NO_WAREHOUSE = Fault(
     r"(BadRequestError|BadRequestException): .*(?i:warehouse)",
     ConnectorError,
-    "the catalog asks for the name of a warehouse, and the file gives none",
+    "the catalog requires a warehouse name, and none is set",
     "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
 )
 FAULTS = (
@@ -169,14 +169,14 @@ FAULTS = (
     Fault(
         rf"{SERVER_ERROR}|TooManyRequestsError|\(code: 429|CommitStateUnknownException",
         TransientError,
-        "the catalog has a fault of its own, or is busy",
-        "Look at the server's log.",
+        "the catalog has an internal error or is overloaded",
+        "Check the server's log.",
     ),
     Fault(
         r"unexpected JSON Payload|Could not decode json|validation error for \w+Response"
         rf"|\(code: 4\d\d, type: (null|RESTException)\)|{JAVA_INVALID_JSON}",
         ConnectorError,
-        "what answers at {uri!r} is not a REST catalog",
+        "the server at {uri!r} is not a REST catalog",
         "Is `rest.uri` the catalog's address, without `/v1` at its end? It is e.g. "
         "https://HOST/api/catalog for Polaris, https://HOST/catalog for Lakekeeper and "
         "https://HOST/iceberg for Nessie.",
@@ -184,18 +184,18 @@ FAULTS = (
     Fault(
         r"40[04] Client Error.*/v1/config\?warehouse=|NoSuchWarehouseException",
         ConnectorError,
-        "the catalog does not know the warehouse {warehouse!r}",
-        "Look at the spelling of `rest.warehouse`, and whether the warehouse was created on the "
-        "server that `rest.uri` names.",
+        "the catalog has no warehouse {warehouse!r}",
+        "Check the spelling of `rest.warehouse`, and that the warehouse exists on the server "
+        "that `rest.uri` names.",
     ),
     Fault(
         # A table that was dropped is answered with 404 too.
         r"\A(?![\s\S]*NoSuch(Table|View))[\s\S]*?(404 Client Error.* for url: "
         r"|400 Client Error.* for url: \S+/v1/config$|No route for request)",
         ConnectorError,
-        "the server at {uri!r} knows no such path",
+        "the server at {uri!r} has no such path",
         "Is `rest.uri` the catalog's address, without `/v1` at its end? Is `rest.prefix` right? "
-        "Most servers tell it themselves.",
+        "Most servers supply it themselves.",
     ),
 )
 # A request without a response means that the connection failed, whatever the words.

@@ -39,20 +39,21 @@ DATABASE_PATTERN = re.compile(
     r"\bP?SQL\w*Exception|UncheckedSQL|\borg\.(postgresql|mariadb|sqlite)\b|sqlalchemy"
     r"|\b(psycopg|pymysql|sqlite3)\.|\bSQLITE_"
 )
-DISCONNECTED = "the catalog's database broke off"
+DISCONNECTED = "the connection to the catalog's database was lost"
 DATABASE_FAULTS = (
     Fault(
         r"password authentication failed|no pg_hba.conf entry|Access denied for user"
         r"|permission denied for|role .{1,80} does not exist",
         RefusedError,
         "the catalog's database refuses the user",
-        "Look at `jdbc.user` and `jdbc.password`, and at what the user may do in the database.",
+        "Check `jdbc.user`, `jdbc.password` and the user's privileges in the database.",
     ),
     Fault(
         r"SQLITE_BUSY|SQLITE_LOCKED|database is locked",
         TransientError,
-        "another process holds the catalog's database locked",
-        "It is asked again by the `restart` policy. Look for the process if it goes on.",
+        "the catalog's database is locked by another process",
+        "The pipeline retries by its `restart` policy. If this persists, find the process that "
+        "holds the lock.",
     ),
 )
 SERVER_FAULTS = (
@@ -69,14 +70,14 @@ SERVER_FAULTS = (
         r"|unexpected end of stream|too many (clients|connections)|Lock wait timeout|[Dd]eadlock",
         TransientError,
         DISCONNECTED,
-        "It is asked again by the `restart` policy. Look at the database's log if it goes on.",
+        "The pipeline retries by its `restart` policy. If this persists, check the database's log.",
     ),
 )
 UNKNOWN_FAULT = Fault(
     r"UncheckedSQLException",
     TransientError,
     DISCONNECTED,
-    "It is asked again by the `restart` policy. Look at the database's log if it goes on.",
+    "The pipeline retries by its `restart` policy. If this persists, check the database's log.",
 )
 
 
@@ -115,7 +116,7 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
         name: the catalog's name, stored with each table.
         options: its block of the file.
         store: the database.
-        warehouse: folder or URI below which tables are made.
+        warehouse: folder or URI under which tables are created.
         storage: where that is; None to tell by its scheme.
     """
 

@@ -92,9 +92,9 @@ class SqliteStore(SqlStore):
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise RefusedError(
-                f"its folder {str(folder)!r} cannot be made ({exc.strerror})",
+                f"its folder {str(folder)!r} cannot be created ({exc.strerror})",
                 where=where,
-                todo="Choose another place, or make the folder and let this user write to it.",
+                todo="Choose another path, or create the folder and let this user write to it.",
             ) from exc
         reason = self._write_problem(folder)
         if reason:
@@ -130,12 +130,12 @@ class SqliteStore(SqlStore):
             return CorruptStateError(
                 f"the file cannot be read as an SQLite database ({said})",
                 where=where,
-                todo="Restore it from a copy, or move it away to begin with an empty catalog.",
+                todo="Restore it from a backup, or move it away to start with an empty catalog.",
             )
         return UnreachableError(
             f"SQLite said {said!r}",
             where=where,
-            todo="Look for a process that holds the file locked, and for space on its disk.",
+            todo="Check for a process that holds the file locked, and for free disk space.",
         )
 
 
@@ -159,7 +159,7 @@ class ServerStore(SqlStore):
     def unknown_database_error(self, said: str, where: str) -> RefusedError:
         """Return the error of a server that has no such database."""
         return RefusedError(
-            f"the server does not know it: {said}",
+            f"no such database: {said}",
             where=where,
             todo=f"Create the database {self.database!r}, or correct `jdbc.uri`.",
         )
@@ -167,10 +167,10 @@ class ServerStore(SqlStore):
     def connection_error(self, said: str, where: str) -> UnreachableError:
         """Return the error of a server that does not answer."""
         return UnreachableError(
-            f"no connection: {said}",
+            f"connection failed: {said}",
             where=where,
-            todo="Is the server running? Are address and port in `jdbc.uri` right? Is a firewall "
-            "in between?",
+            todo="Is the server running? Check `jdbc.uri`. Is a firewall, a VPN or a proxy in "
+            "between?",
         )
 
     def java_settings(self, driver: str, connect_timeout: int) -> dict[str, str]:
@@ -233,7 +233,7 @@ class PostgresqlStore(ServerStore):
             return RefusedError(
                 f"the server refused user {self.user!r}: {said}",
                 where=where,
-                todo="Look at `jdbc.user` and `jdbc.password`, at the server's pg_hba.conf, and "
+                todo="Check `jdbc.user` and `jdbc.password`, the server's pg_hba.conf, and "
                 "whether the user may create tables in the database.",
             )
         if "does not exist" in said:
@@ -333,7 +333,7 @@ class MysqlStore(ServerStore):
                 f"the certificate {self._encryption().get('ca')!r} cannot be read "
                 f"({exc.strerror or exc})",
                 where=where,
-                todo="Look at `serverSslCert` in `jdbc.uri`: it is the path of a file in PEM.",
+                todo="Check `serverSslCert` in `jdbc.uri`: it is the path of a PEM file.",
             ) from exc
 
     def explain(self, fault: Exception, where: str) -> IcestreamError:
@@ -342,8 +342,8 @@ class MysqlStore(ServerStore):
             return RefusedError(
                 f"the server refused user {self.user!r}: {said}",
                 where=where,
-                todo="Look at `jdbc.user` and `jdbc.password`, from which machines the server "
-                "lets the user in, and whether the user may create tables in the database.",
+                todo="Check `jdbc.user` and `jdbc.password`, the hosts from which the server "
+                "admits the user, and whether the user may create tables in the database.",
             )
         if code == UNKNOWN_DATABASE:
             return self.unknown_database_error(said, where)

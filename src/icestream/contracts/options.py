@@ -78,19 +78,19 @@ Namespace: TypeAlias = Annotated[
 
 def _check_address(address: str) -> str:
     if any(letter.isspace() for letter in address):
-        raise ValueError("holds a space or a line break")
+        raise ValueError("contains a space or a line break")
     try:
         parts = urlsplit(address)
         parts.port  # noqa: B018 - raises when it is no port
         (parts.hostname or "").encode("idna")  # as a socket will; a label may have 63 letters
     except ValueError:
-        raise ValueError("has a host or a port that cannot be") from None
+        raise ValueError("has an invalid host or port") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("is no address of a server; write http://HOST:PORT or https://HOST")
+        raise ValueError("is not the address of a server; write http://HOST:PORT or https://HOST")
     if "@" in parts.netloc:
-        raise ValueError("holds a user or a password, and addresses are shown; take them out")
+        raise ValueError("contains a user or a password, which would be shown; remove them")
     if parts.query or parts.fragment:
-        raise ValueError("holds more than an address; end it before the ? or #")
+        raise ValueError("contains more than an address; end it before the ? or #")
     return address
 
 

@@ -49,7 +49,7 @@ FAULTS = (
     Fault(
         r"ExpiredToken|EXPIRED_TOKEN|token included in the request is expired",
         TransientError,
-        "the temporary credentials have run out",
+        "the temporary credentials have expired",
         "Renew `s3.session_token` with its keys, or let the default AWS chain renew them: leave "
         "the keys out.",
     ),

@@ -168,7 +168,7 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
         (
             BOTO.format("ExpiredTokenException", "The security token is expired"),
             TransientError,
-            "the temporary credentials have run out",
+            "the temporary credentials have expired",
         ),
         (
             BOTO.format("InvalidSignatureException", "Signature expired: 20261115T000000Z"),
@@ -180,12 +180,12 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
                 "InvalidSignatureException", "Credential should be scoped to a valid region."
             ),
             RefusedError,
-            "the region is not the one of the address",
+            "the region does not match the endpoint",
         ),
         (
             BOTO.format("EntityNotFoundException", "Catalog not found."),
             ConnectorError,
-            "Glue does not know the catalog, the database or the table",
+            "Glue has no such catalog, database or table",
         ),
         (
             "NoCredentialsError: Unable to locate credentials",
@@ -203,12 +203,12 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
             RefusedError,
             "the profile is not in the AWS configuration files",
         ),
-        ("NoRegionError: You must specify a region.", ConnectorError, "no region is known"),
+        ("NoRegionError: You must specify a region.", ConnectorError, "no region is set"),
         (
             "org.apache.iceberg.exceptions.ValidationException: Cannot convert namespace a.b to "
             "Glue database name, because it must be 1-252 chars",
             ConnectorError,
-            "Glue does not take the name",
+            "Glue rejects the name",
         ),
         (
             'EndpointConnectionError: Could not connect to the endpoint URL: "https://glue.x/"',

@@ -50,22 +50,25 @@ def test_catalog_without_warehouse_is_refused() -> None:
 
     assert str(caught.value) == (
         "catalog 'lake' (hive thrift://a:9083): no warehouse is given\n"
-        "  Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or URI below "
-        "which tables are made."
+        "  Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or URI under "
+        "which tables are created."
     )
 
 
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("", "begins with something else than thrift://; write thrift://HOST:9083"),
-        ("metastore:9083", "begins with something else than thrift://; write thrift://HOST:9083"),
-        ("thrift://a,", "begins with something else than thrift://; write thrift://HOST:9083"),
-        ("http://a:9083", "begins with something else than thrift://; write thrift://HOST:9083"),
-        ("thrift://a:port", "names a port that is not a number"),
-        ("thrift://:9083", "is no address of a metastore; write thrift://HOST:9083"),
-        ("thrift://me:secret@a:9083", "is no address of a metastore; write thrift://HOST:9083"),
-        ("thrift://a:9083/db", "is no address of a metastore; write thrift://HOST:9083"),
+        ("", "does not begin with thrift://; write thrift://HOST:9083"),
+        ("metastore:9083", "does not begin with thrift://; write thrift://HOST:9083"),
+        ("thrift://a,", "does not begin with thrift://; write thrift://HOST:9083"),
+        ("http://a:9083", "does not begin with thrift://; write thrift://HOST:9083"),
+        ("thrift://a:port", "has an invalid port"),
+        ("thrift://:9083", "is not the address of a metastore; write thrift://HOST:9083"),
+        (
+            "thrift://me:secret@a:9083",
+            "is not the address of a metastore; write thrift://HOST:9083",
+        ),
+        ("thrift://a:9083/db", "is not the address of a metastore; write thrift://HOST:9083"),
     ],
 )
 def test_unusable_address_is_refused_without_showing_it(uri: str, message: str) -> None:
@@ -111,13 +114,13 @@ CONNECT = (
         (
             "TTransportException: TSocket read 0 bytes",
             "UnreachableError",
-            "the metastore broke off the connection, or did not answer in time",
+            "the metastore closed the connection or timed out",
         ),
         (
             "MetaException: MetaException(message='Got exception: org.apache.hadoop.fs."
             'UnsupportedFileSystemException No FileSystem for scheme "s3"\')',
             "ConnectorError",
-            "the metastore itself does not know the kind of store that `hive.warehouse` lies in",
+            "the metastore does not support the storage that `hive.warehouse` names",
         ),
         (
             "MetaException: MetaException(message='Got exception: org.apache.hadoop.security."
@@ -129,7 +132,7 @@ CONNECT = (
             "InvalidObjectException: InvalidObjectException(message='a b is not a valid object "
             "name')",
             "ConnectorError",
-            "the metastore does not take the name of the namespace or table",
+            "the metastore rejects the name of the namespace or table",
         ),
         (
             "org.apache.iceberg.hive.LockException: Timed out after 181000 ms waiting for lock",

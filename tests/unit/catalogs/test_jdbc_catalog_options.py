@@ -126,26 +126,26 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("oracle:thin:@db", "begins with none of sqlite:, postgresql:, mysql:, mariadb:"),
+        ("oracle:thin:@db", "must begin with sqlite:, postgresql:, mysql: or mariadb:"),
         ("jdbc:sqlite:", "names no file; for a catalog without one use `type: memory`"),
         ("jdbc:sqlite::memory:", "names no file; for a catalog without one use `type: memory`"),
         (
             "postgresql://me:secret@db/meta",
-            "holds a user or password; give them as `user` and `password`",
+            "contains a user or password; give them as `user` and `password`",
         ),
         (
             "jdbc:postgresql://db/meta?password=secret",
-            "holds a user or password; give them as `user` and `password`",
+            "contains a user or password; give them as `user` and `password`",
         ),
-        ("jdbc:postgresql://db:port/meta", "names a port that is not a number"),
+        ("jdbc:postgresql://db:port/meta", "has an invalid port"),
         (
             "jdbc:postgresql://db",
-            "names no host or no database; write postgresql://HOST:PORT/DATABASE",
+            "lacks a host or a database; write postgresql://HOST:PORT/DATABASE",
         ),
-        ("mysql://db", "names no host or no database; write mysql://HOST:PORT/DATABASE"),
+        ("mysql://db", "lacks a host or a database; write mysql://HOST:PORT/DATABASE"),
         (
             "mariadb://me:secret@db/meta",
-            "holds a user or password; give them as `user` and `password`",
+            "contains a user or password; give them as `user` and `password`",
         ),
         (
             "postgresql://db/meta?sslpassword=secret",
@@ -157,7 +157,7 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
         ),
         (
             "mysql://db/meta?Password=secret",
-            "holds a user or password; give them as `user` and `password`",
+            "contains a user or password; give them as `user` and `password`",
         ),
         (
             "mysql://db/meta?useSSL=true",
@@ -189,7 +189,7 @@ def test_postgresql_without_warehouse_is_refused() -> None:
 
     assert str(caught.value) == (
         "catalog 'lake' (postgresql db:5432/meta): no warehouse is given\n"
-        "  Add e.g. `warehouse: /data/lake`, the folder or URI below which tables are made."
+        "  Add e.g. `warehouse: /data/lake`, the folder or URI under which tables are created."
     )
 
 
@@ -234,8 +234,8 @@ def test_encryption_is_the_same_on_both_sides(asked: str, told: str) -> None:
     [
         (1045, RefusedError, "the server refused user 'me': it says *** so"),
         (1142, RefusedError, "the server refused user 'me': it says *** so"),
-        (1049, RefusedError, "the server does not know it: it says *** so"),
-        (2003, UnreachableError, "no connection: it says *** so"),
+        (1049, RefusedError, "no such database: it says *** so"),
+        (2003, UnreachableError, "connection failed: it says *** so"),
     ],
 )
 def test_fault_of_mysql_is_put_into_words(code: int, kind: type[Exception], what: str) -> None:
@@ -262,4 +262,4 @@ def test_certificate_that_cannot_be_read_is_named(tmp_path: Path, content: str |
     assert said.startswith(
         f"catalog 'lake' (mysql 127.0.0.1:1/meta): the certificate {str(path)!r} cannot be read ("
     )
-    assert todo == "  Look at `serverSslCert` in `jdbc.uri`: it is the path of a file in PEM."
+    assert todo == "  Check `serverSslCert` in `jdbc.uri`: it is the path of a PEM file."

@@ -110,8 +110,8 @@ def test_another_server_at_the_address_is_told_from_nessie(server: Answers, answ
         catalog.client()
 
     assert str(caught.value) == (
-        f"catalog 'lake' ({catalog.identity()}): what answers at that path is not Nessie's API\n"
-        "  Look at `nessie.uri`; it is mostly `http://HOST:19120/api/v2`."
+        f"catalog 'lake' ({catalog.identity()}): the server at that path is not Nessie's API\n"
+        "  Check `nessie.uri`; it is usually `http://HOST:19120/api/v2`."
     )
 
 
@@ -156,7 +156,7 @@ def test_refused_token_is_not_shown(server: Answers) -> None:
         catalog.client()
 
     assert str(caught.value) == (
-        f"catalog 'lake' ({catalog.identity()}): Nessie does not accept the token, or wants one\n"
-        "  Look at `nessie.token`, and whether it has run out."
+        f"catalog 'lake' ({catalog.identity()}): Nessie rejects the token, or requires one\n"
+        "  Check `nessie.token`, and whether it has expired."
     )
     assert caught.value.__cause__ is None

@@ -77,19 +77,19 @@ def test_catalog_without_warehouse_is_refused() -> None:
 
     assert str(caught.value) == (
         "catalog 'lake' (nessie http://n:19120/api/v2): no warehouse is given\n"
-        "  Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder or URI below "
-        "which tables are made."
+        "  Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder or URI under "
+        "which tables are created."
     )
 
 
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("", "is no address of a server; write e.g. http://HOST:19120/api/v2"),
-        ("n:19120", "is no address of a server; write e.g. http://HOST:19120/api/v2"),
-        ("http://:19120", "is no address of a server; write e.g. http://HOST:19120/api/v2"),
-        ("http://me:secret@n", "holds more than an address; give a token as `token`"),
-        ("http://n?token=secret", "holds more than an address; give a token as `token`"),
+        ("", "is not the address of a server; write e.g. http://HOST:19120/api/v2"),
+        ("n:19120", "is not the address of a server; write e.g. http://HOST:19120/api/v2"),
+        ("http://:19120", "is not the address of a server; write e.g. http://HOST:19120/api/v2"),
+        ("http://me:secret@n", "contains more than an address; give a token as `token`"),
+        ("http://n?token=secret", "contains more than an address; give a token as `token`"),
         (
             "http://n:19120/iceberg/main",
             "is Nessie's Iceberg REST address; use `type: rest` for that one, or end it in /api/v2",
@@ -144,12 +144,12 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
         (
             "UnauthorizedError: Nessie answered 401 : no JSON",
             "RefusedError",
-            "Nessie does not accept the token, or wants one",
+            "Nessie rejects the token, or requires one",
         ),
         (
             "org.projectnessie.client.rest.NessieNotAuthorizedException: Unauthorized (HTTP/401)",
             "RefusedError",
-            "Nessie does not accept the token, or wants one",
+            "Nessie rejects the token, or requires one",
         ),
         (
             "ForbiddenError: Nessie answered 403 FORBIDDEN: not yours",
@@ -159,7 +159,7 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
         (
             "ServerError: Nessie answered 503 UNKNOWN: no database",
             "TransientError",
-            "Nessie has a fault of its own",
+            "Nessie has an internal error",
         ),
         (
             "RESTError: Nessie answered 404 REFERENCE_NOT_FOUND: Named reference 'main' not found",
@@ -174,7 +174,7 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
         (
             "RESTError: Nessie answered 404 : no JSON",
             "ConnectorError",
-            "what answers at that path is not Nessie's API",
+            "the server at that path is not Nessie's API",
         ),
     ],
 )

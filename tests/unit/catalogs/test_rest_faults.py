@@ -32,42 +32,41 @@ BEARER = RestEndpoints(URI, bearer_key="rest.credential", prefix="p")
             f"for url: {URI}/v1/config",
             RestEndpoints(URI),
             ConnectorError,
-            f"the server at '{URI}' knows no such path: no such path",
+            f"the server at '{URI}' has no such path: no such path",
         ),
         (
             f"BadRequestError: IllegalArgumentException: give a warehouse\nHTTPError: 400 Client "
             f"Error: Bad Request for url: {URI}/v1/config",
             RestEndpoints(URI),
             ConnectorError,
-            "the catalog asks for the name of a warehouse, and the file gives none: give a "
-            "warehouse",
+            "the catalog requires a warehouse name, and none is set: give a warehouse",
         ),
         (
             f"RESTError: NotFoundException: no such warehouse\nHTTPError: 404 Client Error: Not "
             f"Found for url: {URI}/v1/config?warehouse=w",
             RestEndpoints(URI, warehouse="w"),
             ConnectorError,
-            "the catalog does not know the warehouse 'w': no such warehouse",
+            "the catalog has no warehouse 'w': no such warehouse",
         ),
         (
             "UnauthorizedError: NotAuthorizedException: expired\nHTTPError: 401 Client Error: "
             f"Unauthorized for url: {URI}/v1/config",
             SIGNED_IN,
             RefusedError,
-            "the catalog refuses the token that the client credential was given: expired",
+            "the catalog rejects the token that was issued for the client credential: expired",
         ),
         (
             "TooManyRequestsError: SlowDownException: later\nHTTPError: 429 Client Error: Too Many "
             f"Requests for url: {URI}/v1/config",
             BEARER,
             TransientError,
-            "the catalog has a fault of its own, or is busy: later",
+            "the catalog has an internal error or is overloaded: later",
         ),
         (
             "org.apache.iceberg.exceptions.ServiceFailureException: Server error: Internal: oops",
             BEARER,
             TransientError,
-            "the catalog has a fault of its own, or is busy: Internal: oops",
+            "the catalog has an internal error or is overloaded: Internal: oops",
         ),
         (
             "ConnectionError: ('Connection aborted.', RemoteDisconnected('Remote end closed'))",
@@ -137,8 +136,8 @@ def test_token_given_as_credential_is_named_by_its_key() -> None:
 
     assert str(explain(said, "here", BEARER)) == (
         "here: the bearer token is refused: expired\n"
-        "  Has it run out? Renew `rest.credential`, or use a client credential, which is renewed "
-        "by itself: `rest.credential: CLIENT_ID:CLIENT_SECRET`."
+        "  Has it expired? Renew `rest.credential`, or use a client credential, which is renewed "
+        "automatically: `rest.credential: CLIENT_ID:CLIENT_SECRET`."
     )
 
 
@@ -173,6 +172,6 @@ def test_secret_that_the_server_repeats_is_not_shown() -> None:
 
     assert str(catalog.explain(said, "here")) == (
         "here: the client credential is refused: invalid_client: no client *** (secret ***)\n"
-        "  Look at `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
+        "  Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
         "leads to the server that knows this client."
     )

@@ -47,7 +47,7 @@ def served(kind: str = "postgresql") -> JdbcCatalog:
         (
             "org.apache.iceberg.jdbc.UncheckedSQLException: Unknown failure",
             TransientError,
-            "the catalog's database broke off",
+            "the connection to the catalog's database was lost",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_file_is_not_looked_for_on_a_network(tmp_path: Path) -> None:
     assert catalog.explain(POSTGRESQL.splitlines()[1], "catalog 'lake'") is None
     locked = catalog.explain(BUSY, "catalog 'lake'")
     assert type(locked) is TransientError
-    assert locked.what == "another process holds the catalog's database locked"
+    assert locked.what == "the catalog's database is locked by another process"
 
 
 class OneAnswer(InMemoryCatalog):
@@ -117,9 +117,8 @@ def test_answer_of_a_broken_database_is_put_into_words(ask: Callable[[JdbcCatalo
         ask(catalog)
 
     assert str(caught.value) == (
-        "catalog 'lake' (postgresql db:5432/meta): no connection: the connection is lost\n"
-        "  Is the server running? Are address and port in `jdbc.uri` right? Is a firewall in "
-        "between?"
+        "catalog 'lake' (postgresql db:5432/meta): connection failed: the connection is lost\n"
+        "  Is the server running? Check `jdbc.uri`. Is a firewall, a VPN or a proxy in between?"
     )
 
 

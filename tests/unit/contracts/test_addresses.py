@@ -28,19 +28,22 @@ def test_address_of_a_server_is_taken_as_it_is(address: str) -> None:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:9000", "is no address of a server; write http://HOST:PORT or https://HOST"),
-        ("s3://bucket", "is no address of a server; write http://HOST:PORT or https://HOST"),
-        ("http://", "is no address of a server; write http://HOST:PORT or https://HOST"),
-        ("http://h:80a0", "has a host or a port that cannot be"),
-        ("http://h:65536", "has a host or a port that cannot be"),
-        ("http://[::1", "has a host or a port that cannot be"),
-        (f"http://{LONG}.example", "has a host or a port that cannot be"),
-        ("http://h\n", "holds a space or a line break"),
+        (
+            "127.0.0.1:9000",
+            "is not the address of a server; write http://HOST:PORT or https://HOST",
+        ),
+        ("s3://bucket", "is not the address of a server; write http://HOST:PORT or https://HOST"),
+        ("http://", "is not the address of a server; write http://HOST:PORT or https://HOST"),
+        ("http://h:80a0", "has an invalid host or port"),
+        ("http://h:65536", "has an invalid host or port"),
+        ("http://[::1", "has an invalid host or port"),
+        (f"http://{LONG}.example", "has an invalid host or port"),
+        ("http://h\n", "contains a space or a line break"),
         (
             "http://me:pass@h",
-            "holds a user or a password, and addresses are shown; take them out",
+            "contains a user or a password, which would be shown; remove them",
         ),
-        ("http://h/?sig=x", "holds more than an address; end it before the ? or #"),
+        ("http://h/?sig=x", "contains more than an address; end it before the ? or #"),
     ],
 )
 def test_text_that_is_no_address_is_refused(address: str, message: str) -> None:

@@ -138,7 +138,7 @@ def test_files_lie_in_one_store() -> None:
         (
             "S3Exception: The provided token has expired. (Code: ExpiredToken, Status Code: 400)",
             TransientError,
-            "the temporary credentials have run out",
+            "the temporary credentials have expired",
         ),
         (
             "OSError: AWS Error REQUEST_TIME_TOO_SKEWED during PutObject operation",
