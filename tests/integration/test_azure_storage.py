@@ -16,6 +16,7 @@ from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
 from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
 from icestream.testing.catalog_suite import CatalogSuite
+from icestream.testing.storage_suite import StorageSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tests.fixtures.azure_store import AzureStore
 
     from icestream.contracts.catalog import Catalog
+    from icestream.contracts.storage import Storage
 
 WRONG_KEY = "bm90LXRoZS1rZXk="
 
@@ -52,6 +54,16 @@ class TestCatalogInAzure(CatalogSuite):
     @pytest.fixture
     def catalog(self, azure_catalog: JdbcCatalog) -> Catalog[Any]:
         return azure_catalog
+
+
+class TestAzureStorage(StorageSuite):
+    @pytest.fixture
+    def storage(self, azure_catalog: JdbcCatalog) -> Storage:
+        return azure_catalog.files
+
+    @pytest.fixture
+    def warehouse(self, azure_catalog: JdbcCatalog) -> str:
+        return f"{azure_catalog.warehouse}/lake"
 
 
 def test_catalog_in_azure_is_shared_with_spark(

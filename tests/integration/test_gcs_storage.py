@@ -13,6 +13,7 @@ from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError
 from icestream.testing.catalog_suite import CatalogSuite
+from icestream.testing.storage_suite import StorageSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.fixtures.gcs_store import GcsStore
 
     from icestream.contracts.catalog import Catalog
+    from icestream.contracts.storage import Storage
 
 
 def in_gcs(store: GcsStore, folder: Path, **changed: Any) -> JdbcCatalog:
@@ -44,6 +46,16 @@ class TestCatalogInGcs(CatalogSuite):
     @pytest.fixture
     def catalog(self, gcs_catalog: JdbcCatalog) -> Catalog[Any]:
         return gcs_catalog
+
+
+class TestGcsStorage(StorageSuite):
+    @pytest.fixture
+    def storage(self, gcs_catalog: JdbcCatalog) -> Storage:
+        return gcs_catalog.files
+
+    @pytest.fixture
+    def warehouse(self, gcs_catalog: JdbcCatalog) -> str:
+        return f"{gcs_catalog.warehouse}/lake"
 
 
 def test_catalog_in_gcs_is_shared_with_spark(gcs_catalog: JdbcCatalog, spark: SparkSession) -> None:

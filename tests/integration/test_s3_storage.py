@@ -14,6 +14,7 @@ from icestream.catalogs.jdbc import JdbcCatalog, JdbcCatalogOptions
 from icestream.contracts.faults import exception_text
 from icestream.errors import ConnectorError, IcestreamError, RefusedError, UnreachableError
 from icestream.testing.catalog_suite import CatalogSuite
+from icestream.testing.storage_suite import StorageSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.fixtures.s3_store import S3Store
 
     from icestream.contracts.catalog import Catalog
+    from icestream.contracts.storage import Storage
 
 
 def in_s3(store: S3Store, folder: Path, **changed: Any) -> JdbcCatalog:
@@ -52,6 +54,16 @@ class TestCatalogInS3(CatalogSuite):
     @pytest.fixture
     def catalog(self, s3_catalog: JdbcCatalog) -> Catalog[Any]:
         return s3_catalog
+
+
+class TestS3Storage(StorageSuite):
+    @pytest.fixture
+    def storage(self, s3_catalog: JdbcCatalog) -> Storage:
+        return s3_catalog.files
+
+    @pytest.fixture
+    def warehouse(self, s3_catalog: JdbcCatalog) -> str:
+        return f"{s3_catalog.warehouse}/lake"
 
 
 def test_catalog_in_s3_is_shared_with_spark(s3_catalog: JdbcCatalog, spark: SparkSession) -> None:

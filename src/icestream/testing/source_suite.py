@@ -17,21 +17,17 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pytest
 
 from icestream.contracts.decoder import Records
+from icestream.testing.facts import ConformanceSuite, fact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from icestream.contracts.offset import Offset
     from icestream.contracts.source import Source
-
-Test = TypeVar("Test", bound="Callable[..., None]")
 
 
 class System(Protocol):
@@ -46,34 +42,11 @@ class System(Protocol):
         ...
 
 
-def fact(name: str) -> Callable[[Test], Test]:
-    """Name the fact that a test proves, for `not_held`."""
-
-    def mark(test: Test) -> Test:
-        test.__dict__["fact"] = name
-        return test
-
-    return mark
-
-
-class SourceSuite:
+class SourceSuite(ConformanceSuite):
     """Proves that a source keeps its contract.
 
-    A subclass gives the fixture `system`. `not_held` names the facts that the source does not
-    keep, each with the reason; such a fact must indeed fail, so that the list stays true.
+    A subclass gives the fixture `system`.
     """
-
-    not_held: ClassVar[Mapping[str, str]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        tests = {name: test for name in dir(cls) if hasattr(test := getattr(cls, name), "fact")}
-        known = {test.fact for test in tests.values()}
-        for name in cls.not_held.keys() - known:
-            raise TypeError(f"{cls.__name__}.not_held: no fact is called {name!r}; known: {known}")
-        for name, test in tests.items():
-            if test.fact in cls.not_held:
-                setattr(cls, name, _expected_to_fail(test, cls.not_held[test.fact]))
 
     @fact("latest")
     def test_rows_added_after_the_first_position_are_read(self, system: System) -> None:
@@ -269,11 +242,3 @@ def _steps(source: Source[Any], start: Offset, end: Offset, max_rows: int) -> li
 
 def _pairs(start: Offset, steps: list[Offset]) -> list[tuple[Offset, Offset]]:
     return list(zip([start, *steps[:-1]], steps, strict=True))
-
-
-def _expected_to_fail(test: Any, reason: str) -> Any:
-    # A copy: the mark must stay on this subclass and not reach its siblings.
-    copy = FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__)
-    copy.__dict__.update({**test.__dict__, "pytestmark": list(test.__dict__.get("pytestmark", []))})
-    copy.__annotations__ = test.__annotations__
-    return pytest.mark.xfail(reason=reason, strict=True)(copy)

@@ -1,0 +1,191 @@
+"""What must hold for every format, as a pytest class to subclass.
+
+```python
+class TestPairs(FormatSuite):
+    @pytest.fixture
+    def sample(self) -> FormatSample:
+        return FormatSample(PairsFormat(), [b"id=1", b"id=2"], [{"id": "1"}, {"id": "2"}], b"?")
+```
+"""
+
+# ruff: noqa: S101 - this is a test suite that happens to be shipped
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.contracts import registry
+from icestream.contracts.decoder import FormatSettings, Records
+from icestream.testing.facts import ConformanceSuite, fact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from icestream.contracts.decoder import Decoder, Format
+
+MISSING = "column_that_no_record_has"
+
+
+@dataclass(frozen=True)
+class FormatSample:
+    """A format under test, and records whose meaning is known.
+
+    Attributes:
+        format: the format.
+        records: good records, at least two.
+        rows: their rows; of a format of changes, the columns that are compared.
+        bad: a record that can't be decoded; None if there is no such record.
+        settings: what the options of a source tell the format.
+        extra: what a source gives beside each record, by the column of `Records.extra`.
+    """
+
+    format: Format
+    records: Sequence[bytes]
+    rows: Sequence[Mapping[str, Any]]
+    bad: bytes | None
+    settings: FormatSettings = field(default_factory=FormatSettings)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FormatSuite(ConformanceSuite):
+    """Proves that a format keeps its contract. A subclass gives the fixture `sample`."""
+
+    @pytest.fixture
+    def sample(self) -> FormatSample:
+        """Return the format under test with its records."""
+        raise NotImplementedError("give the fixture `sample`")
+
+    @fact("registered")
+    def test_format_is_found_by_its_name(self, sample: FormatSample) -> None:
+        assert registry.find("formats", sample.format.name) is type(sample.format)
+
+    @fact("rows")
+    def test_records_become_rows_in_order(self, sample: FormatSample) -> None:
+        rows, bad = _decoded(sample, sample.records)
+
+        assert rows == list(sample.rows)
+        assert bad == []
+
+    @fact("isolated")
+    def test_bad_record_does_not_spoil_its_neighbours(self, sample: FormatSample) -> None:
+        if sample.bad is None:
+            pytest.skip("every record is good")
+        records = [sample.records[0], sample.bad, *sample.records[1:], sample.bad]
+
+        rows, bad = _decoded(sample, records)
+
+        assert rows == list(sample.rows)
+        assert bad == [1, len(records) - 1]
+
+    @fact("reasons")
+    def test_bad_record_has_a_reason_of_one_line(self, sample: FormatSample) -> None:
+        if sample.bad is None:
+            pytest.skip("every record is good")
+        for reason in _reasons(sample, [sample.bad]):
+            assert reason
+            assert len(reason.splitlines()) == 1
+
+    @fact("no_values")
+    def test_records_without_a_value_raise_nothing(self, sample: FormatSample) -> None:
+        _decoded(sample, [None, *sample.records, None])
+
+    @fact("empty")
+    def test_no_records_are_no_rows(self, sample: FormatSample) -> None:
+        assert _decoded(sample, []) == ([], [])
+
+    @fact("pickled")
+    def test_pickled_decoder_decodes_alike(self, sample: FormatSample) -> None:
+        here = _decoded(sample, sample.records)
+
+        assert _decoded(sample, sample.records, pickled=True) == here
+
+    @fact("inferred")
+    def test_columns_are_inferred_from_good_records_alone(self, sample: FormatSample) -> None:
+        decoder = _row_decoder(sample)
+        columns = decoder.infer(sample.records)
+
+        assert {name for row in sample.rows for name in row} <= set(columns.names)
+        assert decoder.infer([sample.bad, *sample.records]).equals(columns)
+
+    @fact("columns")
+    def test_rows_have_exactly_the_columns_asked_for(self, sample: FormatSample) -> None:
+        decoder = _row_decoder(sample)
+        columns = decoder.infer(sample.records)
+        asked = pa.schema([(MISSING, pa.string()), *reversed(list(columns))])
+
+        rows = decoder.decode(pa.array(sample.records, pa.binary()), asked).rows
+
+        assert rows.schema.names == asked.names
+        assert rows.column(0).null_count == len(sample.records)
+        assert rows.drop_columns([MISSING]).to_pylist() == [dict(row) for row in sample.rows]
+
+    @fact("new_fields")
+    def test_field_without_a_column_is_reported(self, sample: FormatSample) -> None:
+        decoder = _row_decoder(sample)
+        columns = decoder.infer(sample.records)
+        asked = pa.schema([*list(columns)[1:], (MISSING, pa.string())])
+
+        decoded = decoder.decode(pa.array(sample.records, pa.binary()), asked)
+
+        assert decoded.rows.num_rows == len(sample.records)
+        assert list(decoded.new_fields) == [columns.names[0]]
+
+    @fact("lines")
+    def test_record_of_a_line_based_format_is_one_line(self, sample: FormatSample) -> None:
+        if sample.format.is_line_based:
+            assert not any(b"\n" in record for record in sample.records)
+
+    @fact("fixed_columns")
+    def test_fixed_columns_are_those_that_are_inferred(self, sample: FormatSample) -> None:
+        fixed = sample.format.columns()
+
+        if fixed is not None:
+            assert _row_decoder(sample).infer([]).equals(fixed)
+
+
+def _row_decoder(sample: FormatSample) -> Decoder:
+    if sample.format.gives_changes:
+        pytest.skip("records that are changes tell their columns themselves")
+    return sample.format.decoder(sample.settings)
+
+
+def _decoded(
+    sample: FormatSample, records: Sequence[bytes | None], *, pickled: bool = False
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the rows of records, and the indexes of the bad ones."""
+    chosen, values = sample.format, pa.array(records, pa.binary())
+    if chosen.gives_changes:
+        changes = chosen.change_decoder(sample.settings)
+        changes = pickle.loads(pickle.dumps(changes)) if pickled else changes  # noqa: S301 - ours
+        assert changes is not None, "a format of changes has a decoder of changes"
+        extra = {name: pa.array([one] * len(records)) for name, one in sample.extra.items()}
+        outcome = changes.decode_changes(Records(values, extra, str))
+        rows = [row for block in outcome.blocks for row in block.to_pylist()]
+        names = {name for row in sample.rows for name in row}
+        kept = [{name: row[name] for name in row if name in names} for row in rows]
+        return kept, [index for index, _ in outcome.bad]
+    assert chosen.change_decoder(sample.settings) is None
+    decoder = chosen.decoder(sample.settings)
+    decoder = pickle.loads(pickle.dumps(decoder)) if pickled else decoder  # noqa: S301 - ours
+    decoded = decoder.decode(values, decoder.infer(sample.records))
+    bad = [index for index, _ in decoded.bad]
+    if decoded.kept is not None:
+        good = [index for index in range(len(records)) if index not in bad]
+        assert decoded.kept.to_pylist() == good, "every record is kept or bad"
+    return decoded.rows.to_pylist(), bad
+
+
+def _reasons(sample: FormatSample, records: Sequence[bytes]) -> list[str]:
+    values = pa.array(records, pa.binary())
+    if sample.format.gives_changes:
+        changes = sample.format.change_decoder(sample.settings)
+        assert changes is not None
+        extra = {name: pa.array([one] * len(records)) for name, one in sample.extra.items()}
+        return [reason for _, reason in changes.decode_changes(Records(values, extra, str)).bad]
+    decoder = sample.format.decoder(sample.settings)
+    return [reason for _, reason in decoder.decode(values, decoder.infer(sample.records)).bad]

@@ -1,0 +1,150 @@
+"""What must hold for every transform, as a pytest class to subclass.
+
+```python
+class TestShout(TransformSuite):
+    @pytest.fixture
+    def transform(self) -> Transform[Any]:
+        return ShoutTransform(ShoutOptions(column="name"))
+
+    @pytest.fixture
+    def rows(self, spark: SparkSession) -> DataFrame:
+        return spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, name string")
+```
+"""
+
+# ruff: noqa: S101 - this is a test suite that happens to be shipped
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from icestream.contracts.changes import UNCHANGED_COLUMNS
+from icestream.contracts.options import Options
+from icestream.contracts.transform import FAULT, ROW
+from icestream.testing.facts import ConformanceSuite, fact
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from icestream.contracts.transform import Transform
+
+REASON = "not a number"
+
+
+class TransformSuite(ConformanceSuite):
+    """Proves that a transform keeps its contract.
+
+    A subclass gives the fixtures `transform` and `rows`: at least two rows that it can be applied
+    to. For one that sets `records_faults`, it also gives `unfit_rows`, none of which it can be
+    applied to.
+    """
+
+    @pytest.fixture
+    def transform(self) -> Transform[Any]:
+        """Return the transform under test."""
+        raise NotImplementedError("give the fixture `transform`")
+
+    @pytest.fixture
+    def rows(self) -> DataFrame:
+        """Return rows that it can be applied to."""
+        raise NotImplementedError("give the fixture `rows`")
+
+    @pytest.fixture
+    def unfit_rows(self) -> DataFrame:
+        """Return rows that it can't be applied to."""
+        raise NotImplementedError("give the fixture `unfit_rows`")
+
+    @fact("options")
+    def test_options_are_of_the_declared_type(self, transform: Transform[Any]) -> None:
+        assert issubclass(transform.options_type, Options)
+        assert isinstance(transform.options, transform.options_type)
+
+    @fact("lazy")
+    def test_apply_runs_no_job(self, transform: Transform[Any], rows: DataFrame) -> None:
+        context = rows.sparkSession.sparkContext
+        group = f"transform-{uuid.uuid4().hex}"
+        context.setJobGroup(group, "apply")
+
+        transform.apply(rows)
+
+        assert list(context.statusTracker().getJobIdsForGroup(group)) == []
+
+    @fact("repeatable")
+    def test_same_rows_give_the_same_result(
+        self, transform: Transform[Any], rows: DataFrame
+    ) -> None:
+        once = transform.apply(rows)
+
+        assert once.columns == transform.apply(rows).columns
+        assert _sorted(once) == _sorted(transform.apply(rows))
+
+    @fact("removes")
+    def test_removed_columns_do_not_come_out(
+        self, transform: Transform[Any], rows: DataFrame
+    ) -> None:
+        made = transform.apply(rows).columns
+
+        assert [name for name in rows.columns if name in made and transform.removes(name)] == []
+
+    @fact("hidden_columns")
+    def test_faults_of_earlier_steps_are_kept(
+        self, transform: Transform[Any], rows: DataFrame
+    ) -> None:
+        from pyspark.sql.functions import lit
+
+        if not transform.passes_faults:
+            pytest.skip("the engine takes such rows out before it")
+        faulty = rows.withColumns({ROW: lit(7), FAULT: lit(REASON)})
+
+        made = transform.apply(faulty).select(ROW, FAULT).collect()
+
+        assert [tuple(row) for row in made] == [(7, REASON)] * rows.count()
+
+    @fact("recorded_faults")
+    def test_row_that_does_not_fit_gets_a_fault(
+        self, transform: Transform[Any], request: pytest.FixtureRequest
+    ) -> None:
+        from pyspark.sql.functions import lit
+
+        if not transform.records_faults:
+            pytest.skip("it fits every row, or fails the batch")
+        unfit: DataFrame = request.getfixturevalue("unfit_rows")
+        hidden = {ROW: lit(7), FAULT: lit(None).cast("string")}
+
+        made = transform.apply(unfit.withColumns(hidden)).select(FAULT).collect()
+
+        assert len(made) == unfit.count()
+        assert all(row[0] for row in made)
+
+    @fact("good_rows")
+    def test_row_that_fits_gets_no_fault(self, transform: Transform[Any], rows: DataFrame) -> None:
+        from pyspark.sql.functions import lit
+
+        if not transform.records_faults:
+            pytest.skip("it records no faults")
+        hidden = {ROW: lit(7), FAULT: lit(None).cast("string")}
+
+        made = transform.apply(rows.withColumns(hidden))
+
+        assert [row[0] for row in made.select(FAULT).collect()] == [None] * made.count()
+        assert _sorted(made.drop(ROW, FAULT)) == _sorted(transform.apply(rows))
+
+    @fact("unchanged_columns")
+    def test_list_of_unchanged_columns_is_kept(
+        self, transform: Transform[Any], rows: DataFrame
+    ) -> None:
+        from pyspark.sql.functions import array
+
+        if not transform.passes_unchanged_columns:
+            pytest.skip("the planner refuses it where rows have such a list")
+
+        made = transform.apply(rows.withColumn(UNCHANGED_COLUMNS, array().cast("array<string>")))
+
+        assert all(row[0] == [] for row in made.select(UNCHANGED_COLUMNS).collect())
+
+
+def _sorted(rows: DataFrame) -> list[str]:
+    return sorted(repr(row) for row in rows.collect())
