@@ -1,4 +1,8 @@
-"""The sink contract: files written by tasks, then one commit with its mark."""
+"""The sink contract: files written by tasks, then one commit with its mark.
+
+It separates the engine from the Iceberg sink and is not a role for plugins: the sink is Iceberg by
+design.
+"""
 
 from __future__ import annotations
 
