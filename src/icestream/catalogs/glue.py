@@ -252,9 +252,9 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
             return super().faults()  # what is missing cannot have raised anything
         return (*super().faults(), BotoCoreError, ClientError)
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        known = first_match(FAULTS, said, where) if GLUE_PATTERN.search(said) else None
-        return known or super().explain(said, where)
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        error = first_match(FAULTS, text, where) if GLUE_PATTERN.search(text) else None
+        return error or super().explain(text, where)
 
     @property
     def _region(self) -> str | None:

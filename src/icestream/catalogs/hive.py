@@ -82,11 +82,11 @@ FAULTS = (
 )
 
 
-def explain(said: str, where: str) -> IcestreamError | None:
+def explain(text: str, where: str) -> IcestreamError | None:
     """Return the error that a fault's text stands for; None if it is not the metastore's."""
-    if not HIVE_PATTERN.search(said) or STORAGE_PATTERN.search(said):
+    if not HIVE_PATTERN.search(text) or STORAGE_PATTERN.search(text):
         return None
-    return first_match(FAULTS, said, where)
+    return first_match(FAULTS, text, where)
 
 
 class HiveSettings(Options):
@@ -184,8 +184,8 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
             return super().faults()  # what is missing cannot have raised anything
         return *super().faults(), TException
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        return explain(said, where) or super().explain(said, where)
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        return explain(text, where) or super().explain(text, where)
 
     def _load_client(self) -> PyIcebergCatalog:
         from icestream.catalogs.hive_client import MetastoreClient

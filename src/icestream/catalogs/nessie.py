@@ -72,23 +72,23 @@ FAULTS = (
 )
 
 
-def explain(said: str, where: str, *, branch: str) -> IcestreamError | None:
+def explain(text: str, where: str, *, branch: str) -> IcestreamError | None:
     """Return the error that a fault's text stands for; None if it is not Nessie's.
 
     Args:
-        said: what the client says.
+        text: what the client says.
         where: the place, for the message.
         branch: the branch of the file.
     """
-    if not NESSIE_PATTERN.search(said) or STORAGE_PATTERN.search(said):
+    if not NESSIE_PATTERN.search(text) or STORAGE_PATTERN.search(text):
         return None
-    if NO_BRANCH_PATTERN.search(said):
+    if NO_BRANCH_PATTERN.search(text):
         return ConnectorError(
             f"Nessie has no branch {branch!r}",
             where=where,
             todo="Check the spelling of `nessie.branch`, or create the branch.",
         )
-    return first_match(FAULTS, said, where)
+    return first_match(FAULTS, text, where)
 
 
 API = "/api/v2"
@@ -146,8 +146,8 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
         super().__init__(name, options, self.files)
 
     def identity(self) -> str:
-        told = self.options.nessie
-        return f"nessie {told.uri.removesuffix(API)}, branch {told.branch}"
+        nessie = self.options.nessie
+        return f"nessie {nessie.uri.removesuffix(API)}, branch {nessie.branch}"
 
     @property
     def address_key(self) -> str:
@@ -164,38 +164,38 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
         return self.files.jars()
 
     def spark_settings(self) -> dict[str, str]:
-        told = self.options.nessie
+        nessie = self.options.nessie
         settings = {
             "catalog-impl": "org.apache.iceberg.nessie.NessieCatalog",
-            "uri": told.uri,
-            "ref": told.branch,
+            "uri": nessie.uri,
+            "ref": nessie.branch,
             "client-api-version": "2",
             "warehouse": self.warehouse,
             # Each session has a cache of its own, and would not see what another one committed.
             "cache-enabled": "false",
             **self.files.spark_settings(),
         }
-        if told.token is not None:
+        if nessie.token is not None:
             settings["authentication.type"] = "BEARER"
-            settings["authentication.token"] = told.token.get_secret_value()
+            settings["authentication.token"] = nessie.token.get_secret_value()
         return settings
 
     def pyiceberg_properties(self) -> dict[str, str]:
-        told = self.options.nessie
+        nessie = self.options.nessie
         properties = {
             "py-catalog-impl": "icestream.catalogs.nessie_client.NessieClient",
-            "uri": told.uri,
-            "ref": told.branch,
+            "uri": nessie.uri,
+            "ref": nessie.branch,
             "warehouse": self.warehouse,
             **self.files.pyiceberg_properties(),
         }
-        if told.token is not None:
-            properties["token"] = told.token.get_secret_value()
+        if nessie.token is not None:
+            properties["token"] = nessie.token.get_secret_value()
         return properties
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        ours = explain(said, where, branch=self.options.nessie.branch)
-        return ours or super().explain(said, where)
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        error = explain(text, where, branch=self.options.nessie.branch)
+        return error or super().explain(text, where)
 
     def _load_client(self) -> PyIcebergCatalog:
         from icestream.catalogs.nessie_client import NessieClient

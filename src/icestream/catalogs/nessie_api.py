@@ -98,16 +98,16 @@ class NessieApi:
             f"entry.keyElements[{place}] == {json.dumps(name)}"
             for place, name in enumerate(namespace)
         ]
-        given = {"filter": " && ".join(parts), "max-records": str(PAGE_SIZE)}
+        params = {"filter": " && ".join(parts), "max-records": str(PAGE_SIZE)}
         while True:
-            answer = self._read("GET", f"{self._path()}/entries", given=given)
+            answer = self._read("GET", f"{self._path()}/entries", params=params)
             with _reject_unreadable():
                 names = [tuple(entry["name"]["elements"]) for entry in answer["entries"]]
-                following = answer["token"] if answer.get("hasMore") else None
+                next_page = answer["token"] if answer.get("hasMore") else None
             yield from names
-            if following is None:
+            if next_page is None:
                 return
-            given["page-token"] = following
+            params["page-token"] = next_page
 
     def commit(self, message: str, operations: Sequence[dict[str, Any]], at: str) -> None:
         """Change the branch, unless the same keys were changed after the commit `at`.
@@ -137,24 +137,24 @@ class NessieApi:
         return f"/trees/{quote(self._branch, safe='')}" + (f"@{at}" if at else "")
 
     def _read(
-        self, verb: str, path: str, body: Any = None, *, given: dict[str, str] | None = None
+        self, verb: str, path: str, body: Any = None, *, params: dict[str, str] | None = None
     ) -> Any:
         """Ask for something that changes nothing, once more if the connection was a dead one."""
         try:
-            return self._ask(verb, path, body, given=given)
+            return self._ask(verb, path, body, params=params)
         except requests.ReadTimeout as exc:
             # Its own text does not tell whose answer is missing.
             raise requests.ReadTimeout(f"Nessie: {exc}") from exc
         except requests.ConnectionError as exc:
             if not _is_disconnect(exc):
                 raise
-            return self._ask(verb, path, body, given=given)
+            return self._ask(verb, path, body, params=params)
 
     def _ask(
-        self, verb: str, path: str, body: Any = None, *, given: dict[str, str] | None = None
+        self, verb: str, path: str, body: Any = None, *, params: dict[str, str] | None = None
     ) -> Any:
         answer = self._session.request(
-            verb, self._uri + path, json=body, params=given, timeout=(CONNECT_SECS, ANSWER_SECS)
+            verb, self._uri + path, json=body, params=params, timeout=(CONNECT_SECS, ANSWER_SECS)
         )
         try:
             content = answer.json()
@@ -181,15 +181,15 @@ def _is_disconnect(fault: requests.ConnectionError) -> bool:
 
 
 def _error_for(status: int, content: Any) -> Exception:
-    told = content if isinstance(content, dict) else {}
-    code, message = told.get("errorCode", ""), told.get("message", "")
+    error = content if isinstance(content, dict) else {}
+    code, message = error.get("errorCode", ""), error.get("message", "")
     text = f"Nessie answered {status} {code}: {message}"
     if status == 401:
         return UnauthorizedError(text)
     if status == 403:
         return ForbiddenError(text)
     if status == 409:
-        conflicts = (told.get("errorDetails") or {}).get("conflicts") or []
+        conflicts = (error.get("errorDetails") or {}).get("conflicts") or []
         kinds = frozenset(str(conflict.get("conflictType")) for conflict in conflicts)
         return ConflictError(text, kinds)
     return ServerError(text) if status >= 500 else RESTError(text)

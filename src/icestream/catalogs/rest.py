@@ -193,9 +193,9 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         }
 
     def check(self) -> Iterator[CheckStep]:
-        parties = self._endpoints
-        if parties.token_uri is not None and parties.has_token_server:
-            yield CheckStep("reach token server", lambda: self._check_token_server(parties))
+        endpoints = self._endpoints
+        if endpoints.token_uri is not None and endpoints.has_token_server:
+            yield CheckStep("reach token server", lambda: self._check_token_server(endpoints))
         yield from super().check()
 
     def faults(self) -> tuple[type[Exception], ...]:
@@ -204,9 +204,9 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         # A server that has no such path says 404, even where no namespace was asked for.
         return (*super().faults(), NoSuchNamespaceError, NotImplementedError)
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        return explain(self.mask_secrets(said), where, self._endpoints) or super().explain(
-            said, where
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        return explain(self.mask_secrets(text), where, self._endpoints) or super().explain(
+            text, where
         )
 
     def mask_secrets(self, text: str) -> str:
@@ -215,10 +215,10 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     def _load_client(self) -> PyIcebergCatalog:
         from icestream.catalogs.rest_client import RestClient
 
-        told = self.options.rest.properties
+        properties = self.options.rest.properties
         patience_ms = (
-            int(told.get(CONNECT_TIMEOUT, CONNECT_MS)),
-            int(told.get(ANSWER_TIMEOUT, METADATA_MS)),
+            int(properties.get(CONNECT_TIMEOUT, CONNECT_MS)),
+            int(properties.get(ANSWER_TIMEOUT, METADATA_MS)),
         )
         return RestClient(
             self.name,
@@ -242,13 +242,13 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
 
         return self.call(count)
 
-    def _check_token_server(self, parties: RestEndpoints) -> str:
-        return check_connection(parties.token_uri or "", self.where, parties.token_key)
+    def _check_token_server(self, endpoints: RestEndpoints) -> str:
+        return check_connection(endpoints.token_uri or "", self.where, endpoints.token_key)
 
     def _shared(self) -> dict[str, str]:
         """Return what both clients call by the same name."""
         rest = self.options.rest
-        told = {
+        properties = {
             "uri": self.uri,
             "warehouse": rest.warehouse,
             "prefix": rest.prefix,
@@ -256,15 +256,15 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
             "token": self._token,
             "credential": self._client_credential,
         }
-        return {key: value for key, value in told.items() if value is not None}
+        return {key: value for key, value in properties.items() if value is not None}
 
     def _extra_properties(self) -> dict[str, str]:
         """Return the properties of the file, which win over what we would choose."""
-        told = dict(self.options.rest.properties)
+        properties = dict(self.options.rest.properties)
         if self._token_uri is not None:
             # Both clients warn when they have to guess it, and only Java takes a relative one.
-            told[TOKEN_SERVER] = self._token_uri
-        return told
+            properties[TOKEN_SERVER] = self._token_uri
+        return properties
 
     def _java_auth_properties(self) -> dict[str, str]:
         if self._client_credential is not None:

@@ -48,30 +48,30 @@ class RestEndpoints:
     def token_key(self) -> str:
         return "rest.properties.oauth2-server-uri" if self.has_token_server else "rest.uri"
 
-    def has_no_response(self, said: str) -> bool:
+    def has_no_response(self, text: str) -> bool:
         """Tell whether one of us was asked, and no answer came."""
-        if re.search(JAVA_REQUEST_FAILED, said):
-            return not re.search(JAVA_INVALID_JSON, said)
-        named = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", said)
+        if re.search(JAVA_REQUEST_FAILED, text):
+            return not re.search(JAVA_INVALID_JSON, text)
+        named = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", text)
         if named is None:
-            return bool(re.search(r"Connection aborted|ChunkedEncodingError", said))
+            return bool(re.search(r"Connection aborted|ChunkedEncodingError", text))
         return self._knows(named[1])
 
-    def is_from_other_host(self, said: str) -> bool:
+    def is_from_other_host(self, text: str) -> bool:
         """Tell whether somebody else answered: clients of stores use the same library."""
-        url = re.search(r"(Client|Server) Error: .* for url: (\S+)", said)
+        url = re.search(r"(Client|Server) Error: .* for url: (\S+)", text)
         return url is not None and not self._knows(_host(url[2]))
 
     def _knows(self, host: str) -> bool:
         return host in {_host(uri) for uri in (self.uri, self.token_uri, *self.others) if uri}
 
-    def told(self, said: str) -> dict[str, object]:
+    def message_values(self, text: str) -> dict[str, object]:
         """Return what messages are filled in with."""
         uri, key = self.uri, "rest.uri"
         if self.token_uri is not None and _address(self.token_uri) != _address(uri):
             host, port = _address(self.token_uri)
-            if re.search(rf"{re.escape(host)}('?, port=|:){port}\b", said) or (
-                host != _host(uri) and host in said
+            if re.search(rf"{re.escape(host)}('?, port=|:){port}\b", text) or (
+                host != _host(uri) and host in text
             ):
                 uri, key = self.token_uri, "rest.properties.oauth2-server-uri"
         host, port = _address(uri)
@@ -217,49 +217,49 @@ UNREADABLE_REASON = re.compile(
 )
 
 
-def explain(said: str, where: str, parties: RestEndpoints) -> IcestreamError | None:
+def explain(text: str, where: str, endpoints: RestEndpoints) -> IcestreamError | None:
     """Return the error that a fault's text stands for; None if nothing is known of it.
 
     Args:
-        said: what the client says, free of secrets.
+        text: what the client says, free of secrets.
         where: the place, for the message.
-        parties: who was asked.
+        endpoints: who was asked.
     """
-    if parties.is_from_other_host(said):
+    if endpoints.is_from_other_host(text):
         return None
-    for fault in _faults(said, parties):
-        found = re.search(fault.pattern, said, re.MULTILINE)
+    for fault in _faults(text, endpoints):
+        found = re.search(fault.pattern, text, re.MULTILINE)
         if found is not None:
-            told = parties.told(said)
-            reason = _reason(said, found.start()) if fault not in TRANSPORT else ""
-            what = fault.what.format_map(told) + (f": {reason}" if reason else "")
-            return fault.kind(what, where=where, todo=fault.todo.format_map(told))
+            message_values = endpoints.message_values(text)
+            reason = _reason(text, found.start()) if fault not in TRANSPORT else ""
+            what = fault.what.format_map(message_values) + (f": {reason}" if reason else "")
+            return fault.kind(what, where=where, todo=fault.todo.format_map(message_values))
     return None
 
 
-def _faults(said: str, parties: RestEndpoints) -> tuple[Fault, ...]:
+def _faults(text: str, endpoints: RestEndpoints) -> tuple[Fault, ...]:
     """Return what may have happened, by who was asked."""
-    if parties.has_no_response(said):
+    if endpoints.has_no_response(text):
         return TRANSPORT
-    if parties.token_uri is not None:
-        if re.search(OAUTH_PATTERN, said) or f"url: {parties.token_uri}" in said:
+    if endpoints.token_uri is not None:
+        if re.search(OAUTH_PATTERN, text) or f"url: {endpoints.token_uri}" in text:
             return TOKEN_FAULTS
-        return (REFUSED_CREDENTIAL, *_catalog_faults(parties))
+        return (REFUSED_CREDENTIAL, *_catalog_faults(endpoints))
     return (
-        NO_CREDENTIALS if parties.bearer_key is None else REFUSED_TOKEN,
-        *_catalog_faults(parties),
+        NO_CREDENTIALS if endpoints.bearer_key is None else REFUSED_TOKEN,
+        *_catalog_faults(endpoints),
     )
 
 
-def _catalog_faults(parties: RestEndpoints) -> tuple[Fault, ...]:
-    first = () if parties.prefix is None else (WRONG_PREFIX,)
-    return (*first, *(() if parties.warehouse else (NO_WAREHOUSE,)), *FAULTS)
+def _catalog_faults(endpoints: RestEndpoints) -> tuple[Fault, ...]:
+    first = () if endpoints.prefix is None else (WRONG_PREFIX,)
+    return (*first, *(() if endpoints.warehouse else (NO_WAREHOUSE,)), *FAULTS)
 
 
-def _reason(said: str, position: int) -> str:
+def _reason(text: str, position: int) -> str:
     """Return the server's own words, if it has sent any that a person would write."""
-    start = said.rfind("\n", 0, position) + 1
-    for line in (said[start:].splitlines()[0], said.splitlines()[0]):
+    start = text.rfind("\n", 0, position) + 1
+    for line in (text[start:].splitlines()[0], text.splitlines()[0]):
         words = CLIENT_PREFIX.sub("", line).strip()
         if not UNREADABLE_REASON.match(words):
             return words[:MAX_REASON]

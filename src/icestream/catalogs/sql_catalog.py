@@ -81,22 +81,22 @@ UNKNOWN_FAULT = Fault(
 )
 
 
-def explain(said: str, where: str, *, is_served: bool) -> IcestreamError | None:
+def explain(text: str, where: str, *, is_served: bool) -> IcestreamError | None:
     """Return the error that a fault's text stands for; None if it is not the database's.
 
     Args:
-        said: what the driver says.
+        text: what the driver says.
         where: the place, for the message.
         is_served: whether the database is reached over a network.
     """
-    if not DATABASE_PATTERN.search(said):
+    if not DATABASE_PATTERN.search(text):
         return None
     faults = (
         (*DATABASE_FAULTS, *SERVER_FAULTS, UNKNOWN_FAULT)
         if is_served
         else (*DATABASE_FAULTS, UNKNOWN_FAULT)
     )
-    return first_match(faults, said, where)
+    return first_match(faults, text, where)
 
 
 _LOCATION = (
@@ -185,9 +185,9 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
         name = ".".join(namespace)
         return any(f"{row[0]}.".startswith(f"{name}.") for row in answer)
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        known = explain(said, where, is_served=self.store.is_served)
-        return known or super().explain(said, where)
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        error = explain(text, where, is_served=self.store.is_served)
+        return error or super().explain(text, where)
 
     def check(self) -> Iterator[CheckStep]:
         yield CheckStep("reach catalog", self._check_database)

@@ -125,15 +125,15 @@ class SqliteStore(SqlStore):
         return ""
 
     def explain(self, fault: Exception, where: str) -> IcestreamError:
-        said = str(getattr(fault, "orig", None) or fault)
-        if "not a database" in said or "malformed" in said:
+        text = str(getattr(fault, "orig", None) or fault)
+        if "not a database" in text or "malformed" in text:
             return CorruptStateError(
-                f"the file cannot be read as an SQLite database ({said})",
+                f"the file cannot be read as an SQLite database ({text})",
                 where=where,
                 todo="Restore it from a backup, or move it away to start with an empty catalog.",
             )
         return UnreachableError(
-            f"SQLite said {said!r}",
+            f"SQLite said {text!r}",
             where=where,
             todo="Check for a process that holds the file locked, and for free disk space.",
         )
@@ -156,18 +156,18 @@ class ServerStore(SqlStore):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{quote(self.database)}"
 
-    def unknown_database_error(self, said: str, where: str) -> RefusedError:
+    def unknown_database_error(self, text: str, where: str) -> RefusedError:
         """Return the error of a server that has no such database."""
         return RefusedError(
-            f"no such database: {said}",
+            f"no such database: {text}",
             where=where,
             todo=f"Create the database {self.database!r}, or correct `jdbc.uri`.",
         )
 
-    def connection_error(self, said: str, where: str) -> UnreachableError:
+    def connection_error(self, text: str, where: str) -> UnreachableError:
         """Return the error of a server that does not answer."""
         return UnreachableError(
-            f"connection failed: {said}",
+            f"connection failed: {text}",
             where=where,
             todo="Is the server running? Check `jdbc.uri`. Is a firewall, a VPN or a proxy in "
             "between?",
@@ -226,30 +226,30 @@ class PostgresqlStore(ServerStore):
         """Nothing: a server has been made ready by others."""
 
     def explain(self, fault: Exception, where: str) -> IcestreamError:
-        said = self._without_secret(str(getattr(fault, "orig", None) or fault))
+        text = self._without_secret(str(getattr(fault, "orig", None) or fault))
         # A server that answered says so in the words of its protocol, or with an SQL state.
         state = getattr(getattr(fault, "orig", None), "sqlstate", None) or ""
-        if state.startswith(("28", "42501")) or _is_refusal(said):
+        if state.startswith(("28", "42501")) or _is_refusal(text):
             return RefusedError(
-                f"the server refused user {self.user!r}: {said}",
+                f"the server refused user {self.user!r}: {text}",
                 where=where,
                 todo="Check `jdbc.user` and `jdbc.password`, the server's pg_hba.conf, and "
                 "whether the user may create tables in the database.",
             )
-        if "does not exist" in said:
-            return self.unknown_database_error(said, where)
-        return self.connection_error(said, where)
+        if "does not exist" in text:
+            return self.unknown_database_error(text, where)
+        return self.connection_error(text, where)
 
-    def _without_secret(self, said: str) -> str:
+    def _without_secret(self, text: str) -> str:
         # `connection failed: connection to server at ..., port N failed: FATAL:  reason`
-        reason = said.strip().splitlines()[0].rpartition("failed: ")[2] if said.strip() else said
+        reason = text.strip().splitlines()[0].rpartition("failed: ")[2] if text.strip() else text
         reason = reason.removeprefix("FATAL:").strip()
         return hide(reason, [self.password or ""])
 
 
-def _is_refusal(said: str) -> bool:
+def _is_refusal(text: str) -> bool:
     marks = ("authentication failed", "pg_hba.conf", "permission denied", "no password supplied")
-    return any(mark in said for mark in marks) or ("role" in said and "does not exist" in said)
+    return any(mark in text for mark in marks) or ("role" in text and "does not exist" in text)
 
 
 # Numbers that the servers give their faults.
@@ -337,24 +337,24 @@ class MysqlStore(ServerStore):
             ) from exc
 
     def explain(self, fault: Exception, where: str) -> IcestreamError:
-        code, said = self._told(getattr(fault, "orig", None) or fault)
+        code, text = self._error_details(getattr(fault, "orig", None) or fault)
         if code in REFUSED_CODES:
             return RefusedError(
-                f"the server refused user {self.user!r}: {said}",
+                f"the server refused user {self.user!r}: {text}",
                 where=where,
                 todo="Check `jdbc.user` and `jdbc.password`, the hosts from which the server "
                 "admits the user, and whether the user may create tables in the database.",
             )
         if code == UNKNOWN_DATABASE:
-            return self.unknown_database_error(said, where)
-        return self.connection_error(said, where)
+            return self.unknown_database_error(text, where)
+        return self.connection_error(text, where)
 
-    def _told(self, fault: Any) -> tuple[int, str]:
+    def _error_details(self, fault: Any) -> tuple[int, str]:
         """Return the number and the words of a fault, which PyMySQL keeps apart."""
-        code, said = (*fault.args, "")[:2] if fault.args else (0, "")
-        text = str(said or fault).strip()
-        shown = hide(text, [self.password or ""])
-        return (code if isinstance(code, int) else 0), shown
+        code, text = (*fault.args, "")[:2] if fault.args else (0, "")
+        text = str(text or fault).strip()
+        masked = hide(text, [self.password or ""])
+        return (code if isinstance(code, int) else 0), masked
 
     def _encryption(self) -> dict[str, Any]:
         """Return for Python what the URI asks of Java's driver; empty for no encryption."""

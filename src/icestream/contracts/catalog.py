@@ -1,4 +1,4 @@
-"""The catalog contract: one block of YAML, told to Spark and to PyIceberg alike."""
+"""The catalog contract: one block of YAML that configures both Spark and PyIceberg."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _INVALID_NAMES = (
 
 
 def name_problem(name: str) -> str | None:
-    """Say why a table or namespace can't have a name; None if it can.
+    """Return why a name is invalid for a table or namespace; None if it is valid.
 
     Args:
         name: one level of an identifier.
@@ -62,7 +62,7 @@ def shorten(name: str) -> str:
 
 
 def folder_name(identifier: Identifier) -> str:
-    """Return the name of a local folder for what is kept about a table, one for each table."""
+    """Return the name of a table's own local folder."""
     from hashlib import sha256
 
     # A dot can be part of a name, this separator can't.
@@ -95,7 +95,7 @@ def _quote(parts: tuple[str, ...], mark: str) -> str:
 
 
 class PicklableLock:
-    """Held while a client is made: pipelines of one process ask for it at the same moment."""
+    """A lock that pickles as a new one, held while pipelines of one process create a client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -140,7 +140,7 @@ class Catalog(ABC, Generic[OptionsT]):
     Args:
         name: the catalog's name in SQL and in the store itself.
         options: the catalog block of the file.
-        storage: where the files of its tables lie; None if only the catalog knows.
+        storage: where the files of its tables are; None if only the catalog knows.
     """
 
     options_type: ClassVar[type[Options]]
@@ -150,7 +150,7 @@ class Catalog(ABC, Generic[OptionsT]):
         self.name = name
         self.options = options
         self.storage = storage
-        # One for each: a server that hangs keeps nobody from another.
+        # One lock per catalog: a server that hangs must not block the others.
         self._client_lock = PicklableLock()
 
     @abstractmethod
@@ -219,7 +219,7 @@ class Catalog(ABC, Generic[OptionsT]):
         return {} if self.storage is None else self.storage.environment()
 
     def chain_variables(self) -> tuple[str, ...]:
-        """Return variables that would change as whom it or its store is asked."""
+        """Return variables that would change the credentials of the catalog or its store."""
         return () if self.storage is None else self.storage.chain_variables()
 
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
@@ -232,7 +232,7 @@ class Catalog(ABC, Generic[OptionsT]):
             return None
 
     def has_namespace(self, namespace: tuple[str, ...]) -> bool:
-        """Tell whether a namespace is there."""
+        """Tell whether a namespace exists."""
         return self.client().namespace_exists(namespace)
 
     def require_storage_block(self, location: str, where: str) -> None:
@@ -259,23 +259,23 @@ class Catalog(ABC, Generic[OptionsT]):
             "the store needs.",
         )
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
+    def explain(self, text: str, where: str) -> IcestreamError | None:
         """Turn a fault of the catalog or its store into an error of ours; None if not known.
 
         Args:
-            said: the fault and its causes, as `contracts.faults.told` puts them.
+            text: the fault and its causes, as `contracts.faults.exception_text` puts them.
             where: the place, for the message.
         """
         for store in installed_stores().values():
-            if store.missing_jars is not None and re.search(store.missing_jars, said):
+            if store.missing_jars is not None and re.search(store.missing_jars, text):
                 try:
                     self.require_storage_block(f"{store.schemes[0]}://", where)
                 except PlanError as exc:
                     return exc
-        return None if self.storage is None else self.storage.explain(said, where)
+        return None if self.storage is None else self.storage.explain(text, where)
 
     def check(self) -> Iterator[CheckStep]:
-        """Look whether the catalog can be used, step by step."""
+        """Check that the catalog can be used, step by step."""
         yield from ()
 
     def checks_storage(self) -> bool:
@@ -283,4 +283,4 @@ class Catalog(ABC, Generic[OptionsT]):
         return False
 
     def close(self) -> None:
-        """Let go of the client's connections. May be called more than once."""
+        """Close the client's connections. May be called more than once."""

@@ -1,11 +1,11 @@
-"""How rows say that they are changes: what the sink reads beside a row and does not store.
+"""Change rows: the columns that tell the sink what a row does, and that it does not store.
 
-A change source, or a field named by `op_field`, tells which rows are deletes. A source that was
-sent a row without some of its columns (PostgreSQL leaves out large values that did not change)
-names them, so that the table's values stay.
+A change source, or a field named by `op_field`, marks the rows that are deletes. A source that
+receives a row without some of its columns (PostgreSQL omits large values that did not change)
+lists them, so that the table keeps its values.
 
-A source of changes to many tables gives blocks: record batches of one table each, in the order in
-which the changes happened. What a block is of, its `ChangeSchema`, is metadata of its Arrow schema.
+A source of changes to many tables yields blocks: record batches of one table each, in the order in
+which the changes happened. The metadata of a block's Arrow schema holds its `ChangeSchema`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRUNCATE = "t"
 # With `missing_fields: keep`, rows of plain streams have it too.
 UNCHANGED_COLUMNS = "__unsent"
 
-# What the field of `op_field` says of a row that takes its key away, in any case.
+# The values of `op_field` that delete a row, in any case.
 DELETES = ("d", "delete", "deleted")
 
 # The `OP` of a record without a value: it deletes the row of its key if that is still there, and is
@@ -44,7 +44,7 @@ DELETES = ("d", "delete", "deleted")
 # source, and not one of `DELETES`: in a field of `op_field`, it means nothing.
 TOMBSTONE = "__tombstone"
 
-# Metadata of an Arrow field: what names the column in the source for ever, whatever it is called.
+# Metadata of an Arrow field: the source's permanent id of the column, whatever its name.
 COLUMN_ID = b"icestream.id"
 _CHANGE_SCHEMA = b"icestream.shape"
 _NULLED = b"icestream.nulled"
@@ -52,7 +52,7 @@ _NULLED = b"icestream.nulled"
 
 @dataclass(frozen=True)
 class ChangeSchema:
-    """What a block of changes is a block of.
+    """The table, key and kind of the rows in a block of changes.
 
     Attributes:
         table: the source's own names, outermost first: `("public", "orders")`.
@@ -63,7 +63,7 @@ class ChangeSchema:
         is_first: what the table held before goes: these are the first rows of a snapshot.
         is_whole: the columns are all that there are, so that one that is missing was dropped. Only
             for a source that gives the changes of a table in one order.
-        version: of two shapes of a table, the one with the greater version is the newer one.
+        version: of two schemas of a table, the one with the greater version is newer.
         is_tombstones: all rows are tombstones, which say nothing to a table that is not there.
     """
 
@@ -76,15 +76,15 @@ class ChangeSchema:
     is_tombstones: bool = False
 
     def on(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns with this shape written on them."""
-        told = {**(columns.metadata or {}), _CHANGE_SCHEMA: json.dumps(asdict(self)).encode()}
-        return columns.with_metadata(told)
+        """Return the columns with this schema in their metadata."""
+        metadata = {**(columns.metadata or {}), _CHANGE_SCHEMA: json.dumps(asdict(self)).encode()}
+        return columns.with_metadata(metadata)
 
 
 def change_schema_of(columns: pa.Schema) -> ChangeSchema:
-    """Return the shape that is written on the columns of a block."""
-    told = json.loads((columns.metadata or {})[_CHANGE_SCHEMA])
-    return ChangeSchema(**{**told, "table": tuple(told["table"]), "key": tuple(told["key"])})
+    """Return the change schema in the metadata of a block's columns."""
+    stored = json.loads((columns.metadata or {})[_CHANGE_SCHEMA])
+    return ChangeSchema(**{**stored, "table": tuple(stored["table"]), "key": tuple(stored["key"])})
 
 
 def unchanged_columns(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) -> pa.Array:
@@ -102,17 +102,17 @@ def unchanged_columns(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) ->
 
 
 def with_nulled_counts(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.RecordBatch:
-    """Return a block that tells how many values, by column, are null for want of a type."""
+    """Return a block that records how many values, by column, became null for lack of a type."""
     if not nulled:
         return block
-    told = {**(block.schema.metadata or {}), _NULLED: json.dumps(dict(nulled)).encode()}
-    return block.replace_schema_metadata(told)
+    metadata = {**(block.schema.metadata or {}), _NULLED: json.dumps(dict(nulled)).encode()}
+    return block.replace_schema_metadata(metadata)
 
 
 def nulled_counts(columns: pa.Schema) -> dict[str, int]:
     """Return what `with_nulled_counts` told of a block with these columns."""
-    told: dict[str, int] = json.loads((columns.metadata or {}).get(_NULLED, b"{}"))
-    return told
+    counts: dict[str, int] = json.loads((columns.metadata or {}).get(_NULLED, b"{}"))
+    return counts
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ class ChangeDecoder(ABC):
 
 
 class NewChangeSchemasError(IcestreamError):
-    """Blocks came that no table was made ready for.
+    """Blocks arrived whose tables are not prepared for them.
 
-    Raised in a task by the sink's writer. The driver makes the tables ready, and the batch is read
+    Raised in a task by the sink's writer. The driver prepares the tables, and the batch is read
     again.
 
     Args:
         shapes: the columns of such blocks, in the order in which they came.
-        files: what was written until then, which is of no use.
+        files: the files written until then, which are discarded.
     """
 
     def __init__(self, shapes: Sequence[pa.Schema], files: Sequence[WrittenFile] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Places in a source: what Spark logs as offsets and what marks carry."""
+"""Offsets in a source, as Spark logs them, and the batch marks that carry them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, TypeAlias
 from icestream.errors import SupersededError
 
 Offset: TypeAlias = dict[str, Any]
-"""A place in a source, as a JSON object whose meaning only the source knows.
+"""An offset in a source: a JSON object whose meaning only the source knows.
 
-Two positions of one source are equal if and only if they are the same place.
+Two offsets of one source are equal if and only if they mean the same point in it.
 """
 
 MAX_SHORT_TEXT = 200
 
 
-def short_text(position: Offset) -> str:
-    """Return a position as text of at most 200 characters, for people.
+def short_text(offset: Offset) -> str:
+    """Return an offset as text of at most 200 characters, for people.
 
-    One that is cut ends in a digest of the whole, so that two of them still differ.
+    A truncated text ends in a digest of the whole, so that two of them still differ.
     """
-    text = json.dumps(position, sort_keys=True)
+    text = json.dumps(offset, sort_keys=True)
     if len(text) <= MAX_SHORT_TEXT:
         return text
     end = f"... (sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]})"
@@ -39,8 +39,8 @@ class BatchMark:
         query_id: id of the Spark query, kept in its checkpoint; a new checkpoint has a new one.
         epoch: number of the batch within that query.
         source: what the pipeline reads (`Source.identity`).
-        start: position where the batch begins.
-        end: position where it ends.
+        start: offset at which the batch starts.
+        end: offset at which it ends.
         rows: rows written.
         instance: id of the running process that wrote it.
         load: id of the bounded load that the batch is a part of, where the rows of one load
@@ -93,7 +93,7 @@ def is_replay(mark: BatchMark) -> bool:
 
 
 def superseded_error(by: BatchMark, where: str) -> SupersededError:
-    """Return the error of an instance that finds another one's mark in the table."""
+    """Return the error of an instance that finds the mark of another one in the table."""
     return SupersededError(
         f"another instance of this pipeline has taken over and wrote batch {by.epoch}",
         where=where,

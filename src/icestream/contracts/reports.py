@@ -65,8 +65,8 @@ def gather_reports(reports: DataFrame) -> list[Any]:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     (row,) = collect_exactly(reports.agg(F.collect_list("report")), 1)
-    found = [unpack_report(each) for each in row[0]]
-    return order_reports(found, sorted({number for number, _ in found}))
+    unpacked = [unpack_report(each) for each in row[0]]
+    return order_reports(unpacked, sorted({number for number, _ in unpacked}))
 
 
 def collect_exactly(rows: DataFrame, count: int) -> list[Row]:
@@ -75,25 +75,25 @@ def collect_exactly(rows: DataFrame, count: int) -> list[Row]:
     Raises:
         LostReportsError: another number of rows arrived.
     """
-    found = collect_rows(rows)
-    if len(found) != count:
+    collected = collect_rows(rows)
+    if len(collected) != count:
         raise LostReportsError(
-            f"{len(found)} of the {count} rows of a Spark job's result reached the driver",
+            f"{len(collected)} of the {count} rows of a Spark job's result reached the driver",
             todo=_TODO,
         )
-    return found
+    return collected
 
 
 def collect_rows(rows: DataFrame) -> list[Row]:
-    """Collect a result of which `collect` itself does not say whether all of it arrived."""
+    """Collect a result; `collect` itself does not say whether all of it arrived."""
     return rows.collect()
 
 
 def unpack_report(report: bytes) -> tuple[int, Any]:
     """Return the number of the task, and what it reported."""
     # The bytes come from our own tasks, over Spark's own authenticated connection.
-    found: tuple[int, Any] = pickle.loads(report)  # noqa: S301
-    return found
+    content: tuple[int, Any] = pickle.loads(report)  # noqa: S301
+    return content
 
 
 def order_reports(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> list[Any]:
@@ -113,7 +113,7 @@ def order_reports(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> l
             todo=_TODO,
         )
     expected = set(tasks)
-    surplus = [n for n, found in arrived.items() if len(found) > 1 or n not in expected]
+    surplus = [n for n, each in arrived.items() if len(each) > 1 or n not in expected]
     if surplus:
         raise LostReportsError(
             f"unexpected or duplicate reports from {len(surplus)} tasks: "
@@ -138,5 +138,5 @@ _TODO = (
 
 
 def _format_numbers(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, sorted(numbers)[:MAX_LISTED_TASKS]))
-    return f"{shown}, ..." if len(numbers) > MAX_LISTED_TASKS else shown
+    listed = ", ".join(map(str, sorted(numbers)[:MAX_LISTED_TASKS]))
+    return f"{listed}, ..." if len(numbers) > MAX_LISTED_TASKS else listed

@@ -1,4 +1,4 @@
-"""The source contract: places in an external system, and the rows between two of them."""
+"""The source contract: offsets in an external system, and the rows between two of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SourceTraits:
     """What a source promises.
 
     Attributes:
-        replayable: a range of positions read twice gives the same rows.
+        replayable: a range of offsets read twice gives the same rows.
         ordered: rows of one key arrive in the order in which they happened.
         changes: rows are changes (insert, update, delete), not plain events.
     """
@@ -53,13 +53,14 @@ class Source(ABC, Generic[OptionsT]):
     cross-check it, often on a laptop that cannot reach the brokers. A source is pickled and sent
     to tasks, so it keeps options, not connections.
 
-    `first`, `newest`, `rows_between`, `cap` and `splits` run on the driver, in one thread a
-    pipeline. `read` runs in tasks, many at once. A crash may happen between any two calls; since
-    Spark logs each batch's end position before the batch is read, the same `splits` are then
-    asked for again and must give the same rows (see `SourceTraits.replayable`).
+    `initial`, `latest`, `rows_between`, `limit` and `splits` run on the driver, in one thread per
+    pipeline. `read` runs in many tasks at once. A crash may happen between any two calls. Spark
+    logs the end offset of each batch before the batch is read, so the same `splits` are then
+    requested again and must give the same rows (see `SourceTraits.replayable`).
 
-    Faults: raise `UnreachableError` when nobody answers, `RefusedError` for credentials,
-    `SourceChangedError` when the position speaks of something that is gone.
+    Faults: raise `UnreachableError` if the system does not answer, `RefusedError` if it refuses
+    the credentials, and `SourceChangedError` if the offset refers to something that no longer
+    exists.
     """
 
     options_type: ClassVar[type[Options]]
@@ -73,33 +74,33 @@ class Source(ABC, Generic[OptionsT]):
         """Name what is read, e.g. `kafka orders`: stable over restarts, free of secrets."""
 
     def keep_state_in(self, folder: Path) -> None:
-        """Use a folder for what the source must remember beside its positions.
+        """Use a folder for state that the source keeps beside its offsets.
 
-        Called on the driver before any question about positions, by a process that holds the
-        pipeline's lock. The folder need not exist, and is nobody else's.
+        Called on the driver before any method that takes or returns an offset, by a process that
+        holds the pipeline's lock. The folder need not exist, and no one else uses it.
         """
 
     @abstractmethod
     def initial(self) -> Offset:
-        """Return where a pipeline without a checkpoint begins. Asked once, then remembered."""
+        """Return the offset at which a pipeline without a checkpoint starts. Called once."""
 
     @abstractmethod
     def latest(self, current: Offset) -> Offset:
-        """Return the end of what can be read now; `current` itself when nothing is new.
+        """Return the end of what can be read now; `current` itself if nothing is new.
 
         Called several times a second, so it should be cheap.
         """
 
     @abstractmethod
     def rows_between(self, start: Offset, end: Offset) -> int:
-        """Return how many rows lie between two positions; an estimate where it can't be known.
+        """Return the number of rows between two offsets, or an estimate of it.
 
-        Zero if and only if the positions are equal.
+        Zero if and only if the offsets are equal.
         """
 
     @abstractmethod
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
-        """Return a position past `start`, at most `end`, about `max_rows` rows away."""
+        """Return an offset after `start`, at most `end`, about `max_rows` rows away."""
 
     @abstractmethod
     def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
@@ -115,14 +116,14 @@ class Source(ABC, Generic[OptionsT]):
         """
 
     def refuse_changed(self, start: Offset, end: Offset) -> None:
-        """Refuse a range whose positions no longer mean the records that they meant.
+        """Refuse a range whose offsets no longer refer to the records that they referred to.
 
-        Called on the driver before each batch is read, and again when the tasks have read all of
+        Called on the driver before each batch is read, and again after the tasks have read all of
         it, before anything is committed. What holds both times held while the batch was read.
 
         Raises:
-            SourceChangedError: another topic, table or log has taken the place of the one that
-                the positions are of.
+            SourceChangedError: another topic, table or log has replaced the one that the offsets
+                belong to.
         """
 
     def decoder(self) -> Decoder | None:
@@ -141,10 +142,10 @@ class Source(ABC, Generic[OptionsT]):
         """
         return ()
 
-    def loaded_tables(self, position: Offset) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
-        """Return the tables of which rows were read before `position`, for a source of changes.
+    def loaded_tables(self, offset: Offset) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
+        """Return the tables of which rows were read before `offset`, for a source of changes.
 
-        Each of them has a table in the sink. None where a position does not tell, or where the
+        Each of them has a table in the sink. None if an offset does not tell, or if the
         source can't read a table again; otherwise `reload` does.
         """
         return None
@@ -152,17 +153,17 @@ class Source(ABC, Generic[OptionsT]):
     def reload(self, tables: Collection[tuple[str, ...]]) -> None:
         """Read tables of `loaded_tables` again, from their first row, before any other change.
 
-        The positions from the next batch on say so: a crash after that does not forget it.
+        The offsets from the next batch on record it, so a crash after that does not lose it.
         """
         raise NotImplementedError
 
-    def committed(self, position: Offset, rows: int) -> None:
-        """Take note that everything before `position` is in the table, and may be let go of.
+    def committed(self, offset: Offset, rows: int) -> None:
+        """Acknowledge that everything before the offset is in the table and may be discarded.
 
         Called on the driver, from any thread, after each batch and once at the start.
 
         Args:
-            position: where the batch ended.
+            offset: where the batch ended.
             rows: how many rows it had; 0 at the start.
         """
 
@@ -189,23 +190,23 @@ class Source(ABC, Generic[OptionsT]):
         return None
 
     def measure(self) -> Mapping[str, float]:
-        """Return what an operator wants to know of the source, by names such as `slot_lag_bytes`.
+        """Return gauges of the source for operators, by names such as `slot_lag_bytes`.
 
-        Asked several times a second, so it should be cheap.
+        Called several times a second, so it should be cheap.
         """
         return {}
 
     def has_end(self) -> bool:
-        """Tell, by the options alone, whether there is a last row that ever comes."""
+        """Tell, from the options alone, whether the source has a last row."""
         return False
 
-    def ends(self, position: Offset) -> bool:  # noqa: ARG002 - the question needs its object
-        """Tell whether nothing can ever come after `position` (a source with an end)."""
+    def ends(self, offset: Offset) -> bool:  # noqa: ARG002 - the question needs its object
+        """Tell whether nothing can ever come after the offset (a source with an end)."""
         return False
 
     def check(self) -> Iterator[CheckStep]:
-        """Look whether the source can be read, step by step, each step quick."""
+        """Check that the source can be read, in quick steps."""
         yield from ()
 
     def close(self) -> None:
-        """Let go of the driver's connections. May be called more than once."""
+        """Close the driver's connections. May be called more than once."""
