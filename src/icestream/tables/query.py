@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
 
 
-ROWS_A_BLOCK = 10_000
+ROWS_PER_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _fetch(
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Return columns and rows, one row more than the limit if there are more."""
     # By way of Arrow, since DuckDB's own rows need another package for times with a zone.
-    reader: pa.RecordBatchReader = result.to_arrow_reader(ROWS_A_BLOCK)
+    reader: pa.RecordBatchReader = result.to_arrow_reader(ROWS_PER_BLOCK)
     rows: list[tuple[Any, ...]] = []
     for block in reader:
         rows += zip(*(column.to_pylist() for column in block.columns), strict=True)

@@ -60,10 +60,10 @@ class Mode(ABC):
 
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove what the tasks wrote: the batch is written anew, or not at all."""
-        self.target.delete_files(paths_of(files))
+        self.target.delete_files(written_paths(files))
 
 
-def paths_of(files: Iterable[WrittenFile]) -> list[str]:
+def written_paths(files: Iterable[WrittenFile]) -> list[str]:
     """Return every file that tasks wrote: data files, or staged rows and the keys beside them."""
     found = [file.what.get(name) for file in files for name in ("file-path", "keys-path")]
     return [path for path in found if path is not None]

@@ -19,7 +19,7 @@ from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS
 from icestream.plan.spark_settings import KEEP_FACTOR, ROWS_PER_GIB
 from icestream.schemas.comparison import arrow_to_iceberg
 from icestream.sinks.iceberg.java import LiveFile
-from icestream.sinks.iceberg.mode import paths_of
+from icestream.sinks.iceberg.mode import written_paths
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.upsert import key_index, matching, staging, table_rows
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
@@ -171,7 +171,7 @@ def test_keys_of_staged_rows_are_in_a_file_if_they_are_many(
     (file,) = stage(tmp_path / "staged", rows)
 
     assert (len(pickle.dumps(file)) < 1_000) == is_many
-    assert len(list((tmp_path / "staged").iterdir())) == len(paths_of([file])) == 1 + is_many
+    assert len(list((tmp_path / "staged").iterdir())) == len(written_paths([file])) == 1 + is_many
     (chunk,) = read_chunks([file], {})
     whole = fingerprints([pa.array([row["id"] for row in rows])])
     assert (chunk.keys.low == whole.low).all()
@@ -207,7 +207,7 @@ def test_items_are_worked_on_at_once_and_one_that_fails_stops_no_other() -> None
 def test_keys_of_a_task_of_the_upsert_benchmark_need_no_file(tmp_path: Path) -> None:
     rows = [change(f"key {n}", n, "text") for n in range(25_000)]
     (file,) = stage(tmp_path / "staged", rows, rows_a_batch=25_000)
-    assert paths_of([file]) == [file.what["file-path"]]
+    assert written_paths([file]) == [file.what["file-path"]]
 
 
 def test_columns_that_rows_were_sent_without_are_found_in_one_pass(
@@ -335,7 +335,7 @@ def test_many_matched_keys_travel_in_a_file(
     path = str(tmp_path / "found.keys")
     assert matched.spill(io, path) is matched
 
-    monkeypatch.setattr(matching, "KEYS_A_REPORT", 2)
+    monkeypatch.setattr(matching, "KEYS_PER_REPORT", 2)
     stored = matched.spill(io, path)
     assert (len(stored.keys), len(stored.late), stored.arrays_path) == (0, 0, path)
     back = stored.load(io)

@@ -15,9 +15,9 @@ from icestream.contracts.sink import ROUTE, Commit, Expectation, TableCommits, a
 from icestream.errors import CommitConflictError, IcestreamError
 from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.sinks.iceberg.modes import MODES
-from icestream.sinks.iceberg.multi.naming import STAGING
 from icestream.sinks.iceberg.multi.routing import StagedRows
 from icestream.sinks.iceberg.multi.sink import TablesSink
+from icestream.sinks.iceberg.multi.table_names import STAGING
 from icestream.sinks.iceberg.partition_terms import parse_sort
 from icestream.sinks.iceberg.sink import expectations_of
 from icestream.sinks.iceberg.store_check import storage_check_steps
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.sinks.iceberg.multi.routing import Route, RouteFaults
-    from icestream.sinks.iceberg.multi.shares import Share
+    from icestream.sinks.iceberg.multi.table_batch import TableBatch
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.sinks.iceberg.partition_terms import SortTerm
 
 
-# A table is written by one task unless it has more rows than this, and more than its share.
-ROWS_A_TASK = 200_000
-BINS_A_SLOT = 3
+# A table is written by one task unless it has more rows than this, and more than its even share.
+ROWS_PER_TASK = 200_000
+BINS_PER_SLOT = 3
 
 Written = tuple[int, int, "list[WrittenFile] | IcestreamError"]
 
 
 @dataclass(frozen=True)
-class Unit:
+class WriteUnit:
     """Rows that one task writes for one table.
 
     Attributes:
@@ -72,13 +72,15 @@ def write_tables(
     """Write the rows of every table in one job; for each table its files, or why there are none."""
     slots = spark.sparkContext.defaultParallelism
     total = sum(one.rows for parts, _ in tables for one in parts)
-    share = max(ROWS_A_TASK, -(-total // slots))
+    rows_per_task = max(ROWS_PER_TASK, -(-total // slots))
     units = [
-        Unit(number, part, rows, writer)
+        WriteUnit(number, part, rows, writer)
         for number, (parts, writer) in enumerate(tables)
-        for part, rows in enumerate(_cut(parts, share))
+        for part, rows in enumerate(_split_rows(parts, rows_per_task))
     ]
-    done = run_in_tasks(spark, _bins(units, slots * BINS_A_SLOT), WriteTables(tuple(order)))
+    done = run_in_tasks(
+        spark, _balance_units(units, slots * BINS_PER_SLOT), WriteTablesTask(tuple(order))
+    )
     outcomes: list[list[WrittenFile] | IcestreamError] = [[] for _ in tables]
     # In the order of the rows: of two changes to one key the later one counts.
     for table, _, found in sorted((one for each in done for one in each), key=lambda one: one[:2]):
@@ -90,15 +92,15 @@ def write_tables(
 
 
 @dataclass(frozen=True)
-class WriteTables:
+class WriteTablesTask:
     """Writes the units of one bin, one after the other."""
 
     order: tuple[SortTerm, ...]
 
-    def __call__(self, units: list[Unit]) -> list[Written]:
+    def __call__(self, units: list[WriteUnit]) -> list[Written]:
         return [(unit.table, unit.part, self._write(unit)) for unit in units]
 
-    def _write(self, unit: Unit) -> list[WrittenFile] | IcestreamError:
+    def _write(self, unit: WriteUnit) -> list[WrittenFile] | IcestreamError:
         rows: Iterator[pa.RecordBatch] = (batch for one in unit.rows for batch in one())
         try:
             if not self.order:
@@ -113,7 +115,7 @@ class WriteTables:
             return exc
 
 
-def _cut(parts: Sequence[StagedRows], most: int) -> Iterator[tuple[StagedRows, ...]]:
+def _split_rows(parts: Sequence[StagedRows], most: int) -> Iterator[tuple[StagedRows, ...]]:
     """Cut the rows of a table where they are more than one task should write."""
     if sum(one.rows for one in parts) <= most:
         yield tuple(parts)
@@ -128,9 +130,9 @@ def _cut(parts: Sequence[StagedRows], most: int) -> Iterator[tuple[StagedRows, .
     yield tuple(taken)
 
 
-def _bins(units: list[Unit], most: int) -> list[list[Unit]]:
+def _balance_units(units: list[WriteUnit], most: int) -> list[list[WriteUnit]]:
     """Spread units over few bins, so that each bin has about as many rows as another."""
-    bins: list[list[Unit]] = [[] for _ in range(min(most, len(units)))]
+    bins: list[list[WriteUnit]] = [[] for _ in range(min(most, len(units)))]
     sizes = [0] * len(bins)
     for unit in sorted(units, key=lambda one: one.count, reverse=True):
         lightest = sizes.index(min(sizes))
@@ -164,10 +166,10 @@ class FanOutSink(TablesSink):
         return ".".join((self.catalog.name, *self.options.namespace, "*"))
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
-        from icestream.sinks.iceberg.multi.tables import Tables
+        from icestream.sinks.iceberg.multi.tables import TableSet
         from icestream.sinks.iceberg.staging_cleanup import remove_staged_files, temporary_folder
 
-        self._tables = self._tables or Tables(self.options, self.catalog, self.name)
+        self._tables = self._tables or TableSet(self.options, self.catalog, self.name)
         self._tables.open(spark, pipeline, cache or temporary_folder(self))
         self._touched = None
         java = self._tables.java
@@ -222,76 +224,74 @@ class FanOutSink(TablesSink):
     def commit_batch(
         self, files: list[WrittenFile], mark: BatchMark, on_commit: Callable[[], None]
     ) -> TableCommits:
-        from icestream.sinks.iceberg.multi.shares import shares_of
+        from icestream.sinks.iceberg.multi.table_batch import group_by_table
 
         tables = self.tables
-        mark = replace(mark, generation=tables.kept.kept.generation)
+        mark = replace(mark, generation=tables.state_file.state.generation)
         named = sorted({table for file in files for table in file.what["tables"]})
         sinks = {table: tables.sink(table) for table in named}
-        shares = shares_of(files, sinks, self.catalog.pyiceberg_properties())
-        tables.each(lambda share: self._open(share, mark), shares)
-        opened = [share for share in shares if share.error is None]
+        batches = group_by_table(files, sinks, self.catalog.pyiceberg_properties())
+        tables.each(lambda batch: self._open(batch, mark), batches)
+        opened = [batch for batch in batches if batch.error is None]
         # Before any of them is made: after a crash, each is known to hold rows or to lack them.
-        tables.kept.add(frozenset(share.table for share in opened))
+        tables.state_file.add(frozenset(batch.table for batch in opened))
         if self._touched is not None:
-            self._touched = [share.sink for share in opened]
-        tables.each(lambda share: self._prepare(share, mark), opened)
-        tables.refuse_twins(share.table for share in opened if share.error is None)
-        ready = [share for share in shares if share.is_ready]
-        group_by_bytes = [
-            (share.staged, share.writer) for share in ready if share.writer is not None
-        ]
+            self._touched = [batch.sink for batch in opened]
+        tables.each(lambda batch: self._prepare(batch, mark), opened)
+        tables.refuse_twins(batch.table for batch in opened if batch.error is None)
+        ready = [batch for batch in batches if batch.is_ready]
+        rows = [(batch.staged, batch.writer) for batch in ready if batch.writer is not None]
         order = () if self._sorts_themselves else parse_sort(self.options)
-        written = write_tables(tables.spark, group_by_bytes, order)
-        for share, found in zip(ready, written, strict=True):
+        written = write_tables(tables.spark, rows, order)
+        for batch, found in zip(ready, written, strict=True):
             if isinstance(found, IcestreamError):
-                share.refuse(found, mark)
+                batch.refuse(found, mark)
             else:
-                share.files = found
-        tables.each(lambda share: self._commit(share, mark, on_commit), ready)
-        tables.note_written()
+                batch.files = found
+        tables.each(lambda batch: self._commit(batch, mark, on_commit), ready)
+        tables.record_written()
         return TableCommits(
-            commits={share.name: share.commit for share in shares if share.commit is not None},
-            held=tuple(share.name for share in shares if share.is_held),
-            refused=tuple(share.refused() for share in shares if share.error is not None),
+            commits={batch.name: batch.commit for batch in batches if batch.commit is not None},
+            held=tuple(batch.name for batch in batches if batch.is_held),
+            refused=tuple(batch.refused() for batch in batches if batch.error is not None),
         )
 
-    def _open(self, share: Share, mark: BatchMark) -> None:
+    def _open(self, batch: TableBatch, mark: BatchMark) -> None:
         from icestream.sinks.iceberg.java import java_errors
 
         try:
-            self.tables.open_new(share.table)
-            self.tables.refuse_stranger(share.table, mark)
+            self.tables.open_new(batch.table)
+            self.tables.refuse_unaccounted_rows(batch.table, mark)
         except java_errors() as exc:
-            share.refuse(self.tables.refusal(share.sink, exc), mark)
+            batch.refuse(self.tables.refusal(batch.sink, exc), mark)
         except IcestreamError as exc:
-            share.refuse(exc, mark)
+            batch.refuse(exc, mark)
 
-    def _prepare(self, share: Share, mark: BatchMark) -> None:
+    def _prepare(self, batch: TableBatch, mark: BatchMark) -> None:
         from icestream.sinks.iceberg.java import java_errors
 
         assert self._columns is not None  # noqa: S101 - `prepare` comes first
         try:
-            if self._holds(share.sink, mark):
-                share.is_held = True
+            if self._holds(batch.sink, mark):
+                batch.is_held = True
                 return
-            share.sink.prepare(share.columns(self._columns))
-            share.writer = share.sink.writer()
+            batch.sink.prepare(batch.columns(self._columns))
+            batch.writer = batch.sink.writer()
         except java_errors() as exc:
-            share.refuse(self.tables.refusal(share.sink, exc), mark)
+            batch.refuse(self.tables.refusal(batch.sink, exc), mark)
         except IcestreamError as exc:
-            share.refuse(exc, mark)
+            batch.refuse(exc, mark)
 
-    def _commit(self, share: Share, mark: BatchMark, on_commit: Callable[[], None]) -> None:
-        if not share.is_ready or not share.files:
+    def _commit(self, batch: TableBatch, mark: BatchMark, on_commit: Callable[[], None]) -> None:
+        if not batch.is_ready or not batch.files:
             return
         try:
-            share.commit = share.commit_once(replace(mark, rows=share.rows))
+            batch.commit = batch.commit_once(replace(mark, rows=batch.rows))
         except IcestreamError as exc:
             if isinstance(exc, CommitConflictError):
                 # Of any other commit it is not certain that the table lacks the files.
-                share.sink.discard(share.files)
-            share.refuse(exc, mark)
+                batch.sink.discard(batch.files)
+            batch.refuse(exc, mark)
         else:
             on_commit()
 

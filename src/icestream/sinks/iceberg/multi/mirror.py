@@ -17,7 +17,7 @@ from icestream.contracts.changes import ChangeSchema, change_schema_of
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.sink import Commit, TableCommits, added_up
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
-from icestream.sinks.iceberg.mode import paths_of
+from icestream.sinks.iceberg.mode import written_paths
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
 from icestream.sinks.iceberg.multi.sink import TablesSink
 from icestream.sinks.iceberg.store_check import storage_check_steps
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import LostRows, TaskWriter, WrittenFile
     from icestream.sinks.iceberg.multi.mirror_table import MirrorTable
-    from icestream.sinks.iceberg.multi.shares import Share
+    from icestream.sinks.iceberg.multi.table_batch import TableBatch
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
@@ -55,12 +55,12 @@ class MirrorSink(TablesSink):
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
         super().__init__(options, catalog, name)
         self._sources: dict[Identifier, tuple[str, ...]] = {}
-        self._expected: dict[tuple[str, ...], MirrorTable] = {}
+        self._prepared: dict[tuple[str, ...], MirrorTable] = {}
         # The newest shape of each table, so that most batches bring no surprise.
-        self._newest: dict[tuple[str, ...], pa.Schema] = {}
+        self._latest_schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._absent: frozenset[tuple[str, ...]] = frozenset()
         self._warned: set[tuple[str, ...]] = set()
-        self._handed_over: set[str] = set()
+        self._submitted_paths: set[str] = set()
         self._reloading: set[tuple[str, ...]] = set()
 
     def identity(self) -> str:
@@ -68,38 +68,40 @@ class MirrorSink(TablesSink):
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:
         from icestream.sinks.iceberg.multi.mirror_table import MirrorTable
-        from icestream.sinks.iceberg.multi.tables import Tables
+        from icestream.sinks.iceberg.multi.tables import TableSet
         from icestream.sinks.iceberg.staging_cleanup import temporary_folder
 
-        self._tables = self._tables or Tables(self.options, self.catalog, self.name, MirrorTable)
+        self._tables = self._tables or TableSet(self.options, self.catalog, self.name, MirrorTable)
         self._tables.open(spark, pipeline, cache or temporary_folder(self))
         self._touched = None
-        self._expected, self._newest = {}, {}
+        self._prepared, self._latest_schemas = {}, {}
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
         raise AssertionError("a mirror prepares its tables by `prepare_tables`")
 
     def prepare_tables(self, schemas: Sequence[pa.Schema]) -> None:
-        by_table = {source: [columns] for source, columns in self._newest.items()}
+        by_table = {source: [columns] for source, columns in self._latest_schemas.items()}
         for columns in schemas:
             by_table.setdefault(change_schema_of(columns).table, []).append(columns)
         alone = {source: found for source, found in by_table.items() if _are_tombstones(found)}
         changed = {source: found for source, found in by_table.items() if source not in alone}
-        named = {source: self._named(source, found) for source, found in changed.items()}
+        named = {source: self._target_of(source, found) for source, found in changed.items()}
         named |= self._tables_of_tombstones(alone)
         self._absent = frozenset(by_table.keys() - named.keys())
         sinks: dict[tuple[str, ...], Any] = {
             source: self.tables.sink(table) for source, table in named.items()
         }
         self.tables.each(self._open, sinks.values())
-        self.tables.kept.add(frozenset(filter(self.tables.is_explained, named.values())))
-        self.tables.each(lambda source: self._ready(sinks[source], by_table[source]), list(named))
+        self.tables.state_file.add(frozenset(filter(self.tables.is_accounted_for, named.values())))
+        self.tables.each(
+            lambda source: self._prepare_table(sinks[source], by_table[source]), list(named)
+        )
         self.tables.refuse_twins(named.values())
-        self._expected = sinks
+        self._prepared = sinks
         for source in changed:
-            cover = sinks[source].cover
-            shape = replace(cover.shape, is_first=False, is_tombstones=False)
-            self._newest[source] = shape.on(cover.columns)
+            mirror_schema = sinks[source].mirror_schema
+            shape = replace(mirror_schema.shape, is_first=False, is_tombstones=False)
+            self._latest_schemas[source] = shape.on(mirror_schema.columns)
 
     def _tables_of_tombstones(
         self, by_table: Mapping[tuple[str, ...], list[pa.Schema]]
@@ -116,7 +118,7 @@ class MirrorSink(TablesSink):
             if not self.tables.java.exists(table[:-1], table[-1]):
                 continue
             try:
-                owner = owners.get(table) or self._noted_source(table) or source
+                owner = owners.get(table) or self._stored_source(table) or source
             except ForeignTableError:
                 owner = ()
             owners[table] = owner
@@ -132,12 +134,12 @@ class MirrorSink(TablesSink):
                 )
         return found
 
-    def _noted_source(self, table: Identifier) -> tuple[str, ...] | None:
+    def _stored_source(self, table: Identifier) -> tuple[str, ...] | None:
         sink: Any = self.tables.sink(table)
         self._open(sink)
         return cast("MirrorTable", sink).source()
 
-    def _named(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
+    def _target_of(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
         """Return the table of one of the source; no two may have the same."""
         table = self._identifier(change_schema_of(shapes[0]))
         owner = self._sources.setdefault(table, source)
@@ -163,13 +165,15 @@ class MirrorSink(TablesSink):
         except IcestreamError as exc:
             raise exc.at(f"table {table.identity()}") from exc.__cause__
 
-    def _ready(self, table: MirrorTable, shapes: list[pa.Schema]) -> None:
+    def _prepare_table(self, table: MirrorTable, shapes: list[pa.Schema]) -> None:
         from icestream.sinks.iceberg.java import java_errors
-        from icestream.sinks.iceberg.multi.mirror_columns import cover_of
+        from icestream.sinks.iceberg.multi.mirror_columns import merge_change_schemas
 
         try:
-            cover = cover_of(shapes, table.columns(), op_name=op_name_of(self.options))
-            table.follow(replace(cover, keeps_missing=self.keeps_missing_fields()))
+            mirror_schema = merge_change_schemas(
+                shapes, table.columns(), op_name=op_name_of(self.options)
+            )
+            table.follow(replace(mirror_schema, keeps_missing=self.keeps_missing_fields()))
         except java_errors() as exc:
             raise self.tables.refusal(table, exc).at(f"table {table.identity()}") from exc
         except IcestreamError as exc:
@@ -192,7 +196,7 @@ class MirrorSink(TablesSink):
     def writer(self) -> TaskWriter:
         from icestream.sinks.iceberg.multi.mirror_writer import MirrorWriter
 
-        writers = {source: table.writers() for source, table in self._expected.items()}
+        writers = {source: table.writers() for source, table in self._prepared.items()}
         return MirrorWriter(writers, self._absent)
 
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
@@ -203,48 +207,48 @@ class MirrorSink(TablesSink):
     def commit_batch(
         self, files: list[WrittenFile], mark: BatchMark, on_commit: Callable[[], None]
     ) -> TableCommits:
-        from icestream.sinks.iceberg.multi.shares import Share
+        from icestream.sinks.iceberg.multi.table_batch import TableBatch
 
-        mark = replace(mark, generation=self.tables.kept.kept.generation)
-        shares = []
-        for source, table in self._expected.items():
-            share = Share(table.identifier, table)
-            share.files = [file for file in files if file.what["table"] == table.identifier]
-            share.is_held = self._holds(table, mark)
+        mark = replace(mark, generation=self.tables.state_file.state.generation)
+        batches = []
+        for source, table in self._prepared.items():
+            batch = TableBatch(table.identifier, table)
+            batch.files = [file for file in files if file.what["table"] == table.identifier]
+            batch.is_held = self._holds(table, mark)
             # No rows may come of a table that is read from its beginning; it has a mark then.
-            if self._takes(source, table) and (share.files or table.is_first):
-                shares.append(share)
-            if table.is_first and not share.is_held:
+            if self._accepts_rows(source, table) and (batch.files or table.is_first):
+                batches.append(batch)
+            if table.is_first and not batch.is_held:
                 table.target.mark_snapshot = None  # what it held before does not matter
-            _warn_of_nulls(share)
+            _warn_of_nulls(batch)
         if self._touched is not None:
-            self._touched = [share.sink for share in shares]
-        self.tables.each(lambda share: self._commit(share, mark, on_commit), shares)
-        self.tables.note_written()
-        for share in shares:
-            if share.error is not None:
-                raise share.error
+            self._touched = [batch.sink for batch in batches]
+        self.tables.each(lambda batch: self._commit(batch, mark, on_commit), batches)
+        self.tables.record_written()
+        for batch in batches:
+            if batch.error is not None:
+                raise batch.error
         return TableCommits(
-            commits={share.name: share.commit for share in shares if share.commit is not None},
-            held=tuple(share.name for share in shares if share.is_held),
+            commits={batch.name: batch.commit for batch in batches if batch.commit is not None},
+            held=tuple(batch.name for batch in batches if batch.is_held),
         )
 
-    def _commit(self, share: Share, mark: BatchMark, on_commit: Callable[[], None]) -> None:
-        if share.is_held:
+    def _commit(self, batch: TableBatch, mark: BatchMark, on_commit: Callable[[], None]) -> None:
+        if batch.is_held:
             return
-        self.tables.refuse_stranger(share.table, mark)
-        rows = sum(file.rows for file in share.files)
+        self.tables.refuse_unaccounted_rows(batch.table, mark)
+        rows = sum(file.rows for file in batch.files)
         # From here on the table may hold them, whatever we are told.
-        self._handed_over |= set(_paths(share.files))
+        self._submitted_paths |= set(_paths(batch.files))
         try:
-            share.commit = share.commit_once(replace(mark, rows=rows))
+            batch.commit = batch.commit_once(replace(mark, rows=rows))
         except IcestreamError as exc:
-            share.refuse(exc, mark)
+            batch.refuse(exc, mark)
         else:
             on_commit()
 
-    def _takes(self, source: tuple[str, ...], table: MirrorTable) -> bool:
-        """Tell whether a table takes its share: one to be loaded again waits for its first rows.
+    def _accepts_rows(self, source: tuple[str, ...], table: MirrorTable) -> bool:
+        """Tell whether a table takes its rows: one that is to be reloaded waits for its first rows.
 
         Until the source's position says that it is loaded again, a crash must find it as it was.
         """
@@ -255,11 +259,11 @@ class MirrorSink(TablesSink):
     def discard(self, files: list[WrittenFile]) -> None:
         left: dict[Identifier, list[str]] = {}
         for file in files:
-            paths = [path for path in _paths([file]) if path not in self._handed_over]
+            paths = [path for path in _paths([file]) if path not in self._submitted_paths]
             left.setdefault(tuple(file.what["table"]), []).extend(paths)
         for table, paths in left.items():
             self.tables.sink(table).target.delete_files(paths)
-        self._handed_over -= set(_paths(files))
+        self._submitted_paths -= set(_paths(files))
 
     def check(self) -> Iterator[CheckStep]:
         yield from self.catalog.check()
@@ -275,18 +279,18 @@ def _are_tombstones(shapes: Sequence[pa.Schema]) -> bool:
     return all(change_schema_of(columns).is_tombstones for columns in shapes)
 
 
-def _warn_of_nulls(share: Share) -> None:
+def _warn_of_nulls(batch: TableBatch) -> None:
     """Say which values the table lacks because its types can't hold them."""
     nulled: Counter[str] = Counter()
-    for file in share.files:
+    for file in batch.files:
         nulled.update(file.what.get("nulled", {}))
     for column, count in nulled.items():
         logger.warning(
             "table %s: %d values of column %r do not fit into its type, and are null",
-            *(share.name, count, column),
+            *(batch.name, count, column),
         )
 
 
 def _paths(files: Sequence[WrittenFile]) -> list[str]:
     inner = [file.what["of"] for file in files]
-    return paths_of(file for file in inner if file is not None)
+    return written_paths(file for file in inner if file is not None)

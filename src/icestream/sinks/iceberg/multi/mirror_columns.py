@@ -28,7 +28,7 @@ HIDDEN = (OP, UNCHANGED_COLUMNS)
 
 
 @dataclass(frozen=True)
-class Cover:
+class MirrorSchema:
     """What a table is ready for.
 
     Attributes:
@@ -46,14 +46,14 @@ class Cover:
     op_name: str | None = None
     keeps_missing: bool = False
 
-    def takes(self, columns: pa.Schema) -> bool:
+    def accepts(self, columns: pa.Schema) -> bool:
         """Tell whether a block with these columns can be written as the table is."""
         if not data_columns(columns):  # nothing but that all rows go
             return True
         if _key_ids(change_schema_of(columns), columns) != _key_ids(self.shape, self.columns):
             return False
         if self.shape.is_whole:
-            return as_text(columns) in self.known
+            return schema_text(columns) in self.known
         return all(self._fits(column) for column in data_columns(columns))
 
     def _fits(self, column: pa.Field) -> bool:
@@ -62,23 +62,23 @@ class Cover:
             return False
         ours = self.columns.field(index).with_nullable(True)
         try:
-            both = _unified([pa.schema([ours]), pa.schema([column.with_nullable(True)])])
+            both = _unify_schemas([pa.schema([ours]), pa.schema([column.with_nullable(True)])])
         except pa.ArrowInvalid:
             return False
         return bool(both.field(0).type == ours.type)
 
-    def conformed(self, block: pa.RecordBatch) -> pa.RecordBatch:
+    def conform(self, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return a block with the table's columns, by the source's ids of columns or by name.
 
         Raises:
             SchemaMismatchError: values of an older shape can't become those of the newest.
         """
         given = data_columns(block.schema)
-        places = _places(given, self.columns)
+        places = _match_columns(given, self.columns)
         arrays = [
             pa.nulls(block.num_rows, column.type)
             if place is None
-            else _as_type(block.column(block.schema.get_field_index(place)), column)
+            else _cast_column(block.column(block.schema.get_field_index(place)), column)
             for column, place in zip(self.columns, places, strict=True)
         ]
         columns = [*self.columns]
@@ -89,14 +89,14 @@ class Cover:
                 continue
             array = block.column(index)
             if name == UNCHANGED_COLUMNS:
-                array = _renamed(array, renamed)
+                array = _rename_listed_columns(array, renamed)
             columns.append(pa.field(name, array.type))
             arrays.append(array)
         conformed = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
         absent = [name for name in self.columns.names if name not in renamed.values()]
         absent = [name for name in absent if name not in block.schema.names]
         if self.keeps_missing and not self.shape.is_whole and absent:
-            return _with_unsent(conformed, absent)
+            return _add_unchanged(conformed, absent)
         return conformed
 
     def as_rows(self, block: pa.RecordBatch) -> pa.RecordBatch:
@@ -105,12 +105,12 @@ class Cover:
         columns = [*self.columns]
         if self.op_name is not None:
             index = block.schema.get_field_index(OP)
-            arrays.append(_read_op(block) if index < 0 else block.column(index))
+            arrays.append(_snapshot_ops(block) if index < 0 else block.column(index))
             columns.append(pa.field(self.op_name, pa.string()))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
 
 
-def _with_unsent(block: pa.RecordBatch, absent: list[str]) -> pa.RecordBatch:
+def _add_unchanged(block: pa.RecordBatch, absent: list[str]) -> pa.RecordBatch:
     """Return a block whose rows also name `absent` as columns that they were sent without."""
     index = block.schema.get_field_index(UNCHANGED_COLUMNS)
     if index < 0:
@@ -120,24 +120,24 @@ def _with_unsent(block: pa.RecordBatch, absent: list[str]) -> pa.RecordBatch:
     return block.set_column(index, UNCHANGED_COLUMNS, pa.array(lists, pa.list_(pa.string())))
 
 
-def as_changes(block: pa.RecordBatch) -> pa.RecordBatch:
+def snapshot_rows_to_changes(block: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows that were read as they are as changes that say so."""
-    return block.append_column(pa.field(OP, pa.string()), _read_op(block))
+    return block.append_column(pa.field(OP, pa.string()), _snapshot_ops(block))
 
 
-def _read_op(block: pa.RecordBatch) -> pa.Array:
+def _snapshot_ops(block: pa.RecordBatch) -> pa.Array:
     return pa.array(["r"] * block.num_rows, pa.string())
 
 
-def cover_of(
+def merge_change_schemas(
     shapes: Sequence[pa.Schema], table: pa.Schema | None, *, op_name: str | None = None
-) -> Cover:
+) -> MirrorSchema:
     """Return what a table must be ready for so that blocks of all these shapes can be written.
 
     Args:
         shapes: columns of one table's blocks, in the order in which they were seen.
         table: the table's columns, where there is a table.
-        op_name: as in `Cover`.
+        op_name: as in `MirrorSchema`.
 
     Raises:
         SchemaMismatchError: a column has types that no column can hold together, or the name of a
@@ -147,10 +147,10 @@ def cover_of(
     for columns, shape in zip(shapes, told, strict=True):
         _refuse_hidden(columns, shape)
     newest = max(range(len(shapes)), key=lambda number: (told[number].version, number))
-    known = frozenset(as_text(columns) for columns in shapes)
+    known = frozenset(schema_text(columns) for columns in shapes)
     if told[newest].is_whole:
-        return Cover(told[newest], pa.schema(data_columns(shapes[newest])), known, op_name)
-    return Cover(told[newest], _joined(shapes, table), known, op_name)
+        return MirrorSchema(told[newest], pa.schema(data_columns(shapes[newest])), known, op_name)
+    return MirrorSchema(told[newest], _merge_columns(shapes, table), known, op_name)
 
 
 def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
@@ -164,13 +164,13 @@ def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
             )
 
 
-def _joined(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:
+def _merge_columns(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:
     """Return all columns of all shapes; those that the table has as wide as they are there."""
     named = {column.name for columns in shapes for column in data_columns(columns)}
     there = [column for column in table or () if column.name in named]
     each = [pa.schema(data_columns(columns)) for columns in shapes]
     try:
-        return _unified([pa.schema([one.with_nullable(True) for one in there]), *each])
+        return _unify_schemas([pa.schema([one.with_nullable(True) for one in there]), *each])
     except pa.ArrowInvalid as exc:
         raise SchemaMismatchError(
             f"a column came with types that do not go together: {exc}",
@@ -179,7 +179,7 @@ def _joined(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:
         ) from exc
 
 
-def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+def _unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
     try:
         return pa.unify_schemas(list(schemas), promote_options="permissive")
     except pa.ArrowTypeError as exc:
@@ -213,14 +213,14 @@ def _key_ids(shape: ChangeSchema, columns: pa.Schema) -> tuple[str, ...]:
     return tuple(ids.get(name, name) for name in shape.key)
 
 
-def as_text(columns: pa.Schema) -> str:
+def schema_text(columns: pa.Schema) -> str:
     """Return columns as text that is equal for equal columns, whatever else the schema tells."""
     ids = column_ids(columns)
     parts = [f"{one.name!r} {one.type} {ids.get(one.name)}" for one in data_columns(columns)]
     return f"{change_schema_of(columns).key}: {', '.join(parts)}"
 
 
-def _places(given: list[pa.Field], wanted: pa.Schema) -> list[str | None]:
+def _match_columns(given: list[pa.Field], wanted: pa.Schema) -> list[str | None]:
     """Return, for each column wanted, the given one that it is, by id or else by name."""
     ids = {source_id: name for name, source_id in column_ids(pa.schema(given)).items()}
     names = {column.name for column in given}
@@ -234,7 +234,7 @@ def _places(given: list[pa.Field], wanted: pa.Schema) -> list[str | None]:
     return places
 
 
-def _as_type(array: pa.Array, column: pa.Field) -> pa.Array:
+def _cast_column(array: pa.Array, column: pa.Field) -> pa.Array:
     if array.type == column.type:
         return array
     try:
@@ -248,7 +248,7 @@ def _as_type(array: pa.Array, column: pa.Field) -> pa.Array:
         ) from exc
 
 
-def _renamed(names: pa.Array, renamed: dict[str, str]) -> pa.Array:
+def _rename_listed_columns(names: pa.Array, renamed: dict[str, str]) -> pa.Array:
     """Return lists of column names by their new names; those of dropped columns stay away."""
     if all(old == new for old, new in renamed.items()) or not len(names.flatten()):
         return names

@@ -13,11 +13,11 @@ from icestream.contracts.changes import OP
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.changes import DropColumn, RenameColumn
 from icestream.schemas.column_names import refuse_reserved
-from icestream.sinks.iceberg.mode import EVERY_ROW, paths_of
+from icestream.sinks.iceberg.mode import EVERY_ROW, written_paths
 from icestream.sinks.iceberg.modes import MODES
 from icestream.sinks.iceberg.multi.mirror_columns import column_ids
 from icestream.sinks.iceberg.multi.mirror_writer import TableWriters
-from icestream.sinks.iceberg.multi.naming import TableNaming
+from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.properties import SOURCE_COLUMNS, SOURCE_TABLE
 from icestream.sinks.iceberg.sink import IcebergSink
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.schemas.changes import SchemaChange
-    from icestream.sinks.iceberg.multi.mirror_columns import Cover
+    from icestream.sinks.iceberg.multi.mirror_columns import MirrorSchema
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
@@ -48,7 +48,7 @@ def identifier_of(
     namespace = tuple(options.namespace) or shape.table[:-1]
     table = options.table or shape.table[-1]
     try:
-        return TableNaming.of(options, catalog).identifier(namespace, table)
+        return TableNameRules.of(options, catalog).identifier(namespace, table)
     except ValueError as exc:
         target = shorten(".".join((*namespace, table)))
         raise SchemaMismatchError(
@@ -61,23 +61,23 @@ def identifier_of(
 
 def op_name_of(options: IcebergOptions) -> str | None:
     """Return the column that tells what a change did; None if rows are mirrored."""
-    return OP_NAME if _given(options, "commit_mode") and options.commit_mode == "append" else None
+    return OP_NAME if _is_set(options, "commit_mode") and options.commit_mode == "append" else None
 
 
-def table_options(options: IcebergOptions, cover: Cover) -> IcebergOptions:
+def table_options(options: IcebergOptions, mirror_schema: MirrorSchema) -> IcebergOptions:
     """Return the options of one mirrored table.
 
     Raises:
         SchemaMismatchError: rows are to be upserted, and nothing tells them apart.
     """
-    key = _key(options, cover.shape)
+    key = _key(options, mirror_schema.shape)
     given: dict[str, Any] = {"key_fields": key, "schema_evolution": _evolution(options)}
-    if _commit_mode(options, key, cover.shape) == "upsert":
+    if _commit_mode(options, key, mirror_schema.shape) == "upsert":
         given |= {"commit_mode": "upsert", "op_field": OP}
     else:
         given |= {"commit_mode": "append", "key_fields": ()}
     if isinstance(options.partitioning, str) and not options.partition_fields:
-        given |= _partitioning(options, key, cover.columns)
+        given |= _partitioning(options, key, mirror_schema.columns)
     return options.model_copy(update=given)
 
 
@@ -93,13 +93,13 @@ def _key(options: IcebergOptions, shape: ChangeSchema) -> tuple[str, ...]:
 
 
 def _evolution(options: IcebergOptions) -> str:
-    return options.schema_evolution if _given(options, "schema_evolution") else "full"
+    return options.schema_evolution if _is_set(options, "schema_evolution") else "full"
 
 
 def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: ChangeSchema) -> str:
-    if _given(options, "commit_mode") and options.commit_mode == "append":
+    if _is_set(options, "commit_mode") and options.commit_mode == "append":
         return "append"
-    if not key and _given(options, "commit_mode"):
+    if not key and _is_set(options, "commit_mode"):
         name = ".".join(shape.table)
         raise SchemaMismatchError(
             f"commit_mode 'upsert' needs a key, and table {name!r} of the source has none",
@@ -114,7 +114,7 @@ def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: ChangeSch
 def _partitioning(
     options: IcebergOptions, key: tuple[str, ...], columns: pa.Schema
 ) -> dict[str, Any]:
-    if _given(options, "partitioning") and options.partitioning != "bucket":
+    if _is_set(options, "partitioning") and options.partitioning != "bucket":
         return {}
     for name in (name for name in key if name in columns.names):
         if _can_be_bucketed(columns.field(name).type):
@@ -126,7 +126,7 @@ def _can_be_bucketed(kind: pa.DataType) -> bool:
     return not (pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_nested(kind))
 
 
-def _given(options: IcebergOptions, name: str) -> bool:
+def _is_set(options: IcebergOptions, name: str) -> bool:
     return name in options.model_fields_set
 
 
@@ -134,7 +134,7 @@ class MirrorTable(IcebergSink):
     """A table that follows one of the source.
 
     Attributes:
-        cover: what it is ready for; None until blocks of it are expected.
+        mirror_schema: what it is ready for; None until blocks of it are expected.
         replaces_all: whether the rows of the batch take the place of all that it holds.
         is_first: whether they are the first ones of the table as the source has it now.
     """
@@ -142,7 +142,7 @@ class MirrorTable(IcebergSink):
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
         super().__init__(options, catalog, name)
         self._given = options
-        self.cover: Cover | None = None
+        self.mirror_schema: MirrorSchema | None = None
         self.replaces_all = False
         self.is_first = False
 
@@ -150,26 +150,26 @@ class MirrorTable(IcebergSink):
     def identifier(self) -> tuple[str, ...]:
         return (*self.namespace, self.table)
 
-    def follow(self, cover: Cover) -> None:
+    def follow(self, mirror_schema: MirrorSchema) -> None:
         """Make the table ready for rows: create it, give it their columns and names."""
-        options = table_options(self._given, cover)
+        options = table_options(self._given, mirror_schema)
         if options != self.options:
             self._adopt(options)
-        self.is_first = cover.shape.is_first
-        self.replaces_all = self.is_first and not _keeps_rows(options, cover)
-        self.cover = cover
-        columns = cover.columns
-        if cover.op_name is not None:
+        self.is_first = mirror_schema.shape.is_first
+        self.replaces_all = self.is_first and not _keeps_rows(options, mirror_schema)
+        self.mirror_schema = mirror_schema
+        columns = mirror_schema.columns
+        if mirror_schema.op_name is not None:
             import pyarrow as pa
 
-            columns = columns.append(pa.field(cover.op_name, pa.string()))
-        self._make_room(columns)
+            columns = columns.append(pa.field(mirror_schema.op_name, pa.string()))
+        self._free_names(columns)
         self.target.prepare(
-            self.mode.table_columns(_plain(columns)),
-            declared=cover.shape.is_whole,
+            self.mode.table_columns(_without_metadata(columns)),
+            declared=mirror_schema.shape.is_whole,
             renames=self._renames(columns),
         )
-        self._note_source(cover, columns)
+        self._store_source(mirror_schema, columns)
 
     def _adopt(self, options: IcebergOptions) -> None:
         self.options = options
@@ -179,12 +179,12 @@ class MirrorTable(IcebergSink):
 
     def writers(self) -> TableWriters:
         """Return how tasks write the table's rows."""
-        assert self.cover is not None  # noqa: S101 - `follow` comes first
+        assert self.mirror_schema is not None  # noqa: S101 - `follow` comes first
         appends = not isinstance(self.mode, Upsert)
-        keeps_rows = _keeps_rows(self.options, self.cover)
+        keeps_rows = _keeps_rows(self.options, self.mirror_schema)
         return TableWriters(
             table=self.identifier,
-            cover=self.cover,
+            mirror_schema=self.mirror_schema,
             # Read a second time, rows meet those that were kept.
             snapshot=self.target.writer(in_order=False) if appends or not keeps_rows else None,
             changes=self.mode.writer(),
@@ -196,7 +196,7 @@ class MirrorTable(IcebergSink):
         """Commit what the tasks wrote for this table."""
         branch = self.options.branch
         mark = mark if branch == MAIN else replace(mark, branch=branch)
-        void, kept, is_emptied = _sorted_out(files)
+        void, kept, is_emptied = _apply_truncate(files)
         replaces = is_emptied or self.replaces_all
         if any("keys-path" in file.what for file in kept):
             assert isinstance(self.mode, Upsert)  # noqa: S101 - only its writer stages rows
@@ -219,7 +219,7 @@ class MirrorTable(IcebergSink):
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove what tasks wrote, be it rows put aside or data files."""
         inner = [file.what.get("of", file) for file in files]
-        self.target.delete_files(paths_of(file for file in inner if file is not None))
+        self.target.delete_files(written_paths(file for file in inner if file is not None))
 
     @property
     def _ids_key(self) -> str:
@@ -239,7 +239,7 @@ class MirrorTable(IcebergSink):
                 renames[old] = name
         return renames
 
-    def _make_room(self, columns: pa.Schema) -> None:
+    def _free_names(self, columns: pa.Schema) -> None:
         """Take names from columns that the source gave to others.
 
         One that it dropped goes: its values must not become those of the new one. Those that
@@ -269,7 +269,7 @@ class MirrorTable(IcebergSink):
                 change_columns(self.target.handle, changes)
                 self.target.refresh()
 
-    def _note_source(self, cover: Cover, columns: pa.Schema) -> None:
+    def _store_source(self, mirror_schema: MirrorSchema, columns: pa.Schema) -> None:
         """Keep in the table which of the source it mirrors, and which column is which there.
 
         Renames need the columns; tombstones, which do not name their table, need its name.
@@ -281,8 +281,8 @@ class MirrorTable(IcebergSink):
         found = {source_id: fields[name] for name, source_id in ids if name in fields}
         if found and found != _read_ids(state.properties.get(self._ids_key)):
             noted[self._ids_key] = json.dumps(found, sort_keys=True, separators=(",", ":"))
-        if cover.shape.table != self.source() and not cover.shape.is_tombstones:
-            noted[SOURCE_TABLE + self.target.pipeline] = json.dumps(cover.shape.table)
+        if mirror_schema.shape.table != self.source() and not mirror_schema.shape.is_tombstones:
+            noted[SOURCE_TABLE + self.target.pipeline] = json.dumps(mirror_schema.shape.table)
         if noted:
             self.target.handle.set_properties(noted)
             self.target.refresh()
@@ -293,14 +293,14 @@ class MirrorTable(IcebergSink):
         return tuple(json.loads(text)) if text else None
 
 
-def _keeps_rows(options: IcebergOptions, cover: Cover) -> bool:
+def _keeps_rows(options: IcebergOptions, mirror_schema: MirrorSchema) -> bool:
     """Tell whether rows stay that the source has no more: deleted ones, or all that ever were."""
-    return cover.op_name is not None or (
+    return mirror_schema.op_name is not None or (
         options.commit_mode == "upsert" and options.delete_mode != "hard"
     )
 
 
-def _sorted_out(
+def _apply_truncate(
     files: list[WrittenFile],
 ) -> tuple[list[WrittenFile], list[WrittenFile], bool]:
     """Return the files that a truncate made void, those that count, and whether there was one."""
@@ -311,7 +311,7 @@ def _sorted_out(
     return [file for file in inner[:last] if file is not None], inner[last + 1 :], True
 
 
-def _plain(columns: pa.Schema) -> pa.Schema:
+def _without_metadata(columns: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([column.remove_metadata() for column in columns])

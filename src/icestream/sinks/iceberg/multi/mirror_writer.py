@@ -19,7 +19,7 @@ from icestream.contracts.changes import (
     nulled_counts,
 )
 from icestream.contracts.sink import TaskWriter, WrittenFile
-from icestream.sinks.iceberg.multi.mirror_columns import as_changes, as_text
+from icestream.sinks.iceberg.multi.mirror_columns import schema_text, snapshot_rows_to_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icestream.contracts.catalog import Identifier
-    from icestream.sinks.iceberg.multi.mirror_columns import Cover
+    from icestream.sinks.iceberg.multi.mirror_columns import MirrorSchema
 
 
 # Rows of many tables come mixed, and each table wants few files: buffer up to this size.
@@ -40,7 +40,7 @@ class TableWriters:
 
     Attributes:
         table: its identifier.
-        cover: what it is ready for.
+        mirror_schema: what it is ready for.
         snapshot: writes rows that were read as they are; None where they go by key, as changes do.
         changes: writes changes, or rows to append where `appends`.
         appends: whether every change becomes a row.
@@ -48,7 +48,7 @@ class TableWriters:
     """
 
     table: Identifier
-    cover: Cover
+    mirror_schema: MirrorSchema
     snapshot: TaskWriter | None
     changes: TaskWriter
     appends: bool
@@ -113,11 +113,11 @@ class MirrorWriter(TaskWriter):
             accepted = self._accepted_blocks(table, blocks)
             entry = self._tables.get(table)
             if is_snapshot and entry is not None and entry.snapshot is not None:
-                rows = (entry.cover.as_rows(block) for block in accepted)
+                rows = (entry.mirror_schema.as_rows(block) for block in accepted)
                 self._pending_table(table).files += entry.snapshot.write(rows)
             else:
                 for block in accepted:
-                    self._add(table, as_changes(block) if is_snapshot else block)
+                    self._add(table, snapshot_rows_to_changes(block) if is_snapshot else block)
         if not self._new_schemas:
             self._flush()
         files = [
@@ -142,18 +142,18 @@ class MirrorWriter(TaskWriter):
         """Yield the blocks that their table accepts, conformed to it; collect the other schemas."""
         for block in blocks:
             if not self._accepts(table, block.schema):
-                self._new_schemas.setdefault((table, as_text(block.schema)), block.schema)
+                self._new_schemas.setdefault((table, schema_text(block.schema)), block.schema)
             elif not self._new_schemas:
                 nulled = nulled_counts(block.schema)
                 self._pending_table(table).nulled.update(nulled)
-                yield self._tables[table].cover.conformed(block)
+                yield self._tables[table].mirror_schema.conform(block)
 
     def _accepts(self, table: tuple[str, ...], columns: pa.Schema) -> bool:
         seen = self._accepted.get(id(columns))
         if seen is not None and seen[0] is columns:
             return seen[1]
         entry = self._tables.get(table)
-        accepts = entry is not None and entry.cover.takes(columns)
+        accepts = entry is not None and entry.mirror_schema.accepts(columns)
         self._accepted[id(columns)] = (columns, accepts)
         return accepts
 
@@ -189,7 +189,9 @@ class MirrorWriter(TaskWriter):
             if pending.blocks:
                 entry, blocks = self._tables[table], pending.blocks
                 if entry.appends:
-                    blocks = [entry.cover.as_rows(_without_tombstones(one)) for one in blocks]
+                    blocks = [
+                        entry.mirror_schema.as_rows(_without_tombstones(one)) for one in blocks
+                    ]
                 else:
                     blocks = [_with_tombstones_as_deletes(one) for one in blocks]
                 pending.files += entry.changes.write(blocks)

@@ -16,7 +16,7 @@ from icestream.contracts.catalog import shorten
 from icestream.contracts.sink import ROUTE, TaskWriter, WrittenFile
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, SchemaMismatchError
-from icestream.sinks.iceberg.multi.naming import TableNaming
+from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.writer import as_arrow_file
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")
 PART = re.compile(r"\w+|`[^`]+`")
-NO_NAME = "route_by: the row names no table, its value is null"
+NULL_ROUTE = "route_by: the row names no table, its value is null"
 
 
 def column_path(route_by: str) -> tuple[str, ...] | None:
@@ -50,13 +50,13 @@ class Route:
 
     path: tuple[str, ...]
     namespace: Identifier
-    naming: TableNaming
+    naming: TableNameRules
 
     @classmethod
     def of(cls, options: IcebergOptions, catalog: Catalog[Any]) -> Route:
         assert options.route_by is not None  # noqa: S101 - a fan-out has one
         path = column_path(options.route_by) or (ROUTE,)
-        return cls(path, options.namespace, TableNaming.of(options, catalog))
+        return cls(path, options.namespace, TableNameRules.of(options, catalog))
 
     def check(self, columns: pa.Schema) -> None:
         """Look whether rows with these columns can name a table.
@@ -109,13 +109,13 @@ class Route:
         """
         try:
             if values.null_count:
-                raise ValueError(NO_NAME)
+                raise ValueError(NULL_ROUTE)
             return {value: self.table_of(value) for value in values.unique().to_pylist()}
         except ValueError as exc:
-            raise bad_row(str(exc)) from None
+            raise unroutable_row_error(str(exc)) from None
 
 
-def bad_row(reason: str) -> BadRecordError:
+def unroutable_row_error(reason: str) -> BadRecordError:
     """Return the error of a row that goes to no table."""
     return BadRecordError(
         reason,
@@ -152,7 +152,7 @@ class RouteFaults:
 
     def _reason(self, value: str | None) -> str | None:
         if value is None:
-            return NO_NAME
+            return NULL_ROUTE
         try:
             self.route.table_of(value)
         except ValueError as exc:
@@ -161,20 +161,20 @@ class RouteFaults:
 
 
 FLUSH_BYTES = 64 << 20
-MOST_TABLES = 10_000
+MAX_TABLES = 10_000
 
 
 @dataclass
-class Staged:
+class StagedTable:
     """The rows of one table in one file.
 
     Attributes:
         blocks: number and row count of each record batch that holds them.
-        valued: the columns that some row has a value for.
+        filled_columns: the columns that some row has a value for.
     """
 
     blocks: list[tuple[int, int]] = field(default_factory=list)
-    valued: set[str] = field(default_factory=set)
+    filled_columns: set[str] = field(default_factory=set)
 
     @property
     def rows(self) -> int:
@@ -222,7 +222,7 @@ class RoutingWriter(TaskWriter):
     def _refuse_missing(self, batch: pa.RecordBatch) -> None:
         reasons = None if self._missing is None else self._missing(batch)
         if reasons is not None:
-            raise bad_row(reasons.drop_null()[0].as_py())
+            raise unroutable_row_error(reasons.drop_null()[0].as_py())
 
 
 class _Staging:
@@ -240,7 +240,7 @@ class _Staging:
         self._blocks = 0
         self._waiting: dict[Identifier, list[pa.RecordBatch]] = {}
         self._waiting_bytes = 0
-        self._staged: dict[Identifier, Staged] = {}
+        self._staged: dict[Identifier, StagedTable] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         values = self._route.values(batch)
@@ -288,12 +288,12 @@ class _Staging:
 
     def _flush(self) -> None:
         for table, parts in self._waiting.items():
-            staged = self._staged.setdefault(table, Staged())
+            staged = self._staged.setdefault(table, StagedTable())
             for piece in group_by_bytes(parts):
                 block = piece[0] if len(piece) == 1 else pa.concat_batches(piece)
                 self._file.write_batch(block)
                 staged.blocks.append((self._blocks, block.num_rows))
-                staged.valued |= {
+                staged.filled_columns |= {
                     name
                     for name, column in zip(block.schema.names, block.columns, strict=True)
                     if column.null_count < block.num_rows
@@ -326,9 +326,9 @@ class StagedRows:
 
 
 def _refuse_too_many(tables: int) -> None:
-    if tables > MOST_TABLES:
+    if tables > MAX_TABLES:
         raise AttentionError(
-            f"route_by: the rows of one batch name more than {MOST_TABLES} tables",
+            f"route_by: the rows of one batch name more than {MAX_TABLES} tables",
             todo="Nothing of the batch was written. Look whether `route_by` names a column with "
             "few values.",
         )

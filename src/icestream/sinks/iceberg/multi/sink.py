@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.offset import BatchMark, Offset
     from icestream.errors import IcestreamError
-    from icestream.sinks.iceberg.multi.tables import Tables
+    from icestream.sinks.iceberg.multi.tables import TableSet
     from icestream.sinks.iceberg.sink import IcebergSink
 
 
@@ -36,11 +36,11 @@ class TablesSink(Sink[IcebergOptions]):
         self.options = options if is_stored else options.model_copy(update={"namespace": stored})
         self.catalog = catalog
         self.name = name
-        self._tables: Tables | None = None
+        self._tables: TableSet | None = None
         self._touched: list[IcebergSink] | None = None
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> TableSet:
         assert self._tables is not None  # noqa: S101 - `open` comes first
         return self._tables
 
@@ -85,10 +85,10 @@ class TablesSink(Sink[IcebergOptions]):
 
     def _repeat(self, batch: BatchMark | None) -> None:
         newest = self.last_mark()
-        self.tables.kept.begin(0 if newest is None else newest.generation + 1, batch)
+        self.tables.state_file.record_restart(0 if newest is None else newest.generation + 1, batch)
 
     def repeated_batch(self) -> BatchMark | None:
-        return self.tables.kept.batch_again()
+        return self.tables.state_file.replayed_batch()
 
     def lost_rows(
         self,

@@ -19,9 +19,9 @@ from icestream.errors import (
     SchemaMismatchError,
     TransientError,
 )
-from icestream.sinks.iceberg.multi.memory import Memory
-from icestream.sinks.iceberg.multi.naming import TableNaming
-from icestream.sinks.iceberg.multi.shares import OF_ALL_TABLES, catalog_refused
+from icestream.sinks.iceberg.multi.state_file import FanOutStateFile
+from icestream.sinks.iceberg.multi.table_batch import CATALOG_WIDE_ERRORS, catalog_refusal_error
+from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.properties import TOMBSTONES
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 16
+CONCURRENT_TABLES = 16
 DROPPED = "the table was dropped, and the rows that this pipeline committed went with it"
 UNMARKED = (
     "the table has no mark of this pipeline, which committed rows to it: it was dropped and "
@@ -50,7 +50,7 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 
-class Tables:
+class TableSet:
     """Every table that one pipeline is known to write to, each a sink of its own.
 
     Args:
@@ -72,7 +72,7 @@ class Tables:
         self._catalog = catalog
         self._name = name
         self._sinks: dict[Identifier, IcebergSink] = {}
-        self._strangers: list[BatchMark] = []
+        self._foreign_marks_at_start: list[BatchMark] = []
         self._opened_late: set[Identifier] = set()
         self._by_uuid: dict[str, Identifier] = {}
         self._lost: frozenset[Identifier] = frozenset()
@@ -82,7 +82,7 @@ class Tables:
         self._java: JavaCatalog | None = None
         self._cache: Path | None = None
         self._pipeline = ""
-        self.memory: Memory | None = None
+        self._state_file: FanOutStateFile | None = None
 
     @property
     def java(self) -> JavaCatalog:
@@ -95,9 +95,9 @@ class Tables:
         return self._spark
 
     @property
-    def kept(self) -> Memory:
-        assert self.memory is not None  # noqa: S101 - `open` comes first
-        return self.memory
+    def state_file(self) -> FanOutStateFile:
+        assert self._state_file is not None  # noqa: S101 - `open` comes first
+        return self._state_file
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path) -> None:
         """Connect, and read the tables that are remembered or, failing that, found by marks.
@@ -111,25 +111,25 @@ class Tables:
         self._catalog.client()
         self._java = JavaCatalog(spark, self._catalog.name)
         self._by_uuid = {}
-        self._pool = self._pool or ThreadPoolExecutor(AT_ONCE, "icestream-table")
-        self.memory = Memory(cache)
-        if self.memory.is_there:
+        self._pool = self._pool or ThreadPoolExecutor(CONCURRENT_TABLES, "icestream-table")
+        self._state_file = FanOutStateFile(cache)
+        if self._state_file.exists:
             stored = self._catalog.abilities.stored_name
-            known = sorted({stored(table) for table in self.memory.kept.tables})
-            self._sinks = dict(zip(known, self.each(self._opened, known), strict=True))
-            self._strangers = []
+            known = sorted({stored(table) for table in self._state_file.state.tables})
+            self._sinks = dict(zip(known, self.each(self._open_sink, known), strict=True))
+            self._foreign_marks_at_start = []
             self._refuse_disallowed()
         else:
-            self._find()
+            self._find_by_marks()
 
     def _refuse_disallowed(self) -> None:
         """Refuse tables that rows could name in earlier versions, which remembered no place.
 
         Without this, `on_error` would apply to all rows to come of these tables.
         """
-        if self.kept.kept.place:
+        if self.state_file.state.place:
             return
-        naming = TableNaming.of(self._options, self._catalog)
+        naming = TableNameRules.of(self._options, self._catalog)
         outside = sorted(
             ".".join(table)
             for table, sink in self._sinks.items()
@@ -144,14 +144,14 @@ class Tables:
                 todo=f"Add to the sink: `allowed_tables: [{', '.join(outside)}]`.",
             )
 
-    def _find(self) -> None:
+    def _find_by_marks(self) -> None:
         """Look through the namespace, or the whole catalog, for tables with a mark of the pipeline.
 
         Raises:
             ConnectorError: a table of the namespace can't be read, or none of the catalog can.
         """
-        found = sorted(self._there())
-        opened = zip(found, self.each(self._opened_if_readable, found), strict=True)
+        found = sorted(self._list_tables())
+        opened = zip(found, self.each(self._open_if_readable, found), strict=True)
         sinks = {name: sink for name, sink in opened if sink is not None}
         if self._unreadable and (self._options.namespace or not sinks):
             raise next(iter(self._unreadable.values()))
@@ -160,24 +160,26 @@ class Tables:
                 "skipping table %s, which can't be read: %s", ".".join(table), error.what
             )
             del self._sinks[table]
-        self._strangers = [mark for sink in sinks.values() for mark in sink.foreign_marks()]
+        self._foreign_marks_at_start = [
+            mark for sink in sinks.values() for mark in sink.foreign_marks()
+        ]
         self._sinks = {name: sink for name, sink in sinks.items() if sink.last_mark() is not None}
-        self.kept.recover(frozenset(self._sinks))
+        self.state_file.recover(frozenset(self._sinks))
 
-    def _opened_if_readable(self, table: Identifier) -> IcebergSink | None:
+    def _open_if_readable(self, table: Identifier) -> IcebergSink | None:
         """Open a table that may be another team's, without its files or its bucket.
 
         If it is ours, `open_new` refuses the first rows for it: nobody knows what it holds.
         """
         try:
-            return self._opened(table)
+            return self._open_sink(table)
         except TransientError:
             raise
         except ConnectorError as exc:
             self._unreadable[table] = exc
             return None
 
-    def _there(self) -> Iterable[Identifier]:
+    def _list_tables(self) -> Iterable[Identifier]:
         from pyiceberg.exceptions import NoSuchNamespaceError
 
         dead = self._options.dead_letter_name()
@@ -204,7 +206,7 @@ class Tables:
             options = self._options.model_copy(update=given)
             kind = self._kind or IcebergSink
             known = self._sinks[table] = kind(options, self._catalog, self._name)
-            naming = TableNaming.of(self._options, self._catalog)
+            naming = TableNameRules.of(self._options, self._catalog)
             known.target.requires_ownership = not self._options.table and not naming.lists(table)
         return known
 
@@ -251,17 +253,17 @@ class Tables:
                     "more than case or accents, e.g. `route_by: lower(kind)`.",
                 )
 
-    def is_explained(self, table: Identifier) -> bool:
+    def is_accounted_for(self, table: Identifier) -> bool:
         """Tell whether a table was found at the start, or holds no rows of the pipeline."""
         return table not in self._opened_late or self._sinks[table].last_mark() is None
 
-    def refuse_stranger(self, table: Identifier, mark: BatchMark) -> None:
+    def refuse_unaccounted_rows(self, table: Identifier, mark: BatchMark) -> None:
         """Look whether a table that was opened late holds rows that nobody has reckoned with.
 
         Raises:
             CheckpointLostError: it does, of this pipeline.
         """
-        held = None if self.is_explained(table) else self._sinks[table].last_mark()
+        held = None if self.is_accounted_for(table) else self._sinks[table].last_mark()
         self._opened_late.discard(table)
         if held is None or held.query_id == mark.query_id or is_replay(mark):
             return
@@ -278,16 +280,16 @@ class Tables:
         """Where rows go that do not say it themselves."""
         return ".".join((*self._options.namespace, self._options.table or "*"))
 
-    def note_written(self) -> None:
+    def record_written(self) -> None:
         """Remember, once a batch is committed, which tables hold rows."""
-        known = filter(self.is_explained, self._sinks)
+        known = filter(self.is_accounted_for, self._sinks)
         marked = [table for table in known if _has_mark(self._sinks[table])]
-        self.kept.add_written(frozenset(marked), self.place)
+        self.state_file.add_written(frozenset(marked), self.place)
 
     def moved_from(self) -> str | None:
         """Return where rows went so far, if the file names another place now."""
-        kept = self.kept.kept
-        return kept.place if kept.written and kept.place not in ("", self.place) else None
+        state = self.state_file.state
+        return state.place if state.written and state.place not in ("", self.place) else None
 
     def lost_rows(self, tables: Iterable[Identifier] | None = None) -> dict[Identifier, LostRows]:
         """Return what happened to tables that lack rows which the pipeline committed.
@@ -295,8 +297,8 @@ class Tables:
         Args:
             tables: those that must hold rows; all that are known to if absent.
         """
-        kept = self.kept.kept
-        expected = sorted(kept.written if tables is None else set(tables) - kept.given_up)
+        state = self.state_file.state
+        expected = sorted(state.written if tables is None else set(tables) - state.given_up)
         self.each(self._open_known, expected)
         found = {table: self._lost_rows(table) for table in expected}
         lost = {table: one for table, one in found.items() if one is not None}
@@ -312,7 +314,7 @@ class Tables:
         if not sink.target.exists:
             return LostRows(sink.identity(), DROPPED)
         if sink.last_mark() is None:
-            if sink.target.is_mirror and table not in self.kept.kept.written:
+            if sink.target.is_mirror and table not in self.state_file.state.written:
                 return None  # loaded empty by an earlier version, which left no mark then
             return LostRows(sink.identity(), UNMARKED)
         return sink.target.lost_rows()
@@ -321,7 +323,9 @@ class Tables:
         """Continue with the tables as they are."""
         self.each(lambda sink: sink.accept_lost_rows(), self.all())
         marked = frozenset(table for table, sink in self._sinks.items() if _has_mark(sink))
-        self.kept.give_up(marked, self.place, self.kept.kept.given_up | (self._lost - marked))
+        self.state_file.record_given_up(
+            marked, self.place, self.state_file.state.given_up | (self._lost - marked)
+        )
 
     def all(self) -> list[IcebergSink]:
         """Return the tables that were opened."""
@@ -333,32 +337,32 @@ class Tables:
 
     def newest_mark(self) -> BatchMark | None:
         """Return the pipeline's newest mark in any of the tables."""
-        return max(self.marks(), key=_age, default=None)
+        return max(self.marks(), key=_recency, default=None)
 
     def foreign_marks(self) -> list[BatchMark]:
         """Return the newest mark of every other pipeline in any of the tables."""
         newest: dict[str, BatchMark] = {}
         own = [mark for sink in self.all() for mark in sink.foreign_marks()]
-        for mark in sorted([*self._strangers, *own], key=_age):
+        for mark in sorted([*self._foreign_marks_at_start, *own], key=_recency):
             newest[mark.pipeline] = mark
         return list(newest.values())
 
     def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
         """Do work side by side; all of it is done before the first error is raised."""
         assert self._pool is not None  # noqa: S101 - `open` comes first
-        waiting = [self._pool.submit(self._active, work, item) for item in items]
+        waiting = [self._pool.submit(self._run_in_session, work, item) for item in items]
         errors = [error for one in waiting if (error := one.exception()) is not None]
         for error in errors:
             raise error
         return [one.result() for one in waiting]
 
-    def _active(self, work: Callable[[Item], Outcome], item: Item) -> Outcome:
+    def _run_in_session(self, work: Callable[[Item], Outcome], item: Item) -> Outcome:
         from icestream.sinks.iceberg.java import activate_session
 
         activate_session(self.spark)
         return work(item)
 
-    def _opened(self, table: Identifier) -> IcebergSink:
+    def _open_sink(self, table: Identifier) -> IcebergSink:
         sink = self.sink(table)
         self._open(sink, table)
         return sink
@@ -383,18 +387,18 @@ class Tables:
         from icestream.sinks.iceberg.java import java_errors, java_message
 
         known = sink.explain(fault)
-        if isinstance(known, OF_ALL_TABLES):
+        if isinstance(known, CATALOG_WIDE_ERRORS):
             raise known from fault
         try:
             self.java.exists(self._options.namespace, "icestream")
         except java_errors() as exc:
             known = self._catalog.explain(exception_text(exc), self._where)
-            if isinstance(known, OF_ALL_TABLES):
+            if isinstance(known, CATALOG_WIDE_ERRORS):
                 raise known from exc
             raise TransientError(
                 f"the catalog does not answer: {java_message(fault)}", where=self._where
             ) from exc
-        return catalog_refused(java_message(fault))
+        return catalog_refusal_error(java_message(fault))
 
     @property
     def _where(self) -> str:
@@ -405,5 +409,5 @@ def _has_mark(sink: IcebergSink) -> bool:
     return sink.target.seen_mark is not None
 
 
-def _age(mark: BatchMark) -> tuple[int, int]:
+def _recency(mark: BatchMark) -> tuple[int, int]:
     return mark.generation, mark.epoch

@@ -218,9 +218,9 @@ def _delete_file_json(file: LiveFile, path: str, kind: str, count: int) -> dict[
 
 
 # A task for this many rows of the table at least: less is not worth starting one.
-ROWS_A_TASK = 2_000_000
+ROWS_PER_TASK = 2_000_000
 # Of each task's keys, about a megabyte.
-KEYS_A_REPORT = 50_000
+KEYS_PER_REPORT = 50_000
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class MatchResult:
 
     def spill(self, io: FileIO, path: str) -> MatchResult:
         """Return the same for a report: what is many goes to a file."""
-        if len(self.keys) + len(self.late) <= KEYS_A_REPORT:
+        if len(self.keys) + len(self.late) <= KEYS_PER_REPORT:
             return self
         none = np.full(len(self.late), -1)
         arrays = {
@@ -358,7 +358,7 @@ class MatchTask:
 def balance_files(files: Sequence[LiveFile], slots: int) -> list[list[LiveFile]]:
     """Share files out among tasks, evenly by rows."""
     total = sum(file.rows for file in files)
-    count = max(1, min(slots, len(files), -(-total // ROWS_A_TASK)))
+    count = max(1, min(slots, len(files), -(-total // ROWS_PER_TASK)))
     pieces: list[list[LiveFile]] = [[] for _ in range(count)]
     loads = [0] * count
     for file in sorted(files, key=lambda one: one.rows, reverse=True):

@@ -78,7 +78,7 @@ STALE_STAGING_AGE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _UpsertResult:
     """What a batch does to the table, ready to commit."""
 
     files: list[WrittenFile]
@@ -214,7 +214,7 @@ class Upsert(Mode):
         mark: BatchMark | None,
         *,
         replaces: bool,
-    ) -> _Outcome:
+    ) -> _UpsertResult:
         from icestream.sinks.iceberg.upsert.jobs import late_keys, match_keys, write_rows
         from icestream.sinks.iceberg.upsert.key_index import remove_stale_indexes
 
@@ -236,7 +236,7 @@ class Upsert(Mode):
             raise
         finally:
             self.target.delete_files(part.rows.path for part in matched if part.rows is not None)
-        return _Outcome(written, matched, live.snapshot_id, **counts)
+        return _UpsertResult(written, matched, live.snapshot_id, **counts)
 
     @cached_property
     def _tombstones(self) -> Tombstones | None:
@@ -249,7 +249,7 @@ class Upsert(Mode):
             return None
         return Tombstones(options, self.target)
 
-    def _change(self, outcome: _Outcome) -> TableChange:
+    def _change(self, outcome: _UpsertResult) -> TableChange:
         from icestream.sinks.iceberg.java_table import TableChange
 
         matched = outcome.matched

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 ROW_ID_NAME = "_row_id"
-ROWS_A_BATCH = 65_536
+ROWS_PER_BATCH = 65_536
 
 
 def with_row_ids(schema: Schema) -> Schema:
@@ -217,7 +217,7 @@ class _MissingValueFiller:
 
 
 def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
-    batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=ROWS_A_BATCH)
+    batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=ROWS_PER_BATCH)
     return batches
 
 

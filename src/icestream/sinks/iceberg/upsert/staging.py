@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Numbers = tuple[dict[str, npt.NDArray[Any]], dict[str, str]]
 
 
-ROWS_A_BLOCK = 1 << 20
+ROWS_PER_BLOCK = 1 << 20
 # The most that a report holds: about 60,000 keys.
 REPORT_BYTES = 1_500_000
 
@@ -85,7 +85,7 @@ def unpack_arrays(content: bytes) -> Numbers:
 
 def _write(output: pa.NativeFile, numbers: pa.Table) -> None:
     file = pa.ipc.new_file(output, numbers.schema)
-    file.write_table(numbers, max_chunksize=ROWS_A_BLOCK)
+    file.write_table(numbers, max_chunksize=ROWS_PER_BLOCK)
     file.close()
 
 

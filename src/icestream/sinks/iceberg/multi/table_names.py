@@ -21,7 +21,7 @@ STAGING = "__icestream"
 
 
 @dataclass(frozen=True)
-class TableNaming:
+class TableNameRules:
     """Turns names that come from data into identifiers of tables. Used in tasks, too.
 
     Attributes:
@@ -37,7 +37,7 @@ class TableNaming:
     dead_letter: Identifier | None = None
 
     @classmethod
-    def of(cls, options: IcebergOptions, catalog: Catalog[Any]) -> TableNaming:
+    def of(cls, options: IcebergOptions, catalog: Catalog[Any]) -> TableNameRules:
         """Return the rules of a sink."""
         dead = options.dead_letter_name()
         return cls(

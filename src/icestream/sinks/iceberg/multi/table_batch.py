@@ -38,24 +38,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Before another attempt at a commit that broke off and left nothing behind.
-PAUSES_SECS = (0.1, 0.2, 0.4)
+RETRY_DELAYS_SECS = (0.1, 0.2, 0.4)
 # Raised before the table's metadata is swapped, or by a catalog that did not swap it. Credentials
 # that are refused, and a store that breaks off, are no fault of one table.
-DEFINITE = ("BadRequestException", "IllegalArgumentException")
+DEFINITE_FAILURES = ("BadRequestException", "IllegalArgumentException")
 # What a catalog or a store says to every table alike: the batch is replayed when it has passed.
-OF_ALL_TABLES = (TransientError, RefusedError)
+CATALOG_WIDE_ERRORS = (TransientError, RefusedError)
 # What is no fault of one table, or must never be passed over: the whole batch stops.
-GRAVE = (*OF_ALL_TABLES, SupersededError, CheckpointLostError, CorruptStateError)
+BATCH_STOPPING_ERRORS = (
+    *CATALOG_WIDE_ERRORS,
+    SupersededError,
+    CheckpointLostError,
+    CorruptStateError,
+)
 
 
 @dataclass
-class Share:
+class TableBatch:
     """The rows of a batch that go to one table, and what has become of them."""
 
     table: Identifier
     sink: IcebergSink
     staged: list[StagedRows] = field(default_factory=list)
-    valued: set[str] = field(default_factory=set)
+    filled_columns: set[str] = field(default_factory=set)
     is_held: bool = False
     error: IcestreamError | None = None
     writer: TaskWriter | None = None
@@ -82,7 +87,7 @@ class Share:
         """
         import pyarrow as pa
 
-        wanted = self.valued | needed_columns(self.sink.options)
+        wanted = self.filled_columns | needed_columns(self.sink.options)
         return pa.schema([one for one in stream if one.name in wanted or not one.nullable])
 
     def refuse(self, error: IcestreamError, mark: BatchMark) -> None:
@@ -91,14 +96,14 @@ class Share:
         The error says which table it is.
         """
         error.at(f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {self.name}")
-        if isinstance(error, GRAVE) or self._is_unclear(error):
+        if isinstance(error, BATCH_STOPPING_ERRORS) or self._is_unclear(error):
             raise error
         logger.warning("%s", error)
         self.error = error
 
     def commit_once(self, mark: BatchMark) -> Commit:
         """Commit the files; an attempt that broke off is looked up, and made again."""
-        for pause in PAUSES_SECS:
+        for pause in RETRY_DELAYS_SECS:
             try:
                 return self.sink.commit(self.files, mark)
             except CommitUnknownError as exc:  # noqa: PERF203 - each attempt by itself
@@ -125,29 +130,29 @@ class Share:
         from icestream.sinks.iceberg.java import java_class
 
         cause = error.__cause__
-        if not isinstance(cause, Exception) or not java_class(cause).endswith(DEFINITE):
+        if not isinstance(cause, Exception) or not java_class(cause).endswith(DEFINITE_FAILURES):
             return True
-        return isinstance(self.sink.explain(cause), OF_ALL_TABLES)
+        return isinstance(self.sink.explain(cause), CATALOG_WIDE_ERRORS)
 
     def refused(self) -> RefusedRows:
         assert self.error is not None  # noqa: S101 - asked for only then
         return RefusedRows(self.name, self.error, self.rows, tuple(self.staged))
 
 
-def shares_of(
+def group_by_table(
     files: Iterable[WrittenFile],
     sinks: Mapping[Identifier, IcebergSink],
     io_properties: Mapping[str, str],
-) -> list[Share]:
+) -> list[TableBatch]:
     """Gather what the tasks put aside, table by table."""
-    shares = {table: Share(table, sink) for table, sink in sinks.items()}
+    batches = {table: TableBatch(table, sink) for table, sink in sinks.items()}
     for file in files:
         for table, staged in file.what["tables"].items():
-            share = shares[table]
+            batch = batches[table]
             blocks = tuple(staged.blocks)
-            share.staged.append(StagedRows(file.what["file-path"], blocks, io_properties))
-            share.valued |= staged.valued
-    return list(shares.values())
+            batch.staged.append(StagedRows(file.what["file-path"], blocks, io_properties))
+            batch.filled_columns |= staged.filled_columns
+    return list(batches.values())
 
 
 def needed_columns(options: IcebergOptions) -> set[str]:
@@ -158,7 +163,7 @@ def needed_columns(options: IcebergOptions) -> set[str]:
     return {UNCHANGED_COLUMNS, *named, *(name.split(".")[0] for name in named)}
 
 
-def catalog_refused(message: str) -> ConnectorError:
+def catalog_refusal_error(message: str) -> ConnectorError:
     """Return the error of a table that the catalog does not let us make or read."""
     return ConnectorError(
         f"the catalog refused the table: {message}",

@@ -20,7 +20,7 @@ FILE = "fan-out.json"
 
 
 @dataclass(frozen=True)
-class Remembered:
+class FanOutState:
     """The content of the file.
 
     Attributes:
@@ -40,7 +40,7 @@ class Remembered:
     given_up: frozenset[Identifier] = frozenset()
 
 
-class Memory:
+class FanOutStateFile:
     """A file that is replaced as a whole.
 
     Lost, it costs time: the tables are found by their marks. So it is written before a table is
@@ -49,48 +49,48 @@ class Memory:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        self.is_there = self._path.exists()
-        self.kept = self._read()
+        self.exists = self._path.exists()
+        self.state = self._read()
 
-    def batch_again(self) -> BatchMark | None:
-        return None if self.kept.again is None else BatchMark.from_json(self.kept.again)
+    def replayed_batch(self) -> BatchMark | None:
+        return None if self.state.again is None else BatchMark.from_json(self.state.again)
 
     def recover(self, tables: frozenset[Identifier]) -> None:
         """Take up tables that were found by their marks; written with what is written next."""
-        self.kept = replace(self.kept, tables=self.kept.tables | tables)
+        self.state = replace(self.state, tables=self.state.tables | tables)
 
     def add(self, tables: frozenset[Identifier]) -> None:
         """Remember tables, on disk when this returns."""
-        if not tables <= self.kept.tables or not self.is_there:
-            self._write(replace(self.kept, tables=self.kept.tables | tables))
+        if not tables <= self.state.tables or not self.exists:
+            self._write(replace(self.state, tables=self.state.tables | tables))
 
     def add_written(self, tables: frozenset[Identifier], place: str) -> None:
         """Remember tables that hold rows, on disk when this returns.
 
         A crash before that does no harm: their first batch is replayed.
         """
-        written = self.kept.written | tables
-        self._update(written=written, place=place, given_up=self.kept.given_up - tables)
+        written = self.state.written | tables
+        self._update(written=written, place=place, given_up=self.state.given_up - tables)
 
-    def give_up(
+    def record_given_up(
         self, written: frozenset[Identifier], place: str, given_up: frozenset[Identifier]
     ) -> None:
         """Remember that only `written` hold rows, on disk when this returns."""
         self._update(written=written, place=place, given_up=given_up)
 
     def _update(self, **changes: Any) -> None:
-        kept = replace(self.kept, **changes)
-        if kept != self.kept:
-            self._write(kept)
+        state = replace(self.state, **changes)
+        if state != self.state:
+            self._write(state)
 
-    def begin(self, generation: int, again: BatchMark | None) -> None:
+    def record_restart(self, generation: int, again: BatchMark | None) -> None:
         """Remember how the pipeline begins anew."""
         text = None if again is None else again.to_json()
-        self._write(replace(self.kept, generation=generation, again=text))
+        self._write(replace(self.state, generation=generation, again=text))
 
-    def _read(self) -> Remembered:
-        if not self.is_there:
-            return Remembered()
+    def _read(self) -> FanOutState:
+        if not self.exists:
+            return FanOutState()
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             tables = frozenset(tuple(name) for name in found["tables"])
@@ -98,21 +98,23 @@ class Memory:
             place = str(found.get("place", ""))
             given_up = frozenset(tuple(name) for name in found.get("given_up", ()))
             generation, again = int(found["generation"]), found["again"]
-            return Remembered(tables, generation, again, written, place, given_up)
+            return FanOutState(tables, generation, again, written, place, given_up)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise CorruptStateError(
                 f"the file {self._path} can't be read: {exc}",
                 todo="Remove it: the tables are then found by their marks.",
             ) from exc
 
-    def _write(self, kept: Remembered) -> None:
+    def _write(self, state: FanOutState) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_name(f"{FILE}.{os.getpid()}.new")
         with fresh.open("w", encoding="utf-8") as file:
-            sets = {name: sorted(getattr(kept, name)) for name in ("tables", "written", "given_up")}
-            json.dump({**asdict(kept), **sets}, file)
+            sets = {
+                name: sorted(getattr(state, name)) for name in ("tables", "written", "given_up")
+            }
+            json.dump({**asdict(state), **sets}, file)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
-        self.kept = kept
-        self.is_there = True
+        self.state = state
+        self.exists = True

@@ -13,17 +13,17 @@ from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, CorruptStateError, SchemaMismatchError
 from icestream.sinks.iceberg.conform import MissingValues
 from icestream.sinks.iceberg.multi import routing
-from icestream.sinks.iceberg.multi.fan_out import Unit, _bins, _cut
-from icestream.sinks.iceberg.multi.memory import Memory
-from icestream.sinks.iceberg.multi.naming import TableNaming
+from icestream.sinks.iceberg.multi.fan_out import WriteUnit, _balance_units, _split_rows
 from icestream.sinks.iceberg.multi.routing import (
-    NO_NAME,
+    NULL_ROUTE,
     Route,
     RouteFaults,
     RoutingWriter,
     StagedRows,
     column_path,
 )
+from icestream.sinks.iceberg.multi.state_file import FanOutStateFile
+from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
 from icestream.sinks.iceberg.writer import sort_rows
@@ -31,7 +31,7 @@ from icestream.sinks.iceberg.writer import sort_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMING = TableNaming(
+NAMING = TableNameRules(
     Abilities(nested_namespaces=True),
     namespace=("db",),
     allowed=("sales.*", "a.b.orders"),
@@ -117,7 +117,7 @@ def test_long_name_is_refused_and_shown_in_short() -> None:
 
 
 def test_spellings_of_one_table_are_one_where_the_catalog_ignores_case() -> None:
-    naming = TableNaming(
+    naming = TableNameRules(
         Abilities(case_sensitive=False), ("DB",), ("Sales.O*",), dead_letter=("db", "dead")
     )
     route = Route(("kind",), ("DB",), naming)
@@ -133,7 +133,7 @@ def test_spellings_of_one_table_are_one_where_the_catalog_ignores_case() -> None
 
 
 def test_nested_namespace_is_refused_where_the_catalog_has_none() -> None:
-    route = Route(("kind",), ("db",), TableNaming(Abilities()))
+    route = Route(("kind",), ("db",), TableNameRules(Abilities()))
     with pytest.raises(ValueError, match="the catalog has no nested namespaces"):
         route.table_of("a.b.orders")
 
@@ -159,7 +159,7 @@ def test_row_without_its_key_is_told_beside_one_without_a_table(tmp_path: Path) 
     assert faults(batch((1, "a", "x"))) is None
     found = faults(batch((1, "a", None), (2, None, None), (3, None, "x"), (4, "a", "x")))
     assert found is not None
-    assert found.to_pylist() == [reason, NO_NAME, NO_NAME, None]
+    assert found.to_pylist() == [reason, NULL_ROUTE, NULL_ROUTE, None]
     found = faults(batch((1, "a", None), (2, "a", "x")))
     assert found is not None
     assert found.to_pylist() == [reason, None]
@@ -202,8 +202,8 @@ def test_rows_are_put_aside_by_table_in_their_order(tmp_path: Path) -> None:
 
     tables = what["tables"]
     assert list(tables) == [("db", "a"), ("db", "b")]
-    assert tables["db", "a"].valued == {"id", "kind"}
-    assert tables["db", "b"].valued == {"id", "kind", "note"}
+    assert tables["db", "a"].filled_columns == {"id", "kind"}
+    assert tables["db", "b"].filled_columns == {"id", "kind", "note"}
     found = {
         name[-1]: [
             number
@@ -232,7 +232,7 @@ def test_rows_are_written_as_they_come_once_they_are_many(
     what = staged(tmp_path, batch((1, "a", None)), batch((2, "a", "x"), (3, "b", None)))
 
     assert what["tables"]["db", "a"].blocks == [(0, 1), (1, 1)]
-    assert what["tables"]["db", "a"].valued == {"id", "kind", "note"}
+    assert what["tables"]["db", "a"].filled_columns == {"id", "kind", "note"}
 
 
 def test_bad_row_leaves_no_file(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_bad_row_leaves_no_file(tmp_path: Path) -> None:
 def test_column_with_far_too_many_values_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "MOST_TABLES", 2)
+    monkeypatch.setattr(routing, "MAX_TABLES", 2)
     with pytest.raises(AttentionError) as caught:
         staged(tmp_path, batch((1, "a", None), (2, "b", None), (3, "c", None)))
 
@@ -269,12 +269,12 @@ def test_what_was_put_aside_and_left_is_swept_away(tmp_path: Path) -> None:
 def test_large_table_is_cut_between_tasks_and_small_ones_share_one() -> None:
     large = [StagedRows("x", ((0, 40), (1, 40)), {}), StagedRows("y", ((0, 40),), {})]
 
-    cut = [[(one.path, one.blocks) for one in part] for part in _cut(large, 80)]
+    cut = [[(one.path, one.blocks) for one in part] for part in _split_rows(large, 80)]
 
     assert cut == [[("x", ((0, 40),)), ("x", ((1, 40),))], [("y", ((0, 40),))]]
-    assert list(_cut(large, 120)) == [tuple(large)]
-    units = [Unit(n, 0, (StagedRows("x", ((0, n),), {}),), Any) for n in (1, 2, 3, 4)]  # type: ignore[arg-type]
-    assert [[unit.table for unit in one] for one in _bins(units, 2)] == [[4, 1], [3, 2]]
+    assert list(_split_rows(large, 120)) == [tuple(large)]
+    units = [WriteUnit(n, 0, (StagedRows("x", ((0, n),), {}),), Any) for n in (1, 2, 3, 4)]  # type: ignore[arg-type]
+    assert [[unit.table for unit in one] for one in _balance_units(units, 2)] == [[4, 1], [3, 2]]
 
 
 def test_each_term_says_where_its_nulls_go() -> None:
@@ -284,33 +284,33 @@ def test_each_term_says_where_its_nulls_go() -> None:
     assert sort_rows(rows, terms).to_pydict() == {"a": [None, None, 2, 1], "b": [2, 1, 1, 1]}
 
 
-def test_memory_outlives_the_process(tmp_path: Path) -> None:
+def test_state_file_outlives_the_process(tmp_path: Path) -> None:
     mark = BatchMark("p", "q", 3, "s", {"row": 1}, {"row": 2})
-    memory = Memory(tmp_path / "cache")
-    assert not memory.is_there
-    memory.add(frozenset({("db", "a")}))
-    memory.begin(2, mark)
+    state_file = FanOutStateFile(tmp_path / "cache")
+    assert not state_file.exists
+    state_file.add(frozenset({("db", "a")}))
+    state_file.record_restart(2, mark)
 
-    again = Memory(tmp_path / "cache")
+    again = FanOutStateFile(tmp_path / "cache")
 
-    assert again.is_there
-    assert again.kept.tables == {("db", "a")}
-    assert (again.kept.generation, again.batch_again()) == (2, mark)
-
-
-def test_tables_that_were_found_again_are_kept_with_what_is_written_next(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
-    memory.recover(frozenset({("db", "a")}))
-    assert not Memory(tmp_path).is_there
-    memory.begin(1, None)
-
-    assert Memory(tmp_path).kept.tables == {("db", "a")}
+    assert again.exists
+    assert again.state.tables == {("db", "a")}
+    assert (again.state.generation, again.replayed_batch()) == (2, mark)
 
 
-def test_memory_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+def test_recovered_tables_are_stored_with_the_next_write(tmp_path: Path) -> None:
+    state_file = FanOutStateFile(tmp_path)
+    state_file.recover(frozenset({("db", "a")}))
+    assert not FanOutStateFile(tmp_path).exists
+    state_file.record_restart(1, None)
+
+    assert FanOutStateFile(tmp_path).state.tables == {("db", "a")}
+
+
+def test_unreadable_state_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "fan-out.json").write_text("{")
     with pytest.raises(CorruptStateError) as caught:
-        Memory(tmp_path)
+        FanOutStateFile(tmp_path)
 
     assert caught.value.what.startswith(f"the file {tmp_path}/fan-out.json can't be read: ")
     assert caught.value.todo == "Remove it: the tables are then found by their marks."
