@@ -127,7 +127,7 @@ def key_of(key: str) -> int:
 def test_rows_are_the_same_in_pieces_of_any_size(
     most: int, in_order: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "PIECE_BYTES", most)
+    monkeypatch.setattr(staging, "GROUP_BYTES", most)
     files = written(tmp_path, stage(tmp_path / "staged", CHANGES), most, in_order=in_order)
 
     rows = [row for file in files for row in rows_of(file)]
