@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, change_schema_of
-from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Visibility, Wanted
-from icestream.sources.postgres_cdc.tables import ROW_KEY, Relation, key_of
+from icestream.sources.postgres_cdc.pgoutput import ChangeFilter, ChangeParser, Visibility
+from icestream.sources.postgres_cdc.tables import ROW_KEY, Relation, replica_key
 from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import SESSION_SETTINGS, TypeCatalog
 
@@ -57,10 +57,10 @@ class Catalog:
             replace(column, number=numbers.get(column.name)) for column in relation.columns
         )
         return replace(
-            relation, columns=columns, key=key_of(relation.identity, columns, primary_key)
+            relation, columns=columns, key=replica_key(relation.identity, columns, primary_key)
         )
 
-    def values_now(
+    def current_values(
         self, relation: Relation, columns: Sequence[str], keys: Sequence[tuple[str, ...]]
     ) -> Sequence[tuple[str | None, ...] | None]:
         self.fetched += keys
@@ -82,18 +82,18 @@ class Log:
             for statement in statements:
                 self.session.execute(statement)
 
-    def blocks(self, wanted: Wanted | None = None) -> list[pa.RecordBatch]:
+    def blocks(self, wanted: ChangeFilter | None = None) -> list[pa.RecordBatch]:
         with self.session.cursor() as cursor, cursor.copy(PEEK) as copy:
             rows = [bytes(row) for row in copy]
-        parser = ChangeParser(wanted or Wanted(0, 1 << 62), TypeCatalog(), self.catalog)
+        parser = ChangeParser(wanted or ChangeFilter(0, 1 << 62), TypeCatalog(), self.catalog)
         # Two at a time: a message never needs its neighbours.
         return [
             block
             for place in range(0, len(rows), 2)
-            for block in parser.parse(Messages.of_copy(rows[place : place + 2]))
+            for block in parser.parse(Messages.from_copy(rows[place : place + 2]))
         ]
 
-    def rows(self, wanted: Wanted | None = None) -> list[dict[str, Any]]:
+    def rows(self, wanted: ChangeFilter | None = None) -> list[dict[str, Any]]:
         return [row for block in self.blocks(wanted) for row in block.to_pylist()]
 
 
@@ -193,4 +193,4 @@ def test_transactions_that_a_snapshot_saw_are_left_out(log: Log) -> None:
 
     seen = {("public", "orders"): Visibility.parse(row[0])}
 
-    assert log.rows(Wanted(0, 1 << 62, seen=seen)) == [changed("i", 2, "b")]
+    assert log.rows(ChangeFilter(0, 1 << 62, snapshots=seen)) == [changed("i", 2, "b")]

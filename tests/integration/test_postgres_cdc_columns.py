@@ -205,7 +205,7 @@ def test_changes_by_another_key_than_the_one_read_are_left_out(shop: Shop) -> No
 def test_rows_without_a_key_are_read_anew_when_a_column_goes(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run(
         "CREATE TABLE log (what text, n int)",
         "ALTER TABLE log REPLICA IDENTITY FULL",
@@ -264,8 +264,8 @@ def test_value_that_iceberg_cannot_hold(shop: Shop, column: str, *, is_change: b
     with pytest.raises(AttentionError) as caught:
         mirror.follow()
     assert (caught.value.exit_code, caught.value.where) == (5, "table public.odd, row id = 2")
-    assert f" is '{value}', which its Iceberg type can't hold\n" in str(caught.value)
-    advice = "does not help: its log still has" if is_change else "Correct the value in the"
+    assert f" is '{value}', which its Iceberg type cannot hold\n" in str(caught.value)
+    advice = "does not help: the log still has" if is_change else "Correct the value in the"
     assert advice in caught.value.todo
     mirror.source.close()
 

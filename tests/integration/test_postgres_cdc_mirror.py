@@ -57,7 +57,7 @@ def test_first_batch_of_a_table_is_cut_into_tasks(shop: Shop) -> None:
     end = source.limit(start, source.latest(start), 900)
     splits = source.splits(start, end, 2)
     assert [split.rows for split in splits] == [480, 420]
-    assert [[(part.after, part.upto) for part in split.what.ranges] for split in splits] == [
+    assert [[(part.after, part.up_to) for part in split.what.ranges] for split in splits] == [
         [(None, ("480",))],
         [(("480",), ("900",))],
     ]

@@ -11,7 +11,7 @@ from tests.fixtures.mirrored_tables import Mirror
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import AttentionError, SourceChangedError, TransientError, UnreachableError
-from icestream.sources.postgres_cdc.server import Server
+from icestream.sources.postgres_cdc.server import PgServer
 from icestream.sources.postgres_cdc.snapshot import await_open_transactions
 
 if TYPE_CHECKING:
@@ -41,20 +41,19 @@ def restart(shop: Shop, **settings: str) -> None:
 def test_log_that_does_not_tell_changes(own_shop: Shop) -> None:
     restart(own_shop, wal_level="replica")
     todo = (
-        "  Run `ALTER SYSTEM SET wal_level = logical` and restart the server; a managed service "
-        "has a switch for it (e.g. `rds.logical_replication`)."
+        "  Run `ALTER SYSTEM SET wal_level = logical` and restart the server; managed services "
+        "have a setting for it (e.g. `rds.logical_replication`)."
     )
     with pytest.raises(AttentionError) as caught:
         [step.run() for step in own_shop.source().check()]
     assert str(caught.value) == (
-        f"{own_shop.where}: the server's log does not tell changes: `wal_level` is 'replica', not "
+        f"{own_shop.where}: logical decoding is disabled: `wal_level` is 'replica', not "
         f"'logical'\n{todo}"
     )
     with pytest.raises(AttentionError) as caught:
         own_shop.source().initial()
     assert str(caught.value) == (
-        f"{own_shop.where}: the server's log does not tell changes: `wal_level` is not `logical`"
-        f"\n{todo}"
+        f"{own_shop.where}: logical decoding is disabled: `wal_level` is not `logical`\n{todo}"
     )
 
 
@@ -62,8 +61,8 @@ def test_server_without_a_slot_to_give(own_shop: Shop) -> None:
     restart(own_shop, max_replication_slots="1")
     own_shop.run("SELECT pg_create_physical_replication_slot('other')")
     expected = (
-        f"{own_shop.where}: the server has no replication slot left to give\n"  # noqa: S608
-        "  Drop one that nobody uses (`SELECT slot_name, active FROM pg_replication_slots`), or "
+        f"{own_shop.where}: all replication slots of the server are in use\n"  # noqa: S608
+        "  Drop an unused one (`SELECT slot_name, active FROM pg_replication_slots`), or "
         "raise `max_replication_slots` and restart the server."
     )
     for act in (own_shop.source().initial, lambda: [s.run() for s in own_shop.source().check()]):
@@ -88,8 +87,8 @@ def test_slot_whose_log_the_server_removed(own_shop: Shop) -> None:
     assert str(caught.value) == (
         f"{own_shop.where}: the server has removed log that replication slot "
         f"'{own_shop.database}' still needed\n"
-        "  Changes are lost. Raise `max_slot_wal_keep_size`, drop the slot by `SELECT "
-        f"pg_drop_replication_slot('{own_shop.database}')`, and read everything anew by "
+        "  Changes are lost. Raise `max_slot_wal_keep_size`, drop the slot with `SELECT "
+        f"pg_drop_replication_slot('{own_shop.database}')`, and reload everything with "
         "`icestream run --start-over`."
     )
 
@@ -113,16 +112,16 @@ def test_server_that_restarts_is_followed_on(own_shop: Shop) -> None:
 def test_prepared_transaction_that_the_snapshot_waits_for_is_named(
     own_shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.snapshot.SAY_AFTER_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.snapshot.WARN_AFTER_SECS", 0.0)
     restart(own_shop, max_prepared_transactions="2")
     own_shop.run("BEGIN", "INSERT INTO orders VALUES (1, 'x')", "PREPARE TRANSACTION 'left'")
     own_shop.run("INSERT INTO orders VALUES (2, 'x')")
-    with Server(own_shop.source().options).connect() as session:
+    with PgServer(own_shop.source().options).connect() as session:
         waiting = threading.Thread(target=await_open_transactions, args=[session])
         waiting.start()
         expected = (
-            "the snapshot waits for transaction 'left', which user icestream prepared in database "
-            f"{own_shop.database} "
+            "the snapshot is waiting for transaction 'left', which user icestream prepared in "
+            f"database {own_shop.database} "
         )
         try:
             wait_until(lambda: expected in caplog.text, "a word about the transaction")

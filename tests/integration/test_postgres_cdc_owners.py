@@ -46,8 +46,8 @@ def test_table_of_somebody_else_keeps_no_other_table_out_at_a_start(
     for table in ("foreign_log", "foreign_one"):
         said = [text for text in caplog.messages if f"must be owner of table {table}" in text]
         assert len(said) == 1
-        assert said[0].startswith("a table is not followed: ")
-    assert "has no key" not in caplog.text
+        assert said[0].startswith("a table is not replicated: ")
+    assert "has no replica identity" not in caplog.text
 
 
 def test_table_of_somebody_else_that_the_file_names_is_refused(shop: Shop) -> None:
@@ -62,8 +62,8 @@ def test_table_of_somebody_else_that_the_file_names_is_refused(shop: Shop) -> No
 
     name = shop.database
     assert str(caught.value) == (
-        f"{shop.where}: user '{role['user']}' may not change publication '{name}' "
+        f"{shop.where}: user '{role['user']}' may not alter publication '{name}' "
         "(must be owner of table people)\n"
-        f'  Let the owner of the tables run: ALTER PUBLICATION "{name}" ADD TABLE ONLY '
+        f'  As the owner of the tables, run: ALTER PUBLICATION "{name}" ADD TABLE ONLY '
         '"public"."people"'
     )

@@ -24,8 +24,8 @@ CONFIRMED = (
 
 @pytest.fixture(autouse=True)
 def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_AT_SLOT_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.SLOT_CHECK_SECS", 0.0)
 
 
 def planned(mirror: Mirror, max_rows: int = 1000) -> Offset:
@@ -101,7 +101,7 @@ def test_part_of_a_table_that_got_another_key_before_the_replay(shop: Shop, part
 def test_part_of_a_table_whose_key_got_another_order_is_read_from_its_beginning(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE orders (a int, b int, PRIMARY KEY (a, b))")
     shop.run("INSERT INTO orders SELECT n, 100 - n FROM generate_series(1, 100) n")
     mirror = Mirror(shop.source())
@@ -171,7 +171,7 @@ def test_table_that_goes_while_another_is_read_whole_is_forgotten(shop: Shop) ->
 def test_slot_that_is_read_at_the_moment_moves_on_later(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.slot.PATIENCE_SECS", 0.1)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.slot.BUSY_TIMEOUT_SECS", 0.1)
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)")
     mirror = Mirror(shop.source()).follow()
     shop.run("INSERT INTO orders VALUES (1)")

@@ -24,7 +24,7 @@ UNTOLD = (
 
 @pytest.fixture(autouse=True)
 def _orders(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run(
         "CREATE TABLE orders (id int PRIMARY KEY, what text)",
         "CREATE TABLE people (id int PRIMARY KEY)",
@@ -55,9 +55,9 @@ def test_table_taken_out_of_our_publication_is_loaded_again(
     before = mirror.tables["public.people"]
     mirror.follow()
     assert_same(shop, mirror, "orders", "people")
-    assert mirror.tables["public.people"] is before, "tables that stayed are not loaded again"
-    assert [line for line in caplog.messages if "loaded again" in line] == [
-        "public.orders is loaded again: it was taken out of its publication and put back, or the "
+    assert mirror.tables["public.people"] is before, "tables that stayed are not reloaded"
+    assert [line for line in caplog.messages if line.startswith("reloading")] == [
+        "reloading public.orders: it was removed from its publication and added back, or the "
         "publication was altered"
     ]
     shop.run("INSERT INTO orders VALUES (1000, 'after')")
@@ -147,8 +147,8 @@ def test_without_snapshots_changes_that_are_missing_are_named(
     mirror.follow()
     assert [row["id"] for row in mirror.rows("public.orders")] == [1000]
     assert (
-        "changes of public.orders are missing: it was published again, or is another table by "
-        "now, and with `snapshot: never` it is not loaded again"
+        "changes to public.orders are missing: the table was published again or replaced, and "
+        "`snapshot: never` rules out a reload"
     ) in caplog.text
 
 
@@ -191,9 +191,9 @@ def test_changes_by_another_key_that_was_set_back_are_refused(shop: Shop) -> Non
     with pytest.raises(SourceChangedError) as caught:
         mirror.follow()
     assert str(caught.value) == (
-        f"{shop.where}: table public.orders had another key for a while (code), and updates and "
-        "deletes of that time name rows by it\n  They can't be applied by the key that it has "
-        "now: load the tables again with `icestream run --start-over`."
+        f"{shop.where}: table public.orders had another key for a while (code), and the log "
+        "identifies rows by it in updates and deletes of that time\n  They cannot be applied with "
+        "the current key: reload the tables with `icestream run --start-over`."
     )
     mirror = Mirror(shop.source()).follow()
     assert_same(shop, mirror, "orders")

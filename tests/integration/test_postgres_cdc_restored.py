@@ -12,7 +12,7 @@ from tests.fixtures.mirrored_tables import Mirror
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import SourceChangedError, TransientError
-from icestream.sources.postgres_cdc.timeline import as_lsn, from_lsn
+from icestream.sources.postgres_cdc.timeline import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 CONFIRMED = "SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots"
 LSN = "[0-9A-F]+/[0-9A-F]+"
 LOG_END = "SELECT (pg_current_wal_flush_lsn() - '0/0')::int8"
-LOAD_AGAIN = (
-    "The Iceberg tables may hold rows that the database no longer has. Load them again with "
+RELOAD_REMEDY = (
+    "The Iceberg tables may hold rows that the database no longer has. Reload them with "
     "`icestream run --start-over`."
 )
 
@@ -92,12 +92,12 @@ def test_server_restored_from_a_backup_is_refused(
         with pytest.raises(TransientError):
             mirror.step()
     confirmed = own_shop.value(CONFIRMED)
-    read = as_lsn(mirror.position["lsn"])
+    read = format_lsn(mirror.position["lsn"])
     # The server writes log by itself, too.
     expected = (
         rf"{re.escape(own_shop.where)}: the server's log ends at {LSN}, and it was read up to "
         rf"{read} before: the server was restored from a backup, or is a standby that had not "
-        rf"received everything when it was promoted\n  {re.escape(LOAD_AGAIN)}"
+        rf"received everything when it was promoted\n  {re.escape(RELOAD_REMEDY)}"
     )
     for act in (lambda: mirror.source.committed(mirror.position, 0), mirror.step):
         with pytest.raises(SourceChangedError) as caught:
@@ -142,7 +142,7 @@ def test_table_read_whole_before_the_restore_is_refused(own_shop: Shop, tmp_path
 def test_restored_server_that_has_written_more_log_since_is_refused(
     own_shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_AT_SLOT_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.SLOT_CHECK_SECS", 0.0)
     mirror = Mirror(own_shop.source()).follow()
     mirror.source.close()
     backup = back_up(own_shop, tmp_path / "backup")
@@ -159,15 +159,15 @@ def test_restored_server_that_has_written_more_log_since_is_refused(
         mirror.step()
     assert str(caught.value) == (
         f"{own_shop.where}: replication slot '{own_shop.database}' is back at "
-        f"{as_lsn(restored_to)}, and was saved to disk at "
-        f"{as_lsn(mirror.position['confirmed'])}: the server was restored from a backup\n"
-        f"  {LOAD_AGAIN}"
+        f"{format_lsn(restored_to)}, and was saved to disk at "
+        f"{format_lsn(mirror.position['confirmed'])}: the server was restored from a backup\n"
+        f"  {RELOAD_REMEDY}"
     )
 
 
 def test_crash_of_the_server_is_no_restore(own_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash takes the slot back to the last checkpoint, and asynchronous commits with it."""
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_AT_SLOT_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.SLOT_CHECK_SECS", 0.0)
     mirror = Mirror(own_shop.source())
     for number in range(3):
         own_shop.run("SET synchronous_commit = off", "INSERT INTO a SELECT count(*) FROM a")
@@ -256,11 +256,11 @@ def test_standby_promoted_without_some_of_what_was_read_is_refused(
     said, _, left_at = head.rpartition(" ")
     assert said == (
         f"{own_shop.where}: the server is on timeline 2, and timeline 1 was read up to "
-        f"{as_lsn(mirror.position['lsn'])}: it left timeline 1 at"
+        f"{format_lsn(mirror.position['lsn'])}: it left timeline 1 at"
     )
-    assert from_lsn(left_at) < mirror.position["lsn"]
+    assert parse_lsn(left_at) < mirror.position["lsn"]
     assert todo == (
         "The server was restored from a backup, or is a standby that was promoted before it had "
-        f"received everything. {LOAD_AGAIN}"
+        f"received everything. {RELOAD_REMEDY}"
     )
     assert_same(own_shop, reloaded(own_shop), "a", "b")

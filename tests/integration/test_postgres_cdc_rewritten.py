@@ -49,9 +49,7 @@ def test_table_without_a_key_that_was_written_anew_is_not_read_as_empty(shop: Sh
     with pytest.raises(TransientError) as caught:
         list(source.read(splits[0]))
 
-    assert caught.value.what == (
-        "the view of the database under which public.orders is read is gone"
-    )
+    assert caught.value.what == ("the snapshot that public.orders is read from is gone")
     # Read again, under a view that shows it.
     mirror = Mirror(source).follow()
     shop.run("INSERT INTO orders VALUES (200, 200)")

@@ -11,7 +11,7 @@ from tests.fixtures.mirrored_tables import Mirror
 from tests.fixtures.waiting import wait_until
 
 from icestream.errors import SourceChangedError
-from icestream.sources.postgres_cdc.source import COUNTED_BYTES
+from icestream.sources.postgres_cdc.source import MAX_COUNTED_BYTES
 
 if TYPE_CHECKING:
     import psycopg
@@ -129,7 +129,7 @@ def test_small_batches_hold_so_many_rows_wherever_the_slot_stands(shop: Shop) ->
         shop.run("INSERT INTO orders SELECT count(*), 'x' FROM orders")
     newest = source.latest(start)
     shop.server.new_database()
-    newest = {**newest, "lsn": newest["lsn"] + COUNTED_BYTES}
+    newest = {**newest, "lsn": newest["lsn"] + MAX_COUNTED_BYTES}
     place, sizes = start, []
     for _ in range(3):  # the slot stays: nothing is committed
         end = source.limit(place, newest, 4)

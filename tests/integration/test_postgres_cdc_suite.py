@@ -48,8 +48,8 @@ class TestPostgresCdc(SourceSuite):
 
     @pytest.fixture
     def system(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Orders:
-        monkeypatch.setattr("icestream.sources.postgres_cdc.source.COUNT_SECS", 0.0)
-        monkeypatch.setattr("icestream.sources.postgres_cdc.source.COUNT_SHARE", 0.0)
+        monkeypatch.setattr("icestream.sources.postgres_cdc.source.COUNT_INTERVAL_SECS", 0.0)
+        monkeypatch.setattr("icestream.sources.postgres_cdc.source.COUNT_PAUSE_FACTOR", 0.0)
         return Orders(shop)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_table_that_appears_later_is_read_whole_and_followed(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)")
     mirror = Mirror(shop.source()).follow()
     shop.run("CREATE TABLE people (id int PRIMARY KEY)", "INSERT INTO people VALUES (1), (2)")
@@ -31,7 +31,7 @@ def test_table_that_appears_later_is_read_whole_and_followed(
 def test_table_dropped_and_made_anew_is_read_anew(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     shop.run("CREATE TABLE other (id int PRIMARY KEY)")
     mirror = Mirror(shop.source()).follow()
@@ -204,7 +204,7 @@ def test_key_in_an_index_of_its_own(shop: Shop) -> None:
 def test_table_that_gets_a_key_is_read_anew_and_followed_by_it(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE log (id int, what text)", "INSERT INTO log VALUES (1, 'a'), (2, 'b')")
     mirror = Mirror(shop.source()).follow()
     shop.run(
@@ -219,7 +219,7 @@ def test_table_that_gets_a_key_is_read_anew_and_followed_by_it(
 def test_table_that_loses_its_key_is_no_burden_to_its_application(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE log (id int PRIMARY KEY)", "INSERT INTO log VALUES (1), (2)")
     mirror = Mirror(shop.source()).follow()
     shop.run("ALTER TABLE log DROP CONSTRAINT log_pkey")
@@ -233,7 +233,7 @@ def test_table_that_loses_its_key_is_no_burden_to_its_application(
 def test_table_dropped_before_its_turn_is_left_out(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     for name in ("a", "b", "c"):
         shop.run(f"CREATE TABLE {name} (id) AS VALUES (1), (2)")
         shop.run(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
@@ -254,7 +254,7 @@ def test_table_dropped_before_its_turn_is_left_out(
 def test_default_of_a_column_that_is_added_reaches_rows_that_were_there(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, default: str
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1), (2)")
     mirror = Mirror(shop.source()).follow()
     shop.run("INSERT INTO orders VALUES (3)", f"ALTER TABLE orders ADD n int {default}")
@@ -285,7 +285,7 @@ def test_older_change_takes_no_column_away_that_was_added_since(shop: Shop) -> N
 def test_named_table_that_is_dropped_does_not_stop_the_others(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.LOOK_FOR_TABLES_SECS", 0.0)
+    monkeypatch.setattr("icestream.sources.postgres_cdc.driver.TABLES_REFRESH_SECS", 0.0)
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE people (id int PRIMARY KEY)")
     mirror = Mirror(shop.source(tables=["public.orders", "public.people"])).follow()
     shop.run("DROP TABLE people", "INSERT INTO orders VALUES (1)")

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from icestream.sources.postgres_cdc.server import copied_out
+from icestream.sources.postgres_cdc.server import copy_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,30 +25,30 @@ def session(postgres: Postgres) -> Iterator[psycopg.Connection[Any]]:
 
 
 def test_rows_come_in_blocks_and_the_session_goes_on(session: psycopg.Connection[Any]) -> None:
-    blocks = list(copied_out(session, MANY.format(25_000), 1 << 20))
+    blocks = list(copy_out(session, MANY.format(25_000), 1 << 20))
     assert len(blocks) == 3
     rows = [row for block in blocks for row in block]
     assert [int(row.split(b"\t")[0]) for row in rows] == list(range(1, 25_001))
-    assert list(copied_out(session, MANY.format(0), 1 << 20)) == []
+    assert list(copy_out(session, MANY.format(0), 1 << 20)) == []
     assert session.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_what_the_server_refuses_at_once_has_its_class(session: psycopg.Connection[Any]) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable, match='"nothing" does not exist'):
-        list(copied_out(session, sql.SQL("COPY nothing TO STDOUT").format(), 1 << 20))
+        list(copy_out(session, sql.SQL("COPY nothing TO STDOUT").format(), 1 << 20))
     assert session.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_what_the_server_meets_on_the_way_has_its_class(session: psycopg.Connection[Any]) -> None:
     copy = sql.SQL("COPY (SELECT 1 / (50000 - n) FROM generate_series(1, 60000) n) TO STDOUT")
     with pytest.raises(psycopg.errors.DivisionByZero):
-        list(copied_out(session, copy.format(), 1 << 20))
+        list(copy_out(session, copy.format(), 1 << 20))
 
 
 def test_server_that_ends_the_session_on_the_way_is_an_error(
     session: psycopg.Connection[Any], postgres: Postgres
 ) -> None:
-    blocks = copied_out(session, MANY.format(5_000_000), 1 << 16)
+    blocks = copy_out(session, MANY.format(5_000_000), 1 << 16)
     next(blocks)
     with psycopg.connect(postgres.dsn, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s)", [session.info.backend_pid])
@@ -58,7 +58,7 @@ def test_server_that_ends_the_session_on_the_way_is_an_error(
 
 
 def test_session_whose_rows_are_left_behind_is_closed(session: psycopg.Connection[Any]) -> None:
-    blocks = copied_out(session, MANY.format(5_000_000), 1 << 16)
+    blocks = copy_out(session, MANY.format(5_000_000), 1 << 16)
     next(blocks)
     blocks.close()  # type: ignore[attr-defined]
     assert session.closed

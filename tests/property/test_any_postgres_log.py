@@ -23,8 +23,8 @@ from tests.fixtures.pgoutput_log import (
 )
 
 from icestream.contracts.changes import OP, UNCHANGED_COLUMNS, change_schema_of
-from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
-from icestream.sources.postgres_cdc.tables import Column
+from icestream.sources.postgres_cdc.pgoutput import ChangeFilter, ChangeParser
+from icestream.sources.postgres_cdc.tables import PgColumn
 from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FIRST, LAST = 10, 20
-NARROW = (Column("id", BIGINT, is_key=True), Column("note", TEXT))
-WIDE = (*NARROW, Column("more", TEXT))
+NARROW = (PgColumn("id", BIGINT, is_key=True), PgColumn("note", TEXT))
+WIDE = (*NARROW, PgColumn("more", TEXT))
 FORMS = {1: NARROW, 2: WIDE}
 
 notes = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
@@ -113,7 +113,7 @@ def rows_told_by(change: Change, identity: str) -> Iterator[dict[str, Any]]:
 
 
 class Fetching(TableNumbers):
-    def values_now(self, relation: Any, columns: Any, keys: Any) -> Any:
+    def current_values(self, relation: Any, columns: Any, keys: Any) -> Any:
         return [("fetched",) * len(columns) for _ in keys]
 
 
@@ -129,11 +129,11 @@ def test_parsed_rows_are_those_of_a_plain_reading(
         for change in told if FIRST <= final_lsn < LAST else ():
             expected[f"t{change.table}"] += rows_told_by(change, identity)
 
-    parser = ChangeParser(Wanted(FIRST, LAST), TypeCatalog(), Fetching(primary_key=("id",)))
+    parser = ChangeParser(ChangeFilter(FIRST, LAST), TypeCatalog(), Fetching(primary_key=("id",)))
     found: dict[str, list[dict[str, Any]]] = {"t1": [], "t2": []}
     bounds = sorted({0, *(cut for cut in cuts if cut < len(messages)), len(messages)})
     for start, end in itertools.pairwise(bounds):
-        for block in parser.parse(Messages.of(messages[start:end])):
+        for block in parser.parse(Messages.from_list(messages[start:end])):
             block.validate(full=True)
             found[change_schema_of(block.schema).table[1]] += block.to_pylist()
 

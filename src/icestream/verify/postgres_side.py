@@ -18,14 +18,19 @@ from psycopg import sql
 from icestream.contracts.changes import OP, TRUNCATE, change_schema_of
 from icestream.errors import ConnectorError, TransientError
 from icestream.sources.postgres_cdc import slot
-from icestream.sources.postgres_cdc.changes import BLOCK_BYTES, load_types, peek
+from icestream.sources.postgres_cdc.changes import BLOCK_BYTES, load_types, peek_query
 from icestream.sources.postgres_cdc.driver import END_OF_LOG, Driver
-from icestream.sources.postgres_cdc.offset import Place
-from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Wanted
-from icestream.sources.postgres_cdc.server import Server
-from icestream.sources.postgres_cdc.snapshot import Range, Snapshot, count_pages, read_range
-from icestream.sources.postgres_cdc.tables import FULL, ROW_KEY, block_columns
-from icestream.sources.postgres_cdc.timeline import as_lsn
+from icestream.sources.postgres_cdc.offset import PgOffset
+from icestream.sources.postgres_cdc.pgoutput import ChangeFilter, ChangeParser
+from icestream.sources.postgres_cdc.server import PgServer
+from icestream.sources.postgres_cdc.snapshot import (
+    ExportedSnapshot,
+    TableRange,
+    count_pages,
+    read_range,
+)
+from icestream.sources.postgres_cdc.tables import FULL, ROW_KEY, block_schema
+from icestream.sources.postgres_cdc.timeline import format_lsn
 from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
 from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, TableChanges
@@ -35,8 +40,8 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import Offset
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
-    from icestream.sources.postgres_cdc.server import Session
-    from icestream.sources.postgres_cdc.tables import Relation, Table
+    from icestream.sources.postgres_cdc.server import PgSession
+    from icestream.sources.postgres_cdc.tables import PgTable, Relation
     from icestream.verify.side import TableNames
 
 # Smaller parts cost more in connections than they save.
@@ -55,36 +60,38 @@ class PostgresSide(DatabaseSide):
 
     def __init__(self, options: PostgresCdcOptions) -> None:
         self._driver = Driver(options)
-        self._snapshot: Snapshot | None = None
-        self._tables: dict[TableNames, Table] = {}
+        self._snapshot: ExportedSnapshot | None = None
+        self._tables: dict[TableNames, PgTable] = {}
 
     def identity(self) -> str:
         return self._driver.server.where
 
     def tables(self) -> list[TableNames]:
         driver = self._driver
-        self._tables = {table.names: table for table in driver.published(driver.found())}
+        self._tables = {
+            table.names: table for table in driver.readable_tables(driver.find_tables())
+        }
         return sorted(self._tables)
 
     def is_fully_loaded(self, table: TableNames, mark: Offset) -> bool:
-        return self._tables[table].label not in Place.from_json(mark).pending
+        return self._tables[table].qualified_name not in PgOffset.from_json(mark).pending
 
     def point(self, marks: Mapping[TableNames, Offset]) -> Point:
         self._close_snapshot()
         driver = self._driver
-        self._snapshot = Snapshot(driver.server.connect())
+        self._snapshot = ExportedSnapshot(driver.server.connect())
         self.tables()
         for table in self._tables.values():
             load_types(driver.session, driver.types, table.relation.columns)
         known = {name: mark for name, mark in marks.items() if name in self._tables}
-        follows = driver.options.follows and slot.look(driver.session) is not None
+        follows = driver.options.follows and slot.find(driver.session) is not None
         changes = self._changes(known, self._snapshot.lsn) if known and follows else {}
         described = {name: self._describe(table) for name, table in self._tables.items()}
-        return Point(as_lsn(self._snapshot.lsn), described, changes)
+        return Point(format_lsn(self._snapshot.lsn), described, changes)
 
-    def _describe(self, table: Table) -> SideTable:
+    def _describe(self, table: PgTable) -> SideTable:
         relation = table.relation
-        columns = block_columns(relation, self._driver.types, snapshot=True)
+        columns = block_schema(relation, self._driver.types, snapshot=True)
         own = (ROW_KEY,) if relation.has_row_key else ()
         followed = table.mode == "incremental" and self._driver.options.follows
         caveat = "" if followed else NOT_CAPTURED
@@ -98,12 +105,12 @@ class PostgresSide(DatabaseSide):
         copy = f"icestream_verify_{uuid.uuid4().hex[:16]}"
         # The publication goes by the slot's name unless it is told.
         told = {"slot_name": copy, "publication": options.publication_name}
-        server = Server(options.model_copy(update=told))
-        start = min(Place.from_json(mark).lsn for mark in marks.values())
+        server = PgServer(options.model_copy(update=told))
+        start = min(PgOffset.from_json(mark).lsn for mark in marks.values())
         with server.connect() as session, server.connect() as other:
             _copy_slot(session, options.slot, copy)
             end = _await_end_of_log(session, upto)
-            wanted = Wanted(start, end, lambda table: table in marks)
+            wanted = ChangeFilter(start, end, lambda table: table in marks)
             types = _types(options)
             parser = ChangeParser(wanted, types, _RelationCatalog(other, types, self._tables))
             found = _ChangeCollector()
@@ -112,17 +119,17 @@ class PostgresSide(DatabaseSide):
                     found.add(block)
         return {name: found.changes(name) for name in marks}
 
-    def parts(self, table: SideTable, count: int) -> Sequence[Range]:
+    def parts(self, table: SideTable, count: int) -> Sequence[TableRange]:
         found = self._tables[table.names]
         # Rows without a key that are alike count once, so they must be met in one place; and the
         # pages of a partitioned table are those of its parts.
         if found.is_partitioned or found.relation.has_row_key:
-            return [Range(found)]
+            return [TableRange(found)]
         pages = count_pages(self._driver.session, found)
         step = max(-(-pages // max(count, 1)), MIN_PAGES_PER_PART)
         firsts = range(0, max(pages, 1), step)
         return [
-            Range(found, pages=(first, None if first == firsts[-1] else first + step))
+            TableRange(found, pages=(first, None if first == firsts[-1] else first + step))
             for first in firsts
         ]
 
@@ -154,7 +161,7 @@ class PostgresReader(Reader):
 
     def read(self, part: Any) -> Iterator[pa.RecordBatch]:
         types = _types(self.options)
-        with Server(self.options).connect() as session:
+        with PgServer(self.options).connect() as session:
             load_types(session, types, part.table.relation.columns)
             session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
@@ -181,7 +188,7 @@ class _RelationCatalog:
     """Tells the parser which columns are the key of a table; large values do not matter here."""
 
     def __init__(
-        self, session: Session, types: TypeCatalog, tables: Mapping[TableNames, Table]
+        self, session: PgSession, types: TypeCatalog, tables: Mapping[TableNames, PgTable]
     ) -> None:
         self._session = session
         self._types = types
@@ -195,7 +202,7 @@ class _RelationCatalog:
             return replace(relation, key=key)
         return relation
 
-    def values_now(
+    def current_values(
         self,
         relation: Relation,  # noqa: ARG002 - the parser's question
         columns: Sequence[str],  # noqa: ARG002
@@ -232,14 +239,14 @@ class _ChangeCollector:
         return TableChanges(keys, self._rows.get(name, 0), name in self._emptied)
 
 
-def _copy_slot(session: Session, original: str, copy: str) -> None:
+def _copy_slot(session: PgSession, original: str, copy: str) -> None:
     session.row(
         "SELECT slot_name FROM pg_catalog.pg_copy_logical_replication_slot(%s, %s, true)",
         [original, copy],
     )
 
 
-def _await_end_of_log(session: Session, upto: int) -> int:
+def _await_end_of_log(session: PgSession, upto: int) -> int:
     """Return where the log ends, once it holds everything that the view sees.
 
     A transaction that does not wait for the disk is seen before its part of the log is there.
@@ -252,7 +259,7 @@ def _await_end_of_log(session: Session, upto: int) -> int:
         time.sleep(POLL_SECS)
 
 
-def _messages(session: Session, end: int) -> Iterator[Messages]:
-    copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(peek(session, end))
-    for rows in session.copied(copy, BLOCK_BYTES):
-        yield Messages.of_copy(rows)
+def _messages(session: PgSession, end: int) -> Iterator[Messages]:
+    copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(peek_query(session, end))
+    for rows in session.copy_rows(copy, BLOCK_BYTES):
+        yield Messages.from_copy(rows)

@@ -30,8 +30,8 @@ from icestream.contracts.changes import (
 )
 from icestream.errors import ConnectorError
 from icestream.sources.postgres_cdc import pgoutput
-from icestream.sources.postgres_cdc.pgoutput import ChangeParser, Visibility, Wanted
-from icestream.sources.postgres_cdc.tables import ROW_KEY, Column
+from icestream.sources.postgres_cdc.pgoutput import ChangeFilter, ChangeParser, Visibility
+from icestream.sources.postgres_cdc.tables import ROW_KEY, PgColumn
 from icestream.sources.postgres_cdc.tuples import HEADER, SIGNATURE, TRAILER, Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
 
@@ -39,16 +39,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ORDERS = 16400
-COLUMNS = (Column("id", BIGINT, is_key=True), Column("note", TEXT), Column("size", INTEGER))
+COLUMNS = (PgColumn("id", BIGINT, is_key=True), PgColumn("note", TEXT), PgColumn("size", INTEGER))
 TOLD = relation(ORDERS, "orders", COLUMNS)
 
 
-def parser(wanted: Wanted | None = None, database: TableNumbers | None = None) -> ChangeParser:
-    return ChangeParser(wanted or Wanted(0, 1000), TypeCatalog(), database or TableNumbers())
+def parser(
+    wanted: ChangeFilter | None = None, database: TableNumbers | None = None
+) -> ChangeParser:
+    return ChangeParser(wanted or ChangeFilter(0, 1000), TypeCatalog(), database or TableNumbers())
 
 
 def blocks_of(*messages: bytes, **told: Any) -> list[pa.RecordBatch]:
-    return parser(**told).parse(Messages.of([begin(100), *messages, commit()]))
+    return parser(**told).parse(Messages.from_list([begin(100), *messages, commit()]))
 
 
 def rows_of(*messages: bytes, **told: Any) -> list[dict[str, Any]]:
@@ -156,7 +158,7 @@ def test_value_that_a_changed_key_did_not_send_is_asked_for() -> None:
 
 
 def test_full_identity_with_a_primary_key_deletes_by_that_key() -> None:
-    full = tuple(Column(column.name, column.type_oid, is_key=True) for column in COLUMNS)
+    full = tuple(PgColumn(column.name, column.type_oid, is_key=True) for column in COLUMNS)
     told = relation(ORDERS, "orders", full, "f")
 
     (block,) = blocks_of(
@@ -191,7 +193,7 @@ def test_table_without_a_key_is_told_apart_by_whole_rows() -> None:
 
 
 def test_table_that_can_only_grow_has_no_key() -> None:
-    columns = [Column("note", TEXT)]
+    columns = [PgColumn("note", TEXT)]
 
     (block,) = blocks_of(relation(ORDERS, "log", columns), insert(ORDERS, ["a"]))
 
@@ -227,7 +229,7 @@ def test_column_added_and_dropped_begins_a_new_block() -> None:
         insert(ORDERS, ["1", "a", "5"]),
         TOLD,
         insert(ORDERS, ["2", "b", "6"]),
-        relation(ORDERS, "orders", [*COLUMNS[:2], Column("at", TEXT)]),
+        relation(ORDERS, "orders", [*COLUMNS[:2], PgColumn("at", TEXT)]),
         insert(ORDERS, ["3", "c", "now"]),
     )
 
@@ -260,18 +262,18 @@ def test_only_transactions_of_the_range_are_taken() -> None:
         *(begin(20), insert(ORDERS, ["4", None, None]), commit()),
     ]
 
-    (block,) = parser(Wanted(10, 20)).parse(Messages.of(messages))
+    (block,) = parser(ChangeFilter(10, 20)).parse(Messages.from_list(messages))
 
     assert block.column("id").to_pylist() == [2, 3]
 
 
 def test_transaction_goes_on_in_the_next_messages() -> None:
-    reading = parser(Wanted(10, 20))
+    reading = parser(ChangeFilter(10, 20))
 
-    assert reading.parse(Messages.of([begin(10), TOLD])) == []
-    (block,) = reading.parse(Messages.of([insert(ORDERS, ["1", None, None])]))
-    assert reading.parse(Messages.of([commit(), begin(20)])) == []
-    assert reading.parse(Messages.of([insert(ORDERS, ["2", None, None])])) == []
+    assert reading.parse(Messages.from_list([begin(10), TOLD])) == []
+    (block,) = reading.parse(Messages.from_list([insert(ORDERS, ["1", None, None])]))
+    assert reading.parse(Messages.from_list([commit(), begin(20)])) == []
+    assert reading.parse(Messages.from_list([insert(ORDERS, ["2", None, None])])) == []
 
     assert block.column("id").to_pylist() == [1]
     assert reading.rows == 1
@@ -285,7 +287,7 @@ def test_what_a_snapshot_of_the_table_saw_is_left_out() -> None:
         row = [str(xid), None, None]
         messages += [begin(1, xid), truncate(ORDERS), insert(ORDERS, row), insert(16401, row)]
 
-    blocks = parser(Wanted(0, 10, seen=seen)).parse(Messages.of(messages))
+    blocks = parser(ChangeFilter(0, 10, snapshots=seen)).parse(Messages.from_list(messages))
 
     found: dict[str, list[Any]] = {"orders": [], "items": []}
     for block in blocks:
@@ -297,7 +299,7 @@ def test_what_a_snapshot_of_the_table_saw_is_left_out() -> None:
 
 def test_table_that_is_not_followed_is_not_even_asked_about() -> None:
     database = TableNumbers()
-    wanted = Wanted(0, 1000, has_table=lambda table: table == ("public", "items"))
+    wanted = ChangeFilter(0, 1000, has_table=lambda table: table == ("public", "items"))
 
     assert blocks_of(TOLD, insert(ORDERS, ["1", "a", "5"]), wanted=wanted, database=database) == []
     assert database.described == []
@@ -305,11 +307,11 @@ def test_table_that_is_not_followed_is_not_even_asked_about() -> None:
 
 def test_values_that_no_type_holds_are_counted_by_column() -> None:
     reading = parser()
-    columns = [Column("id", BIGINT, is_key=True), Column("day", 1082)]
+    columns = [PgColumn("id", BIGINT, is_key=True), PgColumn("day", 1082)]
     told = relation(ORDERS, "days", columns)
 
     rows = [insert(ORDERS, ["1", "infinity"]), insert(ORDERS, ["2", "2024-02-29"])]
-    (block,) = reading.parse(Messages.of([begin(1), told, *rows, *rows]))
+    (block,) = reading.parse(Messages.from_list([begin(1), told, *rows, *rows]))
 
     assert nulled_counts(block.schema) == {"day": 2}
 
@@ -332,23 +334,23 @@ def test_rows_of_a_binary_copy_are_read_with_header_and_trailer() -> None:
     rows = [struct.pack(">hiqiIi", 3, 8, 99, 4, 7, len(each)) + each for each in messages]
     header = SIGNATURE + bytes(HEADER - len(SIGNATURE))
 
-    with_both = Messages.of_copy([header + rows[0], *rows[1:], TRAILER])
+    with_both = Messages.from_copy([header + rows[0], *rows[1:], TRAILER])
 
     assert parser().parse(with_both)[0].to_pylist() == [changed("i", 1, "a", 5)]
-    assert len(Messages.of_copy([header + TRAILER])) == 0
-    assert len(Messages.of_copy([header, TRAILER])) == 0
-    assert len(Messages.of_copy([])) == 0
+    assert len(Messages.from_copy([header + TRAILER])) == 0
+    assert len(Messages.from_copy([header, TRAILER])) == 0
+    assert len(Messages.from_copy([])) == 0
 
 
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        ([insert(1, [])], "the log has a change outside of any transaction"),
+        ([insert(1, [])], "the log has a change outside of a transaction"),
         (
             [begin(1), insert(1, [])],
-            "the log has a change of relation 1 before it tells its columns",
+            "the log has a change to relation 1 before its Relation message",
         ),
-        ([b"S"], "the log has a message of kind 'S', which is not known"),
+        ([b"S"], "the log has a message of unknown kind 'S'"),
         (
             [begin(1), TOLD, insert(ORDERS, ["1"])],
             "a row in the log has 1 columns, and its table has 3",
@@ -357,6 +359,6 @@ def test_rows_of_a_binary_copy_are_read_with_header_and_trailer() -> None:
 )
 def test_log_that_makes_no_sense_is_an_error(messages: list[bytes], problem: str) -> None:
     with pytest.raises(ConnectorError) as caught:
-        parser().parse(Messages.of(messages))
+        parser().parse(Messages.from_list(messages))
 
     assert str(caught.value) == problem

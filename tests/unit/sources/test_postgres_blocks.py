@@ -13,17 +13,17 @@ from icestream.contracts.changes import (
     change_schema_of,
 )
 from icestream.errors import AttentionError
-from icestream.sources.postgres_cdc.blocks import row_keys, snapshot_block, typed
+from icestream.sources.postgres_cdc.blocks import convert_columns, row_keys, snapshot_block
 from icestream.sources.postgres_cdc.tables import (
     ROW_KEY,
-    Column,
+    PgColumn,
     Relation,
-    block_columns,
-    key_of,
+    block_schema,
+    replica_key,
 )
 from icestream.sources.postgres_cdc.types import TypeCatalog
 
-COLUMNS = (Column("id", 20, is_key=True, number=1), Column("day", 1082, number=4))
+COLUMNS = (PgColumn("id", 20, is_key=True, number=1), PgColumn("day", 1082, number=4))
 DAYS = Relation(16400, "public", "days", "d", COLUMNS, ("id",))
 KEYLESS = Relation(16400, "public", "days", "f", COLUMNS)
 
@@ -53,16 +53,16 @@ VALUES = Relation(
     "prices",
     "d",
     (
-        Column("id", 20, is_key=True, number=1),
-        Column("price", 1700, typmod=((10 << 16) | 2) + 4, number=2),
-        Column("days", 1182, number=3),
+        PgColumn("id", 20, is_key=True, number=1),
+        PgColumn("price", 1700, typmod=((10 << 16) | 2) + 4, number=2),
+        PgColumn("days", 1182, number=3),
     ),
     ("id",),
 )
 
 AS_TEXT = (
     "Or set `unrepresentable: text` to store all columns of such types as strings. It does not "
-    "change columns that exist: drop the Iceberg tables that have them, and load them again with "
+    "change existing columns: drop the Iceberg tables that have them, and reload them with "
     "`icestream run --start-over`."
 )
 
@@ -74,19 +74,19 @@ AS_TEXT = (
             "NaN",
             "{2024-01-01}",
             "table public.prices, row id = 2: column 'price' of type numeric(10,2) is 'NaN', which "
-            "its Iceberg type can't hold",
+            "its Iceberg type cannot hold",
         ),
         (
             "1.50",
             "{2024-01-01,infinity}",
             "table public.prices, row id = 2: column 'days' of type date[] is "
-            "'{2024-01-01,infinity}', which its Iceberg type can't hold",
+            "'{2024-01-01,infinity}', which its Iceberg type cannot hold",
         ),
         (
             "1.50",
             "{{2024-01-01},{2024-01-02}}",
             "table public.prices, row id = 2: column 'days' of type date[] is "
-            "'{{2024-01-01},{2024-01-02}}', which its Iceberg type can't hold",
+            "'{{2024-01-01},{2024-01-02}}', which its Iceberg type cannot hold",
         ),
     ],
 )
@@ -103,10 +103,10 @@ def test_value_that_no_type_holds_is_named(price: str, days: str, message: str) 
         f"a null.\n  {AS_TEXT}"
     )
     with pytest.raises(AttentionError) as caught:
-        typed(VALUES, TypeCatalog(unrepresentable="fail"), texts, is_change=True)
+        convert_columns(VALUES, TypeCatalog(unrepresentable="fail"), texts, is_change=True)
     assert str(caught.value) == (
         f"{message}\n  Set `unrepresentable: null` to store a null. Correcting the value in the "
-        f"database does not help: its log still has this change.\n  {AS_TEXT}"
+        f"database does not help: the log still has this change.\n  {AS_TEXT}"
     )
     block, nulled = snapshot_block(VALUES, TypeCatalog(unrepresentable="null"), texts)
     assert sum(nulled.values()) == 2
@@ -115,27 +115,27 @@ def test_value_that_no_type_holds_is_named(price: str, days: str, message: str) 
     assert nulled == {}
     assert block.column("price").to_pylist() == [None, price, "3.00", price]
     assert block.column("days").to_pylist() == ["{}", days, None, days]
-    assert block.schema.equals(block_columns(VALUES, kept, snapshot=True))
+    assert block.schema.equals(block_schema(VALUES, kept, snapshot=True))
 
 
 def test_key_never_becomes_null() -> None:
-    columns = (Column("day", 1082, is_key=True, number=1),)
+    columns = (PgColumn("day", 1082, is_key=True, number=1),)
     days = Relation(16400, "public", "days", "d", columns, ("day",))
     texts, types = [strings("infinity")], TypeCatalog(unrepresentable="null")
     what = (
         "table public.days, row day = infinity: column 'day' of type date is 'infinity', which its "
-        "Iceberg type can't hold"
+        "Iceberg type cannot hold"
     )
     with pytest.raises(AttentionError) as caught:
         snapshot_block(days, types, texts)
     assert str(caught.value) == (
-        f"{what}\n  Correct the value in the database; a key can't become null.\n  {AS_TEXT}"
+        f"{what}\n  Correct the value in the database; a key cannot be null.\n  {AS_TEXT}"
     )
     with pytest.raises(AttentionError) as caught:
-        typed(days, types, texts, is_change=True)
+        convert_columns(days, types, texts, is_change=True)
     assert str(caught.value) == (
-        f"{what}\n  Correct the value in the database, and load the tables again with `icestream "
-        "run --start-over`: the log still has this change, and a key can't become null.\n  "
+        f"{what}\n  Correct the value in the database, and reload the tables with `icestream "
+        "run --start-over`: the log still has this change, and a key cannot be null.\n  "
         f"{AS_TEXT}"
     )
 
@@ -143,29 +143,29 @@ def test_key_never_becomes_null() -> None:
 def test_columns_of_a_snapshot_are_those_of_its_blocks() -> None:
     for relation in (DAYS, KEYLESS):
         block, _ = snapshot_block(relation, TypeCatalog(), [strings("1"), strings(None)])
-        told = block_columns(relation, TypeCatalog(), snapshot=True)
+        told = block_schema(relation, TypeCatalog(), snapshot=True)
 
         assert block.schema.equals(told, check_metadata=True)
 
 
 def test_changes_have_what_a_snapshot_has_and_two_columns_more() -> None:
-    names = block_columns(KEYLESS, TypeCatalog()).names
+    names = block_schema(KEYLESS, TypeCatalog()).names
 
     assert names == ["id", "day", ROW_KEY, OP, UNCHANGED_COLUMNS]
-    assert block_columns(KEYLESS, TypeCatalog(), snapshot=True).names == names[:3]
+    assert block_schema(KEYLESS, TypeCatalog(), snapshot=True).names == names[:3]
 
 
 def test_column_that_the_catalog_lost_has_no_id() -> None:
-    lost = Relation(1, "public", "t", "n", (Column("a", 25),))
+    lost = Relation(1, "public", "t", "n", (PgColumn("a", 25),))
 
-    assert block_columns(lost, TypeCatalog()).field("a").metadata is None
+    assert block_schema(lost, TypeCatalog()).field("a").metadata is None
 
 
 @pytest.mark.parametrize(
     ("identity", "key"), [("d", ("id",)), ("i", ("id",)), ("f", ("day",)), ("n", ())]
 )
 def test_key_is_what_the_log_tells_of_a_row_that_goes(identity: str, key: tuple[str, ...]) -> None:
-    assert key_of(identity, COLUMNS, primary_key=("day",)) == key
+    assert replica_key(identity, COLUMNS, primary_key=("day",)) == key
 
 
 def test_row_keys_tell_null_from_nothing_and_columns_apart() -> None:
@@ -175,7 +175,11 @@ def test_row_keys_tell_null_from_nothing_and_columns_apart() -> None:
 
 
 def test_row_key_stays_when_a_column_is_renamed_or_added() -> None:
-    columns = (Column("no", 20, number=1), Column("day", 1082, number=4), Column("c", 25, number=5))
+    columns = (
+        PgColumn("no", 20, number=1),
+        PgColumn("day", 1082, number=4),
+        PgColumn("c", 25, number=5),
+    )
     later = Relation(16400, "public", "days", "f", columns)
 
     before = row_keys(KEYLESS, [strings("1"), strings("x")], 1)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.sources.postgres_cdc.changes import numbered
-from icestream.sources.postgres_cdc.tables import Column
+from icestream.sources.postgres_cdc.changes import assign_numbers
+from icestream.sources.postgres_cdc.tables import PgColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INTEGER, BIGINT, TEXT = 23, 20, 25
-ID, NOW_ID = Column("id", INTEGER), Column("id", INTEGER, number=1)
+ID, NOW_ID = PgColumn("id", INTEGER), PgColumn("id", INTEGER, number=1)
 
 
 @pytest.mark.parametrize(
@@ -34,22 +34,28 @@ ID, NOW_ID = Column("id", INTEGER), Column("id", INTEGER, number=1)
 def test_columns_have_the_numbers_that_they_had_when_the_message_was_written(
     told: str, known: Mapping[int, str], dropped: Mapping[int, bool], numbers: list[int | None]
 ) -> None:
-    columns = [ID, *(Column(name, TEXT) for name in told.split())]
-    now = [NOW_ID, *(Column(name, TEXT, number=number) for number, name in known.items())]
+    columns = [ID, *(PgColumn(name, TEXT) for name in told.split())]
+    now = [NOW_ID, *(PgColumn(name, TEXT, number=number) for number, name in known.items())]
 
-    found = numbered(columns, now, dropped)
+    found = assign_numbers(columns, now, dropped)
 
     assert [column.number for column in found] == [1, *numbers]
     assert [column.name for column in found] == [column.name for column in columns]
 
 
 def test_column_of_another_type_keeps_its_number() -> None:
-    known = [NOW_ID, Column("a", BIGINT, number=3), Column("c", TEXT, number=4)]
+    known = [NOW_ID, PgColumn("a", BIGINT, number=3), PgColumn("c", TEXT, number=4)]
 
-    assert [each.number for each in numbered([ID, Column("a", INTEGER)], known, {})] == [1, 3]
+    assert [each.number for each in assign_numbers([ID, PgColumn("a", INTEGER)], known, {})] == [
+        1,
+        3,
+    ]
 
 
 def test_columns_that_can_not_be_in_line_are_matched_by_name() -> None:
-    known = [NOW_ID, Column("hidden", BIGINT, number=2), Column("a", INTEGER, number=3)]
+    known = [NOW_ID, PgColumn("hidden", BIGINT, number=2), PgColumn("a", INTEGER, number=3)]
 
-    assert [each.number for each in numbered([ID, Column("a", INTEGER)], known, {})] == [1, 3]
+    assert [each.number for each in assign_numbers([ID, PgColumn("a", INTEGER)], known, {})] == [
+        1,
+        3,
+    ]

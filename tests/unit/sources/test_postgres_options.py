@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
-from icestream.sources.postgres_cdc.offset import names_of
+from icestream.sources.postgres_cdc.offset import parse_qualified_name
 
 
 def options(**told: Any) -> PostgresCdcOptions:
@@ -77,7 +77,7 @@ def test_slot_is_needed_only_for_changes(told: dict[str, Any], *, follows: bool)
     [
         (
             {"tables": ["a"], "streams": [{"name": "a"}]},
-            "`tables` and `streams` say the same in two ways; keep one of them",
+            "`tables` and `streams` exclude each other; keep one of them",
         ),
         (
             {"streams": [{"name": "a"}, {"name": "a", "namespace": "public"}]},
@@ -88,11 +88,11 @@ def test_slot_is_needed_only_for_changes(told: dict[str, Any], *, follows: bool)
                 "snapshot": "never",
                 "streams": [{"name": "a"}, {"name": "b", "sync_mode": "full_refresh"}],
             },
-            "table 'public.b' has `sync_mode: full_refresh`, and with `snapshot: never` nothing of "
-            "it would ever be read; take one of the two out",
+            "table 'public.b' has `sync_mode: full_refresh`, and `snapshot: never` would never "
+            "read it; remove one of the two",
         ),
-        ({"tables": ["public."]}, "'public.' is no name of a table; write e.g. 'public.orders'"),
-        ({"tables": [".a"]}, "'.a' is no name of a table; write e.g. 'public.orders'"),
+        ({"tables": ["public."]}, "'public.' is not a table name; write e.g. 'public.orders'"),
+        ({"tables": [".a"]}, "'.a' is not a table name; write e.g. 'public.orders'"),
     ],
 )
 def test_tables_that_cannot_be(told: dict[str, Any], message: str) -> None:
@@ -115,7 +115,7 @@ def test_identity_is_free_of_secrets_and_of_the_address() -> None:
     ],
 )
 def test_labels_are_read_back(label: str, names: tuple[str, str]) -> None:
-    assert names_of(label) == names
+    assert parse_qualified_name(label) == names
 
 
 def test_streams_beside_config_reach_the_source() -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 from icestream.sources.postgres_cdc import PostgresCdcOptions, PostgresCdcSource
-from icestream.sources.postgres_cdc.driver import Lag
-from icestream.sources.postgres_cdc.offset import Note, Part, Place
-from icestream.sources.postgres_cdc.slot import SavedPlace
+from icestream.sources.postgres_cdc.driver import ReplicationLag
+from icestream.sources.postgres_cdc.offset import PgOffset, PgTableState, SnapshotCursor
+from icestream.sources.postgres_cdc.slot import SavedLsn
 from icestream.sources.postgres_cdc.source import (
-    COUNTED_BYTES,
-    LOOKED_BYTES,
-    WaitingChanges,
+    MAX_COUNTED_BYTES,
+    PEEK_BYTES,
+    Backlog,
 )
 from icestream.sources.postgres_cdc.timeline import Anchor
 
@@ -46,73 +46,77 @@ class Log:
         self.counts += 1
         return self.changes
 
-    def place_after(self, start: int, end: int, rows: int) -> int | None:
+    def lsn_after(self, start: int, end: int, rows: int) -> int | None:
         self.looks.append((start, end))
         told = [place for place in self.places if start < place <= end]
         return told[rows - 1] if len(told) > rows else None
 
 
-def ended(waiting: WaitingChanges, log: Log, start: int) -> int:
-    return waiting.end(cast("Any", log), start)
+def ended(waiting: Backlog, log: Log, start: int) -> int:
+    return waiting.batch_end(cast("Any", log), start)
 
 
 def test_positions_survive_json() -> None:
-    place = Place(
+    place = PgOffset(
         system="1",
         lsn=7,
-        tables={"public.a": Note("1:1"), "public.b": Note("2:1", 3, "5:9:7", 70)},
+        tables={"public.a": PgTableState("1:1"), "public.b": PgTableState("2:1", 3, "5:9:7", 70)},
         pending=("public.c", "public.d"),
-        part=Part("public.c", ("x", "2"), Note("3:1,2", 4, "5:9:", 70), "a text, b int4"),
-        unsure={"public.e": Note("4:")},
+        cursor=SnapshotCursor(
+            "public.c", ("x", "2"), PgTableState("3:1,2", 4, "5:9:", 70), "a text, b int4"
+        ),
+        unconfirmed={"public.e": PgTableState("4:")},
         refresh="r",
         timeline=2,
         confirmed=5,
     )
-    assert Place.from_json(json.loads(json.dumps(place.to_json()))) == place
+    assert PgOffset.from_json(json.loads(json.dumps(place.to_json()))) == place
 
 
 def test_position_without_more_says_no_more() -> None:
-    assert Place("1", 7).to_json() == {"system": "1", "lsn": 7, "tables": {}}
+    assert PgOffset("1", 7).to_json() == {"system": "1", "lsn": 7, "tables": {}}
 
 
 def test_note_of_a_view_goes_where_the_log_was_when_it_was_taken() -> None:
-    place = Place("1", 5, {"a": Note("1:1", 2, "5:9:", 70)})
-    assert place.at(69).tables["a"] == Note("1:1", 2, "5:9:", 70)
-    assert place.at(70).tables["a"] == Note("1:1", 2)
+    place = PgOffset("1", 5, {"a": PgTableState("1:1", 2, "5:9:", 70)})
+    assert place.advance_to(69).tables["a"] == PgTableState("1:1", 2, "5:9:", 70)
+    assert place.advance_to(70).tables["a"] == PgTableState("1:1", 2)
 
 
 def test_anchor_is_as_far_as_the_newest_snapshot() -> None:
-    place = Place("1", 5, {"a": Note("1:1", 2, "5:9:", 70)}, timeline=3, confirmed=4)
+    place = PgOffset("1", 5, {"a": PgTableState("1:1", 2, "5:9:", 70)}, timeline=3, confirmed=4)
     assert place.anchor == Anchor("1", timeline=3, lsn=5, snapshot_lsn=70, confirmed=4)
-    assert place.at(70).anchor == Anchor("1", timeline=3, lsn=70, snapshot_lsn=0, confirmed=4)
+    assert place.advance_to(70).anchor == Anchor(
+        "1", timeline=3, lsn=70, snapshot_lsn=0, confirmed=4
+    )
 
 
 def test_slot_is_saved_once_a_checkpoint_began_after_it_was_seen() -> None:
-    saved = SavedPlace()
-    saved.see(confirmed=10, log_end=20, redo=5)
-    saved.see(confirmed=15, log_end=20, redo=20)
+    saved = SavedLsn()
+    saved.record(confirmed=10, log_end=20, redo=5)
+    saved.record(confirmed=15, log_end=20, redo=20)
     assert saved.lsn == 0
-    saved.see(confirmed=18, log_end=30, redo=21)
+    saved.record(confirmed=18, log_end=30, redo=21)
     assert saved.lsn == 10
-    saved.see(confirmed=25, log_end=40, redo=31)
+    saved.record(confirmed=25, log_end=40, redo=31)
     assert saved.lsn == 18
 
 
 def test_log_without_changes_is_no_batch_before_the_heartbeat() -> None:
     clock, log = Clock(), Log()
-    waiting = WaitingChanges(10, clock)
+    waiting = Backlog(10, clock)
     log.end = 1200
     assert ended(waiting, log, 1000) == 1000
     clock.now += 9
     assert ended(waiting, log, 1000) == 1000
     clock.now += 2
     assert ended(waiting, log, 1000) == 1200
-    assert waiting.rows(1000, 1200) == 1
+    assert waiting.estimate_rows(1000, 1200) == 1
 
 
 def test_changes_are_counted_at_most_once_a_second() -> None:
     clock, log = Clock(), Log()
-    waiting = WaitingChanges(1000, clock)
+    waiting = Backlog(1000, clock)
     for _ in range(10):
         log.end += 10
         ended(waiting, log, 1000)
@@ -122,94 +126,96 @@ def test_changes_are_counted_at_most_once_a_second() -> None:
     log.changes = 3
     log.end += 10
     assert ended(waiting, log, 1000) == log.end
-    assert waiting.rows(1000, log.end) == 3
+    assert waiting.estimate_rows(1000, log.end) == 3
 
 
 def test_much_log_is_not_counted_but_estimated() -> None:
     clock, log = Clock(), Log()
-    waiting = WaitingChanges(1000, clock)
-    log.end = 1000 + COUNTED_BYTES
+    waiting = Backlog(1000, clock)
+    log.end = 1000 + MAX_COUNTED_BYTES
     assert ended(waiting, log, 1000) == log.end
     assert log.counts == 0
-    assert waiting.rows(1000, log.end) == COUNTED_BYTES // 150
+    assert waiting.estimate_rows(1000, log.end) == MAX_COUNTED_BYTES // 150
     waiting.learn(100_000, 1000)
-    assert waiting.rows(1000, log.end) == COUNTED_BYTES // 100
+    assert waiting.estimate_rows(1000, log.end) == MAX_COUNTED_BYTES // 100
     waiting.learn(300_000, 1000)
-    assert waiting.rows(1000, log.end) == COUNTED_BYTES // 200
+    assert waiting.estimate_rows(1000, log.end) == MAX_COUNTED_BYTES // 200
 
 
-def capped(waiting: WaitingChanges, log: Log, start: int, end: int, rows: int) -> int:
-    return waiting.cap(cast("Any", log), start, end, rows)
+def capped(waiting: Backlog, log: Log, start: int, end: int, rows: int) -> int:
+    return waiting.limit(cast("Any", log), start, end, rows)
 
 
 def test_large_steps_are_estimated_while_they_bring_rows() -> None:
-    waiting, log = WaitingChanges(10), Log()
+    waiting, log = Backlog(10), Log()
     assert capped(waiting, log, 0, FAR, 10_000) == 1_500_000
     assert log.looks == []
 
 
 def test_step_that_brought_nothing_is_followed_by_longer_ones_that_are_looked_at() -> None:
-    waiting, log = WaitingChanges(10), Log()
+    waiting, log = Backlog(10), Log()
     log.places = [1 << 35]
     steps = []
     for _ in range(3):
         steps.append(capped(waiting, log, 0, FAR, 10_000))
         waiting.learn(steps[-1], 0)
-    assert steps == [1_500_000, 4 * LOOKED_BYTES, 16 * LOOKED_BYTES]
+    assert steps == [1_500_000, 4 * PEEK_BYTES, 16 * PEEK_BYTES]
     waiting.learn(24_000_000, 160_000)
     assert capped(waiting, log, 0, FAR, 10_000) == 1_500_000
 
 
 def test_longer_step_ends_where_there_are_enough_rows() -> None:
-    waiting, log = WaitingChanges(10), Log()
-    waiting.learn(COUNTED_BYTES, 0)
+    waiting, log = Backlog(10), Log()
+    waiting.learn(MAX_COUNTED_BYTES, 0)
     log.places = [1000 * number for number in range(1, 20_001)]
     assert capped(waiting, log, 0, FAR, 10_000) == 10_000_000
 
 
 def test_small_step_passes_over_a_log_of_others() -> None:
-    waiting, log = WaitingChanges(10), Log()
+    waiting, log = Backlog(10), Log()
     log.places = [500_000, 500_100, 900_000]
     assert capped(waiting, log, 0, 1_000_000, 2) == 500_100
     assert capped(waiting, log, 0, 1_000_000, 4) == 1_000_000
-    assert capped(waiting, log, 0, FAR, 4) == LOOKED_BYTES
+    assert capped(waiting, log, 0, FAR, 4) == PEEK_BYTES
 
 
 def test_batch_that_is_no_log_teaches_nothing() -> None:
-    waiting = WaitingChanges(10)
+    waiting = Backlog(10)
     waiting.learn(0, 100_000)
-    assert waiting.rows(0, 1500) == 10
+    assert waiting.estimate_rows(0, 1500) == 10
     waiting.learn(100_000, 100_000_000)
-    assert waiting.rows(0, 1500) == 150
+    assert waiting.estimate_rows(0, 1500) == 150
 
 
 def test_cap_is_never_beyond_the_end() -> None:
-    waiting, log = WaitingChanges(10), Log()
+    waiting, log = Backlog(10), Log()
     assert capped(waiting, log, 0, 1500, 10) == 1500
     assert capped(waiting, log, 0, 10, 1) == 10
-    assert waiting.rows(10, 10) == 0
+    assert waiting.estimate_rows(10, 10) == 0
 
 
 def test_lag_is_bytes_and_the_age_of_the_oldest_of_them() -> None:
     clock = Clock()
-    lag = Lag(clock)
+    lag = ReplicationLag(clock)
     assert lag.measure() == {}
-    lag.log_ends(100)
-    lag.slot_stands(100)
+    lag.record_log_end(100)
+    lag.record_confirmed(100)
     assert lag.measure() == {"slot_lag_bytes": 0.0, "slot_lag_seconds": 0.0}
-    lag.log_ends(150)
+    lag.record_log_end(150)
     clock.now += 5
-    lag.log_ends(400)
+    lag.record_log_end(400)
     clock.now += 1
     assert lag.measure() == {"slot_lag_bytes": 300.0, "slot_lag_seconds": 6.0}
-    lag.slot_stands(150)
+    lag.record_confirmed(150)
     assert lag.measure() == {"slot_lag_bytes": 250.0, "slot_lag_seconds": 1.0}
 
 
 def test_tables_that_the_options_no_longer_name_are_not_among_the_loaded() -> None:
-    notes = {label: Note("1:1") for label in ("public.orders", "public.log", "public.rates")}
-    place = Place("1", 7, tables={"public.orders": notes["public.orders"]}, unsure=notes)
-    place = replace(place, part=Part("public.items", ("1",), Note("2:1")))
+    notes = {
+        label: PgTableState("1:1") for label in ("public.orders", "public.log", "public.rates")
+    }
+    place = PgOffset("1", 7, tables={"public.orders": notes["public.orders"]}, unconfirmed=notes)
+    place = replace(place, cursor=SnapshotCursor("public.items", ("1",), PgTableState("2:1")))
 
     def loaded(*tables: str) -> object:
         source = PostgresCdcSource(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from icestream.sources.postgres_cdc import PostgresCdcOptions
-from icestream.sources.postgres_cdc.tables import Relation, Table
+from icestream.sources.postgres_cdc.tables import PgTable, Relation
 from icestream.verify.postgres_side import PostgresSide
 
 READ_WHOLE = "its changes are not followed: it is as the pipeline last read it"
@@ -28,6 +28,6 @@ def test_table_that_is_only_read_whole_may_differ(told: dict[str, Any], caveat: 
     options = PostgresCdcOptions.model_validate(given)
     mode = options.mode_of("public", "rates")
     assert mode is not None
-    table = Table(Relation(1, "public", "rates", "d", ()), "public.rates", (), (), 0, mode)
+    table = PgTable(Relation(1, "public", "rates", "d", ()), "public.rates", (), (), 0, mode)
 
     assert PostgresSide(options)._describe(table).caveat == caveat

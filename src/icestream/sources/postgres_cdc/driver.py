@@ -1,4 +1,4 @@
-"""What the driver knows of the database: its tables, its publication, its slot, its log's end."""
+"""The Spark driver's view of the database: tables, publication, slot and end of the log."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from psycopg import sql
 
 from icestream.errors import ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
-from icestream.sources.postgres_cdc.changes import load_types, peek
-from icestream.sources.postgres_cdc.server import Server
-from icestream.sources.postgres_cdc.snapshot import Snapshot
-from icestream.sources.postgres_cdc.tables import by_label, find_tables
-from icestream.sources.postgres_cdc.timeline import lineage_of, verify
+from icestream.sources.postgres_cdc.changes import load_types, peek_query
+from icestream.sources.postgres_cdc.server import PgServer
+from icestream.sources.postgres_cdc.snapshot import ExportedSnapshot
+from icestream.sources.postgres_cdc.tables import by_qualified_name, find_tables
+from icestream.sources.postgres_cdc.timeline import read_lineage, verify_anchor
 from icestream.sources.postgres_cdc.types import TypeCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
-    from icestream.sources.postgres_cdc.server import Session
-    from icestream.sources.postgres_cdc.tables import Found, Table
+    from icestream.sources.postgres_cdc.server import PgSession
+    from icestream.sources.postgres_cdc.tables import CatalogTable, PgTable
     from icestream.sources.postgres_cdc.timeline import Anchor, Lineage
 
 
-KEPT = 4096
+MAX_SAMPLES = 4096
 
 
-class Lag:
-    """Remembers when the log ended where, to tell the age of what the slot still holds."""
+class ReplicationLag:
+    """Records where the log ended when, to measure the age of what the slot still holds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._ends: deque[tuple[float, int]] = deque(maxlen=KEPT)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=MAX_SAMPLES)
         self._confirmed: int | None = None
 
-    def log_ends(self, lsn: int) -> None:
-        """Take note of where the log ends now."""
+    def record_log_end(self, lsn: int) -> None:
+        """Record the current end of the log."""
         with self._lock:
             if not self._ends or lsn > self._ends[-1][1]:
                 self._ends.append((self._clock(), lsn))
 
-    def slot_stands(self, lsn: int) -> None:
-        """Take note of where the slot stands now."""
+    def record_confirmed(self, lsn: int) -> None:
+        """Record the slot's confirmed LSN."""
         with self._lock:
             self._confirmed = max(lsn, self._confirmed or 0)
             while self._ends and self._ends[0][1] <= self._confirmed and len(self._ends) > 1:
                 self._ends.popleft()
 
     def measure(self) -> dict[str, float]:
-        """Return the lag, nothing before the first look."""
+        """Return the lag; empty before the first measurement."""
         with self._lock:
             if self._confirmed is None or not self._ends:
                 return {}
@@ -66,75 +66,75 @@ class Lag:
 
 _log = logging.getLogger(__name__)
 
-LOOK_FOR_TABLES_SECS = 10.0
-LOOK_AT_SLOT_SECS = 3.0
+TABLES_REFRESH_SECS = 10.0
+SLOT_CHECK_SECS = 3.0
 
 END_OF_LOG = "SELECT (pg_catalog.pg_current_wal_flush_lsn() - '0/0')::int8"
-# Insert, update, delete and truncate; the rest only tells where transactions begin and end.
+# Insert, update, delete and truncate; the other messages mark transactions and schemas.
 COUNT_CHANGES = "count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85, 68, 84))"
-# One row may be a transaction of its own, with a beginning and an end.
-MESSAGES_A_ROW = 4
-LOOKED_AT = "lsn - '0/0' AS place, get_byte(data, 0) AS kind"
-# A slot that is still to be moved tells what is done already, too. A change has the place where it
-# begins, and the end of a transaction the place behind it.
-PLACE_AFTER = sql.SQL("""
-WITH told AS MATERIALIZED ({peeked}), ahead AS (
-    SELECT place, kind = 67 AND place > {start} AS is_end,
+# A row may be a transaction of its own, with a Begin and a Commit.
+MESSAGES_PER_ROW = 4
+PEEK_COLUMNS = "lsn - '0/0' AS lsn, get_byte(data, 0) AS kind"
+# A slot that is not advanced yet also returns changes that are done. A change has the LSN where it
+# starts, a Commit the LSN after it.
+LSN_AFTER_QUERY = sql.SQL("""
+WITH messages AS MATERIALIZED ({peeked}), ahead AS (
+    SELECT lsn, kind = 67 AND lsn > {start} AS is_end,
            count(*) FILTER (WHERE kind IN (73, 85, 68, 84)) OVER (ROWS UNBOUNDED PRECEDING) AS done
-    FROM told WHERE place >= {start}
+    FROM messages WHERE lsn >= {start}
 )
-SELECT (SELECT count(*) FROM told), coalesce(max(done), 0),
-       coalesce(max(place) FILTER (WHERE is_end AND done <= {rows}),
-                min(place) FILTER (WHERE is_end))::int8
+SELECT (SELECT count(*) FROM messages), coalesce(max(done), 0),
+       coalesce(max(lsn) FILTER (WHERE is_end AND done <= {rows}),
+                min(lsn) FILTER (WHERE is_end))::int8
 FROM ahead
 """)
 
 
 class Driver:
-    """The driver's sessions, and what was last heard from the server.
+    """The driver's sessions, and what it last learned from the server.
 
     Args:
-        options: which database.
+        options: of the source.
     """
 
     def __init__(self, options: PostgresCdcOptions) -> None:
         self.options = options
-        self.server = Server(options)
+        self.server = PgServer(options)
         self.types = TypeCatalog(unrepresentable=options.unrepresentable)
-        self.lag = Lag()
+        self.lag = ReplicationLag()
         self._lock = threading.RLock()
-        self._session: Session | None = None
-        self._snapshot: Snapshot | None = None
-        self._tables: Mapping[str, Table] = {}
+        self._session: PgSession | None = None
+        self._snapshot: ExportedSnapshot | None = None
+        self._tables: Mapping[str, PgTable] = {}
         self._tables_at = float("-inf")
         self._slot_at = float("-inf")
         self._advanced = 0
-        self.saved = slot.SavedPlace()
-        self._sees_checkpoints = True
-        self._left_out: set[str] = set()
+        self.saved = slot.SavedLsn()
+        self._can_read_checkpoints = True
+        self._warned: set[str] = set()
 
     @property
-    def session(self) -> Session:
-        """A session for questions; a new one if the last was cut off."""
+    def session(self) -> PgSession:
+        """A session for queries; reconnects if the last one broke."""
         with self._lock:
             if self._session is None or self._session.is_broken:
                 self._session = self.server.connect()
-                # It may be a server that was restarted from older files.
-                self._slot_at, self.saved = float("-inf"), slot.SavedPlace()
+                # The server may have been restored from older files.
+                self._slot_at, self.saved = float("-inf"), slot.SavedLsn()
             return self._session
 
     def lineage(self) -> Lineage:
-        """Return which log the server writes, as it was when the session was opened."""
+        """Return the lineage of the server's log when the session was opened."""
         session = self.session
         if session.lineage is None:
-            session.lineage = lineage_of(session)
+            session.lineage = read_lineage(session)
         return session.lineage
 
-    def hold_to(self, anchor: Anchor) -> None:
-        """Refuse a server that does not have the log of an offset, now and at each connection.
+    def require_anchor(self, anchor: Anchor) -> None:
+        """Refuse a server without the log of an offset, now and at each connection.
 
         Raises:
-            SourceChangedError: it is another server, or has lost changes that were read.
+            SourceChangedError: it is another server, or lost changes that were read.
         """
         before, self.server.anchor = self.server.anchor, anchor
         session = self.session
@@ -143,53 +143,53 @@ class Driver:
             anchor.timeline,
         )
         if not is_same:
-            verify(session, anchor)
+            verify_anchor(session, anchor)
 
     def end_of_log(self) -> int:
-        """Return where the log ends that is safely on the server's disk."""
+        """Return the end of the log that is flushed to disk."""
         end = int(self.session.row(END_OF_LOG)[0])
-        self.lag.log_ends(end)
+        self.lag.record_log_end(end)
         return end
 
-    def found(self) -> Mapping[tuple[str, str], Found]:
-        """Return the tables that the options ask for; one that is dropped later is not missed.
+    def find_tables(self) -> Mapping[tuple[str, str], CatalogTable]:
+        """Return the configured tables. Tables may be missing once the first lookup succeeded.
 
         Raises:
-            ConnectorError: there is none, or one that is named is not there.
+            ConnectorError: there are none, or a named table does not exist.
         """
         found = find_tables(self.session, self.options)
         if self._tables:
             return found
-        lacking = [name for name in self.options.named_tables if name not in found]
-        if lacking:
+        missing = [name for name in self.options.named_tables if name not in found]
+        if missing:
             raise ConnectorError(
-                f"the database has no table {', '.join('.'.join(name) for name in lacking)}",
+                f"the database has no table {', '.join('.'.join(name) for name in missing)}",
                 where=self.server.where,
-                todo="Look at the spelling, and whether the user may see it "
+                todo="Check the spelling and the user's permissions "
                 "(`GRANT USAGE ON SCHEMA ...`, `GRANT SELECT ON ...`).",
             )
         if not found:
             patterns = ", ".join(".".join(each) for each in self.options.patterns)
             raise ConnectorError(
-                f"no table of the database is called {patterns}",
+                f"no table of the database matches {patterns}",
                 where=self.server.where,
-                todo="Look at `tables`; a pattern is written as `SCHEMA.NAME`.",
+                todo="Check `tables`; the form of a pattern is `SCHEMA.NAME`.",
             )
         return found
 
-    def tables(self, *, anew: bool = False) -> Mapping[str, Table]:
-        """Return the tables to read by their labels, as last looked at; new ones are published.
+    def tables(self, *, refresh: bool = False) -> Mapping[str, PgTable]:
+        """Return the tables to read by qualified name, and publish new ones.
 
         Args:
-            anew: whether to look now in any case.
+            refresh: whether to query the catalog even if the last lookup is recent.
         """
-        if anew or time.monotonic() - self._tables_at >= LOOK_FOR_TABLES_SECS:
-            found = self.found()
+        if refresh or time.monotonic() - self._tables_at >= TABLES_REFRESH_SECS:
+            found = self.find_tables()
             if self.options.follows:
                 self._publish(found)
-            tables = by_label(self.published(found))
+            tables = by_qualified_name(self.readable_tables(found))
             if not _identities(tables) <= _identities(self._tables):
-                # A view that is older than a table's publication does not see what that leaves out.
+                # A snapshot older than a table's publication misses the changes between the two.
                 self.close_snapshot()
             self._tables = tables
             for table in self._tables.values():
@@ -197,133 +197,134 @@ class Driver:
             self._tables_at = time.monotonic()
         return self._tables
 
-    def published(self, found: Mapping[tuple[str, str], Found]) -> list[Table]:
-        """Return those tables that can be read, as they are published."""
-        whole = [
+    def readable_tables(self, found: Mapping[tuple[str, str], CatalogTable]) -> list[PgTable]:
+        """Return the tables that can be read, as published."""
+        unpublished = [
             each.table
             for each in found.values()
-            if not each.is_part and (each.table.mode == "full_refresh" or not self.options.follows)
+            if not each.is_partition
+            and (each.table.mode == "full_refresh" or not self.options.follows)
         ]
         if not self.options.follows:
-            return whole
-        members = publication.members(self.session, self.options)
-        followed = publication.followed(found, members)
-        return [*(table for table in followed if table.mode == "incremental"), *whole]
+            return unpublished
+        members = publication.find_members(self.session, self.options)
+        published = publication.published_tables(found, members)
+        return [*(table for table in published if table.mode == "incremental"), *unpublished]
 
-    def _publish(self, found: Mapping[tuple[str, str], Found]) -> None:
+    def _publish(self, found: Mapping[tuple[str, str], CatalogTable]) -> None:
         try:
-            left_out = publication.make_ready(self.session, self.options, found)
+            left_out = publication.ensure(self.session, self.options, found)
         except RefusedError as exc:
             if not self._tables:
                 raise
             left_out = [exc]
-        # A table that somebody else made is no reason to stop the others.
+        # One table that we may not publish must not stop the others.
         for refused in left_out:
-            if refused.what not in self._left_out:
-                _log.warning("a table is not followed: %s", refused)
-                self._left_out.add(refused.what)
+            if refused.what not in self._warned:
+                _log.warning("a table is not replicated: %s", refused)
+                self._warned.add(refused.what)
 
-    def make_slot(self) -> int:
-        """Return where to begin: at the slot that is there, or at a new one."""
-        found = slot.look(self.session)
+    def ensure_slot(self) -> int:
+        """Return the LSN to start at: that of an existing slot, or of a new one."""
+        found = slot.find(self.session)
         if found is None:
-            return self._begun(slot.create(self.session))
-        slot.refuse_unfit(found, self.server)
+            return self._started_at(slot.create(self.session))
+        slot.refuse_unusable(found, self.server)
         slot.await_free(self.session)
         if self.options.snapshot == "never":
-            return self._begun(found.confirmed)
-        # The tables are read as they are now, so nothing older is needed.
+            return self._started_at(found.confirmed)
+        # The snapshots include everything older.
         slot.advance(self.session, self.end_of_log())
-        return self._begun(slot.usable(self.session).confirmed)
+        return self._started_at(slot.find_usable(self.session).confirmed)
 
-    def _begun(self, lsn: int) -> int:
+    def _started_at(self, lsn: int) -> int:
         self._advanced = lsn
         return lsn
 
-    def watch_slot(self, current: int) -> None:
-        """Look at the slot every few seconds.
+    def check_slot(self, current: int) -> None:
+        """Check the slot every few seconds.
 
         Raises:
-            SourceChangedError: it is gone, lost, or moved by somebody else.
+            SourceChangedError: it was dropped, invalidated, or advanced by someone else.
         """
-        if time.monotonic() - self._slot_at < LOOK_AT_SLOT_SECS:
+        if time.monotonic() - self._slot_at < SLOT_CHECK_SECS:
             return
-        found = slot.usable(self.session)
-        self._note_checkpoint(found.confirmed)
-        self.lag.slot_stands(found.confirmed)
+        found = slot.find_usable(self.session)
+        self._record_checkpoint(found.confirmed)
+        self.lag.record_confirmed(found.confirmed)
         ours = max(current, self._advanced)
         if found.confirmed > ours:
-            raise slot.overtaken(self.server, ours, found.confirmed)
+            raise slot.moved_error(self.server, ours, found.confirmed)
         if found.confirmed < self._advanced:
-            self.advance(self._advanced)
+            self.advance_slot(self._advanced)
         self._slot_at = time.monotonic()
 
-    def _note_checkpoint(self, confirmed: int) -> None:
-        """Note which position of the slot a checkpoint saved, if the user may ask for it."""
-        if not self._sees_checkpoints:
+    def _record_checkpoint(self, confirmed: int) -> None:
+        """Record which LSN of the slot a checkpoint has saved, if the user may query it."""
+        if not self._can_read_checkpoints:
             return
         try:
-            rows = self.session.rows(slot.CHECKPOINT_QUERY, passing=slot.NOT_ALLOWED)
+            rows = self.session.rows(slot.CHECKPOINT_QUERY, reraise=slot.NOT_ALLOWED)
         except slot.NOT_ALLOWED as exc:
-            self._sees_checkpoints = False
+            self._can_read_checkpoints = False
             _log.warning(
-                "%s: pg_control_checkpoint() can't be called (%s): a restore from a backup of the "
-                "data files may not be recognised; GRANT EXECUTE ON FUNCTION "
-                "pg_control_checkpoint() to the user",
+                "%s: cannot call pg_control_checkpoint() (%s): a restore from a backup of the data "
+                "files may go unnoticed; GRANT EXECUTE ON FUNCTION pg_control_checkpoint() to the "
+                "user",
                 self.server.where,
                 exc.diag.message_primary,
             )
             return
         redo, log_end = rows[0]
-        self.saved.see(confirmed, log_end, redo)
+        self.saved.record(confirmed, log_end, redo)
 
-    def advance(self, lsn: int) -> None:
-        """Let the server remove log before a place: soon, if a task reads the slot right now."""
+    def advance_slot(self, lsn: int) -> None:
+        """Let the server remove the log before `lsn`; deferred while a task reads the slot."""
         with self._lock:
             self._advanced = max(self._advanced, lsn)
             if slot.advance_if_free(self.session, lsn):
-                self.lag.slot_stands(lsn)
+                self.lag.record_confirmed(lsn)
 
     def count_changes(self, end: int) -> int:
-        """Return how many changes the slot tells up to a place."""
+        """Return how many changes the slot has up to an LSN."""
         with self._lock:
-            query = peek(self.session, end, COUNT_CHANGES)
-            return int(slot.exclusively(self.session, query)[0])
+            query = peek_query(self.session, end, COUNT_CHANGES)
+            return int(slot.run_exclusively(self.session, query)[0])
 
-    def place_after(self, start: int, end: int, rows: int) -> int | None:
-        """Return the end of the last transaction by which the slot tells at most so many changes.
+    def lsn_after(self, start: int, end: int, rows: int) -> int | None:
+        """Return the end of the last transaction with which the slot has at most `rows` changes.
 
-        At least one transaction, whatever its size; None if all up to `end` are no more.
+        At least one transaction, whatever its size; None if there are no more up to `end`.
         """
-        most = MESSAGES_A_ROW * rows
+        most = MESSAGES_PER_ROW * rows
         while True:
             with self._lock:
-                query = peek(self.session, end, LOOKED_AT, most)
-                told, changes, last = slot.exclusively(
-                    self.session, PLACE_AFTER.format(peeked=query, start=start, rows=rows)
+                query = peek_query(self.session, end, PEEK_COLUMNS, most)
+                messages, changes, last = slot.run_exclusively(
+                    self.session, LSN_AFTER_QUERY.format(peeked=query, start=start, rows=rows)
                 )
-            if told < most:
+            if messages < most:
                 return None if changes <= rows else int(last)
             if changes >= rows:
                 return int(last)
-            most *= MESSAGES_A_ROW  # many of them were of before `start`, or tell of no row
+            most *= MESSAGES_PER_ROW  # many came before `start`, or are not rows
 
-    def snapshot(self, tables: Iterable[Table] = ()) -> Snapshot:
-        """Return the view of the database that is open, or a new one if it hides tables."""
+    def snapshot(self, tables: Iterable[PgTable] = ()) -> ExportedSnapshot:
+        """Return the open snapshot, or a new one if some tables are not visible in it."""
         found = self._snapshot
-        if found is None or not found.is_alive() or not found.shows(tables):
+        if found is None or not found.is_alive() or not found.sees(tables):
             self.close_snapshot()
-            found = self._snapshot = Snapshot.open(self.server)
+            found = self._snapshot = ExportedSnapshot.open(self.server)
         return found
 
     def close_snapshot(self) -> None:
-        """Let go of the view of the database, once nothing is read whole any more."""
+        """Close the snapshot, once no table needs it."""
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
 
     def close(self) -> None:
-        """End the sessions. The slot stays, and holds what comes until the next start."""
+        """Close the sessions. The slot stays, and retains the log until the next start."""
         self.close_snapshot()
         with self._lock:
             if self._session is not None:
@@ -331,7 +332,7 @@ class Driver:
                 self._session = None
 
 
-def _identities(tables: Mapping[str, Table]) -> set[tuple[str, str]]:
+def _identities(tables: Mapping[str, PgTable]) -> set[tuple[str, str]]:
     return {
         (label, f"{table.identity} {table.newest_default} {table.publication}")
         for label, table in tables.items()

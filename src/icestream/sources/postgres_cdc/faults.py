@@ -1,4 +1,4 @@
-"""What PostgreSQL says when it refuses or breaks off, as errors of ours without a secret."""
+"""Turns PostgreSQL errors into icestream errors, without secrets."""
 
 from __future__ import annotations
 
@@ -22,187 +22,186 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
 
 
-class Fault(NamedTuple):
-    """How a fault is recognised, and what is said of it.
+class ErrorRule(NamedTuple):
+    """How to recognise an error of the server, and what to report.
 
     Attributes:
-        states: SQLSTATEs, whole or the first letters of them; none if only words tell.
-        words: what the message must hold, as a pattern. A connection that is refused has no
-            SQLSTATE, so that words are all there is.
-        kind: the error.
-        what: what is said. `{user}`, `{database}`, `{host}`, `{port}`, `{slot}`, `{publication}`
-            and `{said}`, the server's own words, are filled in.
+        sqlstates: SQLSTATEs or prefixes of them; none to match the message only.
+        pattern: matches the server's message. A refused connection has no SQLSTATE.
+        error_type: the error to raise.
+        message: of that error, with the placeholders `{user}`, `{database}`, `{host}`, `{port}`,
+            `{slot}`, `{publication}` and `{said}`, the server's message.
         todo: what to do about it.
     """
 
-    states: tuple[str, ...]
-    words: str
-    kind: type[IcestreamError]
-    what: str
+    sqlstates: tuple[str, ...]
+    pattern: str
+    error_type: type[IcestreamError]
+    message: str
     todo: str
 
 
-FAULTS = (
-    Fault(
+ERROR_RULES = (
+    ErrorRule(
         (),
         r"password authentication failed|no password supplied|password is missing|28P01",
         RefusedError,
-        "the server refuses the password of user {user!r}",
-        "Look at `user` and `password`.",
+        "password authentication failed for user {user!r}",
+        "Check `user` and `password`.",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"no pg_hba.conf entry",
         RefusedError,
-        "the server lets no user {user!r} in from this machine: {said}",
-        "Add a line for the user, the database and this machine to the server's pg_hba.conf, or "
-        "set `sslmode: require` if it asks for encryption.",
+        "the server does not accept user {user!r} from this host: {said}",
+        "Add an entry for the user, the database and this host to the server's pg_hba.conf, or "
+        "set `sslmode: require` if the server requires encryption.",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"database \".*\" does not exist",
         ConnectorError,
         "the server has no database {database!r}",
-        "Look at the spelling of `database`.",
+        "Check the spelling of `database`.",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"role \".*\" does not exist|is not permitted to log in",
         RefusedError,
-        "the server lets no user {user!r} in",
-        "Look at the spelling of `user`, and whether the role may log in.",
+        "user {user!r} does not exist or may not log in",
+        "Check the spelling of `user`, and that the role has the LOGIN attribute.",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"server does not support SSL|SSL error|certificate",
         RefusedError,
-        "the encrypted connection was not made: {said}",
-        "Look at `sslmode`, and at the certificates of the server and of this machine.",
+        "the TLS connection failed: {said}",
+        "Check `sslmode`, and the certificates of the server and of this host.",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"start (walsender|WAL sender)",
         RefusedError,
         "user {user!r} may not open replication connections: {said}",
-        "Run `ALTER ROLE {user} REPLICATION` as an administrator; a managed service has a role "
-        "for it (e.g. `GRANT rds_replication TO {user}`).",
+        "Run `ALTER ROLE {user} REPLICATION` as an administrator; managed services have a role for "
+        "it (e.g. `GRANT rds_replication TO {user}`).",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"unsupported startup parameter: replication|replication .*not supported",
         RefusedError,
         "replication connections are not supported at {host}:{port}: {said}",
-        "Let `host` and `port` name the server itself, not a connection pooler.",
+        "Set `host` and `port` to the server itself, not a connection pooler.",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"could not translate host name|[Nn]ame or service not known|Name has no usable address",
         UnreachableError,
-        "no machine is known by the name {host!r}",
-        "Look at the spelling of `host`, and whether this machine's DNS knows the name.",
+        "cannot resolve host name {host!r}",
+        "Check the spelling of `host`, and this host's DNS.",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"Connection refused",
         UnreachableError,
-        "nothing listens at {host}:{port}",
+        "connection refused by {host}:{port}",
         "Is the server running? Are `host` and `port` right?",
     ),
-    Fault(
+    ErrorRule(
         (),
         r"timeout expired|connection timeout|No route to host|Network is unreachable",
         UnreachableError,
         "no answer from {host}:{port}",
         "Are `host` and `port` right? Is a firewall or a VPN in between?",
     ),
-    Fault(
+    ErrorRule(
         ("55000",),
         r"wal_level",
         AttentionError,
-        "the server's log does not tell changes: `wal_level` is not `logical`",
-        "Run `ALTER SYSTEM SET wal_level = logical` and restart the server; a managed service has "
-        "a switch for it (e.g. `rds.logical_replication`).",
+        "logical decoding is disabled: `wal_level` is not `logical`",
+        "Run `ALTER SYSTEM SET wal_level = logical` and restart the server; managed services have "
+        "a setting for it (e.g. `rds.logical_replication`).",
     ),
-    Fault(
+    ErrorRule(
         ("55000",),
         r"no longer (get changes|available)|can no longer|invalidated|exceeded the maximum",
         SourceChangedError,
         "the server has removed log that replication slot {slot!r} still needed: {said}",
-        "Changes are lost. Raise `max_slot_wal_keep_size`, drop the slot by `SELECT "
-        "pg_drop_replication_slot('{slot}')`, and read everything anew by `icestream run "
+        "Changes are lost. Raise `max_slot_wal_keep_size`, drop the slot with `SELECT "
+        "pg_drop_replication_slot('{slot}')`, and reload everything with `icestream run "
         "--start-over`.",
     ),
-    Fault(
+    ErrorRule(
         ("53400",),
         r"replication slots",
         AttentionError,
-        "the server has no replication slot left to give",
-        "Drop one that nobody uses (`SELECT slot_name, active FROM pg_replication_slots`), or "
-        "raise `max_replication_slots` and restart the server.",
+        "all replication slots of the server are in use",
+        "Drop an unused one (`SELECT slot_name, active FROM pg_replication_slots`), or raise "
+        "`max_replication_slots` and restart the server.",
     ),
-    Fault(
+    ErrorRule(
         ("55006",),
         r"replication slot",
         TransientError,
         "replication slot {slot!r} is used by another connection",
-        "Two readers can't share a slot: give each pipeline a `slot_name` of its own.",
+        "A slot has one reader: give each pipeline its own `slot_name`.",
     ),
-    Fault(
+    ErrorRule(
         ("42704",),
         r"publication",
         SourceChangedError,
-        "the database has no publication {publication!r} any more",
-        "Changes since it was dropped are lost. Drop the slot by `SELECT "
-        "pg_drop_replication_slot('{slot}')`, and read everything anew by `icestream run "
+        "publication {publication!r} no longer exists",
+        "Changes since it was dropped are lost. Drop the slot with `SELECT "
+        "pg_drop_replication_slot('{slot}')`, and reload everything with `icestream run "
         "--start-over`.",
     ),
-    Fault(
+    ErrorRule(
         ("42704",),
         r"replication slot",
         SourceChangedError,
-        "the database has no replication slot {slot!r} any more",
-        "Changes since it was dropped are lost: read everything anew by `icestream run "
+        "replication slot {slot!r} no longer exists",
+        "Changes since it was dropped are lost: reload everything with `icestream run "
         "--start-over`.",
     ),
-    Fault(
+    ErrorRule(
         ("25006", "55000"),
         r"recovery|read-only transaction",
         ConnectorError,
-        "the server is a standby, which can't be followed",
-        "Name the primary in `host`.",
+        "the server is a standby, and changes can only be read from a primary",
+        "Set `host` to the primary.",
     ),
-    Fault(
+    ErrorRule(
         ("42501",),
         r"replication slots|REPLICATION",
         RefusedError,
         "user {user!r} may not use replication slots",
-        "Run `ALTER ROLE {user} REPLICATION` as an administrator; a managed service has a role "
-        "for it (e.g. `GRANT rds_replication TO {user}`).",
+        "Run `ALTER ROLE {user} REPLICATION` as an administrator; managed services have a role for "
+        "it (e.g. `GRANT rds_replication TO {user}`).",
     ),
-    Fault(
+    ErrorRule(
         ("42501",),
         r"",
         RefusedError,
-        "user {user!r} lacks a right: {said}",
+        "user {user!r} lacks a privilege: {said}",
         "Grant it to the user (`GRANT USAGE ON SCHEMA ...`, `GRANT SELECT ON ...`).",
     ),
-    Fault(
+    ErrorRule(
         ("42P01", "42703"),
         r"",
         TransientError,
         "a table changed while it was read: {said}",
-        "It is read again by the `restart` policy.",
+        "The `restart` policy reads it again.",
     ),
-    Fault(
+    ErrorRule(
         ("08", "57P", "40", "53", "58"),
         r"",
         TransientError,
-        "the server broke off: {said}",
-        "It is asked again by the `restart` policy. Look at the server's log if it goes on.",
+        "the connection to the server broke: {said}",
+        "The `restart` policy reconnects. Check the server's log if it happens again.",
     ),
 )
-# Whoever is cut off in the middle gets no SQLSTATE.
-CUT_OFF = re.compile(
+# A connection that breaks has no SQLSTATE.
+DISCONNECTED = re.compile(
     r"server closed the connection|connection (is lost|is closed|has been closed|was lost)"
     r"|Connection reset|Broken pipe|the connection is|consuming input failed|starting up"
     r"|shutting down|too many (clients|connections)|remaining connection slots"
@@ -210,13 +209,13 @@ CUT_OFF = re.compile(
 )
 
 
-def where_is(options: PostgresCdcOptions) -> str:
-    """Return the place that messages about a database name."""
+def error_location(options: PostgresCdcOptions) -> str:
+    """Return the `where` of errors about a database."""
     return f"source postgres-cdc {options.host}:{options.port}/{options.database}"
 
 
 def to_error(exc: psycopg.Error, options: PostgresCdcOptions) -> IcestreamError:
-    """Return the error of ours for one of psycopg's."""
+    """Return the icestream error for one of psycopg's."""
     text, state = str(exc), exc.sqlstate or ""
     filled = {
         "user": options.user,
@@ -225,38 +224,37 @@ def to_error(exc: psycopg.Error, options: PostgresCdcOptions) -> IcestreamError:
         "port": options.port,
         "slot": options.slot,
         "publication": options.publication_name,
-        "said": without_secrets(_said(text), options),
+        "said": without_secrets(_server_message(text), options),
     }
-    where = where_is(options)
-    for fault in FAULTS:
-        if _is(fault, state, text):
-            return fault.kind(
-                fault.what.format(**filled), where=where, todo=fault.todo.format(**filled)
+    where = error_location(options)
+    for rule in ERROR_RULES:
+        if _matches(rule, state, text):
+            return rule.error_type(
+                rule.message.format(**filled), where=where, todo=rule.todo.format(**filled)
             )
-    if not state and CUT_OFF.search(text):
+    if not state and DISCONNECTED.search(text):
         return TransientError(
-            f"the server broke off: {filled['said']}",
+            f"the connection to the server broke: {filled['said']}",
             where=where,
-            todo="It is asked again by the `restart` policy. Look at the server's log if it goes "
-            "on.",
+            todo="The `restart` policy reconnects. Check the server's log if it happens again.",
         )
-    shown = f" ({state})" if state else ""
-    return ConnectorError(f"the server says: {filled['said']}{shown}", where=where)
+    code = f" ({state})" if state else ""
+    return ConnectorError(f"the server reports: {filled['said']}{code}", where=where)
 
 
-def _is(fault: Fault, state: str, text: str) -> bool:
-    if state and fault.states:
-        matches = state.startswith(fault.states)
+def _matches(rule: ErrorRule, state: str, text: str) -> bool:
+    if state and rule.sqlstates:
+        matches = state.startswith(rule.sqlstates)
     else:
-        matches = not state and not fault.states
-    # Signing in gives a SQLSTATE to no client, but a session may be refused later on.
-    return (matches or (bool(state) and state[:2] in ("28", "3D") and not fault.states)) and bool(
-        re.search(fault.words, text)
+        matches = not state and not rule.sqlstates
+    # Login failures come without a SQLSTATE, but a session may also be refused later.
+    return (matches or (bool(state) and state[:2] in ("28", "3D") and not rule.sqlstates)) and bool(
+        re.search(rule.pattern, text)
     )
 
 
-def _said(text: str) -> str:
-    """Return the server's own words: the last line that is no hint, without what libpq adds."""
+def _server_message(text: str) -> str:
+    """Return the server's message: the first line, without what libpq adds."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     words = lines[0] if lines else "nothing"
     words = words.rpartition("failed: ")[2]

@@ -1,4 +1,7 @@
-"""Names of tables as positions write them: `public.orders`, quoted as SQL does where needed."""
+"""Offsets of the PostgreSQL source: an LSN, and the state of each table's snapshot.
+
+A table is stored under its qualified name, such as `public.orders`, quoted as in SQL where needed.
+"""
 
 from __future__ import annotations
 
@@ -14,157 +17,175 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import Offset
 
 
-PIECE = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
+NAME_PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
-def names_of(label: str) -> tuple[str, str]:
-    """Return schema and name of a label."""
+def parse_qualified_name(qualified_name: str) -> tuple[str, str]:
+    """Split a qualified name into schema and name."""
     schema, name = (
-        quoted.replace('""', '"') if quoted else plain for quoted, plain in PIECE.findall(label)
+        quoted.replace('""', '"') if quoted else plain
+        for quoted, plain in NAME_PART.findall(qualified_name)
     )
     return schema, name
 
 
 @dataclass(frozen=True)
-class Note:
-    """What is known of a table that is followed.
+class PgTableState:
+    """What an offset stores about a replicated table.
 
     Attributes:
-        table: which table it is, and by what its rows are told apart: see `Table.identity`.
-        columns: the highest number of a column that was read.
-        seen: the snapshot that its rows were read under; None once that does not matter.
-        until: where in the log that snapshot was taken.
-        publication: the version of its publication, see `Member.version`; empty in offsets of
-            older versions.
+        identity: the table and its key, see `PgTable.identity`.
+        last_column: the highest column number that was read.
+        snapshot: the snapshot its rows were read from; None once the log is past it.
+        snapshot_lsn: the LSN of that snapshot.
+        publication: the version of its publication, see `Member.version`; empty in offsets
+            written by older versions.
     """
 
-    table: str
-    columns: int = 0
-    seen: str | None = None
-    until: int = 0
+    identity: str
+    last_column: int = 0
+    snapshot: str | None = None
+    snapshot_lsn: int = 0
     publication: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a part of a position."""
-        told: dict[str, Any] = {"id": self.table, "columns": self.columns}
+        """Return the form that an offset stores."""
+        stored: dict[str, Any] = {"id": self.identity, "columns": self.last_column}
         if self.publication:
-            told["publication"] = self.publication
-        return told if self.seen is None else {**told, "s": self.seen, "l": self.until}
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Note:
-        """Read it from a position."""
-        return cls(
-            told["id"],
-            told["columns"],
-            told.get("s"),
-            told.get("l", 0),
-            told.get("publication", ""),
+            stored["publication"] = self.publication
+        return (
+            stored
+            if self.snapshot is None
+            else {**stored, "s": self.snapshot, "l": self.snapshot_lsn}
         )
 
-    def at(self, lsn: int) -> Note:
-        """Return it as it is once the log is read up to a place."""
-        return replace(self, seen=None, until=0) if lsn >= self.until else self
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> PgTableState:
+        """Read the form that an offset stores."""
+        return cls(
+            stored["id"],
+            stored["columns"],
+            stored.get("s"),
+            stored.get("l", 0),
+            stored.get("publication", ""),
+        )
+
+    def advance_to(self, lsn: int) -> PgTableState:
+        """Return the state once the log has been read up to `lsn`."""
+        return replace(self, snapshot=None, snapshot_lsn=0) if lsn >= self.snapshot_lsn else self
 
 
 @dataclass(frozen=True)
-class Part:
-    """The table that is being read whole, and how far.
+class SnapshotCursor:
+    """How far the snapshot of one table has been read.
 
     Attributes:
-        table: its label.
-        after: the last key that was read, as text.
-        note: what is noted of it once it is read.
-        order: the columns of the key with their types, by which it is read.
+        table: its qualified name.
+        last_key: the last key that was read, as text.
+        state: the table's state once the snapshot is complete.
+        reading_order: the key columns and their types, which order the snapshot.
     """
 
     table: str
-    after: tuple[str, ...]
-    note: Note
-    order: str = ""
+    last_key: tuple[str, ...]
+    state: PgTableState
+    reading_order: str = ""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A position, read.
+class PgOffset:
+    """An offset of the source.
 
     Attributes:
-        system: which server it is of.
+        system: the server's system identifier.
         lsn: changes before it are done.
-        tables: the tables that are followed.
-        pending: the tables that are still to be read whole, in order.
-        part: how far the first of them is.
-        unsure: tables without a key that were read whole, under a snapshot still to be noted.
-        refresh: the start of the process for which tables of `full_refresh` were read last.
-        timeline: which timeline of the server's log it is on; 0 in offsets of older versions.
-        confirmed: a place where the slot stood that no crash of the server can undo.
+        tables: the tables whose changes are being read.
+        pending: the tables queued for a snapshot, in order.
+        cursor: how far the snapshot of the first of them is.
+        unconfirmed: tables without a key that were read in full, from a snapshot that is not
+            recorded yet.
+        refresh: id of the process start for which `full_refresh` tables were last read.
+        timeline: the server's timeline; 0 in offsets written by older versions.
+        confirmed: an LSN of the slot that a checkpoint has saved, so no crash can undo it.
     """
 
     system: str
     lsn: int
-    tables: Mapping[str, Note] = field(default_factory=dict)
+    tables: Mapping[str, PgTableState] = field(default_factory=dict)
     pending: tuple[str, ...] = ()
-    part: Part | None = None
-    unsure: Mapping[str, Note] = field(default_factory=dict)
+    cursor: SnapshotCursor | None = None
+    unconfirmed: Mapping[str, PgTableState] = field(default_factory=dict)
     refresh: str = ""
     timeline: int = 0
     confirmed: int = 0
 
     @property
     def anchor(self) -> Anchor:
-        """What a server must have for this place to be continued there."""
-        notes = [*self.tables.values(), *self.unsure.values()]
-        notes += [] if self.part is None else [self.part.note]
-        snapshot_lsn = max((note.until for note in notes), default=0)
+        """What a server must have to continue from this offset."""
+        states = [*self.tables.values(), *self.unconfirmed.values()]
+        states += [] if self.cursor is None else [self.cursor.state]
+        snapshot_lsn = max((state.snapshot_lsn for state in states), default=0)
         return Anchor(self.system, self.timeline, self.lsn, snapshot_lsn, self.confirmed)
 
     def to_json(self) -> Offset:
-        """Return it as Spark logs it."""
-        told: Offset = {
+        """Return the offset as Spark logs it."""
+        stored: Offset = {
             "system": self.system,
             "lsn": self.lsn,
-            "tables": {name: note.to_json() for name, note in sorted(self.tables.items())},
+            "tables": {name: state.to_json() for name, state in sorted(self.tables.items())},
         }
         if self.pending:
-            told["pending"] = list(self.pending)
-        if self.part is not None:
-            told["part"] = {
-                "table": self.part.table,
-                "after": list(self.part.after),
-                "order": self.part.order,
-                **self.part.note.to_json(),
+            stored["pending"] = list(self.pending)
+        if self.cursor is not None:
+            stored["part"] = {
+                "table": self.cursor.table,
+                "after": list(self.cursor.last_key),
+                "order": self.cursor.reading_order,
+                **self.cursor.state.to_json(),
             }
-        if self.unsure:
-            told["unsure"] = {name: note.to_json() for name, note in sorted(self.unsure.items())}
+        if self.unconfirmed:
+            stored["unsure"] = {
+                name: state.to_json() for name, state in sorted(self.unconfirmed.items())
+            }
         if self.refresh:
-            told["refresh"] = self.refresh
+            stored["refresh"] = self.refresh
         if self.timeline:
-            told["timeline"] = self.timeline
+            stored["timeline"] = self.timeline
         if self.confirmed:
-            told["confirmed"] = self.confirmed
-        return told
+            stored["confirmed"] = self.confirmed
+        return stored
 
     @classmethod
-    def from_json(cls, told: Offset) -> Place:
-        """Read a position."""
-        part = told.get("part")
+    def from_json(cls, stored: Offset) -> PgOffset:
+        """Read an offset from Spark's log."""
+        cursor = stored.get("part")
         return cls(
-            system=told["system"],
-            lsn=told["lsn"],
-            tables={name: Note.from_json(note) for name, note in told["tables"].items()},
-            pending=tuple(told.get("pending", ())),
-            part=part
-            and Part(
-                part["table"], tuple(part["after"]), Note.from_json(part), part.get("order", "")
+            system=stored["system"],
+            lsn=stored["lsn"],
+            tables={
+                name: PgTableState.from_json(state) for name, state in stored["tables"].items()
+            },
+            pending=tuple(stored.get("pending", ())),
+            cursor=cursor
+            and SnapshotCursor(
+                cursor["table"],
+                tuple(cursor["after"]),
+                PgTableState.from_json(cursor),
+                cursor.get("order", ""),
             ),
-            unsure={name: Note.from_json(note) for name, note in told.get("unsure", {}).items()},
-            refresh=told.get("refresh", ""),
-            timeline=told.get("timeline", 0),
-            confirmed=told.get("confirmed", 0),
+            unconfirmed={
+                name: PgTableState.from_json(state)
+                for name, state in stored.get("unsure", {}).items()
+            },
+            refresh=stored.get("refresh", ""),
+            timeline=stored.get("timeline", 0),
+            confirmed=stored.get("confirmed", 0),
         )
 
-    def at(self, lsn: int) -> Place:
-        """Return the place further on in the log, without the notes that do not matter there."""
+    def advance_to(self, lsn: int) -> PgOffset:
+        """Return the offset at a later LSN, without snapshots that the log is then past."""
         return replace(
-            self, lsn=lsn, tables={name: note.at(lsn) for name, note in self.tables.items()}
+            self,
+            lsn=lsn,
+            tables={name: state.advance_to(lsn) for name, state in self.tables.items()},
         )

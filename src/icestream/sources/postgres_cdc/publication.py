@@ -1,8 +1,8 @@
-"""The publication: what of the database's changes the slot tells, made by us or by somebody else.
+"""The publication: which changes the slot returns. Ours, or one that someone else manages.
 
-PostgreSQL refuses updates and deletes of a table without a key while it is in a publication that
-tells them. So that no application breaks because its database is mirrored, such tables go into a
-publication of their own, which tells of new rows alone.
+PostgreSQL refuses updates and deletes of a table without a replica identity while a publication
+includes them. So that mirroring a database never breaks its applications, such tables go into a
+second publication, of inserts only.
 """
 
 from __future__ import annotations
@@ -15,132 +15,136 @@ from zlib import crc32
 from psycopg import sql
 
 from icestream.errors import ConnectorError, IcestreamError, RefusedError
-from icestream.sources.postgres_cdc.tables import ONLY, narrowed
+from icestream.sources.postgres_cdc.tables import ONLY, as_published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from icestream.sources.postgres_cdc.options import PostgresCdcOptions
-    from icestream.sources.postgres_cdc.server import Session
-    from icestream.sources.postgres_cdc.tables import Found, Table
+    from icestream.sources.postgres_cdc.server import PgSession
+    from icestream.sources.postgres_cdc.tables import CatalogTable, PgTable
 
 
-CANT_MAKE = "the database has no publication {name!r}, and user {user!r} may not make it"
-CANT_CHANGE = "user {user!r} may not change publication {name!r}"
+# What `ERROR_RULES` puts before the server's own words.
+MISSING_PRIVILEGE = "lacks a privilege: "
+CANNOT_CREATE = "the database has no publication {name!r}, and user {user!r} may not create it"
+CANNOT_ALTER = "user {user!r} may not alter publication {name!r}"
 
 
-def creating(name: str, actions: str, tables: Sequence[Table]) -> sql.Composed:
-    """Return the command that makes a publication."""
+def create_command(name: str, actions: str, tables: Sequence[PgTable]) -> sql.Composed:
+    """Return the command that creates a publication."""
     return sql.SQL(
         "CREATE PUBLICATION {} {}WITH (publish = {}, publish_via_partition_root = true)"
     ).format(sql.Identifier(name), _for_tables(tables), sql.Literal(actions))
 
 
-def _for_tables(tables: Sequence[Table]) -> sql.Composable:
-    return sql.SQL("FOR TABLE {} ").format(listed(tables)) if tables else sql.SQL("")
+def _for_tables(tables: Sequence[PgTable]) -> sql.Composable:
+    return sql.SQL("FOR TABLE {} ").format(table_list(tables)) if tables else sql.SQL("")
 
 
-def listed(tables: Sequence[Table]) -> sql.Composed:
-    """Return tables as a command names them."""
+def table_list(tables: Sequence[PgTable]) -> sql.Composed:
+    """Return a list of tables for a command."""
     return sql.SQL(", ").join(
-        # A table that inherits is published for itself, if it is followed: it has another key.
+        # An inheriting table is published separately, if configured: its key differs.
         sql.SQL("{}{}").format(ONLY[not table.is_partitioned], sql.Identifier(*table.names))
         for table in tables
     )
 
 
-def run(session: Session, name: str, command: sql.Composed, why: str) -> None:
-    """Run a command that only an owner may run, and else say what an administrator should."""
+def run_as_owner(session: PgSession, name: str, command: sql.Composed, why: str) -> None:
+    """Run a command that needs ownership; the error tells an administrator what to run."""
     try:
         session.rows(command)
     except RefusedError as exc:
-        said = exc.what.rpartition("lacks a right: ")[2]
-        raise refusal(session, name, command, why, said) from None
+        detail = exc.what.rpartition(MISSING_PRIVILEGE)[2]
+        raise permission_error(session, name, command, why, detail) from None
 
 
-def refusal(
-    session: Session, name: str, command: sql.Composed, why: str, said: str
+def permission_error(
+    session: PgSession, name: str, command: sql.Composed, why: str, detail: str
 ) -> RefusedError:
-    """Return the error that tells an administrator what to run."""
+    """Return an error that tells an administrator what to run."""
     return RefusedError(
-        why.format(name=name, user=session.server.options.user) + f" ({said})",
+        why.format(name=name, user=session.server.options.user) + f" ({detail})",
         where=session.server.where,
-        todo=f"Let the owner of the tables run: {command.as_string()}",
+        todo=f"As the owner of the tables, run: {command.as_string()}",
     )
 
 
-def shown(name: str) -> str:
-    """Return a name as SQL writes it."""
+def quote_identifier(name: str) -> str:
+    """Quote a name as SQL does."""
     return sql.Identifier(name).as_string()
 
 
-# Tables of which every part is told, each by its own name.
-TOLD_BY_PARTS = """
+# Tables whose partitions are all published under their own names.
+PUBLISHED_BY_PARTITION = """
 SELECT root.id FROM unnest(%s::oid[]) AS root (id)
 WHERE (
     SELECT bool_and(EXISTS (
-        SELECT FROM pg_catalog.pg_publication_tables AS told
-        JOIN pg_catalog.pg_namespace AS n ON n.nspname = told.schemaname
-        JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = told.tablename
-        WHERE told.pubname = %s AND c.oid = part.relid
+        SELECT FROM pg_catalog.pg_publication_tables AS published
+        JOIN pg_catalog.pg_namespace AS n ON n.nspname = published.schemaname
+        JOIN pg_catalog.pg_class AS c
+             ON c.relnamespace = n.oid AND c.relname = published.tablename
+        WHERE published.pubname = %s AND c.oid = part.relid
     ))
     FROM pg_catalog.pg_partition_tree(root.id) AS part WHERE part.isleaf
 )
 """
 
 
-def refuse_untold(
-    session: Session,
+def refuse_unpublished(
+    session: PgSession,
     options: PostgresCdcOptions,
-    lacking: Sequence[Table],
-    found: Mapping[tuple[str, str], Found],
+    missing: Sequence[PgTable],
+    found: Mapping[tuple[str, str], CatalogTable],
     state: Publication,
 ) -> list[ConnectorError]:
-    """Refuse a publication that does not tell of tables as it is asked to.
+    """Refuse a publication that lacks tables or publishes partitions separately.
 
     Args:
         session: of the database.
-        options: which tables are asked for, and which of them by name.
-        lacking: those that it does not tell of.
-        found: all of them.
+        options: the configured tables, and which of them are named in full.
+        missing: the tables that it does not publish.
+        found: all configured tables.
         state: the publication.
 
     Returns:
-        Why tables that the file does not name are left out.
+        Why tables that match a pattern only are left out.
 
     Raises:
-        ConnectorError: it leaves out a table that the file names, or tells the parts of one.
+        ConnectorError: it lacks a table that is named in full, or publishes partitions.
     """
     name = options.publication_name
-    parted = [] if state.via_root else _told_by_parts(session, name, found)
-    if parted:
+    partitioned = [] if state.via_root else _published_by_partition(session, name, found)
+    if partitioned:
         raise ConnectorError(
-            f"publication {name!r} tells changes of {', '.join(parted)} as those of the parts",
+            f"publication {name!r} publishes {', '.join(partitioned)} partition by partition",
             where=session.server.where,
-            todo=f"Run `ALTER PUBLICATION {shown(name)} SET (publish_via_partition_root = true)`.",
+            todo=f"Run `ALTER PUBLICATION {quote_identifier(name)} SET "
+            "(publish_via_partition_root = true)`.",
         )
-    named = [table.label for table in lacking if table.names in options.named_tables]
+    named = [table.qualified_name for table in missing if table.names in options.named_tables]
     if named:
-        raise _untold(session, name, ", ".join(named))
-    return [_untold(session, name, table.label) for table in lacking]
+        raise _unpublished_error(session, name, ", ".join(named))
+    return [_unpublished_error(session, name, table.qualified_name) for table in missing]
 
 
-def _told_by_parts(
-    session: Session, name: str, found: Mapping[tuple[str, str], Found]
+def _published_by_partition(
+    session: PgSession, name: str, found: Mapping[tuple[str, str], CatalogTable]
 ) -> list[str]:
-    labels = {
-        each.table.relation.id: each.table.label
+    names = {
+        each.table.relation.id: each.table.qualified_name
         for each in found.values()
-        if each.table.is_partitioned and each.table.mode == "incremental" and not each.is_part
+        if each.table.is_partitioned and each.table.mode == "incremental" and not each.is_partition
     }
-    return [labels[root] for (root,) in session.rows(TOLD_BY_PARTS, [list(labels), name])]
+    return [names[root] for (root,) in session.rows(PUBLISHED_BY_PARTITION, [list(names), name])]
 
 
-def _untold(session: Session, name: str, tables: str) -> ConnectorError:
+def _unpublished_error(session: PgSession, name: str, tables: str) -> ConnectorError:
     return ConnectorError(
-        f"publication {name!r} does not tell of {tables}",
+        f"publication {name!r} does not include {tables}",
         where=session.server.where,
-        todo=f"Run `ALTER PUBLICATION {shown(name)} ADD TABLE {tables}`.",
+        todo=f"Run `ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {tables}`.",
     )
 
 
@@ -148,9 +152,9 @@ _log = logging.getLogger(__name__)
 
 MARK = "made by icestream"
 ALL_ACTIONS = "insert, update, delete, truncate"
-NEW_ROWS = "insert, truncate"
-WITH_COLUMN_LISTS = 150_000
-ONLY_GROWS = "has no key that the log tells: new rows are followed, updates and deletes are not"
+INSERT_ACTIONS = "insert, truncate"
+COLUMN_LISTS_VERSION = 150_000
+INSERT_ONLY = "has no replica identity: inserts are replicated, updates and deletes are not"
 MAY_CREATE = "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE')"
 NOT_OWNED = """
 SELECT relname::text FROM pg_catalog.pg_class
@@ -165,21 +169,21 @@ PAIRS_QUERY = """
 SELECT pubname::text, schemaname::text, tablename::text
 FROM pg_catalog.pg_publication_tables WHERE pubname = ANY(%s)
 """
-# A table that leaves the publication and comes back gets another row in `pg_publication_rel`. The
-# publication's own row is replaced when its options change, which its `xmin` tells.
+# A table that leaves the publication and comes back gets a new row in `pg_publication_rel`. When a
+# publication's options change, the `xmin` of its own row does.
 MEMBERS_QUERY = """
-SELECT told.schemaname::text, told.tablename::text, {shown},
+SELECT published.schemaname::text, published.tablename::text, {columns_and_filter},
        pg_catalog.concat_ws(':', p.oid, p.xmin,
            (SELECT pg_catalog.string_agg(r.oid::text, ',' ORDER BY r.oid)
             FROM pg_catalog.pg_publication_rel AS r
             WHERE r.prpubid = p.oid AND (r.prrelid = c.oid OR r.prrelid IN
                   (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)))),
            {by_schema})
-FROM pg_catalog.pg_publication_tables AS told
-JOIN pg_catalog.pg_publication AS p ON p.pubname = told.pubname
-JOIN pg_catalog.pg_namespace AS n ON n.nspname = told.schemaname
-JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = told.tablename
-WHERE told.pubname = ANY(%s) ORDER BY told.pubname
+FROM pg_catalog.pg_publication_tables AS published
+JOIN pg_catalog.pg_publication AS p ON p.pubname = published.pubname
+JOIN pg_catalog.pg_namespace AS n ON n.nspname = published.schemaname
+JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = published.tablename
+WHERE published.pubname = ANY(%s) ORDER BY published.pubname
 """
 BY_SCHEMA = """
 (SELECT pg_catalog.string_agg(s.oid::text, ',' ORDER BY s.oid)
@@ -191,16 +195,16 @@ BY_SCHEMA = """
 
 @dataclass(frozen=True)
 class Publication:
-    """A publication that is there.
+    """An existing publication.
 
     Attributes:
-        is_ours: whether it was made by us, and so may be changed.
-        tells_all: whether it tells every kind of change.
-        via_root: whether changes of a part of a table are told as changes of the table.
+        is_ours: whether we created it, and so may alter it.
+        publishes_all: whether it includes every kind of change.
+        via_root: whether changes to a partition are published as changes to its root table.
     """
 
     is_ours: bool
-    tells_all: bool
+    publishes_all: bool
     via_root: bool
 
 
@@ -211,8 +215,7 @@ class Member:
     Attributes:
         columns: which columns; None for all of them.
         row_filter: which rows; None for all of them.
-        version: changes when the table leaves the publication and comes back, and when the
-            publication or how it publishes the table is altered.
+        version: changes when the table is removed and added back, or the publication altered.
     """
 
     columns: tuple[str, ...] | None
@@ -220,122 +223,129 @@ class Member:
     version: str
 
 
-def names(options: PostgresCdcOptions) -> tuple[str, str]:
-    """Return the names of the publication and of the one for tables without a key."""
+def publication_names(options: PostgresCdcOptions) -> tuple[str, str]:
+    """Return the names of the publication and of its companion for tables without a key."""
     return options.publication_name, f"{options.publication_name}_appends"
 
 
-def look(session: Session, name: str) -> Publication | None:
-    """Return a publication, None if it is not there."""
+def find(session: PgSession, name: str) -> Publication | None:
+    """Return a publication; None if it does not exist."""
     rows = session.rows(STATE_QUERY, [MARK, name])
     return Publication(*rows[0]) if rows else None
 
 
-def told_by(session: Session, options: PostgresCdcOptions) -> list[str]:
-    """Return the publications that the slot is asked for: ours are two, somebody else's is one."""
-    whole, appends = names(options)
-    return [whole] if look(session, appends) is None else [whole, appends]
+def find_names(session: PgSession, options: PostgresCdcOptions) -> list[str]:
+    """Return the publications to read from the slot: two of ours, or one of someone else's."""
+    main, appends = publication_names(options)
+    return [main] if find(session, appends) is None else [main, appends]
 
 
-def members(session: Session, options: PostgresCdcOptions) -> dict[tuple[str, str], Member]:
-    """Return how each table that is published is."""
-    lists = session.version >= WITH_COLUMN_LISTS
-    shown = "told.attnames::text[], told.rowfilter" if lists else "NULL::text[], NULL::text"
-    query = MEMBERS_QUERY.format(shown=shown, by_schema=BY_SCHEMA if lists else "NULL")
+def find_members(session: PgSession, options: PostgresCdcOptions) -> dict[tuple[str, str], Member]:
+    """Return how each published table is published."""
+    lists = session.version >= COLUMN_LISTS_VERSION
+    columns_and_filter = (
+        "published.attnames::text[], published.rowfilter" if lists else "NULL::text[], NULL::text"
+    )
+    query = MEMBERS_QUERY.format(
+        columns_and_filter=columns_and_filter, by_schema=BY_SCHEMA if lists else "NULL"
+    )
     return {
         (schema, name): Member(
             None if columns is None else tuple(columns), row_filter, f"{crc32(rows.encode()):x}"
         )
-        for schema, name, columns, row_filter, rows in session.rows(query, [list(names(options))])
+        for schema, name, columns, row_filter, rows in session.rows(
+            query, [list(publication_names(options))]
+        )
     }
 
 
-def followed(
-    found: Mapping[tuple[str, str], Found], published: Mapping[tuple[str, str], Member]
-) -> list[Table]:
-    """Return the tables that the log tells of, as the publication shows them."""
+def published_tables(
+    found: Mapping[tuple[str, str], CatalogTable], published: Mapping[tuple[str, str], Member]
+) -> list[PgTable]:
+    """Return the published tables, with the columns and rows that the publication includes."""
     return [
-        narrowed(found[name].table, member.columns, member.row_filter, member.version)
+        as_published(found[name].table, member.columns, member.row_filter, member.version)
         for name, member in sorted(published.items())
         if name in found
     ]
 
 
-def refuse_unfit(session: Session, options: PostgresCdcOptions) -> Publication | None:
-    """Return the publication, None if it is still to be made.
+def find_usable(session: PgSession, options: PostgresCdcOptions) -> Publication | None:
+    """Return the publication; None if it is still to be created.
 
     Raises:
-        ConnectorError: it is there, and does not tell every change.
+        ConnectorError: it exists, and does not publish every kind of change.
     """
     name = options.publication_name
-    state = look(session, name)
-    if state is not None and not state.tells_all:
+    state = find(session, name)
+    if state is not None and not state.publishes_all:
         raise ConnectorError(
-            f"publication {name!r} does not tell every change",
+            f"publication {name!r} does not publish every kind of change",
             where=session.server.where,
-            todo=f"Run `ALTER PUBLICATION {shown(name)} SET (publish = '{ALL_ACTIONS}')`.",
+            todo=f"Run `ALTER PUBLICATION {quote_identifier(name)} SET "
+            f"(publish = '{ALL_ACTIONS}')`.",
         )
     return state
 
 
-def make_ready(
-    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
+def ensure(
+    session: PgSession, options: PostgresCdcOptions, found: Mapping[tuple[str, str], CatalogTable]
 ) -> list[IcestreamError]:
-    """Make the publication if it is not there, and add the tables that it lacks if it is ours.
+    """Create the publication if needed; add missing tables if it is ours.
 
     Returns:
-        Why tables that the file does not name are left out, one of each.
+        Why tables that match a pattern only are left out, one error each.
 
     Raises:
-        RefusedError: the user may not make it, or add a table that the file names.
-        ConnectorError: it is somebody else's, and does not tell what is asked for.
+        RefusedError: the user may not create it, or add a table that is named in full.
+        ConnectorError: it is someone else's, and does not publish what is configured.
     """
-    state = refuse_unfit(session, options)
-    lacking = unpublished(session, options, found)
-    whole, appends = names(options)
-    keyed = [table for table in lacking if not table.only_grows]
-    grown = [table for table in lacking if table.only_grows]
+    state = find_usable(session, options)
+    missing = unpublished_tables(session, options, found)
+    main, appends = publication_names(options)
+    keyed = [table for table in missing if not table.is_insert_only]
+    insert_only = [table for table in missing if table.is_insert_only]
     left_out: list[IcestreamError] = []
     if state is None:
-        # Both before the slot: it can't read log that is older than a publication it is asked for.
-        _create(session, whole, ALL_ACTIONS, keyed)
-        if look(session, appends) is None:
-            _create(session, appends, NEW_ROWS, grown)
+        # Both before the slot: it cannot read a log that is older than its publications.
+        _create(session, main, ALL_ACTIONS, keyed)
+        if find(session, appends) is None:
+            _create(session, appends, INSERT_ACTIONS, insert_only)
     elif not state.is_ours:
-        left_out += refuse_untold(session, options, lacking, found, state)
+        left_out += refuse_unpublished(session, options, missing, found, state)
     else:
-        if look(session, appends) is None:  # a start that was cut off did not come so far
-            _create(session, appends, NEW_ROWS, ())
-        added = [_add(session, options, whole, table) for table in keyed]
-        added += [_add(session, options, appends, table) for table in grown]
+        if find(session, appends) is None:  # the first start was interrupted
+            _create(session, appends, INSERT_ACTIONS, ())
+        added = [_add(session, options, main, table) for table in keyed]
+        added += [_add(session, options, appends, table) for table in insert_only]
         left_out += [refused for refused in added if refused is not None]
-        _move(session, whole, appends, found)
+        _move_tables(session, main, appends, found)
     return left_out
 
 
-def unpublished(
-    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
-) -> list[Table]:
-    """Return the tables that are to be followed and not published yet."""
-    published = members(session, options)
+def unpublished_tables(
+    session: PgSession, options: PostgresCdcOptions, found: Mapping[tuple[str, str], CatalogTable]
+) -> list[PgTable]:
+    """Return the tables to replicate that are not published yet."""
+    published = find_members(session, options)
     return [
         each.table
         for name, each in found.items()
-        if each.table.mode == "incremental" and name not in published and not each.is_part
+        if each.table.mode == "incremental" and name not in published and not each.is_partition
     ]
 
 
-def refuse_unmakeable(
-    session: Session, options: PostgresCdcOptions, found: Mapping[tuple[str, str], Found]
+def refuse_missing_privileges(
+    session: PgSession, options: PostgresCdcOptions, found: Mapping[tuple[str, str], CatalogTable]
 ) -> None:
-    """Refuse a user who could not make the publication.
+    """Refuse a user who may not create the publication.
 
     Raises:
-        RefusedError: a right is missing.
+        RefusedError: a privilege is missing.
     """
-    lacking = unpublished(session, options, found)
+    missing = unpublished_tables(session, options, found)
     (may_create,) = session.row(MAY_CREATE)
-    others = session.rows(NOT_OWNED, [[table.relation.id for table in lacking]])
+    others = session.rows(NOT_OWNED, [[table.relation.id for table in missing]])
     if may_create and not others:
         return
     why = (
@@ -343,56 +353,56 @@ def refuse_unmakeable(
         if may_create
         else f"permission denied for database {options.database}"
     )
-    command = creating(options.publication_name, ALL_ACTIONS, lacking)
-    raise refusal(session, options.publication_name, command, CANT_MAKE, why)
+    command = create_command(options.publication_name, ALL_ACTIONS, missing)
+    raise permission_error(session, options.publication_name, command, CANNOT_CREATE, why)
 
 
-def _create(session: Session, name: str, actions: str, tables: Sequence[Table]) -> None:
+def _create(session: PgSession, name: str, actions: str, tables: Sequence[PgTable]) -> None:
     comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
         sql.Identifier(name), sql.Literal(MARK)
     )
     with session.connection.transaction():
-        run(session, name, creating(name, actions, tables), CANT_MAKE)
-        run(session, name, comment, CANT_CHANGE)
-    _log.info("made publication %s", name)
-    _warn_of_growing(tables)
+        run_as_owner(session, name, create_command(name, actions, tables), CANNOT_CREATE)
+        run_as_owner(session, name, comment, CANNOT_ALTER)
+    _log.info("created publication %s", name)
+    _warn_about_insert_only(tables)
 
 
 def _add(
-    session: Session, options: PostgresCdcOptions, name: str, table: Table
+    session: PgSession, options: PostgresCdcOptions, name: str, table: PgTable
 ) -> RefusedError | None:
-    """Add a table, by itself, so that one of somebody else does not keep the others out."""
+    """Add one table, so that a table of another owner does not keep the others out."""
     command = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(
-        sql.Identifier(name), listed([table])
+        sql.Identifier(name), table_list([table])
     )
     try:
-        run(session, name, command, CANT_CHANGE)
+        run_as_owner(session, name, command, CANNOT_ALTER)
     except RefusedError as exc:
         if table.names in options.named_tables:
             raise
         return exc
-    _warn_of_growing([table])
+    _warn_about_insert_only([table])
     return None
 
 
-def _warn_of_growing(tables: Sequence[Table]) -> None:
+def _warn_about_insert_only(tables: Sequence[PgTable]) -> None:
     for table in tables:
-        if table.only_grows:
-            _log.warning("%s %s", table.label, ONLY_GROWS)
+        if table.is_insert_only:
+            _log.warning("%s %s", table.qualified_name, INSERT_ONLY)
 
 
-def _move(
-    session: Session, whole: str, appends: str, found: Mapping[tuple[str, str], Found]
+def _move_tables(
+    session: PgSession, main: str, appends: str, found: Mapping[tuple[str, str], CatalogTable]
 ) -> None:
-    """Put tables that got a key, or lost theirs, into the other publication."""
-    members = set(session.rows(PAIRS_QUERY, [[whole, appends]]))
+    """Move tables that gained or lost a key to the other publication."""
+    members = set(session.rows(PAIRS_QUERY, [[main, appends]]))
     for (schema, name), each in found.items():
-        here, there = (appends, whole) if each.table.only_grows else (whole, appends)
+        here, there = (appends, main) if each.table.is_insert_only else (main, appends)
         if (there, schema, name) in members and (here, schema, name) not in members:
-            table = listed([each.table])
+            table = table_list([each.table])
             with session.connection.transaction():
                 for publication, word in ((here, "ADD"), (there, "DROP")):
                     command = sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
                         sql.Identifier(publication), sql.SQL(word), table
                     )
-                    run(session, publication, command, CANT_CHANGE)
+                    run_as_owner(session, publication, command, CANNOT_ALTER)

@@ -1,4 +1,4 @@
-"""The steps of `icestream check`: whether the database can be followed. Nothing is made."""
+"""The steps of `icestream check`: whether the database can be replicated. Creates nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from icestream.contracts.faults import CheckStep, check_connection
 from icestream.errors import AttentionError, ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
-from icestream.sources.postgres_cdc.publication import refuse_untold
+from icestream.sources.postgres_cdc.publication import refuse_unpublished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +26,14 @@ FROM pg_catalog.pg_replication_slots
 """
 
 
-def readiness(driver: Driver) -> Iterator[CheckStep]:
-    """Yield the steps, each a question to the server."""
+def check_steps(driver: Driver) -> Iterator[CheckStep]:
+    """Yield the checks, each a query to the server."""
     options = driver.options
     yield CheckStep("reach server", lambda: _reach(driver))
     yield CheckStep("sign in", lambda: _sign_in(driver))
     if options.follows:
-        yield CheckStep("log tells changes", lambda: _wal_level(driver))
-        yield CheckStep("replication right", lambda: _may_replicate(driver))
+        yield CheckStep("wal_level is logical", lambda: _wal_level(driver))
+        yield CheckStep("replication privilege", lambda: _may_replicate(driver))
     yield CheckStep("find tables", lambda: _tables(driver))
     yield CheckStep("read tables", lambda: _may_read(driver))
     if options.follows:
@@ -54,9 +54,9 @@ def _sign_in(driver: Driver) -> str:
     (is_standby,) = driver.session.row("SELECT pg_catalog.pg_is_in_recovery()")
     if is_standby:
         raise ConnectorError(
-            "the server is a standby, which can't be followed",
+            "the server is a standby, and changes can only be read from a primary",
             where=driver.server.where,
-            todo="Name the primary in `host`.",
+            todo="Set `host` to the primary.",
         )
     return f"PostgreSQL {version}, user {driver.options.user}"
 
@@ -65,10 +65,10 @@ def _wal_level(driver: Driver) -> str:
     (level,) = driver.session.row("SHOW wal_level")
     if level != "logical":
         raise AttentionError(
-            f"the server's log does not tell changes: `wal_level` is {level!r}, not 'logical'",
+            f"logical decoding is disabled: `wal_level` is {level!r}, not 'logical'",
             where=driver.server.where,
-            todo="Run `ALTER SYSTEM SET wal_level = logical` and restart the server; a managed "
-            "service has a switch for it (e.g. `rds.logical_replication`).",
+            todo="Run `ALTER SYSTEM SET wal_level = logical` and restart the server; managed "
+            "services have a setting for it (e.g. `rds.logical_replication`).",
         )
     return "wal_level logical"
 
@@ -80,28 +80,34 @@ def _may_replicate(driver: Driver) -> str:
         raise RefusedError(
             f"user {user!r} may not use replication slots",
             where=driver.server.where,
-            todo=f"Run `ALTER ROLE {user} REPLICATION` as an administrator; a managed service has "
+            todo=f"Run `ALTER ROLE {user} REPLICATION` as an administrator; managed services have "
             f"a role for it (e.g. `GRANT rds_replication TO {user}`).",
         )
     return f"user {user}"
 
 
 def _tables(driver: Driver) -> str:
-    tables = [each.table for each in driver.found().values() if not each.is_part]
-    grown = [table.label for table in tables if table.only_grows and table.mode == "incremental"]
-    told = f"{len(tables)} table{'s'[: len(tables) != 1]}"
-    if grown:
-        told += f"; without a key, so new rows only: {', '.join(grown)}"
-    return told
+    tables = [each.table for each in driver.find_tables().values() if not each.is_partition]
+    insert_only = [
+        table.qualified_name
+        for table in tables
+        if table.is_insert_only and table.mode == "incremental"
+    ]
+    summary = f"{len(tables)} table{'s'[: len(tables) != 1]}"
+    if insert_only:
+        summary += f"; without a key, so inserts only: {', '.join(insert_only)}"
+    return summary
 
 
 def _may_read(driver: Driver) -> str:
-    labels = [each.table.label for each in driver.found().values() if not each.is_part]
+    names = [
+        each.table.qualified_name for each in driver.find_tables().values() if not each.is_partition
+    ]
     refused = driver.session.rows(
         "SELECT label FROM unnest(%s::text[]) AS label"
         " WHERE NOT pg_catalog.has_table_privilege(label, 'SELECT')"
         " AND NOT pg_catalog.has_any_column_privilege(label, 'SELECT')",
-        [labels],
+        [names],
     )
     if refused:
         listed, user = ", ".join(label for (label,) in refused), driver.options.user
@@ -110,36 +116,36 @@ def _may_read(driver: Driver) -> str:
             where=driver.server.where,
             todo=f"Run `GRANT SELECT ON {listed} TO {user}`.",
         )
-    return f"SELECT on {len(labels)}"
+    return f"SELECT on {len(names)}"
 
 
 def _publication(driver: Driver) -> str:
     name = driver.options.publication_name
-    state = publication.refuse_unfit(driver.session, driver.options)
-    found = driver.found()
+    state = publication.find_usable(driver.session, driver.options)
+    found = driver.find_tables()
     if state is None:
-        publication.refuse_unmakeable(driver.session, driver.options, found)
-        return f"{name}, made at the first run"
+        publication.refuse_missing_privileges(driver.session, driver.options, found)
+        return f"{name}, created by the first run"
     left_out = []
     if not state.is_ours:
-        lacking = publication.unpublished(driver.session, driver.options, found)
-        left_out = refuse_untold(driver.session, driver.options, lacking, found, state)
-    told = f"{name}, {len(driver.published(found))} of {len(found)} tables"
-    return f"{told}; it leaves out {len(left_out)}: {left_out[0].what}" if left_out else told
+        missing = publication.unpublished_tables(driver.session, driver.options, found)
+        left_out = refuse_unpublished(driver.session, driver.options, missing, found, state)
+    summary = f"{name}, {len(driver.readable_tables(found))} of {len(found)} tables"
+    return f"{summary}; {len(left_out)} left out: {left_out[0].what}" if left_out else summary
 
 
 def _slot(driver: Driver) -> str:
     name = driver.options.slot
-    found = slot.look(driver.session)
+    found = slot.find(driver.session)
     if found is None:
         (free,) = driver.session.row(FREE_SLOTS)
         if free < 1:
             raise AttentionError(
-                "the server has no replication slot left to give",
+                "all replication slots of the server are in use",
                 where=driver.server.where,
-                todo="Drop one that nobody uses (`SELECT slot_name, active FROM "
+                todo="Drop an unused one (`SELECT slot_name, active FROM "
                 "pg_replication_slots`), or raise `max_replication_slots` and restart the server.",
             )
-        return f"{name}, made at the first run"
-    slot.refuse_unfit(found, driver.server)
+        return f"{name}, created by the first run"
+    slot.refuse_unusable(found, driver.server)
     return name

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, whose sessions print values the same way whatever the server's own."""
+"""Connections to PostgreSQL. Sessions print values the same way whatever the server's settings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 
 from icestream.errors import ConnectorError
-from icestream.sources.postgres_cdc.faults import to_error, where_is
-from icestream.sources.postgres_cdc.timeline import verify
+from icestream.sources.postgres_cdc.faults import error_location, to_error
+from icestream.sources.postgres_cdc.timeline import verify_anchor
 from icestream.sources.postgres_cdc.types import SESSION_SETTINGS
 
 if TYPE_CHECKING:
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from icestream.sources.postgres_cdc.timeline import Anchor, Lineage
 
 
-WOULD_WAIT = 0
+NO_DATA_YET = 0
 
 
-def copied_out(
+def copy_out(
     connection: psycopg.Connection[Any], query: Composed, block_bytes: int
 ) -> Iterator[list[bytes]]:
-    """Yield the rows that a `COPY ... TO STDOUT` sends, as many at a time as make a block.
+    """Yield the rows of a `COPY ... TO STDOUT` in blocks of about `block_bytes`.
 
-    A connection whose rows are not taken to the end is closed.
+    The connection is closed if the caller stops before the last row.
 
     Raises:
-        psycopg.Error: what the server says, or that it is gone.
+        psycopg.Error: the server reported an error, or the connection broke.
     """
     pgconn = connection.pgconn
-    begun = pgconn.exec_(query.as_bytes(connection))
-    if begun.status != ExecStatus.COPY_OUT:
-        raise error_from_result(begun)
+    result = pgconn.exec_(query.as_bytes(connection))
+    if result.status != ExecStatus.COPY_OUT:
+        raise error_from_result(result)
     is_done = False
     try:
         yield from _blocks(pgconn, block_bytes)
-        while (ended := pgconn.get_result()) is not None:
-            if ended.status != ExecStatus.COMMAND_OK:
-                raise error_from_result(ended)
+        while (last := pgconn.get_result()) is not None:
+            if last.status != ExecStatus.COMMAND_OK:
+                raise error_from_result(last)
         is_done = True
     finally:
         if not is_done:
@@ -66,7 +66,7 @@ def _blocks(pgconn: PGconn, block_bytes: int) -> Iterator[list[bytes]]:
             if size >= block_bytes:
                 yield rows
                 rows, size = [], 0
-        elif length == WOULD_WAIT:
+        elif length == NO_DATA_YET:
             _await_more(pgconn)
         else:
             break
@@ -75,7 +75,7 @@ def _blocks(pgconn: PGconn, block_bytes: int) -> Iterator[list[bytes]]:
 
 
 def _await_more(pgconn: PGconn) -> None:
-    """Wait for the server, in a way that a signal can end."""
+    """Wait for the server; a signal interrupts the wait."""
     waiting = select.poll()
     waiting.register(pgconn.socket, select.POLLIN)
     waiting.poll()
@@ -83,10 +83,10 @@ def _await_more(pgconn: PGconn) -> None:
 
 
 CONNECT_SECS = 10
-OLDEST_SERVER = 140_000
-LONGEST_NAME = 63
+MIN_SERVER_VERSION = 140_000
+MAX_NAME_LENGTH = 63
 
-# The snapshot and the log must print a value alike, and nothing may end a session that waits.
+# Snapshot and log must print a value alike, and no timeout may end a waiting session.
 SETTINGS = {
     **SESSION_SETTINGS,
     "xmloption": "content",
@@ -99,52 +99,52 @@ SETTINGS = {
     "row_security": "off",
 }
 APPLY_SETTINGS = """
-SELECT set_config(told.name, told.value, false)
-FROM unnest(%s::text[], %s::text[]) AS told (name, value)
-JOIN pg_catalog.pg_settings AS known ON lower(known.name) = lower(told.name)
+SELECT set_config(wanted.name, wanted.value, false)
+FROM unnest(%s::text[], %s::text[]) AS wanted (name, value)
+JOIN pg_catalog.pg_settings AS known ON lower(known.name) = lower(wanted.name)
 WHERE known.context = 'user'
 """
 
 
-class Server:
-    """Where connections come from; it holds none itself.
+class PgServer:
+    """Opens connections; holds none itself.
 
     Args:
-        options: which server, and as whom.
-        anchor: what the server must have, checked at each connection; None before an offset is
+        options: the server and the credentials.
+        anchor: what the server must have, checked for each connection; None before an offset is
             known.
     """
 
     def __init__(self, options: PostgresCdcOptions, anchor: Anchor | None = None) -> None:
         self.options = options
         self.anchor = anchor
-        self.where = where_is(options)
-        self.application = f"icestream {options.slot}"[:LONGEST_NAME]
+        self.where = error_location(options)
+        self.application = f"icestream {options.slot}"[:MAX_NAME_LENGTH]
 
-    def connect(self) -> Session:
+    def connect(self) -> PgSession:
         """Open a session.
 
         Raises:
-            UnreachableError: nobody answers.
-            RefusedError: the user or the password is refused.
+            UnreachableError: no answer.
+            RefusedError: authentication failed.
             SourceChangedError: the server does not have the log of the anchor.
-            ConnectorError: the server is too old, or says something else.
+            ConnectorError: the server is too old, or reports another error.
         """
-        with self.told():
+        with self.translate_errors():
             connection = self.open_connection()
-        session = Session(self, connection)
+        session = PgSession(self, connection)
         try:
             self._refuse_too_old(session.version)
             session.rows(APPLY_SETTINGS, [list(SETTINGS), list(SETTINGS.values())])
             if self.anchor is not None:
-                verify(session, self.anchor)
+                verify_anchor(session, self.anchor)
         except BaseException:
             connection.close()
             raise
         return session
 
     def open_connection(self, replication: str | None = None) -> psycopg.Connection[Any]:
-        """Open a plain connection, or one for commands of the replication protocol."""
+        """Open a plain connection, or one for replication commands."""
         options = self.options
         password = options.password
         return psycopg.connect(
@@ -157,46 +157,46 @@ class Server:
             application_name=self.application,
             client_encoding="UTF8",
             connect_timeout=CONNECT_SECS,
-            # A session that waits for its tasks must not be taken for dead on the way.
+            # Firewalls must not drop the idle session that waits for its tasks.
             keepalives_idle=30,
             keepalives_interval=10,
             keepalives_count=6,
             replication=replication,
             autocommit=True,
-            prepare_threshold=None,  # a pool between us and the server may not keep them
+            prepare_threshold=None,  # a connection pooler may not support them
         )
 
     def _refuse_too_old(self, version: int) -> None:
-        if version < OLDEST_SERVER:
+        if version < MIN_SERVER_VERSION:
             raise ConnectorError(
-                f"the server is PostgreSQL {version // 10_000}, and 14 is the oldest that will do",
+                f"PostgreSQL {version // 10_000} is not supported; version 14 or later is needed",
                 where=self.where,
                 todo="Upgrade the server, or read its changes through Debezium and Kafka.",
             )
 
     @contextmanager
-    def told(
-        self, passing: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = ()
+    def translate_errors(
+        self, reraise: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = ()
     ) -> Iterator[None]:
-        """Turn faults of psycopg into errors of ours, but for those that are to pass."""
+        """Turn psycopg errors into icestream errors, except for those to reraise."""
         try:
             yield
-        except passing:
+        except reraise:
             raise
         except psycopg.Error as exc:
             raise to_error(exc, self.options) from None
 
 
-class Session:
-    """One connection, whose faults are errors of ours.
+class PgSession:
+    """One connection, which raises icestream errors.
 
     Attributes:
-        connection: psycopg's own.
+        connection: of psycopg.
         version: of the server, e.g. 170005.
-        lineage: which log the server writes, as last asked; None if it was not asked.
+        lineage: which log the server writes, as last queried; None before that.
     """
 
-    def __init__(self, server: Server, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, server: PgServer, connection: psycopg.Connection[Any]) -> None:
         self.server = server
         self.connection = connection
         self.version = connection.info.server_version
@@ -206,39 +206,39 @@ class Session:
         self,
         query: str | Composed,
         values: Sequence[Any] = (),
-        passing: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
+        reraise: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
     ) -> list[tuple[Any, ...]]:
-        """Run a query and return its rows, or none for a command."""
-        # A percent sign stands for a value in a text, and for itself in what was composed.
+        """Run a query and return its rows; none for a command."""
+        # A percent sign is a placeholder in a string, and literal in a composed query.
         given = values if values or isinstance(query, str) else None
-        with self.server.told(passing):
+        with self.server.translate_errors(reraise):
             cursor = self.connection.execute(query, given)
             return cursor.fetchall() if cursor.description is not None else []
 
     def row(self, query: str | Composed, values: Sequence[Any] = ()) -> tuple[Any, ...]:
-        """Run a query that has one row."""
+        """Run a query that returns one row."""
         return self.rows(query, values)[0]
 
-    def copied(
+    def copy_rows(
         self,
         query: Composed,
         block_bytes: int,
-        passing: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
+        reraise: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = (),
     ) -> Iterator[list[bytes]]:
-        """Yield the rows that a `COPY ... TO STDOUT` sends, as many at a time as make a block."""
-        with self.server.told(passing):
-            yield from copied_out(self.connection, query, block_bytes)
+        """Yield the rows of a `COPY ... TO STDOUT` in blocks of about `block_bytes`."""
+        with self.server.translate_errors(reraise):
+            yield from copy_out(self.connection, query, block_bytes)
 
     @property
     def is_broken(self) -> bool:
-        """Whether it can't be used any more."""
+        """Whether the connection is closed."""
         return self.connection.closed
 
     def close(self) -> None:
-        """End the session; twice is fine."""
+        """Close the session. May be called more than once."""
         self.connection.close()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> PgSession:
         return self
 
     def __exit__(self, *_: object) -> None:

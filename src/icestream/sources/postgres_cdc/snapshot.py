@@ -1,4 +1,4 @@
-"""The driver's session that keeps one view of the database open while tables are read whole."""
+"""Snapshots: an exported snapshot on the driver, and the ranges of tables that tasks read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from icestream.sources.postgres_cdc.tables import ONLY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from icestream.sources.postgres_cdc.server import Server, Session
-    from icestream.sources.postgres_cdc.tables import Table
+    from icestream.sources.postgres_cdc.server import PgServer, PgSession
+    from icestream.sources.postgres_cdc.tables import PgTable
     from icestream.sources.postgres_cdc.types import TypeCatalog
 
 
@@ -34,31 +34,31 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Range:
-    """Rows of a table: by their key, or by their pages in a table without one.
+class TableRange:
+    """A range of a table's rows: by key, or by page in a table without one.
 
     Attributes:
         table: the table.
         after: only rows with a greater key; None from the beginning.
-        upto: only rows with at most this key; None to the end.
-        pages: first page, and the one to stop before, of a table that is cut by pages.
-        first: whether the rows replace what the Iceberg table holds.
+        up_to: only rows with at most this key; None to the end.
+        pages: first page, and the page to stop before.
+        first: whether the rows replace the content of the Iceberg table.
     """
 
-    table: Table
+    table: PgTable
     after: Key | None = None
-    upto: Key | None = None
+    up_to: Key | None = None
     pages: tuple[int, int | None] | None = None
     first: bool = False
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Where a range can be cut.
+class RangeBounds:
+    """Where a range can be split.
 
     Attributes:
         rows: how many rows it has.
-        keys: of every so many rows the last one's key.
+        keys: the last key of each piece.
     """
 
     rows: int
@@ -66,14 +66,14 @@ class Bounds:
 
 
 def find_bounds(
-    session: Session,
-    table: Table,
+    session: PgSession,
+    table: PgTable,
     every: int,
     *,
     after: Key | None = None,
-    upto: Key | None = None,
+    up_to: Key | None = None,
     limit: int | None = None,
-) -> Bounds:
+) -> RangeBounds:
     """Return the key of each `every`-th row, and of the `limit`-th, in the order of the key."""
     order = sql.SQL(", ").join(map(sql.Identifier, table.order))
     texts = sql.SQL(", ").join(
@@ -81,9 +81,9 @@ def find_bounds(
     )
     limited = sql.SQL("LIMIT {}").format(sql.Literal(limit)) if limit else sql.SQL("")
     query = sql.SQL(
-        "SELECT count(*), array_agg(ARRAY[{texts}] ORDER BY place)"
-        " FILTER (WHERE place % {every} = 0 OR place = {limit})"
-        " FROM (SELECT {order}, row_number() OVER (ORDER BY {order}) AS place"
+        "SELECT count(*), array_agg(ARRAY[{texts}] ORDER BY ordinal)"
+        " FILTER (WHERE ordinal % {every} = 0 OR ordinal = {limit})"
+        " FROM (SELECT {order}, row_number() OVER (ORDER BY {order}) AS ordinal"
         " FROM {only}{table} WHERE {where} ORDER BY {order} {limited}) AS counted"
     ).format(
         texts=texts,
@@ -92,56 +92,58 @@ def find_bounds(
         order=order,
         only=ONLY[not table.is_partitioned],
         table=sql.Identifier(*table.names),
-        where=_where(Range(table, after, upto)),
+        where=_where_clause(TableRange(table, after, up_to)),
         limited=limited,
     )
     rows, keys = session.row(query)
-    return Bounds(rows, tuple(tuple(key) for key in keys or ()))
+    return RangeBounds(rows, tuple(tuple(key) for key in keys or ()))
 
 
-def count_pages(session: Session, table: Table) -> int:
-    """Return how many pages a table has."""
+def count_pages(session: PgSession, table: PgTable) -> int:
+    """Return the number of pages of a table."""
     (size,) = session.row("SELECT pg_catalog.pg_relation_size(%s::oid)", [table.relation.id])
     return int(size) // PAGE_BYTES
 
 
-def read_range(session: Session, types: TypeCatalog, part: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range, at least one block, which may be empty."""
+def read_range(
+    session: PgSession, types: TypeCatalog, part: TableRange
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range: at least one block, which may be empty."""
     relation = part.table.relation
-    names = [str(place) for place in range(len(relation.columns))]
+    names = [str(index) for index in range(len(relation.columns))]
     is_empty = True
-    for rows in session.copied(_copy(part), BLOCK_BYTES):
-        texts = _parse(b"".join(rows), names)
+    for rows in session.copy_rows(_copy_query(part), BLOCK_BYTES):
+        texts = _parse_csv(b"".join(rows), names)
         is_empty = False
         yield with_nulled_counts(*snapshot_block(relation, types, texts, first=part.first))
     if is_empty:
-        nothing = [pa.array([], pa.string())] * len(names)
-        yield snapshot_block(relation, types, nothing, first=part.first)[0]
+        no_rows = [pa.array([], pa.string())] * len(names)
+        yield snapshot_block(relation, types, no_rows, first=part.first)[0]
 
 
-def _copy(part: Range) -> sql.Composed:
+def _copy_query(part: TableRange) -> sql.Composed:
     table = part.table
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.relation.columns)
-    # Rows that are alike in everything are one row of a table whose rows are told apart by that.
+    # Without a key, identical rows count as one: all values together identify a row.
     distinct = sql.SQL("DISTINCT ON (ROW({})::text) ").format(columns)
     return sql.SQL("COPY (SELECT {}{} FROM {}{} WHERE {}) TO STDOUT (FORMAT csv)").format(
         distinct if table.relation.has_row_key else sql.SQL(""),
         columns,
         ONLY[not table.is_partitioned],
         sql.Identifier(*table.names),
-        _where(part),
+        _where_clause(part),
     )
 
 
-def _where(part: Range) -> sql.Composable:
+def _where_clause(part: TableRange) -> sql.Composable:
     table = part.table
     tests: list[sql.Composable] = []
     if table.row_filter is not None:
         tests.append(sql.SQL("({})").format(sql.SQL(table.row_filter)))
     columns = sql.SQL(", ").join(map(sql.Identifier, table.order))
-    for key, sign in ((part.after, ">"), (part.upto, "<=")):
+    for key, sign in ((part.after, ">"), (part.up_to, "<=")):
         if key is not None:
-            values = sql.SQL(", ").join(_typed(table, key))
+            values = sql.SQL(", ").join(_typed_literals(table, key))
             tests.append(sql.SQL("ROW({}) {} ROW({})").format(columns, sql.SQL(sign), values))
     if part.pages is not None:
         first, stop = part.pages
@@ -151,13 +153,13 @@ def _where(part: Range) -> sql.Composable:
     return sql.SQL(" AND ").join(tests) if tests else sql.SQL("true")
 
 
-def _typed(table: Table, key: Key) -> Iterator[sql.Composed]:
+def _typed_literals(table: PgTable, key: Key) -> Iterator[sql.Composed]:
     for value, kind in zip(key, table.order_types, strict=True):
         yield sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(kind))
 
 
-def _parse(text: bytes, names: Sequence[str]) -> list[pa.Array]:
-    """Return the columns of CSV as PostgreSQL writes it: a null is nothing, a text is quoted."""
+def _parse_csv(text: bytes, names: Sequence[str]) -> list[pa.Array]:
+    """Return the columns of PostgreSQL's CSV: null is unquoted and empty, strings are quoted."""
     table = csv.read_csv(
         io.BytesIO(text),
         read_options=csv.ReadOptions(
@@ -169,14 +171,14 @@ def _parse(text: bytes, names: Sequence[str]) -> list[pa.Array]:
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
-            check_utf8=False,  # the server has looked
+            check_utf8=False,  # checked by the server
         ),
     )
     return [column.combine_chunks() for column in table.columns]
 
 
-LOOK_AGAIN_SECS = 0.1
-SAY_AFTER_SECS = 5.0
+POLL_SECS = 0.1
+WARN_AFTER_SECS = 5.0
 FLUSH_SECS = 1.0
 
 EXPORT = """
@@ -186,8 +188,8 @@ SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text,
 FLUSHED = "SELECT (pg_catalog.pg_current_wal_flush_lsn() - '0/0')::int8"
 NEWEST_ID = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8"
 OLDEST_ID = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::int8"
-# A table that was written anew, e.g. for a column's new type, is empty in a view that is older, and
-# the log does not tell. The view shows the file that the table had, the function the one it has.
+# A table that was rewritten, e.g. for a new column type, is empty in an older snapshot, and the log
+# does not say so. The snapshot shows the table's old file, the function its current one.
 IS_REWRITTEN = """
 WITH RECURSIVE asked AS (
     SELECT unnest(%s::oid[]) AS id
@@ -203,33 +205,33 @@ SELECT pid, coalesce(usename::text, ''), coalesce(application_name, ''), coalesc
        extract(epoch FROM now() - xact_start)::int8
 FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start LIMIT 1
 """
-# They belong to no process any more.
+# They no longer belong to a process.
 OLDEST_PREPARED = """
 SELECT gid, owner::text, database::text, extract(epoch FROM now() - prepared)::int8
 FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT 1
 """
 
 
-class Snapshot:
-    """One view of the database, which other sessions can share while this one lives.
+class ExportedSnapshot:
+    """A snapshot of the database that other sessions can join while this one is open.
 
     Attributes:
-        id: by which they share it.
-        seen: which transactions it sees, as `pg_snapshot` writes it.
-        lsn: where in the log it was taken: nothing that it sees comes later.
+        id: of the exported snapshot.
+        visibility: which transactions it sees, as text of a `pg_snapshot`.
+        lsn: everything that it sees is in the log before this LSN.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PgSession) -> None:
         self._session = session
         session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        self.id, self.seen, self.lsn = session.row(EXPORT)
+        self.id, self.visibility, self.lsn = session.row(EXPORT)
         self._await_flush()
 
     @classmethod
-    def open(cls, server: Server) -> Snapshot:
-        """Take a view that sees everything the slot and the publication do not tell of.
+    def open(cls, server: PgServer) -> ExportedSnapshot:
+        """Take a snapshot that contains everything the slot and the publication do not return.
 
-        What was open when they were made may be in neither, so its end is waited for.
+        Transactions that were open when those were created may be in neither, so wait for them.
         """
         session = server.connect()
         try:
@@ -240,18 +242,18 @@ class Snapshot:
             raise
 
     def _await_flush(self) -> None:
-        """Wait until no crash of the server can undo what it sees.
+        """Wait until no crash of the server can undo what the snapshot sees.
 
-        A transaction that does not wait for its log (`synchronous_commit = off`) is visible
-        before the log is on disk. The server writes it within three of its delays. After that
-        the two differ by no more than the header of a page.
+        With `synchronous_commit = off`, a transaction is visible before its log is on disk. The
+        server writes it within three `wal_writer_delay`s. After that, the two LSNs differ by no
+        more than a page header.
         """
         deadline = time.monotonic() + FLUSH_SECS
         while self._session.row(FLUSHED)[0] < self.lsn and time.monotonic() < deadline:
-            time.sleep(LOOK_AGAIN_SECS / 10)
+            time.sleep(POLL_SECS / 10)
 
     def is_alive(self) -> bool:
-        """Tell whether other sessions can still share it."""
+        """Tell whether other sessions can still join it."""
         if self._session.is_broken:
             return False
         try:
@@ -260,74 +262,74 @@ class Snapshot:
             return False
         return True
 
-    def shows(self, tables: Iterable[Table]) -> bool:
-        """Tell whether it sees the rows of tables: none of them was written anew since."""
+    def sees(self, tables: Iterable[PgTable]) -> bool:
+        """Tell whether it sees the rows of tables: none was rewritten since."""
         return not _is_rewritten(self._session, tables)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the snapshot."""
         self._session.close()
 
 
-def await_open_transactions(session: Session) -> None:
-    """Wait until every transaction that writes, and is open now, has ended."""
+def await_open_transactions(session: PgSession) -> None:
+    """Wait until every writing transaction that is open now has ended."""
     (newest,) = session.row(NEWEST_ID)
-    say_at = time.monotonic() + SAY_AFTER_SECS
+    warn_at = time.monotonic() + WARN_AFTER_SECS
     while session.row(OLDEST_ID)[0] < newest:
-        if time.monotonic() > say_at:
-            _say_what_is_open(session)
-            say_at = time.monotonic() + 2 * SAY_AFTER_SECS
-        time.sleep(LOOK_AGAIN_SECS)
+        if time.monotonic() > warn_at:
+            _warn_about_open_transactions(session)
+            warn_at = time.monotonic() + 2 * WARN_AFTER_SECS
+        time.sleep(POLL_SECS)
 
 
-def _say_what_is_open(session: Session) -> None:
+def _warn_about_open_transactions(session: PgSession) -> None:
     for pid, user, application, state, seconds in session.rows(LONGEST_RUNNING):
         _log.warning(
-            "the snapshot waits for a transaction that has been open for %d s: process %d, "
+            "the snapshot is waiting for a transaction open for %d s: process %d, "
             "user %s, application %s, %s",
             *(seconds, pid, user, application, state),
         )
     for name, user, database, seconds in session.rows(OLDEST_PREPARED):
         _log.warning(
-            "the snapshot waits for transaction %r, which user %s prepared in database %s %d s "
-            "ago; `COMMIT PREPARED` or `ROLLBACK PREPARED` ends it",
+            "the snapshot is waiting for transaction %r, which user %s prepared in database %s %d "
+            "s ago; end it with `COMMIT PREPARED` or `ROLLBACK PREPARED`",
             *(name, user, database, seconds),
         )
 
 
-def share(session: Session, snapshot: str, part: Range) -> None:
-    """Begin a transaction in the view that the driver's session keeps open.
+def join_snapshot(session: PgSession, snapshot: str, part: TableRange) -> None:
+    """Begin a transaction in the snapshot that the driver's session keeps open.
 
-    A table with a key may be read in a newer one: its changes since come again from the log.
+    A table with a key may be read from a newer one: the log replays the changes since.
 
     Raises:
-        TransientError: the view is gone or does not show the table, which has no key.
+        TransientError: the snapshot is gone or does not show the table, which has no key.
     """
     begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     session.rows(begin)
-    if _enter(session, snapshot, part.table):
+    if _try_join(session, snapshot, part.table):
         return
     if not part.table.is_keyed:
         raise TransientError(
-            f"the view of the database under which {part.table.label} is read is gone",
+            f"the snapshot that {part.table.qualified_name} is read from is gone",
             where=session.server.where,
-            todo="It is read again by the `restart` policy.",
+            todo="The `restart` policy reads it again.",
         )
     session.rows("ROLLBACK")
     session.rows(begin)
 
 
-def _enter(session: Session, snapshot: str, table: Table) -> bool:
-    """Share a view, unless it is gone or does not show a table's rows."""
+def _try_join(session: PgSession, snapshot: str, table: PgTable) -> bool:
+    """Join a snapshot; False if it is gone or does not show a table's rows."""
     try:
         session.rows(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
     except ConnectorError:
         return False
-    # From here on nobody can write it anew.
+    # From here on, the lock keeps others from rewriting it.
     session.rows(sql.SQL("SELECT FROM {} LIMIT 0").format(sql.Identifier(*table.names)))
     return not _is_rewritten(session, [table])
 
 
-def _is_rewritten(session: Session, tables: Iterable[Table]) -> bool:
+def _is_rewritten(session: PgSession, tables: Iterable[PgTable]) -> bool:
     ids = [table.relation.id for table in tables]
     return bool(ids) and bool(session.row(IS_REWRITTEN, [ids])[0])

@@ -1,8 +1,8 @@
-"""Rows inside messages of `pgoutput`: where each value is, and the values of a column as strings.
+"""Rows inside `pgoutput` messages: finds each value, and returns columns as strings.
 
 A row is a 16-bit number of columns, then for each column a byte that says what follows: `t` for a
 32-bit length and a text, `n` for null, `u` for a large value that did not change. All rows are
-walked side by side, column by column.
+parsed in parallel, column by column.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    Places = npt.NDArray[np.int64]
+    Int64Array = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
 
 
-# `COPY (SELECT lsn, xid, data ...) TO STDOUT (FORMAT binary)`: what stands before `data` in a row.
+# `COPY (SELECT lsn, xid, data ...) TO STDOUT (FORMAT binary)`: the bytes before `data` in a row.
 BEFORE_DATA = 26
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 HEADER = len(SIGNATURE) + 8
@@ -33,11 +33,11 @@ TRAILER = b"\xff\xff"
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages of `pgoutput`, in the order of the log.
+    """`pgoutput` messages, in the order of the log.
 
     Attributes:
-        data: a buffer that holds them.
-        starts: where in it each begins.
+        data: the buffer.
+        starts: byte offset of each message.
     """
 
     data: bytes
@@ -47,15 +47,15 @@ class Messages:
         return len(self.starts)
 
     @classmethod
-    def of(cls, messages: Sequence[bytes]) -> Messages:
+    def from_list(cls, messages: Sequence[bytes]) -> Messages:
         """Join messages."""
         return cls(b"".join(messages), _starts(messages))
 
     @classmethod
-    def of_copy(cls, rows: Sequence[bytes]) -> Messages:
-        """Join rows of a binary COPY of `lsn, xid, data`, as psycopg gives them one by one.
+    def from_copy(cls, rows: Sequence[bytes]) -> Messages:
+        """Join rows of a binary COPY of `lsn, xid, data`, as libpq returns them.
 
-        The header before the first row and the trailer after the last may be among them.
+        They may include the header before the first row and the trailer after the last.
         """
         if rows and rows[0].startswith(SIGNATURE):
             rows = [rows[0][HEADER:], *rows[1:]]
@@ -64,8 +64,8 @@ class Messages:
             rows = rows[:-1]
         return cls(b"".join(rows), _starts(rows) + BEFORE_DATA)
 
-    def halves(self) -> tuple[Messages, Messages]:
-        """Return the messages in two parts, each with its own buffer."""
+    def split(self) -> tuple[Messages, Messages]:
+        """Split the messages into two halves, each with its own buffer."""
         middle = len(self) // 2
         cut = int(self.starts[middle])
         return (
@@ -83,8 +83,8 @@ def _starts(parts: Sequence[bytes]) -> npt.NDArray[np.int64]:
 TEXT, UNCHANGED = ord("t"), ord("u")
 
 
-class Bytes:
-    """A buffer, and the numbers that begin at any of its bytes."""
+class ByteView:
+    """A buffer, and views of the integers that start at each of its bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.buffer = pa.py_buffer(data)
@@ -104,40 +104,42 @@ class Tuples:
     """Rows of one table.
 
     Attributes:
-        data: what they are in.
-        kinds: for each column, of each row, what stands there.
-        starts: for each column, of each row, where its text begins.
-        lengths: for each column, of each row, how long its text is.
-        ends: where each row ends.
+        data: the buffer.
+        kinds: by column, the kind byte of each row.
+        starts: by column, the byte offset of each row's text.
+        lengths: by column, the length of each row's text.
+        ends: byte offset of the end of each row.
     """
 
-    data: Bytes
+    data: ByteView
     kinds: list[npt.NDArray[np.uint8]]
-    starts: list[Places]
-    lengths: list[Places]
-    ends: Places
+    starts: list[Int64Array]
+    lengths: list[Int64Array]
+    ends: Int64Array
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def texts(self, column: int) -> pa.Array:
-        """Return a column as strings, null where there is no text."""
+        """Return a column as strings; null where there is no text."""
         count = len(self)
         if count == 0:
             return pa.array([], pa.string())
-        # One array of what is wanted and what stands between, by turns: Arrow then copies only
+        # One array that alternates wanted texts and the bytes between them: `take` then copies only
         # the wanted ones.
         offsets = np.empty(2 * count, np.int32)
         offsets[0::2] = self.starts[column]
         offsets[1::2] = self.starts[column] + self.lengths[column]
         buffers = [None, pa.py_buffer(offsets), self.data.buffer]
-        turns = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+        alternating = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
         is_absent = self.kinds[column] != TEXT
         wanted = np.arange(0, 2 * count, 2, dtype=np.int32)
-        return _decoded(turns.take(pa.array(wanted, mask=is_absent if is_absent.any() else None)))
+        return _decode(
+            alternating.take(pa.array(wanted, mask=is_absent if is_absent.any() else None))
+        )
 
     def is_unchanged(self, column: int) -> Mask:
-        """Tell which rows were sent without the value of a column."""
+        """Tell which rows were sent without the (unchanged) value of a column."""
         return np.equal(self.kinds[column], UNCHANGED)
 
     def has_text(self, column: int) -> Mask:
@@ -145,52 +147,52 @@ class Tuples:
         return np.equal(self.kinds[column], TEXT)
 
 
-def walk(data: Bytes, places: Places, columns: int) -> Tuples:
-    """Find the values of rows.
+def parse_tuples(data: ByteView, row_starts: Int64Array, columns: int) -> Tuples:
+    """Parse rows.
 
     Args:
-        data: what the rows are in.
-        places: where each begins, in ascending order.
+        data: the buffer of the rows.
+        row_starts: their byte offsets, ascending.
         columns: how many columns each has.
 
     Raises:
-        ConnectorError: a row has another number of columns.
+        ConnectorError: a row has a different number of columns.
     """
-    found = data.int16[places]
-    if (found != columns).any():
+    counts = data.int16[row_starts]
+    if (counts != columns).any():
         raise ConnectorError(
-            f"a row in the log has {int(found[found != columns][0])} columns,"
+            f"a row in the log has {int(counts[counts != columns][0])} columns,"
             f" and its table has {columns}"
         )
     kinds, starts, lengths = [], [], []
-    place = places + 2
+    offset = row_starts + 2
     for _ in range(columns):
-        kind = data.bytes[place]
+        kind = data.bytes[offset]
         is_text = kind == TEXT
         if is_text.all():
-            length = data.int32[place + 1].astype(np.int64)
-            start = place + 5
+            length = data.int32[offset + 1].astype(np.int64)
+            start = offset + 5
         else:
-            length = np.zeros(len(place), np.int64)
-            length[is_text] = data.int32[place[is_text] + 1]
-            start = place + np.where(is_text, 5, 1)
+            length = np.zeros(len(offset), np.int64)
+            length[is_text] = data.int32[offset[is_text] + 1]
+            start = offset + np.where(is_text, 5, 1)
         kinds.append(kind)
         starts.append(start)
         lengths.append(length)
-        place = start + length
-    return Tuples(data, kinds, starts, lengths, place)
+        offset = start + length
+    return Tuples(data, kinds, starts, lengths, offset)
 
 
-def _decoded(values: pa.Array) -> pa.Array:
+def _decode(values: pa.Array) -> pa.Array:
     """Return bytes as strings.
 
-    A database of encoding SQL_ASCII holds any bytes; those that are no UTF-8 become U+FFFD.
+    A database with encoding SQL_ASCII may hold any bytes; invalid UTF-8 becomes U+FFFD.
     """
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        found = [
+        decoded = [
             None if value is None else value.decode("utf-8", "replace")
             for value in values.to_pylist()
         ]
-        return pa.array(found, pa.string())
+        return pa.array(decoded, pa.string())
