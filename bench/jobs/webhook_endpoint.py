@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from icestream.sources.webhook import WebhookOptions
-from icestream.sources.webhook.server import Endpoint
+from icestream.sources.webhook.server import WebhookServer
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     options = WebhookOptions.model_validate(
         {"port": 0, "path": "/events", "spool": str(folder / "spool")}
     )
-    endpoint = Endpoint(options, durable=durability == "durable")
+    endpoint = WebhookServer(options, durable=durability == "durable")
     told = folder / "port.new"
     told.write_text(str(endpoint.port))
     told.replace(folder / "port")

@@ -18,7 +18,8 @@ from tests.fixtures.waiting import wait_until
 
 from icestream.errors import ConnectorError, RefusedError, SourceChangedError
 from icestream.plan.plan import Batching
-from icestream.sources.kafka import KafkaOptions, KafkaSource, ranges
+from icestream.sources.kafka import KafkaOptions, KafkaSource
+from icestream.sources.kafka import offset as kafka_offset
 from icestream.testing.source_suite import SourceSuite, System
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class RecreatedTopic(KafkaSource):
 
 
 def offset_of(position: Offset) -> int:
-    return sum(ranges.offsets_of(position).values())
+    return sum(kafka_offset.partition_offsets(position).values())
 
 
 @pytest.mark.parametrize("moment", ["admission", "read", "after the first check"])

@@ -67,7 +67,7 @@ def test_topic_that_was_deleted_is_named(
     monkeypatch.setattr(source_module, "_GONE_SECS", 0.0)
     assert refusal(lambda: source.latest(end)) == final
     # A task that was about to read it gives up, and the restart reports the same.
-    monkeypatch.setattr(reader, "_SILENCE_SECS", 1.0)
+    monkeypatch.setattr(reader, "_TIMEOUT_SECS", 1.0)
     with pytest.raises(TransientError):
         values(source, start, end)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.waiting import wait_until
 from tests.fixtures.webhook_server import JSON, Server
 
-from icestream.sources.webhook.server import MOST_HEADER_BYTES
+from icestream.sources.webhook.server import MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
     import socket
@@ -241,7 +241,7 @@ def test_pipelined_requests_are_answered_in_turn(started: Started) -> None:
 
 def test_long_body_in_one_piece_with_others_is_no_long_head(started: Started) -> None:
     server = started()
-    body = b'{"a": "' + b"x" * 3 * MOST_HEADER_BYTES + b'"}'
+    body = b'{"a": "' + b"x" * 3 * MAX_HEADER_BYTES + b'"}'
     head = b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
     last = head.replace(b"host: x", b"host: x\r\nconnection: close")
     with server.raw() as connection:
@@ -254,7 +254,7 @@ def test_endless_headers_are_refused(started: Started) -> None:
     with server.raw() as connection:
         connection.sendall(b"POST /events HTTP/1.1\r\nx-long: ")
         with suppress(OSError):
-            connection.sendall(b"y" * 40 * MOST_HEADER_BYTES)
+            connection.sendall(b"y" * 40 * MAX_HEADER_BYTES)
         answer = connection.recv(65_536)
     assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 

@@ -16,7 +16,7 @@ from tests.fixtures.webhook_server import JSON, Server
 
 from icestream.sources.webhook import receiver, server
 from icestream.sources.webhook import server as server_module
-from icestream.sources.webhook.server import bound
+from icestream.sources.webhook.server import bind_socket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,13 +95,13 @@ def test_connections_leave_half_of_the_files_to_the_pipeline(
 ) -> None:
     for files, most in ((1_024, 512), (65_536, 1_000), (resource.RLIM_INFINITY, 1_000)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert server.most_connections() == most
+        assert server.max_connections() == most
 
 
 def test_connection_too_many_is_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.sources.webhook.server.MOST_CONNECTIONS", 1)
+    monkeypatch.setattr("icestream.sources.webhook.server.MAX_CONNECTIONS", 1)
     with Server(tmp_path) as server, server.raw() as first:
         first.sendall(WHOLE)
         assert first.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -120,7 +120,9 @@ def test_sender_that_reads_no_answers_is_cut_off(
             found.setsockopt(socket.SOL_SOCKET, side, 4_096)
         return found
 
-    monkeypatch.setattr(server_module, "bound", lambda options: narrowed(bound(options)))
+    monkeypatch.setattr(
+        server_module, "bind_socket", lambda options: narrowed(bind_socket(options))
+    )
     with Server(tmp_path, receive_timeout_secs=0.5) as server, socket.socket() as connection:
         connection.settimeout(60)
         narrowed(connection).connect(("127.0.0.1", server.endpoint.port))

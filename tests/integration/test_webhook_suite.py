@@ -250,7 +250,7 @@ def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
     source = hook.source()
     start = source.initial()
     hook.add(2)
-    endpoint = source._endpoint
+    endpoint = source._server
     assert endpoint is not None
     endpoint.spool.fault = OSError(5, "Input/output error")
     with pytest.raises(TransientError) as caught:
@@ -269,7 +269,7 @@ def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
 def test_server_that_ended_is_told_once_and_started_anew(hook: Hook) -> None:
     source = hook.source()
     start = source.initial()
-    endpoint = source._endpoint
+    endpoint = source._server
     assert endpoint is not None
     assert endpoint._thread is not None
     endpoint._server.should_exit = True
@@ -287,7 +287,7 @@ def test_writer_that_ended_is_told_once_and_started_anew(
 ) -> None:
     source = hook.source()
     start = source.initial()
-    endpoint = source._endpoint
+    endpoint = source._server
     assert endpoint is not None
 
     def run_out(_: object) -> list[bool]:
@@ -322,13 +322,13 @@ def test_segments_stay_while_their_ids_cannot_be_written_down(
         hook.post([{"filling": "x" * 600_000}], **{"Idempotency-Key": key})
     hook.post([{"id": 1}])
     end = source.latest(start)
-    endpoint = source._endpoint
+    endpoint = source._server
     assert endpoint is not None
 
     def refuse(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(endpoint.spool._ids, "keep", refuse)
+    monkeypatch.setattr(endpoint.spool._ids, "flush", refuse)
     source.committed(end, 2)
     assert len(list(hook.spool.glob("*.events"))) == 2
     monkeypatch.undo()

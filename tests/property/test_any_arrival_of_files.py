@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from icestream.sources.files import FilesOptions, FilesSource
-from icestream.sources.files.folder import FileEntry, list_paths, look_at
+from icestream.sources.files.folder import FileEntry, list_paths, stat_file
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class FilesModel(RuleBasedStateMachine):
     def _step(self, max_rows: int, commits: bool, *, misses: bool) -> None:
         with (
             patch("icestream.sources.files.folder.list_paths", self._listing(misses=misses)),
-            patch("icestream.sources.files.folder.look_at", self._look),
+            patch("icestream.sources.files.folder.stat_file", self._look),
         ):
             newest = self.source.latest(self.here)
         end = self.source.limit(self.here, newest, max_rows)
@@ -135,7 +135,7 @@ class FilesModel(RuleBasedStateMachine):
         return listing
 
     def _look(self, folder: str, path: str) -> FileEntry | None:
-        entry = look_at(folder, path)
+        entry = stat_file(folder, path)
         return entry and entry._replace(ctime_ns=10**18 + self.clock)
 
 

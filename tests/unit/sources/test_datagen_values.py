@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import PlanError
-from icestream.sources.datagen.values import Dice, rows_of
+from icestream.sources.datagen.values import RowRandom, make_rows
 
 TIMES_US = np.arange(1_700_000_000_000_000, 1_700_000_000_001_000, 10, dtype=np.int64)
 POINT = pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string()))])
@@ -15,7 +15,7 @@ POINT = pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string()))])
 
 def rows(schema: pa.Schema, low: int = 0, high: int = 100, seed: int = 42) -> pa.RecordBatch:
     numbers = np.arange(low, high, dtype=np.int64)
-    return rows_of(schema, Dice(seed, numbers), TIMES_US[low:high])
+    return make_rows(schema, RowRandom(seed, numbers), TIMES_US[low:high])
 
 
 @pytest.mark.parametrize(

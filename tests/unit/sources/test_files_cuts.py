@@ -80,8 +80,8 @@ def test_file_cut_anywhere_gives_every_row_once(
     batch_bytes: int,
 ) -> None:
     monkeypatch.setattr("icestream.sources.files.text.BLOCK_BYTES", max(block, 8))
-    monkeypatch.setattr("icestream.sources.files.source.BYTES_WORTH_A_TASK", 30)
-    monkeypatch.setattr("icestream.sources.files.source.ROWS_WORTH_A_TASK", 2)
+    monkeypatch.setattr("icestream.sources.files.source.MIN_TASK_BYTES", 30)
+    monkeypatch.setattr("icestream.sources.files.source.MIN_TASK_ROWS", 2)
     folder = tmp_path_factory.mktemp("in")
     for number, count in enumerate(counts):
         write(folder / f"{number}", list(range(100 * number, 100 * number + count)), kind)

@@ -11,7 +11,7 @@ import pytest
 
 from icestream.errors import SourceChangedError
 from icestream.sources.files import FilesOptions, FilesSource
-from icestream.sources.files.folder import FileEntry, look_at
+from icestream.sources.files.folder import FileEntry, stat_file
 from icestream.testing.source_suite import rows_of
 
 if TYPE_CHECKING:
@@ -173,11 +173,11 @@ def test_clock_that_jumps_leaves_no_file_out(
     here = read_all(source)
     put(tmp_path, "b")
 
-    def look_at_shifted(folder: str, path: str) -> FileEntry | None:
-        entry = look_at(folder, path)
+    def stat_shifted(folder: str, path: str) -> FileEntry | None:
+        entry = stat_file(folder, path)
         return entry and entry._replace(ctime_ns=entry.ctime_ns + clock)
 
-    monkeypatch.setattr("icestream.sources.files.folder.look_at", look_at_shifted)
+    monkeypatch.setattr("icestream.sources.files.folder.stat_file", stat_shifted)
 
     assert values(source, here, source.latest(here)) == ["b"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from icestream.sources.webhook.group_commit import Rate
-from icestream.sources.webhook.requests import Refusal, events_in, is_gzip, is_lines, unzipped
+from icestream.sources.webhook.group_commit import RateLimiter
+from icestream.sources.webhook.requests import Refusal, decompress, is_gzip, is_ndjson, parse_events
 
 
 def events(body: str, *, lines: bool = False) -> list[bytes]:
-    return [raw for raw, _ in events_in(body.encode(), lines=lines)]
+    return [raw for raw, _ in parse_events(body.encode(), lines=lines)]
 
 
 @pytest.mark.parametrize(
@@ -75,36 +75,36 @@ def test_number_of_thousands_of_digits_is_refused() -> None:
 
 def test_body_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(Refusal) as caught:
-        list(events_in(b'{"a": "\xff"}', lines=False))
+        list(parse_events(b'{"a": "\xff"}', lines=False))
     assert caught.value.reason == "the body is not UTF-8"
 
 
 def test_gzip_is_unpacked_member_by_member_up_to_the_bound() -> None:
     both = gzip.compress(b"a" * 600, mtime=0) + gzip.compress(b"b" * 400, mtime=0)
-    assert unzipped(both, 1000) == b"a" * 600 + b"b" * 400
+    assert decompress(both, 1000) == b"a" * 600 + b"b" * 400
     with pytest.raises(Refusal) as caught:
-        unzipped(both + gzip.compress(b"c", mtime=0), 1024 - 24)
+        decompress(both + gzip.compress(b"c", mtime=0), 1024 - 24)
     assert caught.value.status == 413
 
 
 def test_bomb_is_refused_long_before_it_is_unpacked() -> None:
     bomb = gzip.compress(b"\0" * (30 << 20), 1)
     with pytest.raises(Refusal) as caught:
-        unzipped(bomb, 1 << 20)
+        decompress(bomb, 1 << 20)
     assert (caught.value.status, caught.value.reason) == (413, "the body is larger than 1024 KiB")
 
 
 def test_thousands_of_gzip_members_are_unpacked_in_a_moment() -> None:
     body = gzip.compress(b"") * 200_000 + gzip.compress(b"{}")
     began = time.process_time()
-    assert unzipped(body, 1000) == b"{}"
+    assert decompress(body, 1000) == b"{}"
     assert time.process_time() - began < 5
 
 
 def test_gzip_that_is_cut_into_pieces_is_put_together() -> None:
     content = os.urandom(100_000)
-    assert unzipped(gzip.compress(content) + gzip.compress(b"end"), 200_000) == content + b"end"
-    assert unzipped(b"", 10) == b""
+    assert decompress(gzip.compress(content) + gzip.compress(b"end"), 200_000) == content + b"end"
+    assert decompress(b"", 10) == b""
 
 
 @pytest.mark.parametrize("outer", ["{}", '[{"a": 1}, {}]'])
@@ -129,7 +129,7 @@ def test_object_of_64_levels_is_taken_and_a_deeper_one_refused(outer: str) -> No
 )
 def test_broken_gzip_is_refused(body: bytes, reason: str) -> None:
     with pytest.raises(Refusal) as caught:
-        unzipped(body, 1000)
+        decompress(body, 1000)
     assert (caught.value.status, caught.value.reason) == (400, reason)
 
 
@@ -143,14 +143,14 @@ def test_broken_gzip_is_refused(body: bytes, reason: str) -> None:
     ],
 )
 def test_content_type_tells_lines_from_one_value(kind: bytes | None, lines: bool) -> None:
-    assert is_lines({} if kind is None else {b"content-type": kind}) is lines
+    assert is_ndjson({} if kind is None else {b"content-type": kind}) is lines
 
 
 @pytest.mark.parametrize(
     ("look", "headers", "reason"),
     [
         (
-            is_lines,
+            is_ndjson,
             {b"content-type": b"application/x-www-form-urlencoded"},
             "content type 'application/x-www-form-urlencoded' is not JSON: application/json or "
             "x-ndjson",
@@ -175,17 +175,17 @@ class Clock:
 
 def test_rate_lets_a_burst_pass_and_says_when_to_come_again() -> None:
     clock = Clock()
-    rate = Rate(0.5, 3, clock)
+    rate = RateLimiter(0.5, 3, clock)
     for _ in range(3):
-        rate.refuse_more()
+        rate.acquire()
     with pytest.raises(Refusal) as caught:
-        rate.refuse_more()
+        rate.acquire()
     assert (caught.value.status, caught.value.retry_after) == (429, 2)
     assert caught.value.reason == "more than 0.5 requests a second"
     clock.now += 2
-    rate.refuse_more()
+    rate.acquire()
     clock.now += 1_000
     for _ in range(3):
-        rate.refuse_more()
+        rate.acquire()
     with pytest.raises(Refusal):
-        rate.refuse_more()
+        rate.acquire()

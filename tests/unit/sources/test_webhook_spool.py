@@ -14,8 +14,8 @@ import pytest
 
 from icestream.errors import ConnectorError, CorruptStateError
 from icestream.sources.webhook import ids
-from icestream.sources.webhook.ids import DAY_US, TakenIds, key_of
-from icestream.sources.webhook.segments import NO_KEY, SEGMENT, Arrival, read_slices, splits_of
+from icestream.sources.webhook.ids import DAY_US, SeenIds, id_key
+from icestream.sources.webhook.segments import NO_KEY, SEGMENT, Arrival, make_splits, read_slices
 from icestream.sources.webhook.spool import Spool, SpoolFullError
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ TODO = (
 
 
 def arrival(*events: bytes, event_id: bytes = b"") -> Arrival:
-    key = key_of(b"s", event_id) if event_id else NO_KEY
+    key = id_key(b"s", event_id) if event_id else NO_KEY
     return Arrival(b"s", int(time.time() * 1e6), key, event_id, b"", events)
 
 
 def events_of(spool: Spool, begin: int = 0, slots: int = 1) -> list[bytes]:
     return [
         value
-        for split in splits_of(spool.segments, begin, spool.end, slots)
+        for split in make_splits(spool.segments, begin, spool.end, slots)
         for records in read_slices(split.what, ["event_id"])
         for value in records.values.to_pylist()
     ]
@@ -74,7 +74,7 @@ def test_id_is_taken_once_with_all_its_events(spool: Spool) -> None:
 
 
 def test_same_id_on_another_stream_is_another(spool: Spool) -> None:
-    assert key_of(b"a", b"bc") != key_of(b"ab", b"c")
+    assert id_key(b"a", b"bc") != id_key(b"ab", b"c")
 
 
 def test_everything_is_for_our_eyes_only(spool: Spool) -> None:
@@ -110,7 +110,7 @@ def test_torn_record_is_cut_off_wherever_it_ends(spool: Spool) -> None:
     spool.append([arrival(b"a")])
     (file,) = files_of(spool.folder)
     whole = file.read_bytes()
-    torn = arrival(b"b" * 50, event_id=b"2").packed(1)
+    torn = arrival(b"b" * 50, event_id=b"2").pack(1)
     for length in range(1, len(torn)):
         file.write_bytes(whole + torn[:length])
         anew = reopened(spool)
@@ -122,7 +122,7 @@ def test_whole_record_that_was_not_answered_is_kept_with_its_id(spool: Spool) ->
     spool.append([arrival(b"a")])
     late = arrival(b"b", event_id=b"2")
     (file,) = files_of(spool.folder)
-    file.write_bytes(file.read_bytes() + late.packed(1))
+    file.write_bytes(file.read_bytes() + late.pack(1))
     anew = reopened(spool)
     assert anew.append([late]) == [False]
     assert events_of(anew) == [b"a", b"b"]
@@ -146,7 +146,7 @@ def test_answered_record_that_is_broken_or_gone_is_named_and_never_cut_off(spool
     file.write_bytes(whole[:-1])
     with pytest.raises(CorruptStateError) as caught:
         Spool(spool.folder)
-    third = len(arrival(b"c").packed(2))
+    third = len(arrival(b"c").pack(2))
     assert str(caught.value) == (
         f"the file {file} can't be read: it is whole up to byte {len(whole) - third}, and events "
         f"up to byte {len(whole)} were answered with success" + TODO
@@ -298,8 +298,8 @@ class Clock:
         self.passed += days * DAY_SECS
         self.shown += days * DAY_SECS
 
-    def ids(self, folder: Path) -> TakenIds:
-        return TakenIds(
+    def ids(self, folder: Path) -> SeenIds:
+        return SeenIds(
             folder / "ids.db",
             remember_days=4,
             monotonic=lambda: self.passed,
@@ -310,17 +310,19 @@ class Clock:
 def test_ids_outlive_memory_and_are_forgotten_after_their_days(tmp_path: Path) -> None:
     clock = Clock()
     taken = clock.ids(tmp_path)
-    days = {day: key_of(b"s", b"%d" % day) for day in range(8)}
+    days = {day: id_key(b"s", b"%d" % day) for day in range(8)}
     for day, key in days.items():
         taken.add(key)
-        taken.keep(day + 1)
+        taken.flush(day + 1)
         clock.wait(1)
     # Four days, and one more that a jump of the system's clock may take away.
-    assert taken.among(days.values()) == {days[day] for day in range(2, 8)}
+    assert taken.find_seen(days.values()) == {days[day] for day in range(2, 8)}
     taken.close()
     again = clock.ids(tmp_path)
-    assert again.kept_up_to == 8
-    assert again.among([*days.values(), key_of(b"s", b"x")]) == {days[day] for day in range(2, 8)}
+    assert again.flushed_up_to == 8
+    assert again.find_seen([*days.values(), id_key(b"s", b"x")]) == {
+        days[day] for day in range(2, 8)
+    }
     again.close()
 
 
@@ -330,58 +332,58 @@ def test_clock_that_jumps_makes_no_id_forgotten(
     tmp_path: Path, jump: float, restarts: tuple[bool, ...]
 ) -> None:
     clock = Clock()
-    taken, key = clock.ids(tmp_path), key_of(b"s", b"1")
+    taken, key = clock.ids(tmp_path), id_key(b"s", b"1")
     taken.add(key)
-    taken.keep(1)
+    taken.flush(1)
     clock.wait(3)
     clock.shown += jump
-    taken.keep(2)
+    taken.flush(2)
     for is_wrong in restarts:
         taken.close()
         clock.shown = TODAY + clock.passed + (jump if is_wrong else 0)
         taken = clock.ids(tmp_path)
-        taken.keep(3)
+        taken.flush(3)
     clock.wait(0.9)
-    taken.keep(4)
-    assert taken.among([key]) == {key}
+    taken.flush(4)
+    assert taken.find_seen([key]) == {key}
     taken.close()
 
 
 def test_clock_that_is_reset_to_1970_now_and_then_is_no_obstacle(tmp_path: Path) -> None:
     clock = Clock()
-    keys = [key_of(b"s", b"%d" % number) for number in range(3)]
+    keys = [id_key(b"s", b"%d" % number) for number in range(3)]
     for number, shown in enumerate([0.0, TODAY, 0.0]):
         clock.shown = shown
         taken = clock.ids(tmp_path)
         taken.add(keys[number])
-        taken.keep(number)
-        assert taken.among(keys) == set(keys[: number + 1])
+        taken.flush(number)
+        assert taken.find_seen(keys) == set(keys[: number + 1])
         taken.close()
 
 
 def test_ids_of_an_earlier_version_age_from_the_newest_of_them(tmp_path: Path) -> None:
-    clock, key = Clock(), key_of(b"s", b"1")
+    clock, key = Clock(), id_key(b"s", b"1")
     taken = clock.ids(tmp_path)
     taken.add(key)
-    taken.keep(1)
+    taken.flush(1)
     taken.close()
     with closing(sqlite3.connect(tmp_path / "ids.db")) as database:
         database.execute("DROP TABLE clock")
     clock.shown += 1000 * DAY_SECS  # wrong when the new version first runs
     taken = clock.ids(tmp_path)
-    taken.keep(2)
-    assert taken.among([key]) == {key}
+    taken.flush(2)
+    assert taken.find_seen([key]) == {key}
     taken.close()
 
 
 def test_ids_age_between_short_runs_too(tmp_path: Path) -> None:
-    clock, key = Clock(), key_of(b"s", b"1")
+    clock, key = Clock(), id_key(b"s", b"1")
     for day in range(8):
         taken = clock.ids(tmp_path)
         if day == 0:
             taken.add(key)
-        taken.keep(day)
-        found = taken.among([key])
+        taken.flush(day)
+        found = taken.find_seen([key])
         taken.close()
         clock.shown += DAY_SECS
         assert found == ({key} if day < 6 else set()), day
@@ -390,11 +392,11 @@ def test_ids_age_between_short_runs_too(tmp_path: Path) -> None:
 def test_memory_holds_a_bounded_number_of_ids(
     spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ids, "MOST_IN_MEMORY", 3)
+    monkeypatch.setattr(ids, "MAX_IN_MEMORY", 3)
     for number in range(10):
         spool.append([arrival(b"a", event_id=b"%d" % number)])
         assert len(spool._ids._recent) < 3
-    assert spool._ids.kept_up_to == 9
+    assert spool._ids.flushed_up_to == 9
     again = [arrival(b"a", event_id=b"%d" % number) for number in range(10)]
     assert spool.append(again) == [False] * 10
     anew = reopened(spool)
@@ -404,7 +406,7 @@ def test_memory_holds_a_bounded_number_of_ids(
 
 def test_events_of_one_id_are_cut_where_a_batch_ends(spool: Spool) -> None:
     spool.append([arrival(*(b"%d" % number for number in range(10)))])
-    (split,) = splits_of(spool.segments, 3, 7, 4)
+    (split,) = make_splits(spool.segments, 3, 7, 4)
     (records,) = read_slices(split.what, ["number", "stream"])
     assert records.values.to_pylist() == [b"3", b"4", b"5", b"6"]
     assert records.extra["webhook_number"].to_pylist() == [3, 4, 5, 6]
@@ -415,7 +417,7 @@ def test_slices_begin_near_their_first_event(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for block in range(30):
         spool.append([arrival(b"%d" % (block * 1000 + place)) for place in range(1000)])
-    parts = splits_of(spool.segments, 0, 30_000, 3)
+    parts = make_splits(spool.segments, 0, 30_000, 3)
     assert [split.rows for split in parts] == [10_000] * 3
     offsets = [part.offset for split in parts for part in split.what]
     size = spool.segments[0].size
@@ -426,7 +428,7 @@ def test_slices_begin_near_their_first_event(tmp_path: Path) -> None:
 
 
 def test_layout_on_disk_stays_the_same() -> None:
-    packed = Arrival(b"s", 7, b"k" * 16, b"id", b"[]", [b"{}", b"{ }"]).packed(5)
+    packed = Arrival(b"s", 7, b"k" * 16, b"id", b"[]", [b"{}", b"{ }"]).pack(5)
     assert packed[8:] == (
         struct.pack("<QQ", 5, 7) + b"k" * 16 + struct.pack("<HHII", 1, 2, 2, 2)
         + b"sid[]" + struct.pack("<II", 2, 3) + b"{}{ }"

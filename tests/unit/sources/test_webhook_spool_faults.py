@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from icestream.sources.webhook.ids import TakenIds, key_of
-from icestream.sources.webhook.segments import NO_KEY, Arrival, read_slices, splits_of
+from icestream.sources.webhook.ids import SeenIds, id_key
+from icestream.sources.webhook.segments import NO_KEY, Arrival, make_splits, read_slices
 from icestream.sources.webhook.spool import FREE_BYTES, Spool
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 
 def arrival(event: bytes, event_id: bytes = b"") -> Arrival:
-    key = key_of(b"s", event_id) if event_id else NO_KEY
+    key = id_key(b"s", event_id) if event_id else NO_KEY
     return Arrival(b"s", 7, key, event_id, b"", [event])
 
 
 def events_of(spool: Spool) -> list[bytes]:
     return [
         value
-        for split in splits_of(spool.segments, spool.first, spool.end, 1)
+        for split in make_splits(spool.segments, spool.first, spool.end, 1)
         for records in read_slices(split.what, [])
         for value in records.values.to_pylist()
     ]
@@ -117,7 +117,7 @@ def test_disk_keeps_room_for_the_ids_that_segments_leave_behind(
 
 def test_size_of_a_record_is_known_before_it_is_packed() -> None:
     each = Arrival(b"stream", 7, NO_KEY, b"id", b"[]", [b"{}", b'{"a": 1}'])
-    assert each.size == len(each.packed(5))
+    assert each.size == len(each.pack(5))
 
 
 class FullOnce:
@@ -138,13 +138,13 @@ class FullOnce:
 
 @pytest.mark.parametrize("at", ["COMMIT", "SELECT name"])
 def test_ids_are_written_down_after_a_moment_of_a_full_disk(tmp_path: Path, at: str) -> None:
-    taken = TakenIds(tmp_path / "ids.db", remember_days=4)
-    taken.add(key_of(b"s", b"1"))
+    taken = SeenIds(tmp_path / "ids.db", remember_days=4)
+    taken.add(id_key(b"s", b"1"))
     real = taken._db
     taken._db = FullOnce(real, at)  # type: ignore[assignment]
     with pytest.raises(OSError, match="database or disk is full"):
-        taken.keep(1)
-    assert taken.kept_up_to == 0
-    taken.keep(1)
-    assert (taken.kept_up_to, taken.among([key_of(b"s", b"1")])) == (1, {key_of(b"s", b"1")})
+        taken.flush(1)
+    assert taken.flushed_up_to == 0
+    taken.flush(1)
+    assert (taken.flushed_up_to, taken.find_seen([id_key(b"s", b"1")])) == (1, {id_key(b"s", b"1")})
     taken.close()

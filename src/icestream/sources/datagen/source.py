@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.options import Options
 from icestream.contracts.source import Source, SourceTraits, Split
-from icestream.sources.datagen.values import SHOP_EVENTS, Dice, rows_of, shop_events
+from icestream.sources.datagen.values import SHOP_EVENTS, RowRandom, make_rows, shop_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import Offset
 
-ROWS_A_BLOCK = 50_000
+ROWS_PER_BLOCK = 50_000
 # A task costs more than making this many rows, and every task writes a file of its own.
-ROWS_WORTH_A_TASK = 10_000
+MIN_TASK_ROWS = 10_000
 
 
 class DatagenOptions(Options):
@@ -88,7 +88,7 @@ class DatagenSource(Source[DatagenOptions]):
 
     def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         begin, rows = start["row"], self.rows_between(start, end)
-        parts = max(1, min(slots, rows // ROWS_WORTH_A_TASK))
+        parts = max(1, min(slots, rows // MIN_TASK_ROWS))
         edges = [begin + rows * part // parts for part in range(parts + 1)]
         return [
             Split((low, high, end["epoch_ms"]), high - low)
@@ -99,8 +99,8 @@ class DatagenSource(Source[DatagenOptions]):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         begin, end, epoch_ms = split.what
         schema = self.schema()
-        for low in range(begin, end, ROWS_A_BLOCK):
-            yield self._rows(schema, low, min(end, low + ROWS_A_BLOCK), epoch_ms)
+        for low in range(begin, end, ROWS_PER_BLOCK):
+            yield self._rows(schema, low, min(end, low + ROWS_PER_BLOCK), epoch_ms)
 
     def schema(self) -> pa.Schema:
         if self.options.schema_text is None:
@@ -136,10 +136,10 @@ class DatagenSource(Source[DatagenOptions]):
 
     def _rows(self, schema: pa.Schema, low: int, high: int, epoch_ms: int) -> pa.RecordBatch:
         numbers = np.arange(low, high, dtype=np.int64)
-        dice = Dice(self.options.seed, numbers)
+        dice = RowRandom(self.options.seed, numbers)
         # Rows that are all there at once have happened by then: none lies in the future.
         waited = numbers - (self.options.rows or 0) if self._is_all_there else numbers
         times_us = epoch_ms * 1_000 + waited * 1_000_000 // self.options.rows_per_second
         if self.options.schema_text is None:
             return shop_events(dice, times_us)
-        return rows_of(schema, dice, times_us)
+        return make_rows(schema, dice, times_us)

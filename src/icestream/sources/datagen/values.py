@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-Whole: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.uint64]]"
-Signed: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
-Fraction: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
+UInt64Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.uint64]]"
+Int64Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
+Float64Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -25,7 +25,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
 
 
-def scramble(numbers: Whole, salt: int) -> Whole:
+def scramble(numbers: UInt64Array, salt: int) -> UInt64Array:
     """Return one well-mixed 64-bit number for each of `numbers` (SplitMix64).
 
     Different salts give unrelated numbers. There is no state: row 10 is the same whether the rows
@@ -37,7 +37,7 @@ def scramble(numbers: Whole, salt: int) -> Whole:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-class Dice:
+class RowRandom:
     """The numbers of a range of rows, column by column.
 
     Args:
@@ -45,19 +45,19 @@ class Dice:
         rows: the rows' numbers.
     """
 
-    def __init__(self, seed: int, rows: Signed) -> None:
+    def __init__(self, seed: int, rows: Int64Array) -> None:
         self.rows = rows
         self._base = scramble(rows.astype(np.uint64), seed)
 
-    def roll(self, column: str) -> Whole:
+    def roll(self, column: str) -> UInt64Array:
         """Return one 64-bit number a row for a column."""
         return scramble(self._base, crc32(column.encode()))
 
-    def below(self, column: str, limit: int) -> Signed:
+    def below(self, column: str, limit: int) -> Int64Array:
         """Return whole numbers from 0 up to, not including, `limit`."""
         return (self.roll(column) % np.uint64(limit)).astype(np.int64)
 
-    def fraction(self, column: str) -> Fraction:
+    def fraction(self, column: str) -> Float64Array:
         """Return fractions from 0 up to, not including, 1."""
         return (self.roll(column) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
@@ -71,7 +71,7 @@ class Dice:
         return pa.array(choices, pa.string()).take(pa.array(picked.astype(np.int64)))
 
 
-def decimals(unscaled: Signed, kind: pa.Decimal128Type) -> pa.Array:
+def decimals(unscaled: Int64Array, kind: pa.Decimal128Type) -> pa.Array:
     """Return whole numbers as decimals: 1999 is 19.99 where the scale is 2."""
     halves = np.empty((len(unscaled), 2), dtype=np.int64)
     halves[:, 0] = unscaled
@@ -113,7 +113,7 @@ _PRICES_IN_CENTS = {
 }
 
 
-def shop_events(dice: Dice, times_us: Signed) -> pa.RecordBatch:
+def shop_events(dice: RowRandom, times_us: Int64Array) -> pa.RecordBatch:
     """Make the rows of a range.
 
     Args:
@@ -145,57 +145,59 @@ _LONGEST_LIST = 3
 _WHOLE_LIMITS = {8: 100, 16: 10_000, 32: 1_000_000, 64: 1_000_000}
 
 
-def rows_of(schema: pa.Schema, dice: Dice, times_us: Signed) -> pa.RecordBatch:
+def make_rows(schema: pa.Schema, dice: RowRandom, times_us: Int64Array) -> pa.RecordBatch:
     """Make the rows of a range with the columns of `schema`.
 
     A whole-number column called `id` holds the row's number; timestamps and dates follow
     `times_us`, so that time moves on as in a real stream.
     """
-    columns = [values(field.type, field.name, dice, times_us) for field in schema]
+    columns = [make_values(field.type, field.name, dice, times_us) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def values(kind: pa.DataType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def make_values(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     """Make the values of one column.
 
     Raises:
         PlanError: there is no recipe for its type.
     """
-    for fits, make in _RECIPES:
+    for fits, make in _GENERATORS:
         if fits(kind):
             return make(kind, name, dice, times_us)
     raise PlanError(f"datagen has no values for the type {str(kind)!r} of column {name!r}")
 
 
-def _whole(kind: pa.DataType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _integer(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     del times_us
     if name == "id" and kind.bit_width == 64:
         return pa.array(dice.rows).cast(kind)
     return pa.array(dice.below(name, _WHOLE_LIMITS[kind.bit_width])).cast(kind)
 
 
-def _real(kind: pa.DataType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _float(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     del times_us
     return pa.array(np.round(dice.fraction(name) * 1_000, 3)).cast(kind, safe=False)
 
 
-def _decimal(kind: pa.Decimal128Type, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _decimal(kind: pa.Decimal128Type, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     del times_us
     return decimals(dice.below(name, 10 ** min(kind.precision, kind.scale + 3)), kind)
 
 
-def _flag(kind: pa.DataType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _bool(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     del kind, times_us
     return pa.array(dice.below(name, 2).astype(np.bool_))
 
 
-def _text(kind: pa.DataType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _text(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     del times_us
     words = [f"{name}-{number}" for number in range(_WORDS)]
     return dice.pick(name, words).cast(kind)
 
 
-def _fixed_bytes(kind: pa.FixedSizeBinaryType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _fixed_bytes(
+    kind: pa.FixedSizeBinaryType, name: str, dice: RowRandom, times_us: Int64Array
+) -> pa.Array:
     del times_us
     wide = -(-kind.byte_width // 8)
     parts = np.stack([dice.roll(f"{name}/{part}") for part in range(wide)], axis=1)
@@ -203,66 +205,70 @@ def _fixed_bytes(kind: pa.FixedSizeBinaryType, name: str, dice: Dice, times_us: 
     return pa.Array.from_buffers(kind, len(dice.rows), [None, pa.py_buffer(cut)])
 
 
-def _moment(kind: pa.TimestampType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _timestamp(
+    kind: pa.TimestampType, name: str, dice: RowRandom, times_us: Int64Array
+) -> pa.Array:
     del name, dice
     return pa.array(times_us).cast(pa.timestamp("us", tz=kind.tz)).cast(kind, safe=False)
 
 
-def _day(kind: pa.DataType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _date(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     del name, dice
     return pa.array((times_us // _DAY_US).astype(np.int32)).cast(pa.date32()).cast(kind)
 
 
-def _clock(kind: pa.DataType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _time(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     del name, dice
     return pa.array(times_us % _DAY_US).cast(pa.time64("us")).cast(kind, safe=False)
 
 
-def _struct(kind: pa.StructType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _struct(kind: pa.StructType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     fields = [kind.field(index) for index in range(kind.num_fields)]
-    parts = [values(field.type, f"{name}.{field.name}", dice, times_us) for field in fields]
+    parts = [make_values(field.type, f"{name}.{field.name}", dice, times_us) for field in fields]
     return pa.StructArray.from_arrays(parts, fields=fields)
 
 
-def _items(name: str, dice: Dice, times_us: Signed) -> tuple[pa.Array, Dice, Signed]:
+def _items(
+    name: str, dice: RowRandom, times_us: Int64Array
+) -> tuple[pa.Array, RowRandom, Int64Array]:
     """Return where each row's items begin, and the numbers and times of all items."""
     counts = dice.below(f"{name}#", _LONGEST_LIST) + 1
     ends = np.cumsum(counts)
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
     numbers = scramble(np.repeat(dice.roll(name), counts), 0) + place.astype(np.uint64)
-    inner = Dice(0, numbers.view(np.int64))
+    inner = RowRandom(0, numbers.view(np.int64))
     return pa.array(offsets), inner, np.repeat(times_us, counts)
 
 
-def _list(kind: pa.ListType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _list(kind: pa.ListType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     offsets, inner, times = _items(name, dice, times_us)
-    items = values(kind.value_type, f"{name}.item", inner, times)
+    items = make_values(kind.value_type, f"{name}.item", inner, times)
     return pa.ListArray.from_arrays(offsets, items, type=kind)
 
 
-def _map(kind: pa.MapType, name: str, dice: Dice, times_us: Signed) -> pa.Array:
+def _map(kind: pa.MapType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     count = len(dice.rows)
     # One entry a row: keys must not repeat within a map.
     offsets = pa.array(np.arange(count + 1, dtype=np.int32))
-    keys = values(kind.key_type, f"{name}.key", dice, times_us)
-    items = values(kind.item_type, f"{name}.value", dice, times_us)
+    keys = make_values(kind.key_type, f"{name}.key", dice, times_us)
+    items = make_values(kind.item_type, f"{name}.value", dice, times_us)
     return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
 
 
-_RECIPES: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]], ...] = (
-    (kinds.is_integer, _whole),
-    (kinds.is_floating, _real),
+_GENERATORS: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]], ...] = (
+    (kinds.is_integer, _integer),
+    (kinds.is_floating, _float),
     (kinds.is_decimal128, _decimal),
-    (kinds.is_boolean, _flag),
+    (kinds.is_boolean, _bool),
     (kinds.is_string, _text),
     (kinds.is_large_string, _text),
     (kinds.is_binary, _text),
     (kinds.is_large_binary, _text),
     (kinds.is_fixed_size_binary, _fixed_bytes),
-    (kinds.is_timestamp, _moment),
-    (kinds.is_date, _day),
-    (kinds.is_time, _clock),
+    (kinds.is_timestamp, _timestamp),
+    (kinds.is_date, _date),
+    (kinds.is_time, _time),
     (kinds.is_struct, _struct),
     (kinds.is_map, _map),
     (kinds.is_list, _list),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from icestream.errors import ConnectorError, RefusedError, UnavailableError
-from icestream.sources.files.offset import CHANGED_AFTER_REMEDY, changed_file
+from icestream.sources.files.offset import CHANGED_AFTER_REMEDY, changed_file_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +77,7 @@ def list_paths(folder: str, glob: str) -> list[str]:
         ConnectorError: there is no such folder.
         RefusedError: it may not be read.
     """
-    matches = _pattern(glob)
+    matches = _glob_regex(glob)
     depth = None if "**" in glob else glob.count("/")
     try:
         return [path for path in _walk(folder, "", depth) if matches.fullmatch(path)]
@@ -98,7 +98,7 @@ def list_paths(folder: str, glob: str) -> list[str]:
         ) from exc
 
 
-def look_at(folder: str, path: str) -> FileEntry | None:
+def stat_file(folder: str, path: str) -> FileEntry | None:
     """Return a file of the folder; None if it is gone, or is not a file."""
     try:
         found = os.stat(f"{folder}/{path}")  # noqa: PTH116 - once for each file of a folder
@@ -136,14 +136,14 @@ def _walk(folder: str, below: str, depth: int | None) -> Iterator[str]:
 
 
 @lru_cache
-def _pattern(glob: str) -> re.Pattern[str]:
+def _glob_regex(glob: str) -> re.Pattern[str]:
     """Translate a glob: `*` and `?` stay within a name, `**/` stands for any folders."""
     parts = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", glob)
-    return re.compile("".join(parts.get(piece) or _literal(piece) for piece in pieces))
+    return re.compile("".join(parts.get(piece) or _glob_literal(piece) for piece in pieces))
 
 
-def _literal(piece: str) -> str:
+def _glob_literal(piece: str) -> str:
     if piece.startswith("[") and piece.endswith("]"):
         body = piece[1:-1].replace("\\", r"\\")
         return f"[^{body[1:]}]" if body.startswith("!") else f"[{body}]"
@@ -194,13 +194,13 @@ class Folder:
         self._absent = np.empty(0, np.uint64)
         self._absent_since = -math.inf
         self._listed_at = 0.0
-        self._took = 0.0
+        self._listing_secs = 0.0
         self._checked_at: float | None = None
 
     def entries(self) -> list[FileEntry]:
         """Return the files that are in the folder now, finished or not."""
         folder = local_path(self._path)
-        found = (look_at(folder, path) for path in list_paths(folder, self._glob))
+        found = (stat_file(folder, path) for path in list_paths(folder, self._glob))
         return [entry for entry in found if entry is not None]
 
     def discover(self, log: FileLog) -> None:
@@ -215,16 +215,19 @@ class Folder:
         is_first = self._checked_at is None
         if self._is_recent():
             return
-        self._list(log)
+        self._list_folder(log)
         if is_first and self._waiting:
             time.sleep(self._settle_secs)
-            self._list(log)
+            self._list_folder(log)
 
     def _is_recent(self) -> bool:
         age = time.monotonic() - self._listed_at
-        return self._took > SLOW_LISTING_SECS and age < self._took * self._listing_pause
+        return (
+            self._listing_secs > SLOW_LISTING_SECS
+            and age < self._listing_secs * self._listing_pause
+        )
 
-    def _list(self, log: FileLog) -> None:
+    def _list_folder(self, log: FileLog) -> None:
         began = time.monotonic()
         folder = local_path(self._path)
         paths = list_paths(folder, self._glob)
@@ -236,16 +239,16 @@ class Folder:
             if self._is_replaced(log, folder, paths[index], int(names[index]), returned[index]):
                 is_known[index] = False
         self._checked_at = began if checks else self._checked_at
-        taken = self._take(
+        taken = self._append_finished(
             [paths[index] for index in np.flatnonzero(~is_known)], folder, log, began
         )
         # A new file under an old name is replaced only once it is appended; until then, e.g. while
         # it settles, the next listing has to know that the old file was gone.
         replaced = np.setdiff1d(names[returned & ~is_known], taken)
-        self._gone = np.append(log.seen.others(names), replaced)
+        self._gone = np.append(log.seen.known_except(names), replaced)
         self._forget(log, names, names[returned], began)
         self._listed_at = time.monotonic()
-        self._took = self._listed_at - began
+        self._listing_secs = self._listed_at - began
 
     def _forget(
         self,
@@ -264,7 +267,7 @@ class Folder:
             return
         if len(names):
             log.forget(self._absent)
-        self._absent = log.seen.others(names)
+        self._absent = log.seen.known_except(names)
         self._absent_since = began
 
     def _is_replaced(
@@ -275,16 +278,16 @@ class Folder:
         It is if the old one was seen to be gone. Otherwise rows may have been added to a file that
         was read: reading it again would double the others, leaving it out would lose them.
         """
-        entry = look_at(folder, path)
+        entry = stat_file(folder, path)
         if entry is not None and log.seen.content_of(name) == entry.content_hash:
             return False
         if has_returned or entry is None:
             return has_returned
-        raise changed_file(
+        raise changed_file_error(
             str(Path(self._path, path)), "changed after it was read", CHANGED_AFTER_REMEDY
         )
 
-    def _take(
+    def _append_finished(
         self, paths: list[str], folder: str, log: FileLog, began: float
     ) -> NDArray[np.uint64]:
         """Append those of the new files that are finished; look again later at the others.
@@ -295,7 +298,7 @@ class Folder:
         waiting: dict[str, tuple[FileEntry, float]] = {}
         finished = []
         for path in paths:
-            entry = look_at(folder, path)
+            entry = stat_file(folder, path)
             if entry is None:
                 continue
             before, since = self._waiting.get(path, (None, 0.0))

@@ -42,7 +42,7 @@ CHECKSUM_MODULUS = 1 << 64
 
 
 @dataclass(frozen=True)
-class _Segment:
+class _LogSegment:
     """A part of the log: `count` files from number `first` on.
 
     Attributes:
@@ -71,7 +71,7 @@ class FileLog:
         self.seen = SeenFiles()
         self.count = 0
         self.checksum = 0
-        self._segments: list[_Segment] = []
+        self._segments: list[_LogSegment] = []
         self._cached: dict[int, list[FileEntry]] = {}
         self._guard = threading.RLock()
         self._load()
@@ -92,7 +92,7 @@ class FileLog:
             head = {"first": self.count, "checksum": f"{self.checksum:016x}"}
             lines = [json.dumps(head), *(json.dumps(entry[:4]) for entry in part)]
             self._create(path, ("\n".join(lines) + "\n").encode())
-            self._take(path, part)
+            self._add_segment(path, part)
 
     def files(self, start: int, end: int) -> list[FileEntry]:
         """Return the files with the numbers from `start` up to, but not including, `end`.
@@ -126,7 +126,9 @@ class FileLog:
         if number == self.count:
             return self.checksum
         segment = self._segment_of(number)
-        return (segment.checksum + _sum(self.files(segment.first, number))) % CHECKSUM_MODULUS
+        return (
+            segment.checksum + _sum_fingerprints(self.files(segment.first, number))
+        ) % CHECKSUM_MODULUS
 
     def forget(self, gone: NDArray[np.uint64]) -> None:
         """Forget files that are gone from the folder, if more are known than are to be kept.
@@ -174,15 +176,15 @@ class FileLog:
                 raise self._corrupt(path, f"its files {self.count} to {first - 1} are missing")
             checksum, entries = self._read(path)
             self.checksum = checksum
-            self._take(path, entries)
+            self._add_segment(path, entries)
 
-    def _take(self, path: Path, entries: list[FileEntry]) -> None:
+    def _add_segment(self, path: Path, entries: list[FileEntry]) -> None:
         rows = sum(entry.rows for entry in entries)
         with self._guard:  # `fold` may run in another thread
-            self._segments.append(_Segment(path, self.count, len(entries), self.checksum, rows))
+            self._segments.append(_LogSegment(path, self.count, len(entries), self.checksum, rows))
             self._cache(self.count, entries)
             self.count += len(entries)
-            self.checksum = (self.checksum + _sum(entries)) % CHECKSUM_MODULUS
+            self.checksum = (self.checksum + _sum_fingerprints(entries)) % CHECKSUM_MODULUS
             self.seen.add(entries)
 
     def _cache(self, first: int, entries: list[FileEntry]) -> None:
@@ -191,14 +193,14 @@ class FileLog:
             if len(self._cached) > CACHED_SEGMENTS:
                 del self._cached[next(iter(self._cached))]
 
-    def _segment_of(self, number: int) -> _Segment:
+    def _segment_of(self, number: int) -> _LogSegment:
         segments = self._segments  # `fold` replaces the list, perhaps in another thread
         index = bisect_right(segments, number, key=lambda segment: segment.first) - 1
         if index < 0 or number >= self.count:
             raise self._corrupt(self.folder, f"it does not hold file number {number}")
         return segments[index]
 
-    def _entries(self, segment: _Segment) -> list[FileEntry]:
+    def _entries(self, segment: _LogSegment) -> list[FileEntry]:
         with self._guard:
             if segment.first not in self._cached:
                 self._cache(segment.first, self._read(segment.path)[1])
@@ -279,7 +281,7 @@ class SeenFiles:
         """Tell which names are known."""
         return np.isin(names, self._names)
 
-    def others(self, names: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def known_except(self, names: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the names that are known and are not among these."""
         return self._names[~np.isin(self._names, names)]
 
@@ -342,5 +344,5 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _sum(entries: Iterable[FileEntry]) -> int:
+def _sum_fingerprints(entries: Iterable[FileEntry]) -> int:
     return sum(entry.fingerprint for entry in entries) % CHECKSUM_MODULUS

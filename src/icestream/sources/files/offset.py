@@ -47,23 +47,23 @@ class FilesOffset:
     path: str = ""
 
     @classmethod
-    def of(cls, position: Offset) -> FilesOffset:
+    def from_json(cls, stored: Offset) -> FilesOffset:
         """Take an offset apart.
 
         Raises:
             SourceChangedError: an older version wrote it.
         """
-        known: dict[str, Any] = {**position, "checksum": int(position.get("checksum", "0"), 16)}
+        known: dict[str, Any] = {**stored, "checksum": int(stored.get("checksum", "0"), 16)}
         if "arrived_ns" in known or "log" not in known:
             raise SourceChangedError(
                 "the offset was written by an older version, which told files apart by their "
-                f"times: {position}",
+                f"times: {stored}",
                 todo="Start over with `icestream run --start-over`, with the files that were read "
                 "already moved out of the folder.",
             )
         return cls(**known)
 
-    def position(self) -> Offset:
+    def to_json(self) -> Offset:
         """Put the offset together again."""
         return {
             "log": self.log,
@@ -75,7 +75,7 @@ class FilesOffset:
         }
 
     @property
-    def touched(self) -> int:
+    def files_started(self) -> int:
         """How many files of the log were read at least in part."""
         return self.files + (1 if self.at else 0)
 
@@ -88,7 +88,7 @@ class FilesOffset:
         """
         partial = [entry for entry in listed if self.at and entry.path == self.path]
         others = [entry for entry in listed if not self.at or entry.path != self.path]
-        if len(others) < self.files or len(partial) != self.touched - self.files:
+        if len(others) < self.files or len(partial) != self.files_started - self.files:
             return None
         for order in (_by_arrival, _by_age):
             found = sorted(others, key=order)[: self.files]
@@ -97,7 +97,9 @@ class FilesOffset:
         return None
 
 
-def changed_file(name: str, fault: str, remedy: str = CHANGED_FILE_REMEDY) -> SourceChangedError:
+def changed_file_error(
+    name: str, fault: str, remedy: str = CHANGED_FILE_REMEDY
+) -> SourceChangedError:
     """Return the error for one file that is not what it was."""
     return SourceChangedError(f"file {name!r} {fault}", todo=remedy)
 

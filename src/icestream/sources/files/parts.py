@@ -16,7 +16,7 @@ import pyarrow.types as kinds
 
 from icestream.arrow import conform_source_rows, with_origin
 from icestream.errors import BadRecordError, RefusedError
-from icestream.sources.files.offset import changed_file
+from icestream.sources.files.offset import changed_file_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class FilePart:
 
 
 @contextmanager
-def opened(folder: str, part: FilePart) -> Iterator[IO[bytes]]:
+def open_part(folder: str, part: FilePart) -> Iterator[IO[bytes]]:
     """Open a file for reading, unpacked if its name ends in `.gz`.
 
     Raises:
@@ -56,14 +56,14 @@ def opened(folder: str, part: FilePart) -> Iterator[IO[bytes]]:
     try:
         raw = open(name, "rb")  # noqa: PTH123, SIM115 - closed below, after the last check
     except FileNotFoundError as exc:
-        raise changed_file(name, "is gone before its rows were written") from exc
+        raise changed_file_error(name, "is gone before its rows were written") from exc
     except PermissionError as exc:
         raise RefusedError(
             f"file {name!r} may not be read",
             todo="Give the account that runs the pipeline the right to read it.",
         ) from exc
     with raw:
-        _check(raw, part, name)
+        _refuse_changed(raw, part, name)
         try:
             if part.path.endswith(".gz"):
                 with gzip.open(raw) as unpacked:
@@ -71,11 +71,11 @@ def opened(folder: str, part: FilePart) -> Iterator[IO[bytes]]:
             else:
                 yield raw
         except (gzip.BadGzipFile, EOFError, zlib.error) as exc:
-            raise unreadable(name, "gzip", exc) from exc
-        _check(raw, part, name)
+            raise unreadable_error(name, "gzip", exc) from exc
+        _refuse_changed(raw, part, name)
 
 
-def unreadable(name: str, kind: str, cause: Exception) -> BadRecordError:
+def unreadable_error(name: str, kind: str, cause: Exception) -> BadRecordError:
     """Return the error for a file whose content is broken as a whole."""
     reason = " ".join(str(cause).split())
     return BadRecordError(
@@ -84,13 +84,13 @@ def unreadable(name: str, kind: str, cause: Exception) -> BadRecordError:
     )
 
 
-def _check(raw: IO[bytes], part: FilePart, name: str) -> None:
+def _refuse_changed(raw: IO[bytes], part: FilePart, name: str) -> None:
     found = os.fstat(raw.fileno())
     if (found.st_mtime_ns, found.st_size) != (part.mtime_ns, part.size):
-        raise changed_file(name, "changed before its rows were written")
+        raise changed_file_error(name, "changed before its rows were written")
 
 
-_SIMPLER = {
+_STORED_TYPES = {
     pa.int8(): pa.int32(),
     pa.int16(): pa.int32(),
     pa.uint8(): pa.int32(),
@@ -105,33 +105,33 @@ _SIMPLER = {
 }
 
 
-def storable(kind: pa.DataType) -> pa.DataType:
+def storable_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that a table's column has for values of `kind`."""
     if kinds.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC" if kind.tz else None)
     if kinds.is_time(kind):
         return pa.time64("us")
     if kinds.is_dictionary(kind):
-        return storable(kind.value_type)
+        return storable_type(kind.value_type)
     if kinds.is_nested(kind):
         return _storable_nested(kind)
-    return _SIMPLER.get(kind, kind)
+    return _STORED_TYPES.get(kind, kind)
 
 
 def _storable_nested(kind: pa.DataType) -> pa.DataType:
     if kinds.is_struct(kind):
         members = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([(member.name, storable(member.type)) for member in members])
+        return pa.struct([(member.name, storable_type(member.type)) for member in members])
     if kinds.is_map(kind):
-        return pa.map_(storable(kind.key_type), storable(kind.item_type))
+        return pa.map_(storable_type(kind.key_type), storable_type(kind.item_type))
     if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
-        return pa.list_(storable(kind.value_type))
+        return pa.list_(storable_type(kind.value_type))
     return kind
 
 
 def storable_columns(schema: pa.Schema) -> pa.Schema:
     """Return the columns that a table has for rows of `schema`."""
-    return pa.schema([(field.name, storable(field.type)) for field in schema])
+    return pa.schema([(field.name, storable_type(field.type)) for field in schema])
 
 
 def fit_file(batch: pa.RecordBatch, schema: pa.Schema | None, name: str) -> pa.RecordBatch:
@@ -153,7 +153,7 @@ def fit_file(batch: pa.RecordBatch, schema: pa.Schema | None, name: str) -> pa.R
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast to the type of `storable`, which holds every value but fractions of microseconds."""
+    """Cast to a `storable_type`, which holds every value but fractions of microseconds."""
     return array.cast(kind)
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icestream.errors import BadRecordError, DependencyError
-from icestream.sources.files.parts import fit_file, storable_columns, unreadable
-from icestream.sources.files.text import first_line, header_of, read_lines
+from icestream.sources.files.parts import fit_file, storable_columns, unreadable_error
+from icestream.sources.files.text import parse_header, read_first_line, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icestream.sources.files.parts import FilePart
 
 
-ROWS_A_BLOCK = 50_000
+ROWS_PER_BLOCK = 50_000
 
 
 class RowGroup(NamedTuple):
@@ -35,7 +35,7 @@ class RowGroup(NamedTuple):
     bytes: int
 
 
-def row_groups_of(file: IO[bytes]) -> list[RowGroup]:
+def read_row_groups(file: IO[bytes]) -> list[RowGroup]:
     """Return the row groups of a file; none if the file is broken."""
     try:
         found = pq.read_metadata(file)
@@ -51,7 +51,7 @@ def parquet_schema(file: IO[bytes], name: str) -> pa.Schema:
     try:
         return storable_columns(pq.read_schema(file))
     except pa.ArrowInvalid as exc:
-        raise unreadable(name, "parquet", exc) from exc
+        raise unreadable_error(name, "parquet", exc) from exc
 
 
 def read_parquet(
@@ -72,13 +72,13 @@ def read_parquet(
         wanted = found if schema is None else schema.names
         columns = [column for column in wanted if column in found]
         end = reader.num_row_groups if part.end is None else part.end
-        for batch in reader.iter_batches(ROWS_A_BLOCK, [*range(part.start, end)], columns):
+        for batch in reader.iter_batches(ROWS_PER_BLOCK, [*range(part.start, end)], columns):
             yield fit_file(batch, schema, name)
     except (pa.ArrowInvalid, OSError) as exc:
-        raise unreadable(name, "parquet", exc) from exc
+        raise unreadable_error(name, "parquet", exc) from exc
 
 
-AVRO_ROWS_A_BLOCK = 20_000
+AVRO_ROWS_PER_BLOCK = 20_000
 _SYNC_BYTES = 16
 # What fastavro raises for a broken file: it checks little itself.
 _FAULTS = (
@@ -101,16 +101,16 @@ def cut_blocks(
     """
     end = rows = 0
     try:
-        for offset, size, count in _skipped_blocks(file, start):
+        for offset, size, count in _scan_blocks(file, start):
             if end and (rows + count > max_rows or offset + size - start > max_bytes):
                 return end, rows
             end, rows = offset + size, rows + count
     except _FAULTS as exc:
-        raise unreadable(name, "avro", exc) from exc
+        raise unreadable_error(name, "avro", exc) from exc
     return None
 
 
-def _skipped_blocks(file: IO[bytes], start: int) -> Iterator[tuple[int, int, int]]:
+def _scan_blocks(file: IO[bytes], start: int) -> Iterator[tuple[int, int, int]]:
     """Yield where each block from `start` on begins, its bytes and its rows, without its content.
 
     A block is its number of rows, its length, its content and the sync marker of the file, which
@@ -167,17 +167,17 @@ def read_avro(
         name: what the file is called in an error.
         schema: the columns to give, one that the file lacks is null; None for the file's own.
     """
-    reader = _reader(_Blocks(file, part, name) if part.start or part.end else file, name)
+    reader = _reader(_AvroPart(file, part, name) if part.start or part.end else file, name)
     fields = _fields(reader)
     while records := _next_records(reader, name):
         try:
             batch = _batch(records, fields)
         except pa.ArrowInvalid as exc:  # a decimal with more digits than its schema promises
-            raise unreadable(name, "avro", exc) from exc
+            raise unreadable_error(name, "avro", exc) from exc
         yield fit_file(batch, schema, name)
 
 
-class _Blocks:
+class _AvroPart:
     """The header of a file and some of its blocks, as a file that fastavro reads."""
 
     def __init__(self, file: IO[bytes], part: FilePart, name: str) -> None:
@@ -204,7 +204,7 @@ def _block_extents(file: IO[bytes], name: str) -> Iterator[tuple[int, int, int]]
         for block in _fastavro().block_reader(file):
             yield block.offset, block.size, block.num_records
     except _FAULTS as exc:
-        raise unreadable(name, "avro", exc) from exc
+        raise unreadable_error(name, "avro", exc) from exc
 
 
 def _reader(file: Any, name: str) -> Any:
@@ -214,7 +214,7 @@ def _reader(file: Any, name: str) -> Any:
     try:
         return fastavro.reader(file, **reader_arguments())
     except _FAULTS as exc:
-        raise unreadable(name, "avro", exc) from exc
+        raise unreadable_error(name, "avro", exc) from exc
 
 
 def _fastavro() -> Any:
@@ -236,9 +236,9 @@ def _fields(reader: Any) -> AvroFields:
 
 def _next_records(reader: Any, name: str) -> list[dict[str, Any]]:
     try:
-        return list(islice(reader, AVRO_ROWS_A_BLOCK))
+        return list(islice(reader, AVRO_ROWS_PER_BLOCK))
     except _FAULTS as exc:
-        raise unreadable(name, "avro", exc) from exc
+        raise unreadable_error(name, "avro", exc) from exc
 
 
 def _batch(records: list[dict[str, Any]], fields: AvroFields) -> pa.RecordBatch:
@@ -251,7 +251,7 @@ def _batch(records: list[dict[str, Any]], fields: AvroFields) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=fields.columns)
 
 
-def schema_of(file: IO[bytes], name: str, kind: str) -> pa.Schema:
+def read_file_schema(file: IO[bytes], name: str, kind: str) -> pa.Schema:
     """Return the columns of a Parquet or Avro file."""
     return parquet_schema(file, name) if kind == "parquet" else avro_schema(file, name)
 
@@ -282,9 +282,9 @@ def _read_lines(
     line, start = part.line, part.start
     context: dict[str, Any] = {}
     if options.format == "csv" and options.options.header:
-        header = first_line(file)
+        header = read_first_line(file)
         if header:
-            context = {"header": list(header_of(header, name, options.options.delimiter))}
+            context = {"header": list(parse_header(header, name, options.options.delimiter))}
         if not start:
             line, start = 1, file.tell()
     if part.start:

@@ -23,15 +23,15 @@ from icestream.sources.files.folder import Folder, list_paths, local_path
 from icestream.sources.files.log import FileLog
 from icestream.sources.files.offset import FilesOffset
 from icestream.sources.files.options import FilesOptions
-from icestream.sources.files.parts import FilePart, opened
+from icestream.sources.files.parts import FilePart, open_part
 from icestream.sources.files.readers import (
     cut_blocks,
     first_block_row_bytes,
+    read_file_schema,
     read_part,
-    row_groups_of,
-    schema_of,
+    read_row_groups,
 )
-from icestream.sources.files.text import HeaderDecoder, cut_lines, line_bytes
+from icestream.sources.files.text import HeaderDecoder, cut_lines, mean_line_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Estimates, for a format whose files do not say how many rows they have.
-BYTES_A_ROW = {"avro": 50, "parquet": 50}
-BYTES_A_LINE = 100
-GZIP_SAVES = 5
+BYTES_PER_ROW = {"avro": 50, "parquet": 50}
+BYTES_PER_LINE = 100
+GZIP_RATIO = 5
 # Of smaller files, only one of several is opened to learn how long its rows are.
 SAMPLED_BYTES = 64 << 10
 SAMPLED_EVERY = 50
@@ -56,9 +56,9 @@ ESTIMATE_FACTOR = 4
 BATCH_BYTES = 512 << 20
 BATCH_FILES = 50_000
 # A task costs more than reading this many rows or bytes, and every task writes files of its own.
-ROWS_WORTH_A_TASK = 10_000
-BYTES_WORTH_A_TASK = 16 << 20
-MOST_FOOTERS_KEPT = 100_000
+MIN_TASK_ROWS = 10_000
+MIN_TASK_BYTES = 16 << 20
+MAX_CACHED_FOOTERS = 100_000
 
 
 class FilesSource(Source[FilesOptions]):
@@ -85,7 +85,7 @@ class FilesSource(Source[FilesOptions]):
 
     def __init__(self, options: FilesOptions) -> None:
         super().__init__(options)
-        self._start_afresh()
+        self._reset()
 
     def identity(self) -> str:
         return f"files {self.options.path} {self.options.glob}"
@@ -99,12 +99,16 @@ class FilesSource(Source[FilesOptions]):
         # Older logs stay until a batch of this one is in the table: nobody has chosen yet.
         self._log = FileLog(self._state_folder() / uuid.uuid4().hex)
         self._verified.clear()
-        return FilesOffset(self._log.id).position()
+        return FilesOffset(self._log.id).to_json()
 
     def latest(self, current: Offset) -> Offset:
         log = self._log_of(current)
         self._folder.discover(log)
-        return current if log.count == FilesOffset.of(current).files else self._offset(log.count)
+        return (
+            current
+            if log.count == FilesOffset.from_json(current).files
+            else self._offset(log.count)
+        )
 
     def rows_between(self, start: Offset, end: Offset) -> int:
         if start == end:
@@ -124,34 +128,34 @@ class FilesSource(Source[FilesOptions]):
         most_files = self.options.max_files_per_batch or BATCH_FILES
         rows = size = 0
         number, at = low.files, low.at
-        for entry in log.files(number, min(high.touched, number + most_files)):
+        for entry in log.files(number, min(high.files_started, number + most_files)):
             stop = high.at if number == high.files else None
             more_rows, more_bytes = self._extent(entry, at, stop)
             if rows and (rows + more_rows > max_rows or size + more_bytes > BATCH_BYTES):
                 break
             if not rows and (more_rows * ESTIMATE_FACTOR > max_rows or more_bytes > BATCH_BYTES):
-                found = self._cut(entry, at, max_rows)
+                found = self._end_of_batch(entry, at, max_rows)
                 if found is not None and (stop is None or found[0] < stop):
                     line = (low.line if at else 0) + found[1]
                     return self._offset(number, found[0], line, entry.path)
             rows += more_rows
             size += more_bytes
             number, at = number + 1, 0
-        return end if number == high.touched else self._offset(number)
+        return end if number == high.files_started else self._offset(number)
 
     def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         if start == end:
             return []
         low, high, log = self._range(start, end)
         parts: list[tuple[FilePart, int]] = []
-        for number, entry in enumerate(log.files(low.files, high.touched), low.files):
+        for number, entry in enumerate(log.files(low.files, high.files_started), low.files):
             at, line = (low.at, low.line) if number == low.files else (0, 0)
             stop = high.at if high.at and number == high.files else None
             parts += self._parts(
-                replace(_part_of(entry), start=at, end=stop, line=line), entry, slots
+                replace(_whole_file(entry), start=at, end=stop, line=line), entry, slots
             )
         total = sum(rows for _, rows in parts)
-        share = total / max(1, min(slots, total // ROWS_WORTH_A_TASK))
+        share = total / max(1, min(slots, total // MIN_TASK_ROWS))
         groups: list[list[tuple[FilePart, int]]] = [[]]
         passed = 0
         for part, rows in parts:
@@ -162,7 +166,9 @@ class FilesSource(Source[FilesOptions]):
         # Without a declaration, each file's own columns: the engine takes new ones up.
         schema = self.declared_schema()
         return [
-            Split((_joined([part for part, _ in group]), schema), sum(rows for _, rows in group))
+            Split(
+                (_join_parts([part for part, _ in group]), schema), sum(rows for _, rows in group)
+            )
             for group in groups
         ]
 
@@ -170,12 +176,12 @@ class FilesSource(Source[FilesOptions]):
         parts, schema = split.what
         folder = local_path(self.options.path)
         for part in parts:
-            with opened(folder, part) as file:
+            with open_part(folder, part) as file:
                 yield from read_part(file, part, self._name(part.path), self.options, schema)
 
     def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002 - the contract's
         """Forget what no replay needs, but not which files were read."""
-        offset = FilesOffset.of(position)
+        offset = FilesOffset.from_json(position)
         if not offset.files:
             return
         log = self._log_of(position)
@@ -222,9 +228,9 @@ class FilesSource(Source[FilesOptions]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.options = state["options"]
-        self._start_afresh()
+        self._reset()
 
-    def _start_afresh(self) -> None:
+    def _reset(self) -> None:
         options = self.options
         self._folder = Folder(
             options.path, options.glob, self.settle_secs, self.listing_pause, self._count_rows
@@ -234,7 +240,7 @@ class FilesSource(Source[FilesOptions]):
         self._state = None
         self._log = None
         self._verified = set()
-        self._row_bytes: float = BYTES_A_ROW.get(options.format, BYTES_A_LINE)
+        self._row_bytes: float = BYTES_PER_ROW.get(options.format, BYTES_PER_LINE)
         self._unsampled = 0
 
     def _name(self, path: str) -> str:
@@ -253,13 +259,13 @@ class FilesSource(Source[FilesOptions]):
         Raises:
             SourceChangedError: it is lost, and the folder does not show which files were read.
         """
-        offset = FilesOffset.of(position)
+        offset = FilesOffset.from_json(position)
         if self._log is None or self._log.id != offset.log:
             self._log = FileLog(self._state_folder() / offset.log)
             self._verified.clear()
         if (offset.files, offset.checksum) in self._verified:
             return self._log
-        is_long_enough = self._log.count >= offset.touched
+        is_long_enough = self._log.count >= offset.files_started
         if is_long_enough and self._log.checksum_before(offset.files) == offset.checksum:
             self._verify(offset)
             return self._log
@@ -268,7 +274,7 @@ class FilesSource(Source[FilesOptions]):
             raise SourceChangedError(
                 f"the log of the files that were read, {self._log.folder}, is lost, and files in "
                 f"{self.options.path!r} were removed or changed since: which of them were read is "
-                f"not known (the last of {offset.touched} is {offset.path!r})",
+                f"not known (the last of {offset.files_started} is {offset.path!r})",
                 todo="Restore the state folder. Without it, move the files that were read out of "
                 "the folder,\nand use `icestream run --start-over`.",
             )
@@ -278,7 +284,7 @@ class FilesSource(Source[FilesOptions]):
         logger.warning(
             "the log of files %s was lost, and is rebuilt from the %d files that were read",
             self._log.folder,
-            offset.touched,
+            offset.files_started,
         )
         return self._log
 
@@ -290,7 +296,7 @@ class FilesSource(Source[FilesOptions]):
 
     def _range(self, start: Offset, end: Offset) -> tuple[FilesOffset, FilesOffset, FileLog]:
         self._log_of(start)
-        return FilesOffset.of(start), FilesOffset.of(end), self._log_of(end)
+        return FilesOffset.from_json(start), FilesOffset.from_json(end), self._log_of(end)
 
     def _offset(self, files: int, at: int = 0, line: int = 0, path: str = "") -> Offset:
         log = self._log
@@ -300,19 +306,19 @@ class FilesSource(Source[FilesOptions]):
             path = entry.path
         offset = FilesOffset(log.id, files, log.checksum_before(files), at, line, path)
         self._verify(offset)
-        return offset.position()
+        return offset.to_json()
 
     def _count_rows(self, entry: FileEntry) -> int | None:
         """Return about how many rows a file has; None if it is gone, or changes."""
         try:
             if self.options.format == "parquet":
-                if groups := self._groups_of(entry):
+                if groups := self._row_groups_of(entry):
                     return max(1, sum(group.rows for group in groups))
             elif not entry.path.endswith(".gz"):
                 self._sample(entry)
         except SourceChangedError:
             return None
-        size = entry.size * (GZIP_SAVES if entry.path.endswith(".gz") else 1)
+        size = entry.size * (GZIP_RATIO if entry.path.endswith(".gz") else 1)
         return max(1, round(size / self._row_bytes))
 
     def _sample(self, entry: FileEntry) -> None:
@@ -321,8 +327,8 @@ class FilesSource(Source[FilesOptions]):
         if not entry.size or (entry.size < SAMPLED_BYTES and self._unsampled > 0):
             return
         self._unsampled = SAMPLED_EVERY
-        estimate = first_block_row_bytes if self.options.format == "avro" else line_bytes
-        with opened(local_path(self.options.path), _part_of(entry)) as file:
+        estimate = first_block_row_bytes if self.options.format == "avro" else mean_line_bytes
+        with open_part(local_path(self.options.path), _whole_file(entry)) as file:
             self._row_bytes = estimate(file) or self._row_bytes
 
     def _is_text(self, entry: FileEntry) -> bool:
@@ -332,22 +338,22 @@ class FilesSource(Source[FilesOptions]):
 
     def _extent(self, entry: FileEntry, start: int, end: int | None) -> tuple[int, int]:
         """Return about how many rows and bytes a part of a file has."""
-        if self.options.format == "parquet" and (groups := self._groups_of(entry)[start:end]):
+        if self.options.format == "parquet" and (groups := self._row_groups_of(entry)[start:end]):
             return sum(group.rows for group in groups), sum(group.bytes for group in groups)
         size = (entry.size if end is None else end) - start
-        unpacked = size * (GZIP_SAVES if entry.path.endswith(".gz") else 1)
+        unpacked = size * (GZIP_RATIO if entry.path.endswith(".gz") else 1)
         return max(1, entry.rows * size // max(1, entry.size)), unpacked
 
-    def _cut(self, entry: FileEntry, at: int, max_rows: int) -> tuple[int, int] | None:
+    def _end_of_batch(self, entry: FileEntry, at: int, max_rows: int) -> tuple[int, int] | None:
         """Return where a batch that begins at `at` ends in a file, and how many lines it has.
 
         None if it reaches the end of the file, or the file can only be read as a whole.
         """
         if self.options.format == "parquet":
-            return _cut_groups(self._groups_of(entry), at, max_rows)
+            return _split_row_groups(self._row_groups_of(entry), at, max_rows)
         if not self._is_text(entry) and self.options.format != "avro":
             return None
-        with opened(local_path(self.options.path), _part_of(entry)) as file:
+        with open_part(local_path(self.options.path), _whole_file(entry)) as file:
             if self.options.format == "avro":
                 return cut_blocks(file, at, max_rows, BATCH_BYTES, self._name(entry.path))
             found = cut_lines(file, at, max_rows, BATCH_BYTES)
@@ -358,28 +364,28 @@ class FilesSource(Source[FilesOptions]):
     ) -> Iterator[tuple[FilePart, int]]:
         """Cut a part of a file for several tasks, each with its rows; a small one stays whole."""
         end = part.end
-        if self.options.format == "parquet" and (groups := self._groups_of(entry)):
+        if self.options.format == "parquet" and (groups := self._row_groups_of(entry)):
             for index in range(part.start, len(groups) if end is None else end):
                 yield replace(part, start=index, end=index + 1), groups[index].rows
             return
         stop = part.size if end is None else end
-        share = max(BYTES_WORTH_A_TASK, -(-(stop - part.start) // slots))
+        share = max(MIN_TASK_BYTES, -(-(stop - part.start) // slots))
         if not self._is_text(entry) or stop - part.start <= share:
             yield part, self._extent(entry, part.start, end)[0]
             return
-        with opened(local_path(self.options.path), _part_of(entry)) as file:
+        with open_part(local_path(self.options.path), _whole_file(entry)) as file:
             while part.start < stop:
                 cut, lines = cut_lines(file, part.start, sys.maxsize, share)
                 yield replace(part, end=min(cut, stop)), lines
                 part = replace(part, start=cut, line=part.line + lines)
 
-    def _groups_of(self, entry: FileEntry) -> list[RowGroup]:
+    def _row_groups_of(self, entry: FileEntry) -> list[RowGroup]:
         known = entry._replace(rows=0, ctime_ns=0)
         if known not in self._row_groups:
-            if len(self._row_groups) >= MOST_FOOTERS_KEPT:
+            if len(self._row_groups) >= MAX_CACHED_FOOTERS:
                 self._row_groups.clear()
-            with opened(local_path(self.options.path), _part_of(entry)) as file:
-                self._row_groups[known] = row_groups_of(file)
+            with open_part(local_path(self.options.path), _whole_file(entry)) as file:
+                self._row_groups[known] = read_row_groups(file)
         return self._row_groups[known]
 
     def _schema_of_files(self) -> pa.Schema | None:
@@ -390,8 +396,8 @@ class FilesSource(Source[FilesOptions]):
         # The newest file is asked as well: after a restart, columns that came later are known.
         schemas = []
         for entry in dict.fromkeys([*ordered[:1], *ordered[-1:]]):
-            with opened(local_path(self.options.path), _part_of(entry)) as file:
-                schemas.append(schema_of(file, self._name(entry.path), self.options.format))
+            with open_part(local_path(self.options.path), _whole_file(entry)) as file:
+                schemas.append(read_file_schema(file, self._name(entry.path), self.options.format))
         if not schemas:
             return None
         try:
@@ -412,11 +418,11 @@ class FilesSource(Source[FilesOptions]):
         return f"{count} file matches" if count == 1 else f"{count} files match"
 
 
-def _part_of(entry: FileEntry) -> FilePart:
+def _whole_file(entry: FileEntry) -> FilePart:
     return FilePart(entry.path, entry.mtime_ns, entry.size)
 
 
-def _joined(parts: list[FilePart]) -> list[FilePart]:
+def _join_parts(parts: list[FilePart]) -> list[FilePart]:
     """Return parts with those that follow each other in one file joined: it is opened once."""
     joined: list[FilePart] = []
     for part in parts:
@@ -428,7 +434,7 @@ def _joined(parts: list[FilePart]) -> list[FilePart]:
     return joined
 
 
-def _cut_groups(groups: list[RowGroup], start: int, max_rows: int) -> tuple[int, int] | None:
+def _split_row_groups(groups: list[RowGroup], start: int, max_rows: int) -> tuple[int, int] | None:
     rows = size = 0
     for index, group in enumerate(groups[start:], start):
         rows, size = rows + group.rows, size + group.bytes

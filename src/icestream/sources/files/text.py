@@ -44,7 +44,7 @@ def read_lines(
             yield records
 
 
-def first_line(file: IO[bytes]) -> bytes:
+def read_first_line(file: IO[bytes]) -> bytes:
     """Return the first line of a file, without its end."""
     return file.readline(BLOCK_BYTES).removeprefix(_BOM).rstrip(b"\r\n")
 
@@ -70,7 +70,7 @@ def cut_lines(file: IO[bytes], start: int, max_lines: int, max_bytes: int) -> tu
     return offset, lines + (1 if offset > end else 0)
 
 
-def line_bytes(file: IO[bytes]) -> float | None:
+def mean_line_bytes(file: IO[bytes]) -> float | None:
     """Return how many bytes a line has on average, by the first ones; None if there are none."""
     head = file.read(SAMPLE_BYTES)
     lines = head.count(b"\n")
@@ -168,7 +168,7 @@ class HeaderDecoder(Decoder):
         return _infer_cells(lines, self._header, self._delimiter, set(new))
 
 
-def header_of(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
+def parse_header(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
     """Return the columns that a file's first line names.
 
     Raises:

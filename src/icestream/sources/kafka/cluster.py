@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from icestream.sources.kafka.offset import Partition
     from icestream.sources.kafka.options import KafkaOptions
-    from icestream.sources.kafka.ranges import Partition
 
 
 _UNREACHABLE = frozenset(
@@ -69,7 +69,7 @@ _MISSING = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -86,7 +86,7 @@ _PASSING = frozenset(
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
-def where_is(brokers: Sequence[str]) -> str:
+def error_location(brokers: Sequence[str]) -> str:
     """Return the place that messages about a cluster name."""
     return f"source kafka {','.join(brokers)}"
 
@@ -96,9 +96,9 @@ def is_missing(error: KafkaError) -> bool:
     return error.code() in _MISSING
 
 
-def is_passing(error: KafkaError) -> bool:
+def is_transient(error: KafkaError) -> bool:
     """Tell whether the same question may well be answered a moment later."""
-    return error.code() in _PASSING
+    return error.code() in _TRANSIENT
 
 
 def is_refusal(error: KafkaError) -> bool:
@@ -124,11 +124,11 @@ def is_truncation(error: KafkaError) -> bool:
     return is_out_of_range(error) and "log truncation detected at" in error.str()
 
 
-def unreachable(brokers: Sequence[str]) -> UnreachableError:
+def unreachable_error(brokers: Sequence[str]) -> UnreachableError:
     """Return the error for a cluster of which no broker answers."""
     return UnreachableError(
         "no broker answers",
-        where=where_is(brokers),
+        where=error_location(brokers),
         todo="Is Kafka running there? Check `brokers`, and `security.protocol` in `options`.",
     )
 
@@ -141,10 +141,10 @@ def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> Icest
         brokers: the cluster.
         what: what was asked for, such as `orders[2]`.
     """
-    code, where = error.code(), where_is(brokers)
+    code, where = error.code(), error_location(brokers)
     subject = f"{what}: " if what else ""
     if code in _UNREACHABLE:
-        return unreachable(brokers)
+        return unreachable_error(brokers)
     if code in _REFUSED:
         return RefusedError(
             f"{subject}access was refused ({error.name()})",
@@ -154,48 +154,52 @@ def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> Icest
         )
     if code in _MISSING:
         return SourceChangedError(f"{subject}there is no such topic or partition", where=where)
-    kind = TransientError if code in _PASSING or error.retriable() else ConnectorError
+    kind = TransientError if code in _TRANSIENT or error.retriable() else ConnectorError
     return kind(f"{subject}{error.str()} ({error.name()})", where=where)
 
 
-def deleted(topic: str, brokers: Sequence[str]) -> SourceChangedError:
+def topic_deleted_error(topic: str, brokers: Sequence[str]) -> SourceChangedError:
     """Return the error for a topic that was read before and does not exist any more."""
     return SourceChangedError(
         f"topic {topic!r} was deleted since the checkpoint",
-        where=where_is(brokers),
+        where=error_location(brokers),
         todo="Restore the topic with its records. If they are not needed any more, remove it from "
         "`topics`; if a new topic takes its place, create it and use `icestream run --start-over`.",
     )
 
 
-def expired(place: str, wanted: int, lowest: int, brokers: Sequence[str]) -> SourceChangedError:
+def expired_error(
+    place: str, wanted: int, lowest: int, brokers: Sequence[str]
+) -> SourceChangedError:
     """Return the error for records that retention removed before they were read."""
     return SourceChangedError(
         f"{place}: offset {wanted} is gone, the lowest one left is {lowest}",
-        where=where_is(brokers),
+        where=error_location(brokers),
         todo="The topic's retention removed records before they were read. Restore them, or start "
         "over by `icestream run --start-over`: that reads every record which is left again, next "
         "to what the table holds. Longer retention avoids this.",
     )
 
 
-def truncated(place: str, wanted: int, end: int, brokers: Sequence[str]) -> SourceChangedError:
+def truncated_error(
+    place: str, wanted: int, end: int, brokers: Sequence[str]
+) -> SourceChangedError:
     """Return the error for a partition that ends before what was read, or promised, of it."""
     return SourceChangedError(
         f"{place}: read up to offset {wanted}, and now it ends at {end}",
-        where=where_is(brokers),
+        where=error_location(brokers),
         todo="The partition lost records that were read. Check the cluster, then start over by "
         "`icestream run --start-over`: that reads every record again, next to what the table "
         "holds.",
     )
 
 
-def overwritten(place: str, wanted: int, brokers: Sequence[str]) -> SourceChangedError:
+def overwritten_error(place: str, wanted: int, brokers: Sequence[str]) -> SourceChangedError:
     """Return the error for a partition that was truncated and has been written to since."""
     return SourceChangedError(
         f"{place}: records before offset {wanted} were lost after they were read, and others have "
         "taken their place",
-        where=where_is(brokers),
+        where=error_location(brokers),
         todo="The partition's log was truncated, as by an unclean leader election. Check the "
         "cluster, then start over by `icestream run --start-over`: that reads every record again, "
         "next to what the table holds.",
@@ -250,7 +254,7 @@ def build_client(kind: Any, settings: dict[str, Any], brokers: tuple[str, ...]) 
         setting = f"option {named[1]!r}" if named else "one of the options"
         raise PlanError(
             f"the Kafka client does not take {setting}",
-            where=where_is(brokers),
+            where=error_location(brokers),
             todo="Check its name and value in librdkafka's list of configuration properties.",
         ) from None
 
@@ -276,7 +280,7 @@ class Cluster:
         deadline = time.monotonic() + _REQUEST_SECS
         # A topic made a moment ago is listed before each broker can describe it.
         while missing := wanted - found.keys():
-            if not missing & set(expected) and not missing & set(self.names()):
+            if not missing & set(expected) and not missing & set(self.topic_names()):
                 break
             if time.monotonic() > deadline:
                 break
@@ -298,7 +302,7 @@ class Cluster:
             for name, told in answers.items()
         }
 
-    def names(self) -> list[str]:
+    def topic_names(self) -> list[str]:
         """Return the names of every topic that is not Kafka's own."""
         # The admin call has no future, so first ask something that notices a dead cluster quickly.
         _, faults = self._answers({"": self._admin.describe_cluster(request_timeout=_REQUEST_SECS)})
@@ -318,7 +322,7 @@ class Cluster:
         """Return the end of each partition, where open transactions begin at the latest."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
 
-    def at_time(
+    def offsets_at(
         self, partitions: Iterable[Partition], millis: int
     ) -> dict[Partition, ListedOffset]:
         """Return each partition's first offset of that time or later, else its end."""
@@ -327,13 +331,13 @@ class Cluster:
         later = self.latest(key for key in wanted if key not in found or found[key].offset < 0)
         return {**found, **later}
 
-    def missing(self, name: str) -> ConnectorError:
+    def missing_topic_error(self, name: str) -> ConnectorError:
         """Return the error for a topic that the cluster does not have."""
-        close = get_close_matches(name, self.names(), n=3)
+        close = get_close_matches(name, self.topic_names(), n=3)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         return ConnectorError(
             f"no topic is called {name!r}",
-            where=where_is(self._brokers),
+            where=error_location(self._brokers),
             todo=f"{hint}Create the topic, or correct `topics`.",
         )
 
@@ -347,14 +351,14 @@ class Cluster:
             found.update(answers)
             if fault is None:
                 break
-            if time.monotonic() > deadline or not is_passing(fault):
+            if time.monotonic() > deadline or not is_transient(fault):
                 raise to_error(fault, self._brokers)
             time.sleep(_RETRY_SECS)
             if time.monotonic() - refreshed_at >= _REFRESH_SECS:
                 # Metadata of all topics makes librdkafka look for the leader again; by itself it
                 # keeps the old epoch.
                 with contextlib.suppress(TransientError):
-                    self.names()
+                    self.topic_names()
                 refreshed_at = time.monotonic()
         return found
 
@@ -370,7 +374,7 @@ class Cluster:
             for key, listed in answers.items()
         }
         # The worst one decides: waiting helps only if it would help for each.
-        lasting = [fault for fault in faults if not is_passing(fault)]
+        lasting = [fault for fault in faults if not is_transient(fault)]
         return found, next(iter(lasting or faults), None)
 
     def _answers(self, asked: Mapping[Any, Future[Any]]) -> tuple[dict[Any, Any], list[KafkaError]]:
@@ -398,6 +402,6 @@ class Cluster:
                     raise to_error(fault, self._brokers)
                 # Brokers that answered before may only be restarting: those get the whole time.
                 if fault.name() == "_ALL_BROKERS_DOWN" and not self._has_answered:
-                    raise unreachable(self._brokers)
+                    raise unreachable_error(self._brokers)
             if time.monotonic() > deadline:
-                raise unreachable(self._brokers)
+                raise unreachable_error(self._brokers)

@@ -17,7 +17,7 @@ _LOADS_CODE = re.compile(
     r"|.*_cb|.*callback.*|.*\.class|interceptor\..*|.*deserializer|.*serializer|opaque"
     r"|sasl\.oauthbearer\.assertion\..*|default\.topic\.config"
 )
-_OURS = frozenset(
+_RESERVED = frozenset(
     {
         "bootstrap.servers", "metadata.broker.list", "enable.auto.commit", "enable.partition.eof",
         "enable.auto.offset.store", "auto.offset.reset", "isolation.level", "logger", "log_level",
@@ -53,7 +53,7 @@ ClientOptions = Annotated[dict[str, SecretStr], BeforeValidator(_as_texts)]
 Extra = Literal["key", "headers", "timestamp", "topic", "partition", "offset"]
 
 
-class StartingPlace(Options):
+class StartingPoint(Options):
     """A place to begin at, by time or by offset."""
 
     timestamp: int | datetime | None = Field(
@@ -65,7 +65,7 @@ class StartingPlace(Options):
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> StartingPlace:
+    def _one_of_both(self) -> StartingPoint:
         if (self.timestamp is None) == (self.offsets is None):
             raise ValueError("needs either `timestamp` or `offsets`")
         return self
@@ -116,7 +116,7 @@ class KafkaOptions(Options):
         "a date outside the years 1 to 9999 or PostgreSQL's `infinity`: `fail` makes the record "
         "bad, so that it follows `on_error`, `null` stores a null and counts it in the log.",
     )
-    starting: Literal["earliest", "latest"] | StartingPlace = Field(
+    starting: Literal["earliest", "latest"] | StartingPoint = Field(
         "earliest",
         description="Where to begin when the pipeline has no checkpoint yet: `earliest`, `latest`, "
         "`{timestamp: ...}` or `{offsets: {topic: {partition: offset}}}`.",
@@ -185,7 +185,7 @@ def _refuse_setting(name: str) -> None:
     hint = _JAVA_HINTS.get(name)
     if hint is not None:
         raise ValueError(f"option {name!r} is for Java clients. {hint}")
-    if name in _OURS:
+    if name in _RESERVED:
         raise ValueError(f"option {name!r} is set by icestream itself")
     if _LOADS_CODE.fullmatch(name):
         raise ValueError(f"option {name!r} loads code or runs a command, and is not taken")

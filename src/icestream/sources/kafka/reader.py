@@ -14,14 +14,14 @@ from icestream.errors import TransientError
 from icestream.formats.lookup import RECORD_KEY, RECORD_TOPIC, find_format
 from icestream.sources.kafka.cluster import (
     build_client,
-    expired,
+    error_location,
+    expired_error,
     is_out_of_range,
     is_truncation,
     is_unknown_epoch,
-    overwritten,
+    overwritten_error,
     to_error,
-    truncated,
-    where_is,
+    truncated_error,
 )
 
 # librdkafka's message, whose own stub allows None for what an assigned consumer always has.
@@ -30,14 +30,14 @@ Message: TypeAlias = Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from icestream.sources.kafka.offset import Span
     from icestream.sources.kafka.options import KafkaOptions
-    from icestream.sources.kafka.ranges import Span
 
-_MOST_RECORDS = 20_000
-_BYTES = 16 << 20
-_FIRST_GUESS = 1_000
+_MAX_RECORDS = 20_000
+_TARGET_BYTES = 16 << 20
+_INITIAL_RECORDS = 1_000
 _WAIT_SECS = 0.25
-_SILENCE_SECS = 60.0
+_TIMEOUT_SECS = 60.0
 _SEEK_RETRY_SECS = 0.01
 # What librdkafka answers while it still prepares an assignment.
 _NOT_STARTED = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
@@ -106,28 +106,30 @@ class _SpanReader:
     def __init__(self, options: KafkaOptions, consumer: Consumer, span: Span) -> None:
         self._options, self._consumer, self._span = options, consumer, span
         self._next = span.begin
-        self._want = _FIRST_GUESS
+        self._fetch_size = _INITIAL_RECORDS
 
     def read(self) -> Iterator[Records]:
         """Yield the span's records; ends at its end, whatever offsets are missing before it."""
         span = self._span
         self._assign(span.epoch)
-        heard, was = time.monotonic(), self._next
+        progressed_at, previous = time.monotonic(), self._next
         while self._next < span.end:
-            want = min(self._want, span.end - self._next)
-            batch = self._sort_out(self._consumer.consume(want, _WAIT_SECS))
+            want = min(self._fetch_size, span.end - self._next)
+            batch = self._accept(self._consumer.consume(want, _WAIT_SECS))
             if batch:
                 records = self._records(batch)
-                self._want = max(100, min(_MOST_RECORDS, _BYTES * len(batch) // _size(records)))
+                self._fetch_size = max(
+                    100, min(_MAX_RECORDS, _TARGET_BYTES * len(batch) // _size(records))
+                )
                 yield records
-            if self._next > was:
-                heard, was = time.monotonic(), self._next
-            elif time.monotonic() - heard > _SILENCE_SECS:
-                raise self._silence()
+            if self._next > previous:
+                progressed_at, previous = time.monotonic(), self._next
+            elif time.monotonic() - progressed_at > _TIMEOUT_SECS:
+                raise self._timeout_error()
 
     def _assign(self, epoch: int) -> None:
         """Fetch from the next offset on, once the leader's log agrees with the epoch, if any."""
-        span, deadline = self._span, time.monotonic() + _SILENCE_SECS
+        span, deadline = self._span, time.monotonic() + _TIMEOUT_SECS
         place = TopicPartition(span.topic, span.partition, self._next, leader_epoch=epoch)
         self._consumer.assign([place])
         # librdkafka compares the epoch with the log (OffsetsForLeaderEpoch) when it seeks. After
@@ -140,21 +142,21 @@ class _SpanReader:
                 if exc.args[0].code() not in _NOT_STARTED:
                     raise
             if time.monotonic() > deadline:
-                raise self._silence()
+                raise self._timeout_error()
             time.sleep(_SEEK_RETRY_SECS)
 
-    def _sort_out(self, messages: list[Message]) -> list[Message]:
+    def _accept(self, messages: list[Message]) -> list[Message]:
         """Return the records of the span and move on; faults are raised."""
         faulty = [message for message in messages if message.error() is not None]
         if not faulty:
-            return self._of_span(messages)
+            return self._select_span(messages)
         # What came before the end of a partition is taken before the end is.
-        batch = self._of_span([message for message in messages if message.error() is None])
+        batch = self._select_span([message for message in messages if message.error() is None])
         for message in faulty:
-            self._meet(message)
+            self._check_error(message)
         return batch
 
-    def _of_span(self, messages: list[Message]) -> list[Message]:
+    def _select_span(self, messages: list[Message]) -> list[Message]:
         if not messages:
             return messages
         span, first, last = self._span, messages[0], messages[-1]
@@ -181,7 +183,7 @@ class _SpanReader:
             self._next = ours[-1].offset() + 1
         return [message for message in ours if message.offset() < span.end]
 
-    def _meet(self, message: Message) -> None:
+    def _check_error(self, message: Message) -> None:
         """Take the end of a partition for what it tells, and raise any other fault."""
         error, span = message.error(), self._span
         place = f"topic {span.topic!r}, partition {span.partition}"
@@ -196,24 +198,25 @@ class _SpanReader:
                 TopicPartition(span.topic, span.partition), timeout=10
             )
             if end < self._next:
-                raise truncated(place, self._next, end, self._options.brokers)
+                raise truncated_error(place, self._next, end, self._options.brokers)
             if lowest > self._next:
-                raise expired(place, self._next, lowest, self._options.brokers)
+                raise expired_error(place, self._next, lowest, self._options.brokers)
             if is_truncation(error):
-                raise overwritten(place, self._next, self._options.brokers)
+                raise overwritten_error(place, self._next, self._options.brokers)
             raise TransientError(
-                f"{place}: {error.str()} ({error.name()})", where=where_is(self._options.brokers)
+                f"{place}: {error.str()} ({error.name()})",
+                where=error_location(self._options.brokers),
             )
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             # A lost connection is made again by librdkafka; if not, silence ends the wait.
             raise to_error(error, self._options.brokers, place)
 
-    def _silence(self) -> TransientError:
+    def _timeout_error(self) -> TransientError:
         span = self._span
         return TransientError(
             f"topic {span.topic!r}, partition {span.partition}: nothing came for "
-            f"{_SILENCE_SECS:.0f} s at offset {self._next}, with records up to {span.end} promised",
-            where=where_is(self._options.brokers),
+            f"{_TIMEOUT_SECS:.0f} s at offset {self._next}, with records up to {span.end} promised",
+            where=error_location(self._options.brokers),
         )
 
     def _records(self, batch: list[Message]) -> Records:

@@ -21,22 +21,22 @@ from icestream.sources.kafka.reader import consumer_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from icestream.sources.kafka.offset import Partition, Span
     from icestream.sources.kafka.options import KafkaOptions
-    from icestream.sources.kafka.ranges import Partition, Span
 
 _INTERVALS = 4
-_MOST_PARTITIONS = 50
+_MAX_PARTITIONS = 50
 # The largest record that Kafka accepts by default.
 _UNKNOWN_BYTES = float(1 << 20)
 # If the last sample is recent and this far below the bound, it is enough to sample the end of the
 # range; few rows are not sampled at all.
 _MARGIN = 4
-_LEAST_BYTES = 16 << 10
+_MIN_SAMPLED_BYTES = 16 << 10
 _RECENT_SECS = 10.0
 _WAIT_SECS = 5.0
-_MOST_RECORDS = 1_000
+_MAX_RECORDS = 1_000
 # Fetch as little as a broker sends: one batch of a producer.
-_FETCH_LITTLE: dict[str, Any] = {
+_SMALL_FETCH: dict[str, Any] = {
     "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 16 << 10,
     "fetch.max.bytes": 1 << 20,
@@ -86,13 +86,13 @@ class SizeEstimator:
         row_bytes = most_bytes / total / _MARGIN
         if time.monotonic() - self._sampled_at >= _RECENT_SECS or self._largest > row_bytes:
             return False
-        if total * _LEAST_BYTES > most_bytes:
-            self._learn(self._sample_spans(self._choose(spans), [_INTERVALS]))
+        if total * _MIN_SAMPLED_BYTES > most_bytes:
+            self._learn(self._sample_spans(self._select(spans), [_INTERVALS]))
         return self._largest <= row_bytes
 
     def _sizes_at_edges(self, spans: Sequence[Span]) -> list[float]:
         """Return the mean size over all spans at each end of the intervals."""
-        sampled = self._sample_spans(self._choose(spans), range(_INTERVALS + 1))
+        sampled = self._sample_spans(self._select(spans), range(_INTERVALS + 1))
         # Sparse large records are missed by some samples: what was known is not forgotten at once.
         sizes = {
             key: [max(size, self._means.get(key, 0.0) / _MARGIN) for size in found]
@@ -117,7 +117,7 @@ class SizeEstimator:
         for key, found in sampled.items():
             self._means[key] = mean([self._means.pop(key, mean(found)), mean(found)])
 
-    def _choose(self, spans: Sequence[Span]) -> list[Span]:
+    def _select(self, spans: Sequence[Span]) -> list[Span]:
         """Return the spans to sample: first one of each new topic, then those sampled long ago."""
         age = {key: number for number, key in enumerate(self._means)}
         count: Counter[str] = Counter()
@@ -127,7 +127,7 @@ class SizeEstimator:
             ranks[key] = (True, age[key]) if key in age else (False, count[span.topic])
             count[span.topic] += 1
         ranked = sorted(spans, key=lambda span: ranks[span.topic, span.partition])
-        return ranked[:_MOST_PARTITIONS]
+        return ranked[:_MAX_PARTITIONS]
 
     def _sample_spans(
         self, spans: Iterable[Span], numbers: Iterable[int]
@@ -158,7 +158,7 @@ class RecordSampler:
     """A consumer on the driver that fetches a few records of several partitions at once."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        settings = {**consumer_settings(options), **_FETCH_LITTLE}
+        settings = {**consumer_settings(options), **_SMALL_FETCH}
         self._consumer: Consumer = build_client(Consumer, settings, options.brokers)
         self.rows_within = SizeEstimator(self.sizes_at).rows_within
 
@@ -175,7 +175,7 @@ class RecordSampler:
                 first = self._consumer.poll(left)
                 if first is None:
                     break
-                messages = [first, *self._consumer.consume(_MOST_RECORDS, 0)]
+                messages = [first, *self._consumer.consume(_MAX_RECORDS, 0)]
                 new = _sizes(messages, offsets.keys() - found.keys())
                 found.update(new)
                 self._consumer.incremental_unassign([TopicPartition(*key) for key in new])

@@ -18,17 +18,17 @@ from icestream.formats.lookup import (
     make_decoder,
     read_schema,
 )
-from icestream.sources.kafka import ranges
+from icestream.sources.kafka import offset as kafka_offset
 from icestream.sources.kafka.cluster import (
     Cluster,
     ListedOffset,
     Topic,
-    deleted,
-    expired,
-    truncated,
-    where_is,
+    error_location,
+    expired_error,
+    topic_deleted_error,
+    truncated_error,
 )
-from icestream.sources.kafka.options import KafkaOptions, StartingPlace
+from icestream.sources.kafka.options import KafkaOptions, StartingPoint
 from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
 from icestream.sources.kafka.sampling import RecordSampler
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder, Records
     from icestream.contracts.offset import Offset
-    from icestream.sources.kafka.ranges import Partition
+    from icestream.sources.kafka.offset import Partition
 
 _log = logging.getLogger(__name__)
 
 # Topics, partitions and retention change seldom, and asking costs as much as asking for offsets.
 _DESCRIBE_SECS = 10.0
 # How long a topic that this process has seen may be missing before it is taken for deleted.
-_GONE_SECS = 60.0
+_MISSING_TOPIC_SECS = 60.0
 
 
 class KafkaSource(Source[KafkaOptions]):
@@ -58,22 +58,22 @@ class KafkaSource(Source[KafkaOptions]):
         super().__init__(options)
         if find_format(options.format).gives_changes:
             self.traits = SourceTraits(replayable=True, ordered=True, changes=True)
-        self._given = None if options.schema_ is None else read_schema(options.schema_)
-        self._forget_connection()
+        self._declared = None if options.schema_ is None else read_schema(options.schema_)
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_given": self._given, "traits": self.traits}
+        return {"options": self.options, "_declared": self._declared, "traits": self.traits}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget_connection()
+        self._reset()
 
-    def _forget_connection(self) -> None:
+    def _reset(self) -> None:
         self._cluster: Cluster | None = None
         self._sampler: RecordSampler | None = None
         self._topics: dict[str, Topic] = {}
         self._missing_since: dict[str, float] = {}
-        self._lost: set[str] = set()
+        self._warned: set[str] = set()
         self._described_at = float("-inf")
 
     def identity(self) -> str:
@@ -91,90 +91,92 @@ class KafkaSource(Source[KafkaOptions]):
             # A partition left out would later begin at its earliest record, whatever was asked.
             raise TransientError(
                 f"{_count(len(partitions) - len(listed), 'partition')} can't be asked for yet",
-                where=where_is(self.options.brokers),
+                where=error_location(self.options.brokers),
             )
         ids = {name: topic.id for name, topic in topics.items()}
-        return ranges.make(ids, _offsets(listed), epochs=_epochs(listed))
+        return kafka_offset.build_offset(ids, _offsets(listed), epochs=_epochs(listed))
 
     def _starting_offsets(self, partitions: list[Partition]) -> dict[Partition, ListedOffset]:
-        starting, cluster = self.options.starting, self._connected()
-        if not isinstance(starting, StartingPlace):
+        starting, cluster = self.options.starting, self._connect()
+        if not isinstance(starting, StartingPoint):
             return (
                 cluster.latest(partitions) if starting == "latest" else cluster.earliest(partitions)
             )
         if starting.millis is not None:
-            return cluster.at_time(partitions, starting.millis)
+            return cluster.offsets_at(partitions, starting.millis)
         lowest = cluster.earliest(partitions)
         for topic, told in (starting.offsets or {}).items():
             for number, offset in told.items():
                 if (topic, number) not in lowest:
                     raise ConnectorError(
                         f"`starting` names topic {topic!r}, partition {number}, which is not read",
-                        where=where_is(self.options.brokers),
+                        where=error_location(self.options.brokers),
                     )
                 earliest = lowest[topic, number].offset
                 if offset < earliest:
                     place = f"topic {topic!r}, partition {number}"
-                    raise expired(place, offset, earliest, self.options.brokers)
+                    raise expired_error(place, offset, earliest, self.options.brokers)
                 lowest[topic, number] = ListedOffset(offset)
         return lowest
 
     def latest(self, current: Offset) -> Offset:
         """Return the end of every partition, or `current` if none has moved."""
-        before = ranges.offsets_of(current)
+        before = kafka_offset.partition_offsets(current)
         is_due = time.monotonic() - self._described_at >= _DESCRIBE_SECS
-        topics = self._describe(ranges.ids_of(current)) if is_due else self._topics
+        topics = self._describe(kafka_offset.topic_ids(current)) if is_due else self._topics
         if is_due:
-            self._warn_of_lost(current, topics)
-            self._refuse_other_ids(current, topics)
+            self._warn_about_missing(current, topics)
+            self._refuse_recreated_topics(current, topics)
         partitions = _partitions(topics)
-        ends = self._connected().latest(partitions)
+        ends = self._connect().latest(partitions)
         if is_due:
-            self._refuse_gone(before, ends)
+            self._refuse_lost_records(before, ends)
         if len(ends) < len(partitions):
             # Some have no leader yet, so that their offsets could not be compared.
             self._described_at = float("-inf")
         moved = {key: end for key, end in ends.items() if end.offset > before.get(key, -1)}
         new = [key for key in moved if key not in before]
-        begins = _offsets(self._connected().earliest(new))
+        begins = _offsets(self._connect().earliest(new))
         # An empty partition that is new to us has no row yet, so it is no progress either.
         moved = {key: end for key, end in moved.items() if end.offset > begins.get(key, -1)}
         begins = {key: begin for key, begin in begins.items() if key in moved}
         if not moved:
             return current
         found = {name: topics[name].id for name, _ in moved}
-        ids = {**found, **ranges.ids_of(current)}
-        epochs = ranges.offsets_of(current, "epochs")
+        ids = {**found, **kafka_offset.topic_ids(current)}
+        epochs = kafka_offset.partition_offsets(current, "epochs")
         kept = {key: epoch for key, epoch in epochs.items() if key not in moved}
-        return ranges.make(ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)})
+        return kafka_offset.build_offset(
+            ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)}
+        )
 
     def rows_between(self, start: Offset, end: Offset) -> int:
         """Return the number of offsets: at most so many records, fewer after compaction."""
-        return sum(span.rows for span in ranges.spans(start, end))
+        return sum(span.rows for span in kafka_offset.spans_between(start, end))
 
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         """Return a position that every partition reaches at the same time.
 
         It is at most about `max_batch_mb` away, by the size of records that are sampled.
         """
-        capped = ranges.limit(start, end, max_rows)
+        capped = kafka_offset.limit_offset(start, end, max_rows)
         if self._sampler is None:
             self._sampler = RecordSampler(self.options)
         most_bytes = self.options.max_batch_mb << 20
-        rows = self._sampler.rows_within(ranges.spans(start, capped), most_bytes)
-        return ranges.limit(start, capped, rows)
+        rows = self._sampler.rows_within(kafka_offset.spans_between(start, capped), most_bytes)
+        return kafka_offset.limit_offset(start, capped, rows)
 
     def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         """Cut by partitions, and long partitions further when there are few."""
-        return ranges.splits(start, end, slots)
+        return kafka_offset.make_splits(start, end, slots)
 
     def refuse_changed(self, start: Offset, end: Offset) -> None:
         """Compare the ids of the topics to be read with those that the offsets are of.
 
         A topic that is gone is left to the reader: what it could read is of the old topic.
         """
-        read = {span.topic for span in ranges.spans(start, end)}
-        self._refuse_other_ids(end, self._connected().describe(read))
+        read = {span.topic for span in kafka_offset.spans_between(start, end)}
+        self._refuse_recreated_topics(end, self._connect().describe(read))
 
     def read(self, split: Split) -> Iterator[Records]:
         """Yield the records of a split, offset by offset."""
@@ -186,7 +188,7 @@ class KafkaSource(Source[KafkaOptions]):
             return None
         return make_decoder(
             self.options.format,
-            schema=self._given,
+            schema=self._declared,
             registry=self.options.schema_registry,
             subjects=tuple(f"{topic}-value" for topic in self.options.topics),
         )
@@ -202,8 +204,8 @@ class KafkaSource(Source[KafkaOptions]):
 
     def schema(self) -> pa.Schema | None:
         """Return the columns that `schema` or the format tells, with the included ones."""
-        if self._given is not None:
-            columns = self._given.columns
+        if self._declared is not None:
+            columns = self._declared.columns
         else:
             columns = find_format(self.options.format).columns()
         if columns is None:
@@ -217,14 +219,14 @@ class KafkaSource(Source[KafkaOptions]):
 
     def check(self) -> Iterator[CheckStep]:
         """Ask whether the brokers answer and have the topics."""
-        yield CheckStep("reach brokers", self._reach)
-        yield CheckStep("find topics", self._find)
+        yield CheckStep("reach brokers", self._reach_brokers)
+        yield CheckStep("find topics", self._find_topics)
 
-    def _reach(self) -> str:
-        count = len(self._connected().names())
+    def _reach_brokers(self) -> str:
+        count = len(self._connect().topic_names())
         return f"{','.join(self.options.brokers)}, {_count(count, 'topic')} in all"
 
-    def _find(self) -> str:
+    def _find_topics(self) -> str:
         topics = self._describe()
         partitions = len(_partitions(topics))
         return f"{_count(len(topics), 'topic')}, {_count(partitions, 'partition')}"
@@ -233,9 +235,9 @@ class KafkaSource(Source[KafkaOptions]):
         """Drop the driver's connections."""
         if self._sampler is not None:
             self._sampler.close()
-        self._forget_connection()
+        self._reset()
 
-    def _connected(self) -> Cluster:
+    def _connect(self) -> Cluster:
         if self._cluster is None:
             self._cluster = Cluster(self.options)
         return self._cluster
@@ -246,65 +248,65 @@ class KafkaSource(Source[KafkaOptions]):
         Args:
             known: topics that the checkpoint has offsets of.
         """
-        cluster, names = self._connected(), list(self.options.topics)
+        cluster, names = self._connect(), list(self.options.topics)
         pattern = self.options.topic_pattern
         if pattern is not None:
-            names = [name for name in cluster.names() if re.fullmatch(pattern, name)]
+            names = [name for name in cluster.topic_names() if re.fullmatch(pattern, name)]
         # A pattern's topics have just been listed: one that is gone by now is not waited for.
         topics = cluster.describe(names, known if pattern is None else ())
         for name in self.options.topics:
             if name in topics:
                 self._missing_since.pop(name, None)
             elif name in known:
-                raise self._gone(name)
+                raise self._missing_topic_error(name)
             else:
-                raise cluster.missing(name)
+                raise cluster.missing_topic_error(name)
         self._topics, self._described_at = topics, time.monotonic()
         return topics
 
-    def _gone(self, name: str) -> IcestreamError:
+    def _missing_topic_error(self, name: str) -> IcestreamError:
         """Return the error for a topic that was read before; only at first it is retried."""
         now = time.monotonic()
         secs = now - self._missing_since.setdefault(name, now)
         # Brokers may not know a topic for a while when they start or fail over.
-        if name in self._topics and secs < _GONE_SECS:
+        if name in self._topics and secs < _MISSING_TOPIC_SECS:
             return TransientError(
                 f"topic {name!r} was there before, and now no broker knows it",
-                where=where_is(self.options.brokers),
+                where=error_location(self.options.brokers),
             )
-        return deleted(name, self.options.brokers)
+        return topic_deleted_error(name, self.options.brokers)
 
-    def _warn_of_lost(self, current: Offset, topics: dict[str, Topic]) -> None:
-        for name in ranges.ids_of(current):
-            if name not in topics and name not in self._lost:
+    def _warn_about_missing(self, current: Offset, topics: dict[str, Topic]) -> None:
+        for name in kafka_offset.topic_ids(current):
+            if name not in topics and name not in self._warned:
                 _log.warning("topic %r is no longer read: gone, or not asked for", name)
-                self._lost.add(name)
+                self._warned.add(name)
 
-    def _refuse_other_ids(self, position: Offset, topics: dict[str, Topic]) -> None:
-        for name, known in ranges.ids_of(position).items():
+    def _refuse_recreated_topics(self, position: Offset, topics: dict[str, Topic]) -> None:
+        for name, known in kafka_offset.topic_ids(position).items():
             found = topics.get(name)
             if found is not None and found.id != known:
                 self._described_at = float("-inf")
                 raise SourceChangedError(
                     f"topic {name!r} was deleted and created again since the checkpoint "
                     f"(id {known!r}, now {found.id!r})",
-                    where=where_is(self.options.brokers),
+                    where=error_location(self.options.brokers),
                     todo="Its offsets mean other records now. Restore the old topic, or read the "
                     "new one from its beginning by `icestream run --start-over`.",
                 )
 
-    def _refuse_gone(
+    def _refuse_lost_records(
         self, before: dict[Partition, int], ends: dict[Partition, ListedOffset]
     ) -> None:
         known = [key for key in before if key in ends]
-        for key, lowest in _offsets(self._connected().earliest(known)).items():
+        for key, lowest in _offsets(self._connect().earliest(known)).items():
             place = f"topic {key[0]!r}, partition {key[1]}"
             if lowest > before[key]:
                 self._described_at = float("-inf")
-                raise expired(place, before[key], lowest, self.options.brokers)
+                raise expired_error(place, before[key], lowest, self.options.brokers)
             if ends[key].offset < before[key]:
                 self._described_at = float("-inf")
-                raise truncated(place, before[key], ends[key].offset, self.options.brokers)
+                raise truncated_error(place, before[key], ends[key].offset, self.options.brokers)
 
 
 def _partitions(topics: dict[str, Topic]) -> list[Partition]:

@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 GROUP_BYTES = 16 << 20
 RETRY_SECS = 10
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _PendingAppend:
     arrivals: Sequence[Arrival]
     future: asyncio.Future[list[bool]]
     loop: asyncio.AbstractEventLoop
@@ -46,9 +46,9 @@ class GroupCommit:
         self._spool = spool
         # So that what does not fit into a small spool at once does one after the other.
         self._group_bytes = min(GROUP_BYTES, spool.segment_bytes)
-        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_PendingAppend | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="webhook spool", daemon=True)
-        self._puts_off = False
+        self._is_refusing = False
         self.fault: IcestreamError | None = None
         self._thread.start()
 
@@ -60,7 +60,7 @@ class GroupCommit:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[bool]] = loop.create_future()
-        self._waiting.put(_Waiting(arrivals, future, loop))
+        self._waiting.put(_PendingAppend(arrivals, future, loop))
         return await future
 
     def close(self) -> None:
@@ -88,16 +88,16 @@ class GroupCommit:
             try:
                 told = iter(self._spool.append(arrivals))
             except (SpoolFullError, OSError, IcestreamError) as exc:
-                self._note(exc)
+                self._record_failure(exc)
                 # Each has an object of its own: awaiting one adds to it.
                 answers: list[_Answer] = [_refusal(exc) for _ in group]
             else:
-                self._note_success()
+                self._record_success()
                 answers = [[next(told) for _ in waiting.arrivals] for waiting in group]
-            _tell(group, answers)
+            _resolve(group, answers)
 
-    def _next_group(self) -> tuple[list[_Waiting], bool]:
-        group: list[_Waiting] = []
+    def _next_group(self) -> tuple[list[_PendingAppend], bool]:
+        group: list[_PendingAppend] = []
         size = 0
         found = self._waiting.get()
         while found is not None:
@@ -111,22 +111,22 @@ class GroupCommit:
                 return group, True
         return group, False
 
-    def _note(self, exc: Exception) -> None:
+    def _record_failure(self, exc: Exception) -> None:
         if isinstance(exc, IcestreamError):
             self.fault = exc
-        elif not self._puts_off:
+        elif not self._is_refusing:
             # Once, and not for each request: the log may be on the disk that is full.
-            self._puts_off = True
+            self._is_refusing = True
             reason = "it has `max_spool_mb`" if isinstance(exc, SpoolFullError) else exc
             logger.warning("events are put off, since the spool can't be written: %s", reason)
 
-    def _note_success(self) -> None:
-        if self._puts_off:
-            self._puts_off = False
+    def _record_success(self) -> None:
+        if self._is_refusing:
+            self._is_refusing = False
             logger.warning("events are taken again")
 
 
-def _tell(group: list[_Waiting], answers: list[_Answer]) -> None:
+def _resolve(group: list[_PendingAppend], answers: list[_Answer]) -> None:
     def all_of_them() -> None:
         for waiting, answer in zip(group, answers, strict=True):
             if waiting.future.done():  # cancelled
@@ -146,14 +146,14 @@ def _tell(group: list[_Waiting], answers: list[_Answer]) -> None:
 def _refusal(exc: Exception) -> Refusal:
     if isinstance(exc, SpoolFullError):
         reason = "too many events wait for their commit"
-    elif isinstance(exc, OSError) and exc.errno in _FULL:
+    elif isinstance(exc, OSError) and exc.errno in _DISK_FULL:
         reason = "the disk is full"
     else:
         reason = "events can't be stored now"
     return Refusal(503, reason, retry_after=RETRY_SECS)
 
 
-class Rate:
+class RateLimiter:
     """Lets so many requests a second pass, and some more at once after a pause."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Rate:
         self._clock = clock
         self._at = clock()
 
-    def refuse_more(self) -> None:
+    def acquire(self) -> None:
         """Count a request.
 
         Raises:

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 DAY_US = 86_400_000_000
 # A number of them is asked for at once; SQLite takes at least 999.
-ASKED_AT_ONCE = 500
-MOST_IN_MEMORY = 20_000
+QUERY_BATCH = 500
+MAX_IN_MEMORY = 20_000
 # How far the system's clock may move the age of ids between two runs.
-LONGEST_JUMP_US = DAY_US
+MAX_JUMP_US = DAY_US
 
 
-def key_of(stream: bytes, event_id: bytes, *, is_number: bool = False) -> bytes:
+def id_key(stream: bytes, event_id: bytes, *, is_number: bool = False) -> bytes:
     """Return the 16 bytes that an id is remembered by; the number 1 is not the text "1"."""
     separator = b"\1" if is_number else b"\0"
     return blake2b(stream + separator + event_id, digest_size=16).digest()
 
 
-class TakenIds:
+class SeenIds:
     """The ids of one spool. Used by one thread at a time.
 
     Args:
@@ -62,7 +62,7 @@ class TakenIds:
         self._monotonic, self._wall = monotonic, wall
         self._began_at = monotonic()
         self._recent: dict[bytes, int] = {}
-        with self._named():
+        with self._translate_errors():
             # SQLite gives its other files the permissions of this one.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -74,16 +74,16 @@ class TakenIds:
             self._days = self._tables()
             found = self._db.execute("SELECT up_to FROM kept").fetchone()
             self._began_us = self._age_at_start()
-        self.kept_up_to: int = found[0] if found else 0
+        self.flushed_up_to: int = found[0] if found else 0
         """The number of the event before which every id is in the database."""
 
-    def among(self, keys: Collection[bytes]) -> set[bytes]:
+    def find_seen(self, keys: Collection[bytes]) -> set[bytes]:
         """Return those of the keys that were taken."""
         found = {key for key in keys if key in self._recent}
         asked = [key for key in keys if key not in found]
-        with self._named():
-            for place in range(0, len(asked), ASKED_AT_ONCE):
-                part = asked[place : place + ASKED_AT_ONCE]
+        with self._translate_errors():
+            for place in range(0, len(asked), QUERY_BATCH):
+                part = asked[place : place + QUERY_BATCH]
                 marks = ",".join("?" * len(part))
                 for day in self._days:
                     query = f"SELECT key FROM day_{day} WHERE key IN ({marks})"  # noqa: S608
@@ -96,9 +96,9 @@ class TakenIds:
 
     def is_full(self) -> bool:
         """Tell whether it is time to write down what is in memory."""
-        return len(self._recent) >= MOST_IN_MEMORY
+        return len(self._recent) >= MAX_IN_MEMORY
 
-    def keep(self, up_to: int) -> None:
+    def flush(self, up_to: int) -> None:
         """Write every id down, durably, and forget those that are old enough.
 
         Args:
@@ -108,8 +108,8 @@ class TakenIds:
         by_day: dict[int, list[tuple[bytes]]] = {}
         for key, day in self._recent.items():
             by_day.setdefault(day, []).append((key,))
-        oldest = age_us // DAY_US - self._remember_days - LONGEST_JUMP_US // DAY_US
-        with self._named(), self._transaction():
+        oldest = age_us // DAY_US - self._remember_days - MAX_JUMP_US // DAY_US
+        with self._translate_errors(), self._transaction():
             for day, keys in by_day.items():
                 self._db.execute(
                     f"CREATE TABLE IF NOT EXISTS day_{day} (key BLOB PRIMARY KEY) WITHOUT ROWID"
@@ -126,7 +126,7 @@ class TakenIds:
             self._db.execute("INSERT INTO clock VALUES (?, ?)", (age_us, self._wall_us()))
             days = self._tables()
         self._days = days
-        self.kept_up_to = up_to
+        self.flushed_up_to = up_to
         self._recent.clear()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class TakenIds:
         kept = self._db.execute("SELECT age_us, wall_us FROM clock").fetchone()
         if kept is not None:
             age_us, wall_us = kept
-            return int(age_us + min(max(self._wall_us() - wall_us, 0), LONGEST_JUMP_US))
+            return int(age_us + min(max(self._wall_us() - wall_us, 0), MAX_JUMP_US))
         # A new database, or one whose days are those of the system's clock.
         return min([self._wall_us(), *(day * DAY_US for day in self._days[:1])])
 
@@ -167,7 +167,7 @@ class TakenIds:
             raise
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as exc:

@@ -13,7 +13,7 @@ from icestream.contracts.options import Options
 
 AuthType = Literal["standard-webhooks", "stripe", "github", "bearer", "none"]
 Extra = Literal["event_id", "received_at", "stream", "number", "headers"]
-LEAST_REMEMBERED_DAYS = 4
+MIN_REMEMBER_DAYS = 4
 STANDARD_PREFIX = "whsec_"
 
 
@@ -54,11 +54,11 @@ class WebhookAuth(Options):
             raise ValueError(f"type {self.type!r} needs `secrets`, and one is missing or empty")
         if self.type == "standard-webhooks":
             for number, each in enumerate(self.secrets, 1):
-                _refuse_odd_key(number, each.get_secret_value())
+                _refuse_invalid_key(number, each.get_secret_value())
         return self
 
 
-def _refuse_odd_key(number: int, secret: str) -> None:
+def _refuse_invalid_key(number: int, secret: str) -> None:
     try:
         is_odd = not standard_key(secret)
     except (binascii.Error, ValueError):
@@ -111,8 +111,8 @@ class WebhookOptions(Options):
         "beside the body.",
     )
     remember_days: int = Field(
-        LEAST_REMEMBERED_DAYS,
-        ge=LEAST_REMEMBERED_DAYS,
+        MIN_REMEMBER_DAYS,
+        ge=MIN_REMEMBER_DAYS,
         description="For how many days the ids of events are remembered, so that one sent again is "
         "not taken twice.",
     )
@@ -155,14 +155,14 @@ class WebhookOptions(Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _place_spool(cls, given: Any) -> Any:
+    def _default_spool(cls, given: Any) -> Any:
         # Given a value here, so that it starts from the folder of the file as any path does.
         if isinstance(given, dict) and given.get("spool") is None and "port" in given:
             return {**given, "spool": f".icestream/webhook-{given['port']}"}
         return given
 
     @model_validator(mode="after")
-    def _fits_together(self) -> WebhookOptions:
+    def _check_combinations(self) -> WebhookOptions:
         if self.path is not None and self.streams:
             raise ValueError("needs `path` or `streams`, not both")
         if len(set(self.streams.values())) < len(self.streams):
@@ -193,7 +193,7 @@ class WebhookOptions(Options):
         path = self.path or "/"
         return {path: path}
 
-    def columns_beside(self) -> tuple[Extra, ...]:
+    def extra_names(self) -> tuple[Extra, ...]:
         """Return what is added to each event: `include`, and the stream where there are several."""
         if self.streams and "stream" not in self.include:
             return (*self.include, "stream")

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from icestream.sources.webhook.group_commit import Rate
-from icestream.sources.webhook.ids import key_of
+from icestream.sources.webhook.group_commit import RateLimiter
+from icestream.sources.webhook.ids import id_key
 from icestream.sources.webhook.requests import (
     ID_HEADER,
     Refusal,
     Verifier,
-    events_in,
+    decompress,
     is_gzip,
-    is_lines,
-    too_large,
-    unzipped,
+    is_ndjson,
+    parse_events,
+    too_large_refusal,
 )
-from icestream.sources.webhook.segments import MOST_ID_BYTES, NO_KEY, Arrival
+from icestream.sources.webhook.segments import MAX_ID_BYTES, NO_KEY, Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, MutableMapping
@@ -41,11 +41,11 @@ SECRET_HEADERS = re.compile(
 )
 
 
-class _GoneError(Exception):
+class _DisconnectedError(Exception):
     """The sender went away; there is nobody to answer."""
 
 
-class InFlight:
+class InFlightBytes:
     """Bytes that requests hold in memory, from their first piece to their answer."""
 
     def __init__(self, most: int) -> None:
@@ -53,7 +53,7 @@ class InFlight:
         self._size = 0
 
     @contextmanager
-    def share(self) -> Iterator[Callable[[int], None]]:
+    def reserve(self) -> Iterator[Callable[[int], None]]:
         """Give a request what it tells each of its bytes to; `Refusal` if all have too many."""
         mine = 0
 
@@ -90,9 +90,9 @@ class Receiver:
         self._id_field = options.id_field or self._id_field
         self._keeps_headers = "headers" in options.include
         rate = options.rate_per_sec
-        self._rate = Rate(rate, options.burst) if rate is not None else None
+        self._rate = RateLimiter(rate, options.burst) if rate is not None else None
         # A body is held as it came, unpacked, and as the events that it brought.
-        self._in_flight = InFlight(max(IN_FLIGHT_BYTES, 4 * self._most))
+        self._in_flight = InFlightBytes(max(IN_FLIGHT_BYTES, 4 * self._most))
 
     async def __call__(
         self,
@@ -102,14 +102,14 @@ class Receiver:
     ) -> None:
         more: list[tuple[bytes, bytes]] = []
         try:
-            status, body = 200, _answer(*await self._take(scope, receive))
+            status, body = 200, _answer(*await self._receive(scope, receive))
         except Refusal as refusal:
             status, body = refusal.status, json.dumps({"error": refusal.reason}).encode()
             if refusal.retry_after is not None:
                 more = [(b"retry-after", str(refusal.retry_after).encode())]
             if status == 405:
                 more = [(b"allow", b"POST")]
-        except _GoneError:
+        except _DisconnectedError:
             return
         headers = [
             (b"content-type", b"application/json"),
@@ -119,7 +119,7 @@ class Receiver:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _take(
+    async def _receive(
         self, scope: Message, receive: Callable[[], Awaitable[Message]]
     ) -> tuple[int, int]:
         """Return how many events were taken, and how many are known from before."""
@@ -130,15 +130,15 @@ class Receiver:
             raise Refusal(405, "events are posted")
         headers: Headers = dict(scope["headers"])
         self._refuse_early(headers)
-        zipped, lines = is_gzip(headers), is_lines(headers)
-        with self._in_flight.share() as hold:
+        zipped, lines = is_gzip(headers), is_ndjson(headers)
+        with self._in_flight.reserve() as hold:
             body = await self._body(receive, hold)
             self._verifier.verify(headers, body)
             if self._rate is not None:
                 # Only now: else a stranger could use up what the sender is allowed.
-                self._rate.refuse_more()
+                self._rate.acquire()
             if zipped:
-                body = unzipped(body, self._most)
+                body = decompress(body, self._most)
                 hold(len(body))
             arrivals = self._arrivals(stream, headers, body, lines=lines)
             hold(sum(each.size for each in arrivals))
@@ -150,10 +150,10 @@ class Receiver:
 
     def _refuse_early(self, headers: Headers) -> None:
         """Refuse what the headers alone are enough for, before a body is held in memory."""
-        self._verifier.refuse_stranger(headers)
+        self._verifier.check_headers(headers)
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > self._most:
-            raise too_large(self._most)
+            raise too_large_refusal(self._most)
 
     async def _body(
         self, receive: Callable[[], Awaitable[Message]], hold: Callable[[int], None]
@@ -163,14 +163,14 @@ class Receiver:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                raise _GoneError
+                raise _DisconnectedError
             part = message.get("body", b"")
             if part:
                 parts.append(part)
                 size += len(part)
                 hold(len(part))
             if size > self._most:
-                raise too_large(self._most)
+                raise too_large_refusal(self._most)
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -178,34 +178,34 @@ class Receiver:
         self, stream: bytes, headers: Headers, body: bytes, *, lines: bool
     ) -> list[Arrival]:
         at = int(self._now() * 1_000_000)
-        kept = _kept(headers) if self._keeps_headers else b""
+        kept = _stored_headers(headers) if self._keeps_headers else b""
         # What an event says is let go of at once: it takes many times what was sent.
-        found = events_in(body, lines=lines)
+        found = parse_events(body, lines=lines)
         if self._id_field is None:
             events = [raw for raw, _ in found]
             if not events:
                 return []
-            event_id = self._id_of(headers)
-            key = key_of(stream, event_id) if event_id else NO_KEY
+            event_id = self._header_id(headers)
+            key = id_key(stream, event_id) if event_id else NO_KEY
             return [Arrival(stream, at, key, event_id, kept, events)]
         arrivals = []
         for number, (raw, event) in enumerate(found, 1):
-            event_id = self._id_in(event, number)
+            event_id = self._field_id(event, number)
             is_number = isinstance(event[self._id_field], int)
-            key = key_of(stream, event_id, is_number=is_number)
+            key = id_key(stream, event_id, is_number=is_number)
             arrivals.append(Arrival(stream, at, key, event_id, kept, [raw]))
         return arrivals
 
-    def _id_of(self, headers: Headers) -> bytes:
-        return _bounded(headers.get(ID_HEADER[self._verifier.type], b""))
+    def _header_id(self, headers: Headers) -> bytes:
+        return _check_length(headers.get(ID_HEADER[self._verifier.type], b""))
 
-    def _id_in(self, event: dict[str, Any], number: int) -> bytes:
+    def _field_id(self, event: dict[str, Any], number: int) -> bytes:
         value = event.get(self._id_field or "")
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             raise Refusal(
                 400, f"event {number} has no text or whole number as its {self._id_field!r}"
             )
-        return _bounded(str(value).encode("utf-8", "surrogatepass"))
+        return _check_length(str(value).encode("utf-8", "surrogatepass"))
 
 
 @lru_cache(maxsize=100)
@@ -213,13 +213,13 @@ def _answer(taken: int, already_had: int) -> bytes:
     return json.dumps({"taken": taken, "already_had": already_had}).encode()
 
 
-def _bounded(event_id: bytes) -> bytes:
-    if len(event_id) > MOST_ID_BYTES:
-        raise Refusal(400, f"the id of the event is longer than {MOST_ID_BYTES} bytes")
+def _check_length(event_id: bytes) -> bytes:
+    if len(event_id) > MAX_ID_BYTES:
+        raise Refusal(400, f"the id of the event is longer than {MAX_ID_BYTES} bytes")
     return event_id
 
 
-def _kept(headers: Headers) -> bytes:
+def _stored_headers(headers: Headers) -> bytes:
     told = [
         {"key": name.decode("latin-1"), "value": value.decode("latin-1")}
         for name, value in headers.items()

@@ -37,7 +37,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault of ours
 
 TOLERANCE_SECS = 300
 # Each costs a comparison, and a sender has no use for more than a few.
-MOST_SIGNATURES = 16
+MAX_SIGNATURES = 16
 SECONDS = re.compile(rb"\d{1,12}")
 # Which header names a delivery; the same for each attempt of the sender.
 ID_HEADER: dict[str, bytes] = {
@@ -70,7 +70,7 @@ class Verifier:
             "none": lambda *_: None,
         }[self.type]
 
-    def refuse_stranger(self, headers: Mapping[bytes, bytes]) -> None:
+    def check_headers(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse by the headers alone, before a body is read.
 
         Raises:
@@ -80,11 +80,11 @@ class Verifier:
             self._bearer(headers)
         elif self.type == "standard-webhooks":
             for name in (b"webhook-id", b"webhook-timestamp", b"webhook-signature"):
-                _needed(headers, name)
+                _require_header(headers, name)
         elif self.type == "stripe":
-            _needed(headers, b"stripe-signature")
+            _require_header(headers, b"stripe-signature")
         elif self.type == "github":
-            _needed(headers, b"x-hub-signature-256")
+            _require_header(headers, b"x-hub-signature-256")
 
     def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
         """Check the signature of a body, byte for byte as it was sent.
@@ -95,33 +95,36 @@ class Verifier:
         self._verify(headers, body)
 
     def _bearer(self, headers: Mapping[bytes, bytes]) -> None:
-        kind, _, token = _needed(headers, b"authorization").partition(b" ")
+        kind, _, token = _require_header(headers, b"authorization").partition(b" ")
         if kind.lower() != b"bearer" or not _matches(self._keys, [token.strip()]):
             raise Refusal(401, "the bearer token is not the one expected")
 
     def _standard(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
-        stamp = _needed(headers, b"webhook-timestamp")
-        self._refuse_other_times(stamp)
-        signed = b".".join((_needed(headers, b"webhook-id"), stamp, body))
-        told = (part.split(b",", 1) for part in _needed(headers, b"webhook-signature").split(b" "))
+        stamp = _require_header(headers, b"webhook-timestamp")
+        self._check_timestamp(stamp)
+        signed = b".".join((_require_header(headers, b"webhook-id"), stamp, body))
+        told = (
+            part.split(b",", 1)
+            for part in _require_header(headers, b"webhook-signature").split(b" ")
+        )
         given = [_from_base64(part[1]) for part in told if part[0] == b"v1" and len(part) == 2]
-        self._refuse_forged(signed, given)
+        self._check_signature(signed, given)
 
     def _stripe(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
         parts = [
             part.strip().partition(b"=")[::2]
-            for part in _needed(headers, b"stripe-signature").split(b",")
+            for part in _require_header(headers, b"stripe-signature").split(b",")
         ]
         stamp = next((value for name, value in parts if name == b"t"), b"")
-        self._refuse_other_times(stamp)
+        self._check_timestamp(stamp)
         given = [_from_hex(value) for name, value in parts if name == b"v1"]
-        self._refuse_forged(stamp + b"." + body, given)
+        self._check_signature(stamp + b"." + body, given)
 
     def _github(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
-        kind, _, value = _needed(headers, b"x-hub-signature-256").partition(b"=")
-        self._refuse_forged(body, [_from_hex(value)] if kind == b"sha256" else [])
+        kind, _, value = _require_header(headers, b"x-hub-signature-256").partition(b"=")
+        self._check_signature(body, [_from_hex(value)] if kind == b"sha256" else [])
 
-    def _refuse_other_times(self, stamp: bytes) -> None:
+    def _check_timestamp(self, stamp: bytes) -> None:
         if not SECONDS.fullmatch(stamp):
             raise Refusal(401, "the timestamp of the signature is not a number of seconds")
         away = self._now() - int(stamp)
@@ -131,9 +134,9 @@ class Verifier:
                 401, f"the timestamp of the signature is {told}, more than {TOLERANCE_SECS} s"
             )
 
-    def _refuse_forged(self, signed: bytes, given: list[bytes]) -> None:
+    def _check_signature(self, signed: bytes, given: list[bytes]) -> None:
         expected = [hmac.digest(key, signed, hashlib.sha256) for key in self._keys]
-        if not _matches(expected, given[:MOST_SIGNATURES]):
+        if not _matches(expected, given[:MAX_SIGNATURES]):
             raise Refusal(401, "no signature matches the body")
 
 
@@ -146,7 +149,7 @@ def _matches(expected: Iterable[bytes], given: list[bytes]) -> bool:
     return found
 
 
-def _needed(headers: Mapping[bytes, bytes], name: bytes) -> bytes:
+def _require_header(headers: Mapping[bytes, bytes], name: bytes) -> bytes:
     value = headers.get(name)
     if not value:
         raise Refusal(401, f"the header {name.decode()!r} is missing")
@@ -168,16 +171,16 @@ def _from_base64(text: bytes) -> bytes:
 
 
 JSON_TYPES = frozenset({b"", b"application/json", b"text/json"})
-LINES_TYPES = frozenset(
+NDJSON_TYPES = frozenset(
     {b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonl"}
 )
 # So deep an object makes no column that tables and their readers could bear.
-MOST_LEVELS = 64
+MAX_LEVELS = 64
 _GZIP_BITS = 31
 # What follows a member of a gzip body is copied, and a body may have thousands of them.
-_GZIP_PIECE = 16 << 10
-_BLANK = " \t\r\n"
-_BLANKS = re.compile(f"[{_BLANK}]*")
+_GZIP_CHUNK = 16 << 10
+_WHITESPACE = " \t\r\n"
+_WHITESPACE_RUN = re.compile(f"[{_WHITESPACE}]*")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -187,14 +190,14 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def is_lines(headers: Mapping[bytes, bytes]) -> bool:
+def is_ndjson(headers: Mapping[bytes, bytes]) -> bool:
     """Tell whether a body is NDJSON, an event a line, rather than one JSON value.
 
     Raises:
         Refusal: it is neither.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind in LINES_TYPES:
+    if kind in NDJSON_TYPES:
         return True
     if kind in JSON_TYPES or (kind.startswith(b"application/") and kind.endswith(b"+json")):
         return False
@@ -216,7 +219,7 @@ def is_gzip(headers: Mapping[bytes, bytes]) -> bool:
     raise Refusal(415, f"content encoding {coding.decode('latin-1')!r} is not gzip")
 
 
-def unzipped(body: bytes, most: int) -> bytes:
+def decompress(body: bytes, most: int) -> bytes:
     """Return what a gzip body holds, never more than `most` bytes of it in memory.
 
     Raises:
@@ -228,13 +231,13 @@ def unzipped(body: bytes, most: int) -> bytes:
     while place < len(body):
         if member.eof:
             member = zlib.decompressobj(_GZIP_BITS)
-        piece = body[place : place + _GZIP_PIECE]
+        piece = body[place : place + _GZIP_CHUNK]
         try:
             part = member.decompress(piece, left + 1)
         except zlib.error:
             raise Refusal(400, "the body is not gzip") from None
         if len(part) > left:
-            raise too_large(most)
+            raise too_large_refusal(most)
         parts.append(part)
         left -= len(part)
         place += len(piece) - len(member.unused_data)
@@ -243,12 +246,12 @@ def unzipped(body: bytes, most: int) -> bytes:
     return b"".join(parts)
 
 
-def too_large(most: int) -> Refusal:
+def too_large_refusal(most: int) -> Refusal:
     """Return the answer to a body that is larger than may be."""
     return Refusal(413, f"the body is larger than {most // 1024} KiB")
 
 
-def events_in(body: bytes, *, lines: bool) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def parse_events(body: bytes, *, lines: bool) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield each event as it was sent, and what it says.
 
     Raises:
@@ -259,26 +262,26 @@ def events_in(body: bytes, *, lines: bool) -> Iterator[tuple[bytes, dict[str, An
     except UnicodeDecodeError:
         raise Refusal(400, "the body is not UTF-8") from None
     if lines:
-        yield from _lines(text)
+        yield from _parse_lines(text)
         return
-    text = text.strip(_BLANK)
+    text = text.strip(_WHITESPACE)
     if text.startswith("["):
-        yield from _elements(text)
+        yield from _parse_array(text)
     else:
-        yield text.encode(), _object(text, "the body")
+        yield text.encode(), _parse_object(text, "the body")
 
 
-def _lines(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _parse_lines(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
     # Not splitlines, which breaks at letters that JSON texts may hold.
     for number, line in enumerate(text.split("\n"), 1):
-        stripped = line.strip(_BLANK)
+        stripped = line.strip(_WHITESPACE)
         if stripped:
-            yield stripped.encode(), _object(stripped, f"line {number}")
+            yield stripped.encode(), _parse_object(stripped, f"line {number}")
 
 
-def _elements(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _parse_array(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Cut an array where its elements end: what is stored is what was sent, digit for digit."""
-    place, number = _past_blanks(text, 1), 0
+    place, number = _skip_whitespace(text, 1), 0
     if text[place : place + 1] == "]":
         place += 1
     else:
@@ -287,9 +290,9 @@ def _elements(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
             what = f"event {number} of the array"
             event, end = _parse(text, place, what)
             yield text[place:end].encode(), _as_object(event, what)
-            place = _past_blanks(text, end)
+            place = _skip_whitespace(text, end)
             follows = text[place : place + 1]
-            place = _past_blanks(text, place + 1)
+            place = _skip_whitespace(text, place + 1)
             if follows == "]":
                 break
             if follows != ",":
@@ -298,7 +301,7 @@ def _elements(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
         raise Refusal(400, "the body is not JSON: more follows the array")
 
 
-def _object(text: str, what: str) -> dict[str, Any]:
+def _parse_object(text: str, what: str) -> dict[str, Any]:
     value, end = _parse(text, 0, what)
     if end != len(text):
         raise Refusal(400, f"{what} is not JSON: more follows the value")
@@ -314,14 +317,16 @@ def _parse(text: str, place: int, what: str) -> tuple[Any, int]:
         reason = exc.msg if isinstance(exc, json.JSONDecodeError) else str(exc)
         raise Refusal(400, f"{what} is not JSON: {reason}") from None
     # Most events have fewer brackets than levels are allowed, so they are not walked through.
-    if text.count("{", place, end) + text.count("[", place, end) > MOST_LEVELS and _is_deep(value):
+    if text.count("{", place, end) + text.count("[", place, end) > MAX_LEVELS and _is_too_deep(
+        value
+    ):
         raise Refusal(400, f"{what} is nested too deep")
     return value, end
 
 
-def _is_deep(value: Any) -> bool:
+def _is_too_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         level = [
             inner
             for each in level
@@ -339,6 +344,6 @@ def _as_object(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
-def _past_blanks(text: str, place: int) -> int:
-    found = _BLANKS.match(text, place)
+def _skip_whitespace(text: str, place: int) -> int:
+    found = _WHITESPACE_RUN.match(text, place)
     return found.end() if found is not None else place

@@ -29,7 +29,7 @@ FRAME = struct.Struct("<II")
 # the count of events, whose lengths follow.
 HEAD = struct.Struct("<QQ16sHHII")
 NO_KEY = bytes(16)
-MOST_ID_BYTES = 1024
+MAX_ID_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Arrival:
         names = len(self.stream) + len(self.event_id) + len(self.headers)
         return FRAME.size + HEAD.size + names + sum(4 + len(each) for each in self.events)
 
-    def packed(self, number: int) -> bytes:
+    def pack(self, number: int) -> bytes:
         """Return the record of these events, the first of which has this number."""
         head = HEAD.pack(
             number,
@@ -74,7 +74,7 @@ class Arrival:
         return FRAME.pack(len(body), zlib.crc32(body)) + body
 
 
-def unpacked(body: bytes | memoryview) -> tuple[int, Arrival]:
+def unpack_record(body: bytes | memoryview) -> tuple[int, Arrival]:
     """Return the number of the first event of a record whose checksum is right, and all of it."""
     number, at, key, streams, ids, headers, count = HEAD.unpack_from(body)
     place = HEAD.size
@@ -131,31 +131,31 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Fault:
+class SegmentFault:
     """Why a record can't be read."""
 
     offset: int
     reason: str
 
 
-def name_of(first: int) -> str:
+def segment_name(first: int) -> str:
     """Return the name of the segment that begins with an event."""
     return f"{first:020d}{SUFFIX}"
 
 
-def paths_in(folder: Path) -> list[Path]:
+def segment_paths(folder: Path) -> list[Path]:
     """Return the segments of a folder, oldest first."""
     return sorted(folder.glob("[0-9]" * 20 + SUFFIX))
 
 
-def first_of(path: Path) -> int:
+def first_event(path: Path) -> int:
     """Return the number of a segment's first event, by its name."""
     return int(path.name.removesuffix(SUFFIX))
 
 
-def records_in(
+def read_records(
     path: Path, offset: int = SEGMENT.size
-) -> Iterator[tuple[int, Arrival, int] | Fault]:
+) -> Iterator[tuple[int, Arrival, int] | SegmentFault]:
     """Yield number, content and length of each record from an offset on.
 
     Ends at the end of the file, or with the fault of a record that is not whole.
@@ -170,27 +170,27 @@ def records_in(
             while len(held) - place >= FRAME.size:
                 length, checksum = FRAME.unpack_from(held, place)
                 if length < HEAD.size:
-                    yield Fault(offset + place, f"a record of {length} bytes")
+                    yield SegmentFault(offset + place, f"a record of {length} bytes")
                     return
                 end = place + FRAME.size + length
                 if end > len(held):
                     break
                 body = held[place + FRAME.size : end]
                 if zlib.crc32(body) != checksum:
-                    yield Fault(offset + place, "the checksum does not match")
+                    yield SegmentFault(offset + place, "the checksum does not match")
                     return
-                number, arrival = unpacked(body)
+                number, arrival = unpack_record(body)
                 yield number, arrival, FRAME.size + length
                 place = end
             offset += place
             held = held[place:]
             if not more:
                 if held:
-                    yield Fault(offset, "the file ends inside a record")
+                    yield SegmentFault(offset, "the file ends inside a record")
                 return
 
 
-def refuse_other_file(path: Path, spool: bytes) -> None:
+def refuse_foreign_file(path: Path, spool: bytes) -> None:
     """Refuse a file that is not the segment which its name promises.
 
     Raises:
@@ -198,30 +198,32 @@ def refuse_other_file(path: Path, spool: bytes) -> None:
     """
     with path.open("rb") as file:
         head = file.read(SEGMENT.size)
-    if head != SEGMENT.pack(MAGIC, spool, first_of(path)):
-        raise corrupt(path, "its head is not the one of this spool")
+    if head != SEGMENT.pack(MAGIC, spool, first_event(path)):
+        raise corrupt_error(path, "its head is not the one of this spool")
 
 
-def loaded(
+def load_segment(
     path: Path, meet: Callable[[int, Arrival], None] = lambda *_: None
-) -> tuple[Segment, Fault | None]:
+) -> tuple[Segment, SegmentFault | None]:
     """Return a segment by its whole records, and what is wrong with the one after them, if any.
 
     `meet` is given each record.
     """
-    segment = Segment(path, first_of(path), first_of(path))
-    for found in records_in(path):
-        if isinstance(found, Fault):
+    segment = Segment(path, first_event(path), first_event(path))
+    for found in read_records(path):
+        if isinstance(found, SegmentFault):
             return segment, found
         number, arrival, length = found
         if number != segment.end:
-            return segment, Fault(segment.size, f"event {number} stands where {segment.end} should")
+            return segment, SegmentFault(
+                segment.size, f"event {number} stands where {segment.end} should"
+            )
         segment.add(len(arrival.events), length)
         meet(number, arrival)
     return segment, None
 
 
-def corrupt(path: Path, reason: str) -> CorruptStateError:
+def corrupt_error(path: Path, reason: str) -> CorruptStateError:
     """Return the error for a file of the spool that can't be trusted."""
     return CorruptStateError(
         f"the file {path} can't be read: {reason}",
@@ -231,9 +233,9 @@ def corrupt(path: Path, reason: str) -> CorruptStateError:
 
 
 # Below this a second task costs more than it saves.
-WORTH_CUTTING = 10_000
-MOST_EVENTS = 20_000
-MOST_BYTES = 16 << 20
+MIN_SPLIT_EVENTS = 10_000
+MAX_EVENTS = 20_000
+MAX_BYTES = 16 << 20
 
 EXTRA_TYPES: dict[Extra, pa.DataType] = {
     "event_id": pa.string(),
@@ -259,12 +261,12 @@ class Slice:
     end: int
 
 
-def splits_of(segments: Sequence[Segment], begin: int, end: int, slots: int) -> list[Split]:
+def make_splits(segments: Sequence[Segment], begin: int, end: int, slots: int) -> list[Split]:
     """Cut the events between two numbers for `slots` tasks at a time."""
     rows = end - begin
     if rows <= 0:
         return []
-    pieces = max(1, min(slots, rows // WORTH_CUTTING))
+    pieces = max(1, min(slots, rows // MIN_SPLIT_EVENTS))
     edges = [begin + rows * piece // pieces for piece in range(pieces + 1)]
     return [
         Split(tuple(_slices(segments, low, high)), high - low)
@@ -282,7 +284,7 @@ def _slices(segments: Sequence[Segment], begin: int, end: int) -> Iterator[Slice
 def read_slices(slices: Sequence[Slice], wanted: Sequence[Extra]) -> Iterator[Records]:
     """Yield the events of some slices, in the order in which they came."""
     for part in slices:
-        block = _Block(wanted)
+        block = _RecordBlock(wanted)
         for number, arrival in _arrivals(part):
             for place in range(
                 max(part.begin - number, 0), min(part.end - number, len(arrival.events))
@@ -290,7 +292,7 @@ def read_slices(slices: Sequence[Slice], wanted: Sequence[Extra]) -> Iterator[Re
                 block.add(number + place, arrival, arrival.events[place])
             if block.is_full():
                 yield block.records()
-                block = _Block(wanted)
+                block = _RecordBlock(wanted)
         if block.values:
             yield block.records()
 
@@ -299,9 +301,9 @@ def _arrivals(part: Slice) -> Iterator[tuple[int, Arrival]]:
     path = Path(part.path)
     reached = part.begin
     try:
-        for found in records_in(path, part.offset):
-            if isinstance(found, Fault):
-                raise corrupt(path, f"at byte {found.offset}: {found.reason}")
+        for found in read_records(path, part.offset):
+            if isinstance(found, SegmentFault):
+                raise corrupt_error(path, f"at byte {found.offset}: {found.reason}")
             number, arrival, _ = found
             reached = number + len(arrival.events)
             yield number, arrival
@@ -312,10 +314,12 @@ def _arrivals(part: Slice) -> Iterator[tuple[int, Arrival]]:
             f"events {part.begin} to {part.end - 1} are gone: there is no file {path}",
             todo="Was the spool removed? On a cluster, is it a folder that every worker sees?",
         ) from exc
-    raise corrupt(path, f"it ends at event {reached}, and those up to {part.end} were promised")
+    raise corrupt_error(
+        path, f"it ends at event {reached}, and those up to {part.end} were promised"
+    )
 
 
-class _Block:
+class _RecordBlock:
     """Events that become one block of records."""
 
     def __init__(self, wanted: Sequence[Extra]) -> None:
@@ -330,13 +334,13 @@ class _Block:
         self._size += len(event)
 
     def is_full(self) -> bool:
-        return len(self.values) >= MOST_EVENTS or self._size >= MOST_BYTES
+        return len(self.values) >= MAX_EVENTS or self._size >= MAX_BYTES
 
     def records(self) -> Records:
         first = self._facts[0][0]
         extra = {
             f"webhook_{name}": pa.array(
-                [_FACTS[name](*each) for each in self._facts], EXTRA_TYPES[name]
+                [_EXTRA_VALUES[name](*each) for each in self._facts], EXTRA_TYPES[name]
             )
             for name in self._wanted
         }
@@ -345,7 +349,7 @@ class _Block:
         )
 
 
-_FACTS: dict[Extra, Callable[[int, Arrival], Any]] = {
+_EXTRA_VALUES: dict[Extra, Callable[[int, Arrival], Any]] = {
     "event_id": lambda _, arrival: arrival.event_id.decode("utf-8", "replace") or None,
     "received_at": lambda _, arrival: arrival.received_us,
     "stream": lambda _, arrival: arrival.stream.decode(),

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from icestream.sources.webhook.options import WebhookOptions
 
 
-MOST_HEADER_BYTES = 64 << 10
-MOST_CONNECTIONS = 1_000
+MAX_HEADER_BYTES = 64 << 10
+MAX_CONNECTIONS = 1_000
 BUSY_RETRY_SECS = 1
 
 
@@ -34,7 +34,7 @@ class TimedProtocol(HttpToolsProtocol):
     """One connection. The clock runs from its beginning, or from the first byte of a request."""
 
     receive_secs: ClassVar[float]
-    most_connections: ClassVar[int]
+    max_connections: ClassVar[int]
 
     _clock: asyncio.TimerHandle | None = None
     _write_clock: asyncio.TimerHandle | None = None
@@ -80,8 +80,8 @@ class TimedProtocol(HttpToolsProtocol):
         # a whole request before it. A body is counted by who reads it; what comes with it and is
         # none of it, such as headers that trail it, is counted here.
         self._head_bytes = 0 if self._has_moved else self._head_bytes + len(data)
-        if self._head_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
-            self._cut_off(431, f"the headers are larger than {MOST_HEADER_BYTES >> 10} KiB")
+        if self._head_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            self._cut_off(431, f"the headers are larger than {MAX_HEADER_BYTES >> 10} KiB")
 
     def on_message_begin(self) -> None:
         self._has_moved = True
@@ -182,18 +182,18 @@ def _is_answered(cycle: Any) -> bool:
     return cycle is None or bool(cycle.response_complete)
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Return how many connections may be open, so that files can be opened as well.
 
     Strangers may open as many as they like, and the pipeline lives in the same process.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // 2)
+    return MAX_CONNECTIONS if files < 0 else min(MAX_CONNECTIONS, files // 2)
 
 
-def timed(receive_secs: float) -> type[TimedProtocol]:
+def timed_protocol(receive_secs: float) -> type[TimedProtocol]:
     """Return the protocol with a deadline."""
-    bounds = {"receive_secs": receive_secs, "most_connections": most_connections()}
+    bounds = {"receive_secs": receive_secs, "most_connections": max_connections()}
     return type("Timed", (TimedProtocol,), bounds)
 
 
@@ -201,16 +201,16 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 2_048
 KEEP_ALIVE_SECS = 75
-ENDING_SECS = 5
-STARTING_SECS = 30
+SHUTDOWN_SECS = 5
+STARTUP_SECS = 30
 
 
-def where_is(options: WebhookOptions) -> str:
+def error_location(options: WebhookOptions) -> str:
     """Return the place that messages about an endpoint name."""
     return f"source webhook {options.host}:{options.port}"
 
 
-def bound(options: WebhookOptions) -> socket.socket:
+def bind_socket(options: WebhookOptions) -> socket.socket:
     """Return a socket on the address of an endpoint, which does not listen yet.
 
     Raises:
@@ -222,22 +222,22 @@ def bound(options: WebhookOptions) -> socket.socket:
         )[0]
         found = socket.socket(family, kind, proto)
     except OSError as exc:
-        raise _unbound(options, exc) from exc
+        raise _bind_error(options, exc) from exc
     try:
         # Without it, a port stays taken for a minute after a process was killed.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
     except OSError as exc:
         found.close()
-        raise _unbound(options, exc) from exc
+        raise _bind_error(options, exc) from exc
     return found
 
 
-def _unbound(options: WebhookOptions, exc: OSError) -> ConnectorError:
+def _bind_error(options: WebhookOptions, exc: OSError) -> ConnectorError:
     reason = (exc.strerror or str(exc)).lower()
     return ConnectorError(
         f"can't listen there: {reason}",
-        where=where_is(options),
+        where=error_location(options),
         todo="Does another program, or another pipeline with this source, listen on it? Check "
         "`host` and `port`; ports below 1024 need a privilege.",
     )
@@ -261,13 +261,13 @@ def tls_context(options: WebhookOptions) -> ssl.SSLContext | None:
         raise ConnectorError(
             f"the certificate {options.tls.cert!r} with the key {options.tls.key!r} can't be "
             f"used: {str(told).lower().replace('_', ' ')}",
-            where=where_is(options),
+            where=error_location(options),
             todo="Both are PEM files, the key without a password, and belong together.",
         ) from exc
     return context
 
 
-class Endpoint:
+class WebhookServer:
     """Listens from when it is built until `close`.
 
     Args:
@@ -278,7 +278,7 @@ class Endpoint:
     def __init__(self, options: WebhookOptions, *, durable: bool = True) -> None:
         self._options = options
         context = tls_context(options)
-        listening = bound(options)
+        listening = bind_socket(options)
         try:
             self.spool = _open_spool(options, durable=durable)
         except BaseException:
@@ -309,7 +309,7 @@ class Endpoint:
             ) from exc
         config = uvicorn.Config(
             Receiver(self._options, self._commit),
-            http=timed(self._options.receive_timeout_secs),
+            http=timed_protocol(self._options.receive_timeout_secs),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -320,7 +320,7 @@ class Endpoint:
             server_header=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECS,
-            timeout_graceful_shutdown=ENDING_SECS,
+            timeout_graceful_shutdown=SHUTDOWN_SECS,
         )
         config.load()
         config.ssl = context
@@ -330,13 +330,13 @@ class Endpoint:
         )
         self._thread.start()
         deadline = threading.Event()
-        for _ in range(STARTING_SECS * 100):
+        for _ in range(STARTUP_SECS * 100):
             if self._server.started or not self._thread.is_alive():
                 break
             deadline.wait(0.01)
-        self.refuse_broken()
+        self.raise_if_broken()
 
-    def refuse_broken(self) -> None:
+    def raise_if_broken(self) -> None:
         """Refuse to go on with an endpoint that no longer does its work.
 
         Raises:
@@ -344,14 +344,14 @@ class Endpoint:
         """
         fault: IcestreamError | None = self._commit.fault
         if fault is not None:
-            raise fault.at(where_is(self._options))
+            raise fault.at(error_location(self._options))
         if self.spool.fault is not None:
             raise TransientError(
                 f"the spool {self.spool.folder} can't be written: {self.spool.fault}",
-                where=where_is(self._options),
+                where=error_location(self._options),
             )
         if self._thread is None or not self._thread.is_alive():
-            raise TransientError("the server has ended", where=where_is(self._options))
+            raise TransientError("the server has ended", where=error_location(self._options))
 
     def close(self) -> None:
         """Answer what has arrived, then end. May be called more than once."""
@@ -375,15 +375,15 @@ def _open_spool(options: WebhookOptions, *, durable: bool) -> Spool:
             durable=durable,
         )
     except IcestreamError as exc:
-        raise exc.at(where_is(options)) from exc.__cause__
+        raise exc.at(error_location(options)) from exc.__cause__
     except OSError as exc:
-        raise spool_fault(options, exc) from exc
+        raise spool_error(options, exc) from exc
 
 
-def spool_fault(options: WebhookOptions, exc: OSError) -> ConnectorError:
+def spool_error(options: WebhookOptions, exc: OSError) -> ConnectorError:
     """Return the error for a spool that can't be opened."""
     return ConnectorError(
         f"the spool {options.spool} can't be used: {(exc.strerror or str(exc)).lower()}",
-        where=where_is(options),
+        where=error_location(options),
         todo="Let the user that runs icestream write there, or name another folder by `spool`.",
     )

@@ -15,9 +15,21 @@ from icestream.contracts.source import Source, SourceTraits, Split
 from icestream.errors import SourceChangedError, TransientError
 from icestream.formats.lookup import make_decoder, read_schema
 from icestream.sources.webhook.options import WebhookOptions
-from icestream.sources.webhook.segments import EXTRA_TYPES, loaded, paths_in, read_slices, splits_of
-from icestream.sources.webhook.server import Endpoint, bound, spool_fault, tls_context, where_is
-from icestream.sources.webhook.spool import holder
+from icestream.sources.webhook.segments import (
+    EXTRA_TYPES,
+    load_segment,
+    make_splits,
+    read_slices,
+    segment_paths,
+)
+from icestream.sources.webhook.server import (
+    WebhookServer,
+    bind_socket,
+    error_location,
+    spool_error,
+    tls_context,
+)
+from icestream.sources.webhook.spool import lock_holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,20 +51,23 @@ class WebhookSource(Source[WebhookOptions]):
 
     def __init__(self, options: WebhookOptions) -> None:
         super().__init__(options)
-        self._given = None if options.schema_ is None else read_schema(options.schema_)
-        self._forget_endpoint()
+        self._declared = None if options.schema_ is None else read_schema(options.schema_)
+        self._reset()
 
-    def _forget_endpoint(self) -> None:
-        self._endpoint: Endpoint | None = None
+    def _reset(self) -> None:
+        self._server: WebhookServer | None = None
         self._guard = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks read files; whom to believe is decided when the events are in them.
-        return {"options": self.options.model_copy(update={"auth": None}), "_given": self._given}
+        return {
+            "options": self.options.model_copy(update={"auth": None}),
+            "_declared": self._declared,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget_endpoint()
+        self._reset()
 
     @property
     def folder(self) -> Path:
@@ -62,7 +77,7 @@ class WebhookSource(Source[WebhookOptions]):
     @property
     def port(self) -> int:
         """Where the endpoint listens, now that it does."""
-        return self._listening().port
+        return self._running_server().port
 
     def identity(self) -> str:
         paths = ",".join(sorted(self.options.stream_by_path()))
@@ -70,13 +85,13 @@ class WebhookSource(Source[WebhookOptions]):
 
     def initial(self) -> Offset:
         """Return the oldest event that is left."""
-        spool = self._listening().spool
+        spool = self._running_server().spool
         return {"spool": str(spool.id), "event": spool.first}
 
     def latest(self, current: Offset) -> Offset:
         """Return the end of what is durable."""
-        spool = self._listening().spool
-        self._refuse_other(current, str(spool.id), spool.first, spool.end)
+        spool = self._running_server().spool
+        self._refuse_foreign_offset(current, str(spool.id), spool.first, spool.end)
         end = spool.end
         return current if end == current["event"] else {"spool": str(spool.id), "event": end}
 
@@ -97,29 +112,29 @@ class WebhookSource(Source[WebhookOptions]):
             left = f"events {first} to {last - 1}" if last > first else "none"
             raise SourceChangedError(
                 f"events {begin} to {stop - 1} are gone, and {left} are left",
-                where=where_is(self.options),
+                where=error_location(self.options),
                 todo=f"Was the spool {self.folder} removed or restored from a backup?",
             )
-        return splits_of(segments, begin, stop, slots)
+        return make_splits(segments, begin, stop, slots)
 
     def read(self, split: Split) -> Iterator[Records]:
-        return read_slices(split.what, self.options.columns_beside())
+        return read_slices(split.what, self.options.extra_names())
 
     def decoder(self) -> Decoder:
-        return make_decoder("json", schema=self._given)
+        return make_decoder("json", schema=self._declared)
 
     def schema(self) -> pa.Schema | None:
-        if self._given is None:
+        if self._declared is None:
             return None
-        return pa.schema([*self._given.columns, *(self.extra_columns() or ())])
+        return pa.schema([*self._declared.columns, *(self.extra_columns() or ())])
 
     def extra_columns(self) -> pa.Schema | None:
-        wanted = self.options.columns_beside()
+        wanted = self.options.extra_names()
         return pa.schema([(f"webhook_{name}", EXTRA_TYPES[name]) for name in wanted]) or None
 
     def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002 - the contract's
         """Remove segments whose events are all in the table."""
-        spool = self._listening().spool
+        spool = self._running_server().spool
         if position.get("spool") == str(spool.id):
             spool.release(position["event"])
 
@@ -132,17 +147,17 @@ class WebhookSource(Source[WebhookOptions]):
     def close(self) -> None:
         """Stop listening, once what has arrived is answered."""
         with self._guard:
-            endpoint, self._endpoint = self._endpoint, None
+            endpoint, self._server = self._server, None
         if endpoint is not None:
             endpoint.close()
 
-    def _listening(self) -> Endpoint:
+    def _running_server(self) -> WebhookServer:
         with self._guard:
-            if self._endpoint is None:
-                self._endpoint = Endpoint(self.options)
-            endpoint = self._endpoint
+            if self._server is None:
+                self._server = WebhookServer(self.options)
+            endpoint = self._server
         try:
-            endpoint.refuse_broken()
+            endpoint.raise_if_broken()
         except TransientError:
             # The next question, after a restart, opens it anew.
             self.close()
@@ -150,17 +165,17 @@ class WebhookSource(Source[WebhookOptions]):
         return endpoint
 
     def _segments(self) -> list[Segment]:
-        endpoint = self._endpoint
+        endpoint = self._server
         if endpoint is not None:
             return list(endpoint.spool.segments)
-        return [loaded(path)[0] for path in paths_in(self.folder)]
+        return [load_segment(path)[0] for path in segment_paths(self.folder)]
 
-    def _refuse_other(self, current: Offset, spool: str, first: int, end: int) -> None:
+    def _refuse_foreign_offset(self, current: Offset, spool: str, first: int, end: int) -> None:
         if current.get("spool") != spool:
             raise SourceChangedError(
                 f"the spool {self.folder} is not the one that the checkpoint speaks of "
                 f"(id {current.get('spool')!r}, now {spool!r})",
-                where=where_is(self.options),
+                where=error_location(self.options),
                 todo="Name the old folder by `spool`: events wait there. Without it, take what the "
                 "new one holds by `icestream run --start-over`.",
             )
@@ -168,7 +183,7 @@ class WebhookSource(Source[WebhookOptions]):
             raise SourceChangedError(
                 f"event {current['event']} is not in the spool {self.folder}, which holds events "
                 f"{first} to {end - 1}",
-                where=where_is(self.options),
+                where=error_location(self.options),
                 todo="Was it restored from a backup? Restore the newest state of it, or take what "
                 "it holds by `icestream run --start-over`.",
             )
@@ -178,10 +193,10 @@ class WebhookSource(Source[WebhookOptions]):
         return self.options.tls.cert if self.options.tls is not None else ""
 
     def _bind(self) -> str:
-        owner = holder(self.folder)
+        owner = lock_holder(self.folder)
         if owner is not None:
             return f"process {owner}, which runs the pipeline, has it"
-        bound(self.options).close()
+        bind_socket(self.options).close()
         return f"{self.options.host}:{self.options.port}"
 
     def _write_spool(self) -> str:
@@ -193,5 +208,5 @@ class WebhookSource(Source[WebhookOptions]):
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as exc:
-            raise spool_fault(self.options, exc) from exc
+            raise spool_error(self.options, exc) from exc
         return str(self.folder)

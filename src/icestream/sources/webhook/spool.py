@@ -14,17 +14,17 @@ import zlib
 from typing import TYPE_CHECKING
 
 from icestream.errors import ConnectorError
-from icestream.sources.webhook.ids import TakenIds
+from icestream.sources.webhook.ids import SeenIds
 from icestream.sources.webhook.segments import (
     MAGIC,
     NO_KEY,
     SEGMENT,
     Segment,
-    corrupt,
-    loaded,
-    name_of,
-    paths_in,
-    refuse_other_file,
+    corrupt_error,
+    load_segment,
+    refuse_foreign_file,
+    segment_name,
+    segment_paths,
 )
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from icestream.sources.webhook.segments import Arrival
 
 
-_ANSWERED = struct.Struct("<QQI")
+_MARK = struct.Struct("<QQI")
 
 
-def make_folder(folder: Path) -> None:
+def create_folder(folder: Path) -> None:
     """Make the folder for our eyes only, those above it too where they are missing."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
 
 
-def take_lock(folder: Path) -> int:
+def acquire_lock(folder: Path) -> int:
     """Hold the spool for this process, and return the handle that does.
 
     Raises:
@@ -66,7 +66,7 @@ def take_lock(folder: Path) -> int:
     return handle
 
 
-def holder(folder: Path) -> str | None:
+def lock_holder(folder: Path) -> str | None:
     """Return the process that holds the spool now, if one does."""
     try:
         handle = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
@@ -88,16 +88,16 @@ def spool_id(folder: Path) -> uuid.UUID:
     try:
         return uuid.UUID(json.loads(path.read_text("ascii"))["id"])
     except FileNotFoundError:
-        if paths_in(folder):
-            raise corrupt(path, "it is not there, and segments are") from None
+        if segment_paths(folder):
+            raise corrupt_error(path, "it is not there, and segments are") from None
     except (ValueError, KeyError, TypeError) as exc:
-        raise corrupt(path, f"{exc}") from exc
+        raise corrupt_error(path, f"{exc}") from exc
     made = uuid.uuid4()
-    write_whole(path, json.dumps({"id": str(made)}).encode())
+    write_atomically(path, json.dumps({"id": str(made)}).encode())
     return made
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is there as a whole or not at all, whatever happens."""
     fresh = path.with_name(path.name + ".new")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -119,7 +119,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-class Answered:
+class AcknowledgedMark:
     """How far the spool was when senders were last told that their events are safe.
 
     Written without waiting for the disk: a killed process leaves what it last wrote, and after a
@@ -130,26 +130,26 @@ class Answered:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "answered"
         if not self._path.exists():
-            write_whole(self._path, _packed(0, 0))
+            write_atomically(self._path, _pack(0, 0))
         self._handle = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
     def read(self) -> tuple[int, int]:
         """Return the first event of a segment, and an offset in it."""
-        content = os.pread(self._handle, 2 * _ANSWERED.size, 0)
-        if len(content) == _ANSWERED.size:
-            segment, offset, _ = _ANSWERED.unpack(content)
-            if content == _packed(segment, offset):
+        content = os.pread(self._handle, 2 * _MARK.size, 0)
+        if len(content) == _MARK.size:
+            segment, offset, _ = _MARK.unpack(content)
+            if content == _pack(segment, offset):
                 return segment, offset
-        raise corrupt(self._path, "the checksum does not match")
+        raise corrupt_error(self._path, "the checksum does not match")
 
     def write(self, segment: int, offset: int) -> None:
-        os.pwrite(self._handle, _packed(segment, offset), 0)
+        os.pwrite(self._handle, _pack(segment, offset), 0)
 
     def close(self) -> None:
         os.close(self._handle)
 
 
-def _packed(segment: int, offset: int) -> bytes:
+def _pack(segment: int, offset: int) -> bytes:
     both = struct.pack("<QQ", segment, offset)
     return both + struct.pack("<I", zlib.crc32(both))
 
@@ -196,12 +196,12 @@ class Spool:
         self._file = -1
         self.fault: OSError | None = None
         """Why it can't be written any more, if so; what is in it stays readable."""
-        make_folder(folder)
-        self._lock = take_lock(folder)
+        create_folder(folder)
+        self._lock = acquire_lock(folder)
         try:
             self.id = spool_id(folder)
-            self._answered = Answered(folder)
-            self._ids = TakenIds(folder / "ids.db", remember_days)
+            self._answered = AcknowledgedMark(folder)
+            self._ids = SeenIds(folder / "ids.db", remember_days)
             self.segments = self._load()
             self._file = os.open(self._last.path, os.O_WRONLY | os.O_CLOEXEC)
             self._cut_tail()
@@ -229,7 +229,7 @@ class Spool:
         with self._guard:
             if self.fault is not None:
                 raise self.fault
-            taken = self._ids.among({each.key for each in arrivals} - {NO_KEY})
+            taken = self._ids.find_seen({each.key for each in arrivals} - {NO_KEY})
             news, fresh = [], []
             for each in arrivals:
                 is_new = each.key == NO_KEY or each.key not in taken
@@ -244,7 +244,7 @@ class Spool:
     def _write(self, fresh: list[Arrival]) -> None:
         number, records = self.end, []
         for each in fresh:
-            records.append(each.packed(number))
+            records.append(each.pack(number))
             number += len(each.events)
         content = b"".join(records)
         if sum(each.size for each in self.segments) + len(content) > self._max_bytes:
@@ -252,7 +252,7 @@ class Spool:
         disk = os.fstatvfs(self._file)
         if disk.f_bavail * disk.f_frsize < len(content) + FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if self._is_long():
+        if self._is_segment_full():
             self._roll()
         last = self._last
         try:
@@ -273,11 +273,11 @@ class Spool:
             # The events are safe, and an older note is as true.
             logger.warning("how far events were answered can't be noted: %s", exc)
         if self._ids.is_full():
-            self._keep_ids()
+            self._flush_ids()
 
-    def _keep_ids(self) -> bool:
+    def _flush_ids(self) -> bool:
         try:
-            self._ids.keep(self.end)
+            self._ids.flush(self.end)
         except OSError as exc:
             # The events are safe, and so are their ids as long as their segments stay.
             logger.warning("ids of events can't be written down yet: %s", exc)
@@ -294,20 +294,20 @@ class Spool:
             self.fault = exc
             raise
 
-    def _is_long(self) -> bool:
+    def _is_segment_full(self) -> bool:
         return self._last.size > SEGMENT.size and self._last.size >= self.segment_bytes
 
     def _roll(self) -> None:
-        segment = self._made(self.end)
+        segment = self._create_segment(self.end)
         # Opened first: where no file can be opened, the one before stays in use.
         fresh = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
         os.close(self._file)
         self._file = fresh
         self.segments.append(segment)
 
-    def _made(self, first: int) -> Segment:
-        path = self.folder / name_of(first)
-        write_whole(path, SEGMENT.pack(MAGIC, self.id.bytes, first))
+    def _create_segment(self, first: int) -> Segment:
+        path = self.folder / segment_name(first)
+        write_atomically(path, SEGMENT.pack(MAGIC, self.id.bytes, first))
         return Segment(path, first, first)
 
     def release(self, number: int) -> None:
@@ -324,13 +324,13 @@ class Spool:
                 logger.warning("events of the table can't be removed from the spool yet: %s", exc)
 
     def _release(self, number: int) -> None:
-        if self._last.end <= number and self._is_long():
+        if self._last.end <= number and self._is_segment_full():
             # Else a spool that one write has filled would stay full.
             self._roll()
         done = [each for each in self.segments[:-1] if each.end <= number]
         if not done:
             return
-        if self._ids.kept_up_to < done[-1].end and not self._keep_ids():
+        if self._ids.flushed_up_to < done[-1].end and not self._flush_ids():
             return
         self.segments = self.segments[len(done) :]
         self.first = self.segments[0].first
@@ -351,35 +351,35 @@ class Spool:
             self.fault = OSError("the spool is closed")
 
     def _load(self) -> list[Segment]:
-        paths = paths_in(self.folder)
+        paths = segment_paths(self.folder)
         if not paths:
             answered, _ = self._answered.read()
             if answered:
-                raise corrupt(self.folder / name_of(answered), "it is not there")
-            return [self._made(0)]
+                raise corrupt_error(self.folder / segment_name(answered), "it is not there")
+            return [self._create_segment(0)]
         segments: list[Segment] = []
         for path in paths:
-            refuse_other_file(path, self.id.bytes)
-            segment, fault = loaded(path, self._remember)
+            refuse_foreign_file(path, self.id.bytes)
+            segment, fault = load_segment(path, self._remember)
             if fault is not None and path != paths[-1]:
-                raise corrupt(path, f"at byte {fault.offset}: {fault.reason}")
+                raise corrupt_error(path, f"at byte {fault.offset}: {fault.reason}")
             if segments and segment.first != segments[-1].end:
-                raise corrupt(path, f"the segment before it ends at event {segments[-1].end}")
+                raise corrupt_error(path, f"the segment before it ends at event {segments[-1].end}")
             segments.append(segment)
-        self._refuse_lost(segments[-1])
+        self._refuse_missing_events(segments[-1])
         return segments
 
     def _remember(self, number: int, arrival: Arrival) -> None:
-        if arrival.key != NO_KEY and number >= self._ids.kept_up_to:
+        if arrival.key != NO_KEY and number >= self._ids.flushed_up_to:
             self._ids.add(arrival.key)
 
-    def _refuse_lost(self, last: Segment) -> None:
+    def _refuse_missing_events(self, last: Segment) -> None:
         """Refuse a spool that lacks a part which was answered with success."""
         first, offset = self._answered.read()
         if first > last.first:
-            raise corrupt(self.folder / name_of(first), "it is not there")
+            raise corrupt_error(self.folder / segment_name(first), "it is not there")
         if first == last.first and last.size < offset:
-            raise corrupt(
+            raise corrupt_error(
                 last.path,
                 f"it is whole up to byte {last.size}, and events up to byte {offset} were answered "
                 "with success",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Partition: TypeAlias = tuple[str, int]
 # Below this a second task costs more than it saves.
-_WORTH_CUTTING = 10_000
+_MIN_SPLIT_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Span:
         return self.end - self.begin
 
 
-def make(
+def build_offset(
     ids: Mapping[str, str],
     offsets: Mapping[Partition, int],
     begins: Mapping[Partition, int] | None = None,
@@ -54,24 +54,24 @@ def make(
     """Return the position with these offsets, in the one order that is stored and compared."""
     topics: dict[str, dict[str, object]] = {}
     for topic in sorted(ids):
-        topics[topic] = {"id": ids[topic], "partitions": _of_topic(offsets, topic)}
+        topics[topic] = {"id": ids[topic], "partitions": _partitions_of(offsets, topic)}
         for name, more in (("begins", begins), ("epochs", epochs)):
-            if found := _of_topic(more or {}, topic):
+            if found := _partitions_of(more or {}, topic):
                 topics[topic][name] = found
     return {"topics": topics}
 
 
-def _of_topic(offsets: Mapping[Partition, int], topic: str) -> dict[str, int]:
+def _partitions_of(offsets: Mapping[Partition, int], topic: str) -> dict[str, int]:
     numbers = sorted(number for name, number in offsets if name == topic)
     return {str(number): offsets[topic, number] for number in numbers}
 
 
-def ids_of(position: Offset) -> dict[str, str]:
+def topic_ids(position: Offset) -> dict[str, str]:
     """Return the id of each topic."""
     return {topic: told["id"] for topic, told in position["topics"].items()}
 
 
-def offsets_of(position: Offset, key: str = "partitions") -> dict[Partition, int]:
+def partition_offsets(position: Offset, key: str = "partitions") -> dict[Partition, int]:
     """Return the offset of each partition, or what else a position has of it under `key`."""
     return {
         (topic, int(number)): offset
@@ -80,28 +80,28 @@ def offsets_of(position: Offset, key: str = "partitions") -> dict[Partition, int
     }
 
 
-def spans(start: Offset, end: Offset) -> list[Span]:
+def spans_between(start: Offset, end: Offset) -> list[Span]:
     """Return what lies between two positions, partitions without anything new left out."""
-    before = {**offsets_of(end, "begins"), **offsets_of(start)}
-    epochs, listed = offsets_of(start, "epochs"), offsets_of(end, "epochs")
+    before = {**partition_offsets(end, "begins"), **partition_offsets(start)}
+    epochs, listed = partition_offsets(start, "epochs"), partition_offsets(end, "epochs")
     # Within one epoch a log only grows, so the epoch is worth a request only if it changed.
     changed = {key: epoch for key, epoch in epochs.items() if listed.get(key) != epoch}
     found = [
         Span(*key, before.get(key, 0), offset, changed.get(key, -1))
-        for key, offset in sorted(offsets_of(end).items())
+        for key, offset in sorted(partition_offsets(end).items())
     ]
     return [span for span in found if span.rows > 0]
 
 
-def limit(start: Offset, end: Offset, max_rows: int) -> Offset:
+def limit_offset(start: Offset, end: Offset, max_rows: int) -> Offset:
     """Return a position about `max_rows` past `start`, every partition moved by its share."""
-    parts = spans(start, end)
+    parts = spans_between(start, end)
     total = sum(span.rows for span in parts)
     if total <= max_rows:
         return end
-    offsets, left = offsets_of(start), max(max_rows, 1)
-    new, listed = offsets_of(end, "begins"), offsets_of(end, "epochs")
-    epochs = offsets_of(start, "epochs")
+    offsets, left = partition_offsets(start), max(max_rows, 1)
+    new, listed = partition_offsets(end, "begins"), partition_offsets(end, "epochs")
+    epochs = partition_offsets(start, "epochs")
     begins: dict[Partition, int] = {}
     shares = [max_rows * span.rows // total for span in parts]
     left -= sum(shares)
@@ -112,26 +112,30 @@ def limit(start: Offset, end: Offset, max_rows: int) -> Offset:
         if share:
             offsets[key] = span.begin + min(share, span.rows)
             epochs[key] = listed.get(key, -1)
-            if key in new and key not in offsets_of(start):
+            if key in new and key not in partition_offsets(start):
                 begins[key] = new[key]
-    met = {topic for topic, _ in offsets} | set(ids_of(start))
-    ids = {topic: name for topic, name in {**ids_of(end), **ids_of(start)}.items() if topic in met}
+    met = {topic for topic, _ in offsets} | set(topic_ids(start))
+    ids = {
+        topic: name
+        for topic, name in {**topic_ids(end), **topic_ids(start)}.items()
+        if topic in met
+    }
     known = {key: epoch for key, epoch in epochs.items() if epoch >= 0}
-    return make(ids, offsets, begins, known)
+    return build_offset(ids, offsets, begins, known)
 
 
-def splits(start: Offset, end: Offset, slots: int) -> list[Split]:
+def make_splits(start: Offset, end: Offset, slots: int) -> list[Split]:
     """Cut a range for `slots` tasks at a time.
 
     With more partitions than slots, several share a task, so that a batch of few rows does not
     become many small files. With fewer, long ones are cut.
     """
-    parts = spans(start, end)
+    parts = spans_between(start, end)
     if not parts:
         return []
     if len(parts) < slots:
         total = sum(span.rows for span in parts)
-        cut = [piece for span in parts for piece in _cut(span, total, slots)]
+        cut = [piece for span in parts for piece in _split_span(span, total, slots)]
         return [Split((piece,), piece.rows) for piece in cut]
     groups: list[list[Span]] = [[] for _ in range(slots)]
     loads = [0] * slots
@@ -142,8 +146,8 @@ def splits(start: Offset, end: Offset, slots: int) -> list[Split]:
     return [Split(tuple(group), load) for group, load in zip(groups, loads, strict=True) if group]
 
 
-def _cut(span: Span, total: int, slots: int) -> list[Span]:
-    pieces = min(round(slots * span.rows / total), span.rows // _WORTH_CUTTING)
+def _split_span(span: Span, total: int, slots: int) -> list[Span]:
+    pieces = min(round(slots * span.rows / total), span.rows // _MIN_SPLIT_ROWS)
     pieces = max(pieces, 1)
     edges = [span.begin + span.rows * number // pieces for number in range(pieces + 1)]
     # The epoch is that of the span's first offset.
