@@ -81,7 +81,7 @@ def test_missing_topic_is_named_with_similar_ones(kafka_broker: KafkaBroker) -> 
         source_of(kafka_broker, wrong).initial()
 
     assert str(caught.value) == (
-        f"source kafka {kafka_broker.bootstrap}: no topic is called {wrong!r}\n"
+        f"source kafka {kafka_broker.bootstrap}: topic {wrong!r} does not exist\n"
         f"  Did you mean {name!r}? Create the topic, or correct `topics`."
     )
 
@@ -107,9 +107,9 @@ def test_refused_credentials_are_told_apart_from_silence(kafka_broker: KafkaBrok
         source_of(kafka_broker, "orders", options=settings).initial()
 
     assert str(caught.value) == (
-        f"source kafka {kafka_broker.bootstrap}: access was refused (_AUTHENTICATION)\n"
+        f"source kafka {kafka_broker.bootstrap}: access denied (_AUTHENTICATION)\n"
         "  Check `security.protocol`, the `sasl.` and the `ssl.` settings in `options`, and the "
-        "permissions of that user."
+        "user's permissions."
     )
 
 
@@ -208,8 +208,8 @@ def test_topic_made_anew_is_noticed(kafka_broker: KafkaBroker) -> None:
     assert str(caught.value) == (
         f"source kafka {kafka_broker.bootstrap}: topic {topic!r} was deleted and created again "
         f"since the checkpoint (id {old!r}, now {new!r})\n"
-        "  Its offsets mean other records now. Restore the old topic, or read the new one from its "
-        "beginning by `icestream run --start-over`."
+        "  Its offsets refer to different records now. Restore the old topic, or read the new one "
+        "from the start with `icestream run --start-over`."
     )
 
 
@@ -312,8 +312,8 @@ def test_records_gone_by_retention_are_noticed(kafka_broker: KafkaBroker) -> Non
     message = (
         f"source kafka {kafka_broker.bootstrap}: topic {topic!r}, partition 0: offset 0 is gone, "
         "the lowest one left is 3\n  The topic's retention removed records before they were read. "
-        "Restore them, or start over by `icestream run --start-over`: that reads every record "
-        "which is left again, next to what the table holds. Longer retention avoids this."
+        "Restore them, or start over with `icestream run --start-over`: that reads all remaining "
+        "records again, in addition to what the table holds. Longer retention avoids this."
     )
 
     with pytest.raises(SourceChangedError) as caught:

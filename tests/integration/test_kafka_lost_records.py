@@ -54,8 +54,8 @@ def test_topic_that_was_deleted_is_named(
     place = f"source kafka {kafka_broker.bootstrap}: topic {topic!r} "
     final = (
         f"{place}was deleted since the checkpoint\n"
-        "  Restore the topic with its records. If they are not needed any more, remove it from "
-        "`topics`; if a new topic takes its place, create it and use `icestream run --start-over`."
+        "  Restore the topic with its records. If they are no longer needed, remove it from "
+        "`topics`; if a new topic replaces it, create it and run `icestream run --start-over`."
     )
 
     assert refusal(lambda: source_of(kafka_broker, topic).latest(end)) == final
@@ -63,8 +63,8 @@ def test_topic_that_was_deleted_is_named(
     monkeypatch.setattr(source_module, "_DESCRIBE_SECS", 0.0)
     with pytest.raises(TransientError) as caught:
         source.latest(end)
-    assert str(caught.value) == f"{place}was there before, and now no broker knows it"
-    monkeypatch.setattr(source_module, "_GONE_SECS", 0.0)
+    assert str(caught.value) == f"{place}existed before, and no broker knows it now"
+    monkeypatch.setattr(source_module, "_MISSING_TOPIC_SECS", 0.0)
     assert refusal(lambda: source.latest(end)) == final
     # A task that was about to read it gives up, and the restart reports the same.
     monkeypatch.setattr(reader, "_TIMEOUT_SECS", 1.0)
@@ -104,8 +104,9 @@ def test_log_that_was_truncated_below_what_was_read_is_refused(
     source = source_of(broker, topic)
     assert refusal(lambda: wait_for_more(source, after, 1)) == (
         f"{place}read up to offset 20, and now it ends at 10\n"
-        "  The partition lost records that were read. Check the cluster, then start over by "
-        "`icestream run --start-over`: that reads every record again, next to what the table holds."
+        "  The partition lost records that were read. Check the cluster, then start over with "
+        "`icestream run --start-over`: that reads every record again, in addition to what the "
+        "table holds."
     )
 
     write("new", 20)
@@ -121,8 +122,8 @@ def test_log_that_was_truncated_below_what_was_read_is_refused(
             f"{place}records before offset 20 were lost after they were read, and others have "
             "taken their place\n"
             "  The partition's log was truncated, as by an unclean leader election. Check the "
-            "cluster, then start over by `icestream run --start-over`: that reads every record "
-            "again, next to what the table holds."
+            "cluster, then start over with `icestream run --start-over`: that reads every record "
+            "again, in addition to what the table holds."
         )
 
 

@@ -25,24 +25,26 @@ class IcebergSourceOptions(Options):
     )
     table: Name = Field(description="Name of the table.")
     read_mode: Literal["batch", "incremental", "snapshot"] = Field(
-        "incremental", description="Once in full, as it changes, or as it was at one snapshot."
+        "incremental",
+        description="`batch` reads the table once, `incremental` its new snapshots, `snapshot` "
+        "a given one.",
     )
     poll_interval_secs: float = Field(
-        60, gt=0, description="How often `incremental` looks for a new snapshot."
+        60, gt=0, description="How often `incremental` checks for a new snapshot."
     )
-    start_snapshot: int | None = Field(None, description="Snapshot after which to begin.")
+    start_snapshot: int | None = Field(None, description="Snapshot id to start after.")
     start_timestamp: str | None = Field(
-        None, description="Time after which to begin, e.g. `2024-10-01T00:00:00Z`."
+        None, description="Timestamp to start after, e.g. `2024-10-01T00:00:00Z`."
     )
     changes: Literal["appends", "all"] = Field(
-        "appends", description="Added rows only, or updates and deletes too."
+        "appends", description="`appends` reads added rows only, `all` also updates and deletes."
     )
-    snapshot_id: int | None = Field(None, description="Snapshot to read in mode `snapshot`.")
-    timestamp: str | None = Field(None, description="Time to read as of in mode `snapshot`.")
+    snapshot_id: int | None = Field(None, description="Snapshot id to read in mode `snapshot`.")
+    timestamp: str | None = Field(None, description="Timestamp to read as of in mode `snapshot`.")
     tag: str | None = Field(None, description="Tag to read in mode `snapshot`.")
     branch: str | None = Field(None, description="Branch to read in mode `snapshot`.")
     partition_filter: str | None = Field(
         None, description="SQL condition, e.g. `year = 2024 AND month = 10`."
     )
     columns: tuple[Name, ...] = Field((), description="Columns to read; all if empty.")
-    batch_size: int = Field(10_000, ge=1, description="Rows a micro-batch.")
+    batch_size: int = Field(10_000, ge=1, description="Rows per micro-batch.")

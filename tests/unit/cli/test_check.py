@@ -32,7 +32,7 @@ def test_check_asks_every_part(icestream: Icestream, tmp_path: Path) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert signs(ended.out) == [
         ("✓", "configuration"),
-        ("✓", "know the columns"),
+        ("✓", "parse schema"),
         ("✓", "reach catalog"),
         ("✓", "write to warehouse"),
         ("✓", "find namespace"),

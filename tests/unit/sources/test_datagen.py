@@ -158,7 +158,7 @@ def test_blocks_hold_at_most_fifty_thousand_rows() -> None:
 
 
 def test_template_and_schema_exclude_each_other() -> None:
-    with pytest.raises(ValidationError, match="`template` and `schema` are both given"):
+    with pytest.raises(ValidationError, match="`template` and `schema` exclude each other"):
         DatagenOptions(template="shop_events", schema="id bigint")
 
 

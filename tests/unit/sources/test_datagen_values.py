@@ -77,4 +77,4 @@ def test_type_without_values_is_refused_by_name() -> None:
     with pytest.raises(PlanError) as caught:
         rows(pa.schema([("wait", pa.duration("s"))]))
 
-    assert str(caught.value) == "datagen has no values for the type 'duration[s]' of column 'wait'"
+    assert str(caught.value) == "datagen cannot generate type 'duration[s]' of column 'wait'"

@@ -48,8 +48,8 @@ def test_decoder_knows_the_registry_and_the_placeholder() -> None:
 def test_what_does_not_go_with_changes_is_refused() -> None:
     assert refusal(format="debezium-avro") == "format 'debezium-avro' needs `schema_registry`"
     assert refusal(format="debezium-json", schema="id bigint") == (
-        "format 'debezium-json' tells the columns itself: leave `schema` out"
+        "format 'debezium-json' has its own columns: remove `schema`"
     )
     assert refusal(format="debezium-json", include=("key",)) == (
-        "format 'debezium-json' tells the columns itself: leave `include` out"
+        "format 'debezium-json' has its own columns: remove `include`"
     )

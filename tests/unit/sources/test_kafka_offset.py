@@ -125,7 +125,7 @@ def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], message: s
     ],
 )
 def test_setting_that_loads_code_is_refused(name: str) -> None:
-    message = f"option {name!r} loads code or runs a command, and is not taken"
+    message = f"option {name!r} loads code or runs a command, and is not allowed"
     assert problem(options={name: "x"}) == message
 
 
@@ -189,7 +189,7 @@ def test_unknown_setting_is_named_without_its_value() -> None:
         source.initial()
 
     assert str(caught.value) == (
-        "source kafka a:1: the Kafka client does not take option 'sasl.pasword'\n"
+        "source kafka a:1: the Kafka client rejects option 'sasl.pasword'\n"
         "  Check its name and value in librdkafka's list of configuration properties."
     )
 

@@ -1,4 +1,4 @@
-"""Options of the `datagen` source, and where it stands."""
+"""The `datagen` source and its options."""
 
 from __future__ import annotations
 
@@ -32,37 +32,38 @@ class DatagenOptions(Options):
     rows_per_second: int = Field(
         default=100,
         ge=1,
-        description="Rows that come each second. With `rows` and without this option, all rows "
-        "are there at once.",
+        description="Rows generated per second. With `rows` and without this option, all rows are "
+        "available at once.",
     )
     rows: int | None = Field(
-        default=None, ge=0, description="Rows in all; after them the source ends. Endless without."
+        default=None,
+        ge=0,
+        description="Total number of rows, after which the source ends; unlimited by default.",
     )
     template: Literal["shop_events"] = Field(
-        default="shop_events", description="Which kind of rows to make up."
+        default="shop_events", description="Which kind of rows to generate."
     )
     schema_text: str | None = Field(
         default=None,
         alias="schema",
-        description="Columns to make up values for instead of a template, as DDL: "
-        "`id bigint, name string`.",
+        description="Columns to generate instead of a template, as DDL: `id bigint, name string`.",
     )
-    seed: int = Field(default=42, ge=0, description="Another seed gives other rows.")
+    seed: int = Field(default=42, ge=0, description="Seed of the random values.")
 
     @model_validator(mode="after")
-    def _one_kind_of_rows(self) -> DatagenOptions:
+    def _refuse_template_and_schema(self) -> DatagenOptions:
         if self.schema_text is not None and "template" in self.model_fields_set:
-            raise ValueError("`template` and `schema` are both given; leave one of them out")
+            raise ValueError("`template` and `schema` exclude each other; remove one of them")
         return self
 
 
 class DatagenSource(Source[DatagenOptions]):
-    """Made-up rows, for trying things out.
+    """Generated rows, for demos and tests.
 
-    Row `n` depends on the seed, on `n` and on when the pipeline began, and on nothing else; so
-    every range can be read again, and rows due while a pipeline was down come when it is back.
+    Row `n` depends only on the seed, on `n` and on when the pipeline started. So any range can be
+    replayed, and rows due while a pipeline was down arrive when it is back.
 
-    A position is `{"row": n, "epoch_ms": when the pipeline began}`.
+    An offset is `{"row": n, "epoch_ms": when the pipeline started}`.
     """
 
     options_type = DatagenOptions
@@ -77,7 +78,7 @@ class DatagenSource(Source[DatagenOptions]):
 
     def latest(self, current: Offset) -> Offset:
         row = self._rows_due(current["epoch_ms"])
-        # A clock set back must not take rows away.
+        # A clock that is set back must not remove rows.
         return current if row <= current["row"] else {**current, "row": row}
 
     def rows_between(self, start: Offset, end: Offset) -> int:
@@ -116,20 +117,20 @@ class DatagenSource(Source[DatagenOptions]):
         return self.options.rows is not None and position["row"] >= self.options.rows
 
     def check(self) -> Iterator[CheckStep]:
-        yield CheckStep("know the columns", lambda: f"{len(self.schema())} columns")
+        yield CheckStep("parse schema", lambda: f"{len(self.schema())} columns")
 
     def now_ms(self) -> int:
-        """Return the time that rows become due by."""
+        """Return the current time, which decides which rows are due."""
         return time.time_ns() // 1_000_000
 
     @property
-    def _is_all_there(self) -> bool:
+    def _is_all_due(self) -> bool:
         has_end = self.options.rows is not None
         return has_end and "rows_per_second" not in self.options.model_fields_set
 
     def _rows_due(self, epoch_ms: int) -> int:
         rows = self.options.rows
-        if rows is not None and self._is_all_there:
+        if rows is not None and self._is_all_due:
             return rows
         due = (self.now_ms() - epoch_ms) * self.options.rows_per_second // 1_000
         return due if rows is None else min(rows, due)
@@ -137,9 +138,9 @@ class DatagenSource(Source[DatagenOptions]):
     def _rows(self, schema: pa.Schema, low: int, high: int, epoch_ms: int) -> pa.RecordBatch:
         numbers = np.arange(low, high, dtype=np.int64)
         dice = RowRandom(self.options.seed, numbers)
-        # Rows that are all there at once have happened by then: none lies in the future.
-        waited = numbers - (self.options.rows or 0) if self._is_all_there else numbers
-        times_us = epoch_ms * 1_000 + waited * 1_000_000 // self.options.rows_per_second
+        # Rows that are available at once lie in the past: none has a future timestamp.
+        elapsed = numbers - (self.options.rows or 0) if self._is_all_due else numbers
+        times_us = epoch_ms * 1_000 + elapsed * 1_000_000 // self.options.rows_per_second
         if self.options.schema_text is None:
             return shop_events(dice, times_us)
         return make_rows(schema, dice, times_us)

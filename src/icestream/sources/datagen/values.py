@@ -1,4 +1,4 @@
-"""Plausible values for a column of any type, for `datagen` with a schema."""
+"""Generates plausible values for columns of any type."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scramble(numbers: UInt64Array, salt: int) -> UInt64Array:
     """Return one well-mixed 64-bit number for each of `numbers` (SplitMix64).
 
     Different salts give unrelated numbers. There is no state: row 10 is the same whether the rows
-    before it were made or not, so that any range can be read again.
+    before it were generated or not, so any range can be replayed.
     """
     mixed = (numbers + np.uint64(salt & _MASK)) * _STEP
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
@@ -38,11 +38,11 @@ def scramble(numbers: UInt64Array, salt: int) -> UInt64Array:
 
 
 class RowRandom:
-    """The numbers of a range of rows, column by column.
+    """Random numbers for a range of rows, column by column.
 
     Args:
-        seed: another seed gives other rows.
-        rows: the rows' numbers.
+        seed: of the random values.
+        rows: row numbers.
     """
 
     def __init__(self, seed: int, rows: Int64Array) -> None:
@@ -50,7 +50,7 @@ class RowRandom:
         self._base = scramble(rows.astype(np.uint64), seed)
 
     def roll(self, column: str) -> UInt64Array:
-        """Return one 64-bit number a row for a column."""
+        """Return one 64-bit number per row for a column."""
         return scramble(self._base, crc32(column.encode()))
 
     def below(self, column: str, limit: int) -> Int64Array:
@@ -62,7 +62,7 @@ class RowRandom:
         return (self.roll(column) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
     def pick(self, column: str, choices: Sequence[str], weights: Sequence[float] = ()) -> pa.Array:
-        """Return one of `choices` a row, by weight where weights are given."""
+        """Return one of `choices` per row, weighted if weights are given."""
         if weights:
             edges = np.cumsum(np.array(weights, dtype=np.float64))
             picked = np.searchsorted(edges / edges[-1], self.fraction(column), side="right")
@@ -72,7 +72,7 @@ class RowRandom:
 
 
 def decimals(unscaled: Int64Array, kind: pa.Decimal128Type) -> pa.Array:
-    """Return whole numbers as decimals: 1999 is 19.99 where the scale is 2."""
+    """Return integers as decimals: 1999 is 19.99 with scale 2."""
     halves = np.empty((len(unscaled), 2), dtype=np.int64)
     halves[:, 0] = unscaled
     halves[:, 1] = unscaled >> 63
@@ -114,16 +114,16 @@ _PRICES_IN_CENTS = {
 
 
 def shop_events(dice: RowRandom, times_us: Int64Array) -> pa.RecordBatch:
-    """Make the rows of a range.
+    """Generate the rows of a range.
 
     Args:
-        dice: the range's numbers.
-        times_us: when each row happened, in microseconds since 1970.
+        dice: random numbers for the range.
+        times_us: timestamp of each row, in epoch microseconds.
     """
     product = dice.below("product", len(_PRICES_IN_CENTS))
     cents = np.array(list(_PRICES_IN_CENTS.values()), dtype=np.int64)[product]
     discount = dice.below("discount", 5) * 5
-    # Squaring a fraction makes a few customers much busier than the rest, as in any shop.
+    # Squaring a fraction makes some customers much busier than others, as in any shop.
     customer = (dice.fraction("customer_id") ** 2 * _CUSTOMERS).astype(np.int64) + 1
     quantity = (dice.fraction("quantity") ** 3 * 5).astype(np.int32) + np.int32(1)
     columns = [
@@ -146,25 +146,25 @@ _WHOLE_LIMITS = {8: 100, 16: 10_000, 32: 1_000_000, 64: 1_000_000}
 
 
 def make_rows(schema: pa.Schema, dice: RowRandom, times_us: Int64Array) -> pa.RecordBatch:
-    """Make the rows of a range with the columns of `schema`.
+    """Generate the rows of a range with the columns of `schema`.
 
-    A whole-number column called `id` holds the row's number; timestamps and dates follow
-    `times_us`, so that time moves on as in a real stream.
+    A `bigint` column `id` holds the row number; timestamps and dates follow `times_us`, so that
+    time advances as in a real stream.
     """
     columns = [make_values(field.type, field.name, dice, times_us) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def make_values(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
-    """Make the values of one column.
+    """Generate the values of one column.
 
     Raises:
-        PlanError: there is no recipe for its type.
+        PlanError: its type is not supported.
     """
     for fits, make in _GENERATORS:
         if fits(kind):
             return make(kind, name, dice, times_us)
-    raise PlanError(f"datagen has no values for the type {str(kind)!r} of column {name!r}")
+    raise PlanError(f"datagen cannot generate type {str(kind)!r} of column {name!r}")
 
 
 def _integer(kind: pa.DataType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
@@ -231,7 +231,7 @@ def _struct(kind: pa.StructType, name: str, dice: RowRandom, times_us: Int64Arra
 def _items(
     name: str, dice: RowRandom, times_us: Int64Array
 ) -> tuple[pa.Array, RowRandom, Int64Array]:
-    """Return where each row's items begin, and the numbers and times of all items."""
+    """Return the offset of each row's items, and the numbers and times of all items."""
     counts = dice.below(f"{name}#", _LONGEST_LIST) + 1
     ends = np.cumsum(counts)
     offsets = np.concatenate([[0], ends]).astype(np.int32)
@@ -249,7 +249,7 @@ def _list(kind: pa.ListType, name: str, dice: RowRandom, times_us: Int64Array) -
 
 def _map(kind: pa.MapType, name: str, dice: RowRandom, times_us: Int64Array) -> pa.Array:
     count = len(dice.rows)
-    # One entry a row: keys must not repeat within a map.
+    # One entry per row: keys must not repeat within a map.
     offsets = pa.array(np.arange(count + 1, dtype=np.int32))
     keys = make_values(kind.key_type, f"{name}.key", dice, times_us)
     items = make_values(kind.item_type, f"{name}.value", dice, times_us)

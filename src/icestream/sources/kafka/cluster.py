@@ -1,4 +1,4 @@
-"""The driver's connection to a cluster: which topics there are, and how far they go."""
+"""The driver's connection to a cluster: its topics and their offsets."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_
 
 
 def error_location(brokers: Sequence[str]) -> str:
-    """Return the place that messages about a cluster name."""
+    """Return the `where` of errors about a cluster."""
     return f"source kafka {','.join(brokers)}"
 
 
@@ -97,7 +97,7 @@ def is_missing(error: KafkaError) -> bool:
 
 
 def is_transient(error: KafkaError) -> bool:
-    """Tell whether the same question may well be answered a moment later."""
+    """Tell whether a retry a moment later may succeed."""
     return error.code() in _TRANSIENT
 
 
@@ -107,7 +107,7 @@ def is_refusal(error: KafkaError) -> bool:
 
 
 def is_out_of_range(error: KafkaError) -> bool:
-    """Tell whether an offset is not in its partition (any more)."""
+    """Tell whether an offset is not, or no longer, in its partition."""
     return error.code() in _OUT_OF_RANGE
 
 
@@ -120,7 +120,7 @@ def is_unknown_epoch(error: KafkaError) -> bool:
 
 
 def is_truncation(error: KafkaError) -> bool:
-    """Tell whether a log was found to end before an offset, in the leader epoch of that offset."""
+    """Tell whether the log, in the leader epoch of an offset, ends before that offset."""
     return is_out_of_range(error) and "log truncation detected at" in error.str()
 
 
@@ -134,12 +134,12 @@ def unreachable_error(brokers: Sequence[str]) -> UnreachableError:
 
 
 def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> IcestreamError:
-    """Return the error of ours for one of librdkafka's.
+    """Return the icestream error for one of librdkafka's.
 
     Args:
-        error: what it reports.
+        error: of librdkafka.
         brokers: the cluster.
-        what: what was asked for, such as `orders[2]`.
+        what: what was requested, such as `orders[2]`.
     """
     code, where = error.code(), error_location(brokers)
     subject = f"{what}: " if what else ""
@@ -147,10 +147,10 @@ def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> Icest
         return unreachable_error(brokers)
     if code in _REFUSED:
         return RefusedError(
-            f"{subject}access was refused ({error.name()})",
+            f"{subject}access denied ({error.name()})",
             where=where,
             todo="Check `security.protocol`, the `sasl.` and the `ssl.` settings in `options`, and "
-            "the permissions of that user.",
+            "the user's permissions.",
         )
     if code in _MISSING:
         return SourceChangedError(f"{subject}there is no such topic or partition", where=where)
@@ -159,54 +159,54 @@ def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> Icest
 
 
 def topic_deleted_error(topic: str, brokers: Sequence[str]) -> SourceChangedError:
-    """Return the error for a topic that was read before and does not exist any more."""
+    """Return the error for a topic that was read before and no longer exists."""
     return SourceChangedError(
         f"topic {topic!r} was deleted since the checkpoint",
         where=error_location(brokers),
-        todo="Restore the topic with its records. If they are not needed any more, remove it from "
-        "`topics`; if a new topic takes its place, create it and use `icestream run --start-over`.",
+        todo="Restore the topic with its records. If they are no longer needed, remove it from "
+        "`topics`; if a new topic replaces it, create it and run `icestream run --start-over`.",
     )
 
 
 def expired_error(
-    place: str, wanted: int, lowest: int, brokers: Sequence[str]
+    partition: str, wanted: int, lowest: int, brokers: Sequence[str]
 ) -> SourceChangedError:
     """Return the error for records that retention removed before they were read."""
     return SourceChangedError(
-        f"{place}: offset {wanted} is gone, the lowest one left is {lowest}",
+        f"{partition}: offset {wanted} is gone, the lowest one left is {lowest}",
         where=error_location(brokers),
         todo="The topic's retention removed records before they were read. Restore them, or start "
-        "over by `icestream run --start-over`: that reads every record which is left again, next "
-        "to what the table holds. Longer retention avoids this.",
+        "over with `icestream run --start-over`: that reads all remaining records again, in "
+        "addition to what the table holds. Longer retention avoids this.",
     )
 
 
 def truncated_error(
-    place: str, wanted: int, end: int, brokers: Sequence[str]
+    partition: str, wanted: int, end: int, brokers: Sequence[str]
 ) -> SourceChangedError:
-    """Return the error for a partition that ends before what was read, or promised, of it."""
+    """Return the error for a partition that ends before an offset that was read or listed."""
     return SourceChangedError(
-        f"{place}: read up to offset {wanted}, and now it ends at {end}",
+        f"{partition}: read up to offset {wanted}, and now it ends at {end}",
         where=error_location(brokers),
-        todo="The partition lost records that were read. Check the cluster, then start over by "
-        "`icestream run --start-over`: that reads every record again, next to what the table "
-        "holds.",
+        todo="The partition lost records that were read. Check the cluster, then start over with "
+        "`icestream run --start-over`: that reads every record again, in addition to what the "
+        "table holds.",
     )
 
 
-def overwritten_error(place: str, wanted: int, brokers: Sequence[str]) -> SourceChangedError:
+def overwritten_error(partition: str, wanted: int, brokers: Sequence[str]) -> SourceChangedError:
     """Return the error for a partition that was truncated and has been written to since."""
     return SourceChangedError(
-        f"{place}: records before offset {wanted} were lost after they were read, and others have "
-        "taken their place",
+        f"{partition}: records before offset {wanted} were lost after they were read, and others "
+        "have taken their place",
         where=error_location(brokers),
         todo="The partition's log was truncated, as by an unclean leader election. Check the "
-        "cluster, then start over by `icestream run --start-over`: that reads every record again, "
-        "next to what the table holds.",
+        "cluster, then start over with `icestream run --start-over`: that reads every record "
+        "again, in addition to what the table holds.",
     )
 
 
-# Re-exported by the package without saying so, and not typed.
+# Not in the package's type stubs.
 OffsetSpec: Any = confluent_kafka.admin.OffsetSpec  # type: ignore[attr-defined]
 
 _REQUEST_SECS = 10.0
@@ -214,7 +214,7 @@ _POLL_SECS = 0.02
 _RETRY_SECS = 0.1
 _REFRESH_SECS = 1.0
 
-# librdkafka writes each failed connection to stderr; what matters comes back as an error.
+# librdkafka logs each failed connection to stderr; what matters is also raised as an error.
 quiet_logger = logging.getLogger("icestream.librdkafka")
 quiet_logger.addHandler(logging.NullHandler())
 quiet_logger.propagate = False
@@ -222,7 +222,7 @@ quiet_logger.propagate = False
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the cluster describes it; `id` changes when it is deleted and made anew."""
+    """A topic as the cluster describes it; `id` changes when it is deleted and recreated."""
 
     name: str
     id: str
@@ -232,8 +232,8 @@ class Topic:
 class ListedOffset(NamedTuple):
     """An offset as a partition's leader lists it, and the leader's epoch; None if unknown.
 
-    An epoch is one term of one leader. If a later leader has a shorter log, the epoch is known to
-    end there: so an offset with its epoch tells whether the records before it are still the same.
+    An epoch is one term of one leader. If a later leader has a shorter log, the epoch ends there:
+    an offset with its epoch shows whether the records before it are still the same.
     """
 
     offset: int
@@ -241,26 +241,26 @@ class ListedOffset(NamedTuple):
 
 
 def build_client(kind: Any, settings: dict[str, Any], brokers: tuple[str, ...]) -> Any:
-    """Build a client of librdkafka; it connects later, on its own.
+    """Build a librdkafka client, which connects later in the background.
 
     Raises:
-        PlanError: a setting is not known or has a value that it cannot have.
+        PlanError: a setting is unknown or has an invalid value.
     """
     try:
         return kind(settings, logger=quiet_logger)
     except (KafkaException, ValueError, TypeError) as exc:
-        # The value may be a secret, so only the setting's name is repeated.
+        # The value may be a secret, so only show the name of the setting.
         named = re.search(r'property:? "?([\w.]+)"?', str(exc))
         setting = f"option {named[1]!r}" if named else "one of the options"
         raise PlanError(
-            f"the Kafka client does not take {setting}",
+            f"the Kafka client rejects {setting}",
             where=error_location(brokers),
             todo="Check its name and value in librdkafka's list of configuration properties.",
         ) from None
 
 
 class Cluster:
-    """A connection that is made on first use. Several threads may ask, one at a time."""
+    """A connection, opened on first use. Thread-safe: one request at a time."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._brokers = options.brokers
@@ -271,14 +271,14 @@ class Cluster:
         self._admin: AdminClient = build_client(AdminClient, settings, options.brokers)
 
     def describe(self, names: Iterable[str], expected: Collection[str] = ()) -> dict[str, Topic]:
-        """Return the topics of these names; one that does not exist is left out.
+        """Return the topics with these names, without those that do not exist.
 
-        A topic in `expected` existed before: it is asked for several times.
+        A topic in `expected` existed before: retry before it counts as missing.
         """
         wanted = set(names)
         found = self._describe_once(wanted)
         deadline = time.monotonic() + _REQUEST_SECS
-        # A topic made a moment ago is listed before each broker can describe it.
+        # A new topic is listed before every broker can describe it.
         while missing := wanted - found.keys():
             if not missing & set(expected) and not missing & set(self.topic_names()):
                 break
@@ -298,13 +298,13 @@ class Cluster:
         for fault in faults:
             raise to_error(fault, self._brokers)
         return {
-            name: Topic(name, str(told.topic_id), tuple(p.id for p in told.partitions))
-            for name, told in answers.items()
+            name: Topic(name, str(found.topic_id), tuple(p.id for p in found.partitions))
+            for name, found in answers.items()
         }
 
     def topic_names(self) -> list[str]:
-        """Return the names of every topic that is not Kafka's own."""
-        # The admin call has no future, so first ask something that notices a dead cluster quickly.
+        """Return the names of all topics except Kafka's internal ones."""
+        # This call returns no future, so first send one that notices a dead cluster quickly.
         _, faults = self._answers({"": self._admin.describe_cluster(request_timeout=_REQUEST_SECS)})
         for fault in faults:
             raise to_error(fault, self._brokers)
@@ -319,30 +319,30 @@ class Cluster:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, ListedOffset]:
-        """Return the end of each partition, where open transactions begin at the latest."""
+        """Return the end of each partition: at most the start of the first open transaction."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
 
     def offsets_at(
         self, partitions: Iterable[Partition], millis: int
     ) -> dict[Partition, ListedOffset]:
-        """Return each partition's first offset of that time or later, else its end."""
+        """Return each partition's first offset at or after a timestamp, else its end."""
         wanted = list(partitions)
         found = self._offsets(dict.fromkeys(wanted, OffsetSpec.for_timestamp(millis)))
         later = self.latest(key for key in wanted if key not in found or found[key].offset < 0)
         return {**found, **later}
 
     def missing_topic_error(self, name: str) -> ConnectorError:
-        """Return the error for a topic that the cluster does not have."""
+        """Return the error for a topic that does not exist."""
         close = get_close_matches(name, self.topic_names(), n=3)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         return ConnectorError(
-            f"no topic is called {name!r}",
+            f"topic {name!r} does not exist",
             where=error_location(self._brokers),
             todo=f"{hint}Create the topic, or correct `topics`.",
         )
 
     def _offsets(self, asked: Mapping[Partition, Any]) -> dict[Partition, ListedOffset]:
-        """Ask for offsets; a partition whose leader is just being chosen is asked again."""
+        """List offsets; retry for partitions that are electing a leader."""
         found: dict[Partition, ListedOffset] = {}
         deadline, refreshed_at = time.monotonic() + _REQUEST_SECS, float("-inf")
         while len(found) < len(asked):
@@ -355,8 +355,8 @@ class Cluster:
                 raise to_error(fault, self._brokers)
             time.sleep(_RETRY_SECS)
             if time.monotonic() - refreshed_at >= _REFRESH_SECS:
-                # Metadata of all topics makes librdkafka look for the leader again; by itself it
-                # keeps the old epoch.
+                # Fetching the metadata of all topics makes librdkafka look up the leader again;
+                # otherwise it keeps the old epoch.
                 with contextlib.suppress(TransientError):
                     self.topic_names()
                 refreshed_at = time.monotonic()
@@ -373,12 +373,12 @@ class Cluster:
             (key.topic, key.partition): ListedOffset(listed.offset, listed.leader_epoch)
             for key, listed in answers.items()
         }
-        # The worst one decides: waiting helps only if it would help for each.
+        # The worst error decides: a retry helps only if all are transient.
         lasting = [fault for fault in faults if not is_transient(fault)]
         return found, next(iter(lasting or faults), None)
 
     def _answers(self, asked: Mapping[Any, Future[Any]]) -> tuple[dict[Any, Any], list[KafkaError]]:
-        """Wait for answers; what does not exist is in neither part of the result."""
+        """Wait for answers; what does not exist is in neither result."""
         with self._lock:
             self._await(asked)
         answers, faults = {}, []
@@ -395,12 +395,12 @@ class Cluster:
         deadline = time.monotonic() + _REQUEST_SECS + 1
         self._faults.clear()
         while not all(future.done() for future in asked.values()):
-            self._admin.poll(0)  # serves the callback for faults
+            self._admin.poll(0)  # runs the error callback
             wait(asked.values(), _POLL_SECS)
             for fault in self._faults:
                 if is_refusal(fault):
                     raise to_error(fault, self._brokers)
-                # Brokers that answered before may only be restarting: those get the whole time.
+                # Brokers that answered before may be restarting: wait for the full timeout.
                 if fault.name() == "_ALL_BROKERS_DOWN" and not self._has_answered:
                     raise unreachable_error(self._brokers)
             if time.monotonic() > deadline:

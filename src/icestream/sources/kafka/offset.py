@@ -1,9 +1,9 @@
-"""Positions in topics, as plain arithmetic.
+"""Offsets of the Kafka source, and the arithmetic on them.
 
-A position is `{"topics": {"orders": {"id": ..., "partitions": {"0": 1234}}}}`: for each partition
-the offset of the next record. A partition met for the first time also has its lowest offset, under
-`begins`, since the position before knows nothing of it. `epochs` has the leader epoch in
-which the offset of each partition was listed, if the broker reports one.
+An offset is `{"topics": {"orders": {"id": ..., "partitions": {"0": 1234}}}}`: for each partition
+the offset of the next record. A partition that is new also has its lowest offset, under `begins`,
+since the previous offset does not include it. `epochs` has the leader epoch in which the offset of
+each partition was listed, if the broker reports one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 Partition: TypeAlias = tuple[str, int]
-# Below this a second task costs more than it saves.
+# Below this, another task costs more than it saves.
 _MIN_SPLIT_ROWS = 10_000
 
 
@@ -51,7 +51,7 @@ def build_offset(
     begins: Mapping[Partition, int] | None = None,
     epochs: Mapping[Partition, int] | None = None,
 ) -> Offset:
-    """Return the position with these offsets, in the one order that is stored and compared."""
+    """Return the offset of a source, in the canonical order that is stored and compared."""
     topics: dict[str, dict[str, object]] = {}
     for topic in sorted(ids):
         topics[topic] = {"id": ids[topic], "partitions": _partitions_of(offsets, topic)}
@@ -66,25 +66,25 @@ def _partitions_of(offsets: Mapping[Partition, int], topic: str) -> dict[str, in
     return {str(number): offsets[topic, number] for number in numbers}
 
 
-def topic_ids(position: Offset) -> dict[str, str]:
+def topic_ids(offset: Offset) -> dict[str, str]:
     """Return the id of each topic."""
-    return {topic: told["id"] for topic, told in position["topics"].items()}
+    return {topic: entry["id"] for topic, entry in offset["topics"].items()}
 
 
-def partition_offsets(position: Offset, key: str = "partitions") -> dict[Partition, int]:
-    """Return the offset of each partition, or what else a position has of it under `key`."""
+def partition_offsets(offset: Offset, key: str = "partitions") -> dict[Partition, int]:
+    """Return the offset of each partition, or its value under another `key`."""
     return {
-        (topic, int(number)): offset
-        for topic, told in position["topics"].items()
-        for number, offset in told.get(key, {}).items()
+        (topic, int(number)): value
+        for topic, entry in offset["topics"].items()
+        for number, value in entry.get(key, {}).items()
     }
 
 
 def spans_between(start: Offset, end: Offset) -> list[Span]:
-    """Return what lies between two positions, partitions without anything new left out."""
+    """Return the spans between two offsets, without partitions that have nothing new."""
     before = {**partition_offsets(end, "begins"), **partition_offsets(start)}
     epochs, listed = partition_offsets(start, "epochs"), partition_offsets(end, "epochs")
-    # Within one epoch a log only grows, so the epoch is worth a request only if it changed.
+    # Within one epoch a log only grows, so comparing it is needed only if the epoch changed.
     changed = {key: epoch for key, epoch in epochs.items() if listed.get(key) != epoch}
     found = [
         Span(*key, before.get(key, 0), offset, changed.get(key, -1))
@@ -94,7 +94,7 @@ def spans_between(start: Offset, end: Offset) -> list[Span]:
 
 
 def limit_offset(start: Offset, end: Offset, max_rows: int) -> Offset:
-    """Return a position about `max_rows` past `start`, every partition moved by its share."""
+    """Return an offset about `max_rows` past `start`; each partition advances by its share."""
     parts = spans_between(start, end)
     total = sum(span.rows for span in parts)
     if total <= max_rows:
@@ -105,9 +105,9 @@ def limit_offset(start: Offset, end: Offset, max_rows: int) -> Offset:
     begins: dict[Partition, int] = {}
     shares = [max_rows * span.rows // total for span in parts]
     left -= sum(shares)
-    for place, span in enumerate(parts):
-        # Rounding down leaves less than a row a partition: the first ones get it.
-        share = shares[place] + (1 if place < left else 0)
+    for index, span in enumerate(parts):
+        # Rounding down leaves less than one row per partition: the first partitions get them.
+        share = shares[index] + (1 if index < left else 0)
         key = (span.topic, span.partition)
         if share:
             offsets[key] = span.begin + min(share, span.rows)
@@ -125,10 +125,10 @@ def limit_offset(start: Offset, end: Offset, max_rows: int) -> Offset:
 
 
 def make_splits(start: Offset, end: Offset, slots: int) -> list[Split]:
-    """Cut a range for `slots` tasks at a time.
+    """Split a range for `slots` parallel tasks.
 
-    With more partitions than slots, several share a task, so that a batch of few rows does not
-    become many small files. With fewer, long ones are cut.
+    With more partitions than slots, several share a task, so that a small batch does not become
+    many small files. With fewer, long ones are split.
     """
     parts = spans_between(start, end)
     if not parts:

@@ -54,25 +54,25 @@ Extra = Literal["key", "headers", "timestamp", "topic", "partition", "offset"]
 
 
 class StartingPoint(Options):
-    """A place to begin at, by time or by offset."""
+    """Where to start reading: a timestamp, or offsets."""
 
     timestamp: int | datetime | None = Field(
         None,
-        description="First moment to read: ISO text (without a zone: UTC) or milliseconds of 1970.",
+        description="Timestamp to start at: ISO 8601 (UTC without a zone) or epoch milliseconds.",
     )
     offsets: dict[str, dict[int, Annotated[int, Field(ge=0)]]] | None = Field(
-        None, description="First offset to read, by topic and partition; others begin at earliest."
+        None, description="Offset to start at, by topic and partition; others start at earliest."
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> StartingPoint:
+    def _refuse_both(self) -> StartingPoint:
         if (self.timestamp is None) == (self.offsets is None):
             raise ValueError("needs either `timestamp` or `offsets`")
         return self
 
     @property
     def millis(self) -> int | None:
-        """The timestamp as Kafka counts it."""
+        """The timestamp in epoch milliseconds."""
         if isinstance(self.timestamp, datetime):
             zoned = self.timestamp
             if zoned.tzinfo is None:
@@ -85,11 +85,12 @@ class KafkaOptions(Options):
     """Options of `connector: kafka`."""
 
     brokers: Names = Field(
-        min_length=1, description="`host:port` pairs to start from, as a list or with commas."
+        min_length=1,
+        description="Bootstrap brokers as `host:port`, in a list or separated by commas.",
     )
     topics: Names = Field((), description="Topics to read.")
     topic_pattern: str | None = Field(
-        None, description="Regular expression that a whole topic name matches, instead of `topics`."
+        None, description="Regular expression for full topic names, instead of `topics`."
     )
     format: FormatName = Field(
         "json",
@@ -99,48 +100,48 @@ class KafkaOptions(Options):
         None,
         alias="schema",
         description="Columns: DDL such as `id bigint, at timestamp`, or the path of a .ddl, .avsc "
-        "or .json file. Without it: from the registry, the table, or the first records.",
+        "or .json file. By default, taken from the registry, the table or the first records.",
         json_schema_extra={"path": "if_file"},
     )
     schema_registry: RegistryOptions | None = Field(
-        None, description="Registry that knows the schemas of Avro records."
+        None, description="Schema registry for Avro records."
     )
     unavailable_value: str = Field(
         "__debezium_unavailable_value",
-        description="What Debezium writes for a large value that did not change: its setting "
+        description="What Debezium writes for an unchanged large value: its setting "
         "`unavailable.value.placeholder`.",
     )
     unrepresentable: Annotated[Literal["fail", "null"], NULL_AS_TEXT] = Field(
         "fail",
-        description="What to do with a value of Debezium that the Iceberg type can't hold, such as "
-        "a date outside the years 1 to 9999 or PostgreSQL's `infinity`: `fail` makes the record "
-        "bad, so that it follows `on_error`, `null` stores a null and counts it in the log.",
+        description="What to do with a Debezium value that the Iceberg type cannot hold, such as "
+        "a date outside the years 1 to 9999 or PostgreSQL's `infinity`: `fail` treats it as a "
+        "bad record (see `on_error`), `null` stores a null and logs the count.",
     )
     starting: Literal["earliest", "latest"] | StartingPoint = Field(
         "earliest",
-        description="Where to begin when the pipeline has no checkpoint yet: `earliest`, `latest`, "
+        description="Where to start when the pipeline has no checkpoint yet: `earliest`, `latest`, "
         "`{timestamp: ...}` or `{offsets: {topic: {partition: offset}}}`.",
     )
     include: tuple[Extra, ...] = Field(
-        (), description="Facts of a record to add as columns `kafka_key`, `kafka_headers`, ..."
+        (), description="Record metadata to add as columns `kafka_key`, `kafka_headers`, ..."
     )
     max_batch_mb: int = Field(
         1024,
         ge=1,
-        description="About how many MiB of records one batch takes at most, beside the sink's "
-        "`max_batch_rows`. The size of records is estimated from samples.",
+        description="Approximate maximum size of a batch in MiB, in addition to the sink's "
+        "`max_batch_rows`. Record sizes are estimated from samples.",
     )
     options: ClientOptions = Field(
         default_factory=dict,
-        description="Settings of librdkafka, such as `security.protocol` or `sasl.username`.",
+        description="librdkafka settings, such as `security.protocol` or `sasl.username`.",
     )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> KafkaOptions:
+    def _check_combinations(self) -> KafkaOptions:
         if any("@" in broker for broker in self.brokers):
             raise ValueError(
-                "`brokers` holds a user or a password, and addresses are shown; give them as "
-                "`sasl.username` and `sasl.password` under `options`"
+                "`brokers` contains a user or a password, and broker addresses are logged; use "
+                "`sasl.username` and `sasl.password` under `options` instead"
             )
         if bool(self.topics) == (self.topic_pattern is not None):
             raise ValueError("needs either `topics` or `topic_pattern`")
@@ -165,18 +166,16 @@ class KafkaOptions(Options):
             return
         for name, is_given in (("schema", self.schema_ is not None), ("include", self.include)):
             if is_given:
-                raise ValueError(
-                    f"format {self.format!r} tells the columns itself: leave `{name}` out"
-                )
+                raise ValueError(f"format {self.format!r} has its own columns: remove `{name}`")
 
     def client_settings(self) -> dict[str, Any]:
-        """Return librdkafka's settings, secrets in the clear: never log or show them."""
-        told = {name: value.get_secret_value() for name, value in self.options.items()}
+        """Return librdkafka's settings with secrets in plain text: never log or show them."""
+        settings = {name: value.get_secret_value() for name, value in self.options.items()}
         return {
             "client.id": "icestream",
-            # A dead address should be known as such while a person still waits.
+            # A dead address should fail while a person still waits.
             "socket.connection.setup.timeout.ms": 5000,
-            **told,
+            **settings,
             "bootstrap.servers": ",".join(self.brokers),
         }
 
@@ -188,4 +187,4 @@ def _refuse_setting(name: str) -> None:
     if name in _RESERVED:
         raise ValueError(f"option {name!r} is set by icestream itself")
     if _LOADS_CODE.fullmatch(name):
-        raise ValueError(f"option {name!r} loads code or runs a command, and is not taken")
+        raise ValueError(f"option {name!r} loads code or runs a command, and is not allowed")

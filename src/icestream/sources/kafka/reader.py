@@ -1,4 +1,4 @@
-"""Reads spans of offsets in a task. This is where the time goes: no work a record in Python."""
+"""Reads spans of offsets in a task. The hot path: no per-record work in Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from icestream.sources.kafka.cluster import (
     truncated_error,
 )
 
-# librdkafka's message, whose own stub allows None for what an assigned consumer always has.
+# librdkafka's message; its stub allows None where an assigned consumer always has a value.
 Message: TypeAlias = Any
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ _INITIAL_RECORDS = 1_000
 _WAIT_SECS = 0.25
 _TIMEOUT_SECS = 60.0
 _SEEK_RETRY_SECS = 0.01
-# What librdkafka answers while it still prepares an assignment.
+# librdkafka's errors while an assignment is still in progress.
 _NOT_STARTED = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
 
 _SETTINGS: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # Says when the end of a partition is reached, also past records that are never delivered.
+    # Reports the end of a partition, also past records that are never delivered.
     "enable.partition.eof": True,
     "isolation.level": "read_committed",
     "auto.offset.reset": "error",
@@ -56,7 +56,7 @@ _TUNING: dict[str, Any] = {
     "fetch.message.max.bytes": 2 << 20,
     "queued.max.messages.kbytes": 32 << 10,
     "queued.min.messages": 100_000,
-    # A full queue is empty again in a fifth of a second; the default waits for a whole one.
+    # A full queue drains in 0.2 s; the default backoff is a whole second.
     "fetch.queue.backoff.ms": 10,
 }
 
@@ -69,13 +69,13 @@ EXTRA_TYPES: dict[str, pa.DataType] = {
     "offset": pa.int64(),
 }
 
-# Consumers that no task uses now. A worker process runs one task after another, and a connection
-# made anew for each would cost more than a small batch takes to read.
+# Idle consumers. A worker process runs one task after another, and reconnecting for each would take
+# longer than reading a small batch.
 _idle: dict[tuple[Any, ...], list[Consumer]] = {}
 
 
 def consumer_settings(options: KafkaOptions) -> dict[str, Any]:
-    """Return the settings of a consumer: the user's, and those that no user may change."""
+    """Return the settings of a consumer: the user's, and those that users may not change."""
     return {**_TUNING, **options.client_settings(), **_SETTINGS}
 
 
@@ -96,7 +96,7 @@ def read_spans(options: KafkaOptions, spans: Sequence[Span]) -> Iterator[Records
         consumer.close()
         raise to_error(exc.args[0], options.brokers) from exc
     except BaseException:
-        # Its queue may hold anything now; the next task starts with a new one.
+        # Its queue is in an unknown state; the next task gets a new consumer.
         consumer.close()
         raise
     pool.append(consumer)
@@ -109,7 +109,7 @@ class _SpanReader:
         self._fetch_size = _INITIAL_RECORDS
 
     def read(self) -> Iterator[Records]:
-        """Yield the span's records; ends at its end, whatever offsets are missing before it."""
+        """Yield the span's records up to its end, even if offsets before it are missing."""
         span = self._span
         self._assign(span.epoch)
         progressed_at, previous = time.monotonic(), self._next
@@ -128,15 +128,15 @@ class _SpanReader:
                 raise self._timeout_error()
 
     def _assign(self, epoch: int) -> None:
-        """Fetch from the next offset on, once the leader's log agrees with the epoch, if any."""
+        """Fetch from the next offset on, once the leader's log matches the epoch, if any."""
         span, deadline = self._span, time.monotonic() + _TIMEOUT_SECS
-        place = TopicPartition(span.topic, span.partition, self._next, leader_epoch=epoch)
-        self._consumer.assign([place])
+        partition = TopicPartition(span.topic, span.partition, self._next, leader_epoch=epoch)
+        self._consumer.assign([partition])
         # librdkafka compares the epoch with the log (OffsetsForLeaderEpoch) when it seeks. After
-        # `assign` alone it does so only if it meets the leader's epoch for the first time.
+        # `assign` alone it does so only if the leader's epoch is new to it.
         while epoch >= 0:
             try:
-                self._consumer.seek(place)
+                self._consumer.seek(partition)
                 return
             except KafkaException as exc:
                 if exc.args[0].code() not in _NOT_STARTED:
@@ -146,11 +146,11 @@ class _SpanReader:
             time.sleep(_SEEK_RETRY_SECS)
 
     def _accept(self, messages: list[Message]) -> list[Message]:
-        """Return the records of the span and move on; faults are raised."""
+        """Return the records of the span and advance; raise errors."""
         faulty = [message for message in messages if message.error() is not None]
         if not faulty:
             return self._select_span(messages)
-        # What came before the end of a partition is taken before the end is.
+        # Records before the end of a partition come first.
         batch = self._select_span([message for message in messages if message.error() is None])
         for message in faulty:
             self._check_error(message)
@@ -170,7 +170,7 @@ class _SpanReader:
         if is_dense:
             self._next = last.offset() + 1
             return messages
-        # Compacted, transactional, or left over from another span: look at each.
+        # Compacted, transactional, or left over from another span: check each.
         ours = [
             message
             for message in messages
@@ -179,14 +179,14 @@ class _SpanReader:
             and message.topic() == span.topic
         ]
         if ours:
-            # An offset past the end tells that nothing is left before it.
+            # An offset past the end means that nothing is left before it.
             self._next = ours[-1].offset() + 1
         return [message for message in ours if message.offset() < span.end]
 
     def _check_error(self, message: Message) -> None:
-        """Take the end of a partition for what it tells, and raise any other fault."""
+        """Advance at the end of a partition; raise any other error."""
         error, span = message.error(), self._span
-        place = f"topic {span.topic!r}, partition {span.partition}"
+        partition = f"topic {span.topic!r}, partition {span.partition}"
         if error.code() == KafkaError._PARTITION_EOF:
             if message.partition() == span.partition and message.topic() == span.topic:
                 self._next = max(self._next, message.offset())
@@ -198,24 +198,24 @@ class _SpanReader:
                 TopicPartition(span.topic, span.partition), timeout=10
             )
             if end < self._next:
-                raise truncated_error(place, self._next, end, self._options.brokers)
+                raise truncated_error(partition, self._next, end, self._options.brokers)
             if lowest > self._next:
-                raise expired_error(place, self._next, lowest, self._options.brokers)
+                raise expired_error(partition, self._next, lowest, self._options.brokers)
             if is_truncation(error):
-                raise overwritten_error(place, self._next, self._options.brokers)
+                raise overwritten_error(partition, self._next, self._options.brokers)
             raise TransientError(
-                f"{place}: {error.str()} ({error.name()})",
+                f"{partition}: {error.str()} ({error.name()})",
                 where=error_location(self._options.brokers),
             )
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-            # A lost connection is made again by librdkafka; if not, silence ends the wait.
-            raise to_error(error, self._options.brokers, place)
+            # librdkafka reconnects by itself; if it cannot, the timeout ends the wait.
+            raise to_error(error, self._options.brokers, partition)
 
     def _timeout_error(self) -> TransientError:
         span = self._span
         return TransientError(
-            f"topic {span.topic!r}, partition {span.partition}: nothing came for "
-            f"{_TIMEOUT_SECS:.0f} s at offset {self._next}, with records up to {span.end} promised",
+            f"topic {span.topic!r}, partition {span.partition}: no records for "
+            f"{_TIMEOUT_SECS:.0f} s at offset {self._next}, and the span ends at {span.end}",
             where=error_location(self._options.brokers),
         )
 
@@ -241,10 +241,10 @@ def _size(records: Records) -> int:
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
-    told = message.headers()
-    if told is None:
+    headers = message.headers()
+    if headers is None:
         return None
-    return [{"key": name, "value": _bytes(value)} for name, value in told]
+    return [{"key": name, "value": _bytes(value)} for name, value in headers]
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

@@ -35,22 +35,22 @@ _MIN_SAMPLED_BYTES = 16 << 10
 _RECENT_SECS = 10.0
 _WAIT_SECS = 5.0
 _MAX_RECORDS = 1_000
-# Fetch as little as a broker sends: one batch of a producer.
+# Fetch the smallest unit that a broker sends: one producer batch.
 _SMALL_FETCH: dict[str, Any] = {
     "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 16 << 10,
     "fetch.max.bytes": 1 << 20,
-    # With fewer, partitions are fetched one after the other: ten times slower for fifty.
+    # With fewer, partitions are fetched one by one: ten times slower for fifty.
     "queued.min.messages": 1_000,
 }
 
 
 class SizeEstimator:
-    """Estimates how many rows fit into a batch, by samples of this batch and of those before.
+    """Estimates how many rows fit into a batch, from samples of this batch and earlier ones.
 
     Args:
-        sample: returns the sizes of some records from an offset on, for each partition: none at
-            the end of the partition. A partition that does not answer is left out.
+        sample: returns the sizes of some records from an offset on, by partition: none at the
+            end of the partition. Partitions that do not answer are left out.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class SizeEstimator:
         self._sampled_at = float("-inf")
 
     def rows_within(self, spans: Sequence[Span], most_bytes: int) -> int:
-        """Return how many rows have about `most_bytes` together, if all spans advance evenly.
+        """Return how many rows add up to about `most_bytes` if all spans advance evenly.
 
-        The range is cut into intervals, and the records at both ends of an interval stand for all
-        of it. If sizes change within an interval, the batch ends early there, and the next one
+        The range is divided into intervals, and the records at both ends represent the whole
+        interval. If sizes change within an interval, the batch ends early there, and the next one
         samples it more closely.
         """
         total, taken, free = sum(span.rows for span in spans), 0, float(most_bytes)
-        # One row is taken whatever its size.
+        # A batch has at least one row, whatever its size.
         if total <= 1 or self._is_far_below(most_bytes, spans, total):
             return total
         edges = self._sizes_at_edges(spans)
@@ -93,7 +93,7 @@ class SizeEstimator:
     def _sizes_at_edges(self, spans: Sequence[Span]) -> list[float]:
         """Return the mean size over all spans at each end of the intervals."""
         sampled = self._sample_spans(self._select(spans), range(_INTERVALS + 1))
-        # Sparse large records are missed by some samples: what was known is not forgotten at once.
+        # Some samples miss sparse large records: do not forget what is known at once.
         sizes = {
             key: [max(size, self._means.get(key, 0.0) / _MARGIN) for size in found]
             for key, found in sampled.items()
@@ -105,7 +105,7 @@ class SizeEstimator:
             of_topic[topic] = max(size, of_topic.get(topic, 0.0))
         edges = [0.0] * (_INTERVALS + 1)
         for span in spans:
-            # Until a partition is sampled, it is taken for the one with the largest records.
+            # Until a partition is sampled, assume the largest known records.
             unknown = of_topic.get(span.topic, largest)
             expected = self._means.get((span.topic, span.partition), unknown)
             found = sizes.get((span.topic, span.partition), [expected] * len(edges))
@@ -142,7 +142,7 @@ class SizeEstimator:
                     for key, span in left.items()
                 }
             )
-            # One that does not answer now is not waited for again.
+            # Do not wait again for a partition that does not answer.
             left = {key: span for key, span in left.items() if key in found}
             for key in left:
                 # The end of a transactional or compacted range may have no record of its own.

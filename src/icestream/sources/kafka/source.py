@@ -1,4 +1,4 @@
-"""The Kafka source: places in topics on the driver, records in tasks."""
+"""The Kafka source: offsets on the driver, records in tasks."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Topics, partitions and retention change seldom, and asking costs as much as asking for offsets.
+# Topics, partitions and retention rarely change, and describing costs as much as listing offsets.
 _DESCRIBE_SECS = 10.0
-# How long a topic that this process has seen may be missing before it is taken for deleted.
+# How long a topic that this process has read may be missing before it counts as deleted.
 _MISSING_TOPIC_SECS = 60.0
 
 
 class KafkaSource(Source[KafkaOptions]):
-    """Topics of a Kafka cluster, each record once, aborted transactions left out."""
+    """Topics of a Kafka cluster: each record once, without aborted transactions."""
 
     options_type = KafkaOptions
     traits = SourceTraits(replayable=True, ordered=True)
@@ -83,14 +83,14 @@ class KafkaSource(Source[KafkaOptions]):
         return f"kafka {','.join(sorted(self.options.topics))}"
 
     def initial(self) -> Offset:
-        """Return where `starting` points to, for every partition that exists now."""
+        """Return the offset that `starting` denotes, for every existing partition."""
         topics = self._describe()
         partitions = _partitions(topics)
         listed = self._starting_offsets(partitions)
         if len(listed) < len(partitions):
-            # A partition left out would later begin at its earliest record, whatever was asked.
+            # A partition left out here would later start at earliest, whatever `starting` says.
             raise TransientError(
-                f"{_count(len(partitions) - len(listed), 'partition')} can't be asked for yet",
+                f"{_count(len(partitions) - len(listed), 'partition')} have no leader yet",
                 where=error_location(self.options.brokers),
             )
         ids = {name: topic.id for name, topic in topics.items()}
@@ -105,8 +105,8 @@ class KafkaSource(Source[KafkaOptions]):
         if starting.millis is not None:
             return cluster.offsets_at(partitions, starting.millis)
         lowest = cluster.earliest(partitions)
-        for topic, told in (starting.offsets or {}).items():
-            for number, offset in told.items():
+        for topic, offsets in (starting.offsets or {}).items():
+            for number, offset in offsets.items():
                 if (topic, number) not in lowest:
                     raise ConnectorError(
                         f"`starting` names topic {topic!r}, partition {number}, which is not read",
@@ -114,8 +114,8 @@ class KafkaSource(Source[KafkaOptions]):
                     )
                 earliest = lowest[topic, number].offset
                 if offset < earliest:
-                    place = f"topic {topic!r}, partition {number}"
-                    raise expired_error(place, offset, earliest, self.options.brokers)
+                    partition = f"topic {topic!r}, partition {number}"
+                    raise expired_error(partition, offset, earliest, self.options.brokers)
                 lowest[topic, number] = ListedOffset(offset)
         return lowest
 
@@ -132,12 +132,12 @@ class KafkaSource(Source[KafkaOptions]):
         if is_due:
             self._refuse_lost_records(before, ends)
         if len(ends) < len(partitions):
-            # Some have no leader yet, so that their offsets could not be compared.
+            # Some have no leader yet, so their offsets could not be compared.
             self._described_at = float("-inf")
         moved = {key: end for key, end in ends.items() if end.offset > before.get(key, -1)}
         new = [key for key in moved if key not in before]
         begins = _offsets(self._connect().earliest(new))
-        # An empty partition that is new to us has no row yet, so it is no progress either.
+        # A new, empty partition has no row yet, so it is no progress.
         moved = {key: end for key, end in moved.items() if end.offset > begins.get(key, -1)}
         begins = {key: begin for key, begin in begins.items() if key in moved}
         if not moved:
@@ -151,13 +151,13 @@ class KafkaSource(Source[KafkaOptions]):
         )
 
     def rows_between(self, start: Offset, end: Offset) -> int:
-        """Return the number of offsets: at most so many records, fewer after compaction."""
+        """Return the number of offsets: an upper bound, since compaction removes records."""
         return sum(span.rows for span in kafka_offset.spans_between(start, end))
 
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
-        """Return a position that every partition reaches at the same time.
+        """Return an offset at which every partition has advanced by the same share.
 
-        It is at most about `max_batch_mb` away, by the size of records that are sampled.
+        It is at most about `max_batch_mb` away, estimated from sampled records.
         """
         capped = kafka_offset.limit_offset(start, end, max_rows)
         if self._sampler is None:
@@ -167,13 +167,13 @@ class KafkaSource(Source[KafkaOptions]):
         return kafka_offset.limit_offset(start, capped, rows)
 
     def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
-        """Cut by partitions, and long partitions further when there are few."""
+        """Split by partition; with few partitions, split long ones further."""
         return kafka_offset.make_splits(start, end, slots)
 
     def refuse_changed(self, start: Offset, end: Offset) -> None:
-        """Compare the ids of the topics to be read with those that the offsets are of.
+        """Compare the ids of the topics to read with those in the offsets.
 
-        A topic that is gone is left to the reader: what it could read is of the old topic.
+        The reader reports a missing topic: what it can still read belongs to the old topic.
         """
         read = {span.topic for span in kafka_offset.spans_between(start, end)}
         self._refuse_recreated_topics(end, self._connect().describe(read))
@@ -203,7 +203,7 @@ class KafkaSource(Source[KafkaOptions]):
         )
 
     def schema(self) -> pa.Schema | None:
-        """Return the columns that `schema` or the format tells, with the included ones."""
+        """Return the columns of `schema` or of the format, with those of `include`."""
         if self._declared is not None:
             columns = self._declared.columns
         else:
@@ -218,7 +218,7 @@ class KafkaSource(Source[KafkaOptions]):
         return pa.schema([(f"kafka_{name}", EXTRA_TYPES[name]) for name in wanted]) or None
 
     def check(self) -> Iterator[CheckStep]:
-        """Ask whether the brokers answer and have the topics."""
+        """Check that the brokers answer and that the topics exist."""
         yield CheckStep("reach brokers", self._reach_brokers)
         yield CheckStep("find topics", self._find_topics)
 
@@ -232,7 +232,7 @@ class KafkaSource(Source[KafkaOptions]):
         return f"{_count(len(topics), 'topic')}, {_count(partitions, 'partition')}"
 
     def close(self) -> None:
-        """Drop the driver's connections."""
+        """Close the driver's connections."""
         if self._sampler is not None:
             self._sampler.close()
         self._reset()
@@ -243,16 +243,16 @@ class KafkaSource(Source[KafkaOptions]):
         return self._cluster
 
     def _describe(self, known: Collection[str] = ()) -> dict[str, Topic]:
-        """Ask for the topics to read; each one that the file names must exist.
+        """Describe the topics to read; each topic in `topics` must exist.
 
         Args:
-            known: topics that the checkpoint has offsets of.
+            known: topics that the checkpoint has offsets for.
         """
         cluster, names = self._connect(), list(self.options.topics)
         pattern = self.options.topic_pattern
         if pattern is not None:
             names = [name for name in cluster.topic_names() if re.fullmatch(pattern, name)]
-        # A pattern's topics have just been listed: one that is gone by now is not waited for.
+        # A pattern's topics have just been listed: do not wait for one that vanished since.
         topics = cluster.describe(names, known if pattern is None else ())
         for name in self.options.topics:
             if name in topics:
@@ -265,13 +265,13 @@ class KafkaSource(Source[KafkaOptions]):
         return topics
 
     def _missing_topic_error(self, name: str) -> IcestreamError:
-        """Return the error for a topic that was read before; only at first it is retried."""
+        """Return the error for a topic that was read before: transient at first."""
         now = time.monotonic()
         secs = now - self._missing_since.setdefault(name, now)
-        # Brokers may not know a topic for a while when they start or fail over.
+        # Brokers may not know a topic for a while after a start or failover.
         if name in self._topics and secs < _MISSING_TOPIC_SECS:
             return TransientError(
-                f"topic {name!r} was there before, and now no broker knows it",
+                f"topic {name!r} existed before, and no broker knows it now",
                 where=error_location(self.options.brokers),
             )
         return topic_deleted_error(name, self.options.brokers)
@@ -279,11 +279,13 @@ class KafkaSource(Source[KafkaOptions]):
     def _warn_about_missing(self, current: Offset, topics: dict[str, Topic]) -> None:
         for name in kafka_offset.topic_ids(current):
             if name not in topics and name not in self._warned:
-                _log.warning("topic %r is no longer read: gone, or not asked for", name)
+                _log.warning(
+                    "topic %r is no longer read: it was deleted, or is no longer configured", name
+                )
                 self._warned.add(name)
 
-    def _refuse_recreated_topics(self, position: Offset, topics: dict[str, Topic]) -> None:
-        for name, known in kafka_offset.topic_ids(position).items():
+    def _refuse_recreated_topics(self, offset: Offset, topics: dict[str, Topic]) -> None:
+        for name, known in kafka_offset.topic_ids(offset).items():
             found = topics.get(name)
             if found is not None and found.id != known:
                 self._described_at = float("-inf")
@@ -291,8 +293,8 @@ class KafkaSource(Source[KafkaOptions]):
                     f"topic {name!r} was deleted and created again since the checkpoint "
                     f"(id {known!r}, now {found.id!r})",
                     where=error_location(self.options.brokers),
-                    todo="Its offsets mean other records now. Restore the old topic, or read the "
-                    "new one from its beginning by `icestream run --start-over`.",
+                    todo="Its offsets refer to different records now. Restore the old topic, or "
+                    "read the new one from the start with `icestream run --start-over`.",
                 )
 
     def _refuse_lost_records(
@@ -300,13 +302,15 @@ class KafkaSource(Source[KafkaOptions]):
     ) -> None:
         known = [key for key in before if key in ends]
         for key, lowest in _offsets(self._connect().earliest(known)).items():
-            place = f"topic {key[0]!r}, partition {key[1]}"
+            partition = f"topic {key[0]!r}, partition {key[1]}"
             if lowest > before[key]:
                 self._described_at = float("-inf")
-                raise expired_error(place, before[key], lowest, self.options.brokers)
+                raise expired_error(partition, before[key], lowest, self.options.brokers)
             if ends[key].offset < before[key]:
                 self._described_at = float("-inf")
-                raise truncated_error(place, before[key], ends[key].offset, self.options.brokers)
+                raise truncated_error(
+                    partition, before[key], ends[key].offset, self.options.brokers
+                )
 
 
 def _partitions(topics: dict[str, Topic]) -> list[Partition]:

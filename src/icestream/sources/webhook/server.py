@@ -44,7 +44,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.most_connections:
+        if len(self.connections) > self.max_connections:
             self._refuse(503, "too many connections", f"retry-after: {BUSY_RETRY_SECS}")
         else:
             self._start_clock()
@@ -193,7 +193,7 @@ def max_connections() -> int:
 
 def timed_protocol(receive_secs: float) -> type[TimedProtocol]:
     """Return the protocol with a deadline."""
-    bounds = {"receive_secs": receive_secs, "most_connections": max_connections()}
+    bounds = {"receive_secs": receive_secs, "max_connections": max_connections()}
     return type("Timed", (TimedProtocol,), bounds)
 
 
