@@ -86,7 +86,7 @@ def test_what_is_not_http_is_refused_in_the_form_of_all_refusals(
         connection.sendall(sent)
         head, told = answer_to(connection)
         assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        assert told == {"error": "this is not HTTP as it should be"}
+        assert told == {"error": "malformed HTTP request"}
         assert server.endpoint.spool.end == 0
 
 

@@ -145,10 +145,10 @@ def test_position_of_another_spool_is_refused(hook: Hook) -> None:
     with pytest.raises(SourceChangedError) as caught:
         source.latest({**current, "spool": "old"})
     assert str(caught.value) == (
-        f"source webhook 127.0.0.1:{hook.port}: the spool {hook.spool} is not the one that the "
-        f"checkpoint speaks of (id 'old', now {current['spool']!r})\n"
-        "  Name the old folder by `spool`: events wait there. Without it, take what the new one "
-        "holds by `icestream run --start-over`."
+        f"source webhook 127.0.0.1:{hook.port}: the spool {hook.spool} is not the one of the "
+        f"checkpoint (id 'old', now {current['spool']!r})\n"
+        "  Set `spool` to the old folder: it has unread events. Without it, read the new one with "
+        "`icestream run --start-over`."
     )
 
 
@@ -161,8 +161,8 @@ def test_position_past_the_end_of_the_spool_is_refused(hook: Hook) -> None:
     assert str(caught.value) == (
         f"source webhook 127.0.0.1:{hook.port}: event 4 is not in the spool {hook.spool}, which "
         "holds events 0 to 2\n"
-        "  Was it restored from a backup? Restore the newest state of it, or take what it holds "
-        "by `icestream run --start-over`."
+        "  Was it restored from a backup? Restore its latest state, or read what it holds "
+        "with `icestream run --start-over`."
     )
 
 
@@ -171,7 +171,7 @@ def test_range_that_is_gone_is_refused(hook: Hook) -> None:
     start = source.initial()
     with pytest.raises(SourceChangedError) as caught:
         source.splits(start, {**start, "event": 5}, 1)
-    assert caught.value.what == "events 0 to 4 are gone, and none are left"
+    assert caught.value.what == "events 0 to 4 are gone; left: none"
 
 
 def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> None:
@@ -179,8 +179,8 @@ def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> Non
     with pytest.raises(ConnectorError) as caught:
         hook.source().initial()
     assert str(caught.value) == (
-        f"source webhook 127.0.0.1:{hook.port}: can't listen there: address already in use\n"
-        "  Does another program, or another pipeline with this source, listen on it? Check "
+        f"source webhook 127.0.0.1:{hook.port}: cannot listen: address already in use\n"
+        "  Does another program, or another pipeline with this source, use the port? Check "
         "`host` and `port`; ports below 1024 need a privilege."
     )
     hook.port = free_port()
@@ -205,9 +205,9 @@ def test_record_that_rots_while_it_waits_is_named_by_the_task_that_meets_it(hook
     with pytest.raises(CorruptStateError) as caught:
         list(source.read(split))
     assert str(caught.value) == (
-        f"the file {file} can't be read: at byte 32: the checksum does not match\n"
-        "  Restore it from a backup. It holds events that were answered with success, so none of "
-        "it is passed over."
+        f"cannot read {file}: at byte 32: the checksum does not match\n"
+        "  Restore it from a backup. It holds events that were acknowledged, so it must not be "
+        "skipped."
     )
 
 
@@ -219,7 +219,7 @@ def test_tasks_are_not_given_secrets(hook: Hook) -> None:
 def test_check_of_a_running_pipeline_says_that_it_runs(hook: Hook) -> None:
     hook.source().initial()
     step = next(step for step in hook.source().check() if step.name == "bind port")
-    assert step.run().endswith(", which runs the pipeline, has it")
+    assert step.run().startswith("in use by process ")
 
 
 def test_check_leaves_nothing_behind(hook: Hook, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path
     other.port = hook.port
     other.source().initial()
     steps = {step.name: step for step in hook.source().check()}
-    with pytest.raises(ConnectorError, match="can't listen there: address already in use"):
+    with pytest.raises(ConnectorError, match="cannot listen: address already in use"):
         steps["bind port"].run()
     other.close()
 
@@ -243,7 +243,7 @@ def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path
     steps = {step.name: step for step in hook.source().check()}
     with pytest.raises(ConnectorError) as caught:
         steps["write spool"].run()
-    assert caught.value.what == f"the spool {hook.spool} can't be used: not a directory"
+    assert caught.value.what == f"cannot use the spool {hook.spool}: not a directory"
 
 
 def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
@@ -256,7 +256,7 @@ def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
     with pytest.raises(TransientError) as caught:
         source.latest(start)
     assert str(caught.value) == (
-        f"source webhook 127.0.0.1:{hook.port}: the spool {hook.spool} can't be written: "
+        f"source webhook 127.0.0.1:{hook.port}: cannot write to the spool {hook.spool}: "
         "[Errno 5] Input/output error"
     )
     assert not answers(hook.port)
@@ -274,7 +274,7 @@ def test_server_that_ended_is_told_once_and_started_anew(hook: Hook) -> None:
     assert endpoint._thread is not None
     endpoint._server.should_exit = True
     endpoint._thread.join()
-    with pytest.raises(TransientError, match="the server has ended"):
+    with pytest.raises(TransientError, match="the webhook server has stopped"):
         source.latest(start)
     hook_end = source.latest(start)
     assert hook_end == start

@@ -68,10 +68,10 @@ def test_certificate_that_cannot_be_used_is_named(
     with pytest.raises(ConnectorError) as caught:
         tls_context(options)
     assert str(caught.value) == (
-        f"source webhook 127.0.0.1:8480: the certificate {cert!r} with the key {str(other)!r} "
-        "can't be used: no such file or directory\n"
-        "  Both are PEM files, the key without a password, and belong together."
+        f"source webhook 127.0.0.1:8480: cannot use the certificate {cert!r} with the key "
+        f"{str(other)!r}: no such file or directory\n"
+        "  Both must be PEM files that belong together, the key without a password."
     )
     other.write_text("no key")
-    with pytest.raises(ConnectorError, match="can't be used: "):
+    with pytest.raises(ConnectorError, match="cannot use the certificate"):
         tls_context(options)

@@ -22,7 +22,7 @@ def test_other_addresses_do(host: str, auth: dict[str, str] | None) -> None:
     with pytest.raises(ValueError, match="validation error") as caught:
         options(host=host, auth=auth)
     assert (
-        f"host {host!r} can be reached from elsewhere, and anybody could send: add `auth`, e.g. "
+        f"host {host!r} is reachable from other hosts, and anyone could send: add `auth`, e.g. "
         "`auth: {type: bearer, secrets: ${WEBHOOK_TOKEN}}`"
     ) in str(caught.value)
     assert options(host=host, auth={"type": "bearer", "secrets": "t"}).host == host

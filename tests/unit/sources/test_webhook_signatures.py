@@ -179,7 +179,7 @@ def test_other_tokens_are_refused(header: bytes) -> None:
         ({"type": "none", "secrets": "a"}, "type 'none' takes no `secrets`"),
         (
             {"type": "standard-webhooks", "secrets": [SECRET, "whsec_not base64"]},
-            "secret 2 is not `whsec_` followed by base64, as Standard Webhooks has it",
+            "secret 2 is not `whsec_` followed by base64, as Standard Webhooks defines",
         ),
         ({"type": "bearer", "secrets": ["a", "b", "c"]}, "at most 2 items"),
     ],

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TODO = (
-    "\n  Restore it from a backup. It holds events that were answered with success, so none of it "
-    "is passed over."
+    "\n  Restore it from a backup. It holds events that were acknowledged, so it must not be "
+    "skipped."
 )
 
 
@@ -141,19 +141,19 @@ def test_answered_record_that_is_broken_or_gone_is_named_and_never_cut_off(spool
     whole = file.read_bytes()
     for place in (len(whole) - 1, len(whole) - 60, SEGMENT.size + 9):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(CorruptStateError, match="can't be read: it is whole up to byte"):
+        with pytest.raises(CorruptStateError, match=": it is whole up to byte"):
             Spool(spool.folder)
     file.write_bytes(whole[:-1])
     with pytest.raises(CorruptStateError) as caught:
         Spool(spool.folder)
     third = len(arrival(b"c").pack(2))
     assert str(caught.value) == (
-        f"the file {file} can't be read: it is whole up to byte {len(whole) - third}, and events "
+        f"cannot read {file}: it is whole up to byte {len(whole) - third}, and events "
         f"up to byte {len(whole)} were answered with success" + TODO
     )
     file.unlink()
     file.with_name("00000000000000000003.events").write_bytes(b"")
-    with pytest.raises(CorruptStateError, match="its head is not the one of this spool"):
+    with pytest.raises(CorruptStateError, match="its header is not from this spool"):
         Spool(spool.folder)
 
 
@@ -166,7 +166,7 @@ def test_broken_record_of_an_older_segment_is_named(spool: Spool) -> None:
     first.write_bytes(whole[:-1] + b"x")
     with pytest.raises(CorruptStateError) as caught:
         Spool(spool.folder)
-    assert "can't be read: at byte " in str(caught.value)
+    assert ": at byte " in str(caught.value)
     assert str(caught.value).endswith(": the checksum does not match" + TODO)
     first.write_bytes(whole)
     second.unlink()
@@ -180,7 +180,7 @@ def test_segments_that_are_all_gone_are_missed(spool: Spool) -> None:
     spool.close()
     for file in files_of(spool.folder):
         file.unlink()
-    with pytest.raises(CorruptStateError, match=r"00000002.events can't be read: it is not there"):
+    with pytest.raises(CorruptStateError, match=r"00000002.events: it is not there"):
         Spool(spool.folder)
 
 
@@ -199,7 +199,7 @@ def test_file_of_ours_that_is_corrupt_is_named(spool: Spool, name: str) -> None:
 def test_spool_without_its_name_is_not_given_another(spool: Spool) -> None:
     spool.close()
     (spool.folder / "spool.json").unlink()
-    with pytest.raises(CorruptStateError, match=r"spool.json can't be read: it is not there"):
+    with pytest.raises(CorruptStateError, match=r"spool.json: it is not there"):
         Spool(spool.folder)
 
 

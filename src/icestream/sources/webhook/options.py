@@ -1,4 +1,4 @@
-"""Options of the webhook source: where to listen, whom to believe and how much to take."""
+"""Options of the webhook source: address, authentication and limits."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ def standard_key(secret: str) -> bytes:
     """Return the key of a Standard Webhooks secret, `whsec_` and base64.
 
     Raises:
-        ValueError: it is no base64.
+        ValueError: it is not base64.
     """
     return base64.b64decode(secret.removeprefix(STANDARD_PREFIX), validate=True)
 
 
 class WebhookAuth(Options):
-    """How a sender shows that it may send."""
+    """How senders authenticate."""
 
     type: AuthType = Field(
-        description="Kind of proof: a signature by the rules of Standard Webhooks, Stripe or "
-        "GitHub, a bearer token, or `none`, which is for loopback alone."
+        description="Authentication: a signature as defined by Standard Webhooks, Stripe or "
+        "GitHub, a bearer token, or `none`, on loopback only."
     )
     secrets: Annotated[tuple[SecretStr, ...], BeforeValidator(_as_tuple)] = Field(
         (),
         max_length=2,
-        description="The secret or token; two while the old one is being replaced, and either "
-        "counts.",
+        description="The secret or token. During a rotation, two: either is accepted.",
     )
 
     @model_validator(mode="after")
@@ -65,98 +64,104 @@ def _refuse_invalid_key(number: int, secret: str) -> None:
         is_odd = True
     if is_odd:
         raise ValueError(
-            f"secret {number} is not `whsec_` followed by base64, as Standard Webhooks has it"
+            f"secret {number} is not `whsec_` followed by base64, as Standard Webhooks defines"
         )
 
 
 class WebhookTls(Options):
-    """Certificate of the server."""
+    """TLS certificate of the server."""
 
     cert: str = Field(
-        description="PEM file with the certificate and those between it and the root.",
+        description="PEM file with the certificate and its intermediate certificates.",
         json_schema_extra={"path": True},
     )
     key: str = Field(
-        description="PEM file with its key, without a password.", json_schema_extra={"path": True}
+        description="PEM file with the private key, without a password.",
+        json_schema_extra={"path": True},
     )
 
 
 class WebhookOptions(Options):
-    """Where to listen and what to take."""
+    """Where to listen and what to accept."""
 
     host: str = Field(
         "127.0.0.1",
         min_length=1,
-        description="Address to listen on; another than loopback needs `auth`.",
+        description="Address to listen on; any except loopback needs `auth`.",
     )
     port: int = Field(
-        ge=0, le=65_535, description="Port to listen on; 0 for any free one, told in the log."
+        ge=0, le=65_535, description="Port to listen on; 0 for any free port, which is logged."
     )
     path: str | None = Field(
         None, pattern="^/", description="Path that events are posted to; `/` if absent."
     )
     streams: dict[str, Annotated[str, Field(pattern="^/")]] = Field(
         default_factory=dict,
-        description="Several paths instead of `path`, by the name of their stream. The name is in "
-        "column `webhook_stream`, for `route_by`.",
+        description="Several paths instead of `path`, by stream name. The name is in column "
+        "`webhook_stream`, for `route_by`.",
     )
     auth: WebhookAuth | None = Field(
-        None, description="Who may send; required when not on loopback."
+        None, description="Authentication of senders; required except on loopback."
     )
-    tls: WebhookTls | None = Field(None, description="HTTPS instead of HTTP.")
+    tls: WebhookTls | None = Field(None, description="Serve HTTPS instead of HTTP.")
     id_field: str | None = Field(
         None,
         min_length=1,
-        description="Field of an event that tells it from all others, where the sender gives no id "
-        "beside the body.",
+        description="Field with the unique id of an event, for senders that send no id in a "
+        "header.",
     )
     remember_days: int = Field(
         MIN_REMEMBER_DAYS,
         ge=MIN_REMEMBER_DAYS,
-        description="For how many days the ids of events are remembered, so that one sent again is "
-        "not taken twice.",
+        description="How many days to remember event ids, to drop duplicates that a sender "
+        "retries.",
     )
     schema_: str | None = Field(
         None,
         alias="schema",
         description="Columns: DDL such as `id bigint, at timestamp`, or the path of a .ddl file. "
-        "Without it: from the table, or the first events.",
+        "By default, taken from the table or the first events.",
         json_schema_extra={"path": "if_file"},
     )
     include: tuple[Extra, ...] = Field(
         (),
-        description="Facts of an event to add as columns `webhook_event_id`, "
+        description="Event metadata to add as columns `webhook_event_id`, "
         "`webhook_received_at`, ...",
     )
     max_body_kb: int = Field(
-        1_024, ge=1, le=262_144, description="Largest body in KiB, also once it is decompressed."
+        1_024,
+        ge=1,
+        le=262_144,
+        description="Maximum size of a body in KiB, before and after decompression.",
     )
     rate_per_sec: float | None = Field(
-        None, gt=0, description="Most requests a second; no bound if absent."
+        None, gt=0, description="Maximum requests per second; unlimited by default."
     )
     burst: int | None = Field(
         None,
         ge=1,
-        description="Requests taken at once before `rate_per_sec` counts; as many as a second has "
-        "if absent.",
+        description="Requests accepted at once before `rate_per_sec` applies; one second's worth "
+        "by default.",
     )
     receive_timeout_secs: float = Field(
-        15, gt=0, description="How long a request may take to arrive as a whole."
+        15, gt=0, description="How long a request may take to arrive in full."
     )
     spool: str | None = Field(
         None,
-        description="Folder where events wait for their commit; `.icestream/webhook-PORT` if "
-        "absent. Tasks read it, so on a cluster every worker must see it.",
+        description="Folder where events wait for their commit; `.icestream/webhook-PORT` by "
+        "default. Tasks read it, so on a cluster every worker needs access to it.",
         json_schema_extra={"path": True},
     )
     max_spool_mb: int = Field(
-        10_240, ge=4, description="Size of the spool in MiB beyond which senders are put off."
+        10_240,
+        ge=4,
+        description="Maximum size of the spool in MiB; when it is full, senders get 503.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _default_spool(cls, given: Any) -> Any:
-        # Given a value here, so that it starts from the folder of the file as any path does.
+        # Set here, so that it is relative to the file's folder like any path.
         if isinstance(given, dict) and given.get("spool") is None and "port" in given:
             return {**given, "spool": f".icestream/webhook-{given['port']}"}
         return given
@@ -176,14 +181,14 @@ class WebhookOptions(Options):
             )
         if not is_loopback(self.host) and self.auth_type == "none":
             raise ValueError(
-                f"host {self.host!r} can be reached from elsewhere, and anybody could send: add "
+                f"host {self.host!r} is reachable from other hosts, and anyone could send: add "
                 "`auth`, e.g. `auth: {type: bearer, secrets: ${WEBHOOK_TOKEN}}`"
             )
         return self
 
     @property
     def auth_type(self) -> AuthType:
-        """The kind of proof asked for."""
+        """The required authentication."""
         return self.auth.type if self.auth is not None else "none"
 
     def stream_by_path(self) -> dict[str, str]:
@@ -194,14 +199,14 @@ class WebhookOptions(Options):
         return {path: path}
 
     def extra_names(self) -> tuple[Extra, ...]:
-        """Return what is added to each event: `include`, and the stream where there are several."""
+        """Return the metadata of each event: `include`, and the stream if there are several."""
         if self.streams and "stream" not in self.include:
             return (*self.include, "stream")
         return self.include
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address."""
+    """Tell whether an address is reachable from this host only."""
     if host == "localhost":
         return True
     try:

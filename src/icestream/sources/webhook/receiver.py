@@ -1,4 +1,4 @@
-"""The ASGI application: from a request to an answer."""
+"""The ASGI application: from request to response."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     Message = MutableMapping[str, Any]
     Headers = dict[bytes, bytes]
 
-# What all requests may take together until they are answered, unless a single one may be larger.
+# Memory for all unanswered requests together, unless a single body may be larger.
 IN_FLIGHT_BYTES = 256 << 20
 BUSY_RETRY_SECS = 1
-# Never kept: they are what a thief would look for.
+# Never stored, since they may contain credentials.
 SECRET_HEADERS = re.compile(
     rb"authorization|\bauth\b|cookie|signature|token|secret|password|hmac|credential|(api|access)-?key"
 )
 
 
 class _DisconnectedError(Exception):
-    """The sender went away; there is nobody to answer."""
+    """The sender disconnected; there is no one to answer."""
 
 
 class InFlightBytes:
-    """Bytes that requests hold in memory, from their first piece to their answer."""
+    """Bytes that requests hold in memory, from the first chunk to the response."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -54,7 +54,7 @@ class InFlightBytes:
 
     @contextmanager
     def reserve(self) -> Iterator[Callable[[int], None]]:
-        """Give a request what it tells each of its bytes to; `Refusal` if all have too many."""
+        """Yield a function that reserves bytes for a request; `Refusal` above the limit."""
         mine = 0
 
         def hold(size: int) -> None:
@@ -62,9 +62,7 @@ class InFlightBytes:
             mine += size
             self._size += size
             if self._size > self._most:
-                raise Refusal(
-                    503, "too much is being received at once", retry_after=BUSY_RETRY_SECS
-                )
+                raise Refusal(503, "too many requests in progress", retry_after=BUSY_RETRY_SECS)
 
         try:
             yield hold
@@ -73,7 +71,7 @@ class InFlightBytes:
 
 
 class Receiver:
-    """Takes requests of one endpoint. Runs on one event loop."""
+    """Handles the requests of one server. Runs on one event loop."""
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class Receiver:
         self._keeps_headers = "headers" in options.include
         rate = options.rate_per_sec
         self._rate = RateLimiter(rate, options.burst) if rate is not None else None
-        # A body is held as it came, unpacked, and as the events that it brought.
+        # A body is held as received, decompressed, and as parsed events.
         self._in_flight = InFlightBytes(max(IN_FLIGHT_BYTES, 4 * self._most))
 
     async def __call__(
@@ -122,12 +120,12 @@ class Receiver:
     async def _receive(
         self, scope: Message, receive: Callable[[], Awaitable[Message]]
     ) -> tuple[int, int]:
-        """Return how many events were taken, and how many are known from before."""
+        """Return how many events were accepted, and how many were duplicates."""
         stream = self._streams.get(scope["path"])
         if stream is None:
-            raise Refusal(404, "no stream has this path")
+            raise Refusal(404, "unknown path")
         if scope["method"] != "POST":
-            raise Refusal(405, "events are posted")
+            raise Refusal(405, "use POST")
         headers: Headers = dict(scope["headers"])
         self._refuse_early(headers)
         zipped, lines = is_gzip(headers), is_ndjson(headers)
@@ -135,7 +133,7 @@ class Receiver:
             body = await self._body(receive, hold)
             self._verifier.verify(headers, body)
             if self._rate is not None:
-                # Only now: else a stranger could use up what the sender is allowed.
+                # Only now, so that unauthenticated requests do not use up the sender's rate.
                 self._rate.acquire()
             if zipped:
                 body = decompress(body, self._most)
@@ -143,13 +141,13 @@ class Receiver:
             arrivals = self._arrivals(stream, headers, body, lines=lines)
             hold(sum(each.size for each in arrivals))
             news = await self._commit.append(arrivals) if arrivals else []
-        told = list(zip(arrivals, news, strict=True))
-        taken = sum(len(each.events) for each, is_new in told if is_new)
-        had = sum(len(each.events) for each, is_new in told if not is_new)
+        results = list(zip(arrivals, news, strict=True))
+        taken = sum(len(each.events) for each, is_new in results if is_new)
+        had = sum(len(each.events) for each, is_new in results if not is_new)
         return taken, had
 
     def _refuse_early(self, headers: Headers) -> None:
-        """Refuse what the headers alone are enough for, before a body is held in memory."""
+        """Refuse what can be refused by headers alone, before reading the body."""
         self._verifier.check_headers(headers)
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > self._most:
@@ -179,7 +177,7 @@ class Receiver:
     ) -> list[Arrival]:
         at = int(self._now() * 1_000_000)
         kept = _stored_headers(headers) if self._keeps_headers else b""
-        # What an event says is let go of at once: it takes many times what was sent.
+        # Drop parsed events at once: they take many times the size of the body.
         found = parse_events(body, lines=lines)
         if self._id_field is None:
             events = [raw for raw, _ in found]
@@ -202,9 +200,7 @@ class Receiver:
     def _field_id(self, event: dict[str, Any], number: int) -> bytes:
         value = event.get(self._id_field or "")
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-            raise Refusal(
-                400, f"event {number} has no text or whole number as its {self._id_field!r}"
-            )
+            raise Refusal(400, f"event {number} has no string or integer field {self._id_field!r}")
         return _check_length(str(value).encode("utf-8", "surrogatepass"))
 
 
@@ -220,9 +216,9 @@ def _check_length(event_id: bytes) -> bytes:
 
 
 def _stored_headers(headers: Headers) -> bytes:
-    told = [
+    stored = [
         {"key": name.decode("latin-1"), "value": value.decode("latin-1")}
         for name, value in headers.items()
         if not SECRET_HEADERS.search(name)
     ]
-    return json.dumps(told).encode()
+    return json.dumps(stored).encode()

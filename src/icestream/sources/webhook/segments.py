@@ -1,4 +1,4 @@
-"""The files of a spool, looked at by whoever reads: the driver, and tasks elsewhere."""
+"""The segment files of a spool, and how the driver and tasks read them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 SEGMENT = struct.Struct("<8s16sQ")
 MAGIC = b"ICEHOOK1"
 FRAME = struct.Struct("<II")
-# Number of the first event, micros of 1970, key of the id; lengths of stream, id and headers; and
-# the count of events, whose lengths follow.
+# Number of the first event, epoch microseconds, key of the id; lengths of stream, id and headers;
+# and the count of events, whose lengths follow.
 HEAD = struct.Struct("<QQ16sHHII")
 NO_KEY = bytes(16)
 MAX_ID_BYTES = 1024
@@ -34,15 +34,15 @@ MAX_ID_BYTES = 1024
 
 @dataclass(frozen=True)
 class Arrival:
-    """What one id brought, before it has a number.
+    """The events of one id, before they are numbered.
 
     Attributes:
         stream: name of the stream.
-        received_us: when, in microseconds of 1970.
-        key: what the id is remembered by; `NO_KEY` if the sender gave none.
-        event_id: the id as it was sent.
-        headers: of the request, as JSON; empty unless they are asked for.
-        events: as they were sent.
+        received_us: when, in epoch microseconds.
+        key: hash of the id; `NO_KEY` if the sender gave none.
+        event_id: the id as sent.
+        headers: of the request, as JSON; empty unless included.
+        events: as sent.
     """
 
     stream: bytes
@@ -59,7 +59,7 @@ class Arrival:
         return FRAME.size + HEAD.size + names + sum(4 + len(each) for each in self.events)
 
     def pack(self, number: int) -> bytes:
-        """Return the record of these events, the first of which has this number."""
+        """Return the record of these events, numbered from `number` on."""
         head = HEAD.pack(
             number,
             self.received_us,
@@ -75,7 +75,7 @@ class Arrival:
 
 
 def unpack_record(body: bytes | memoryview) -> tuple[int, Arrival]:
-    """Return the number of the first event of a record whose checksum is right, and all of it."""
+    """Unpack a verified record: the number of its first event, and its content."""
     number, at, key, streams, ids, headers, count = HEAD.unpack_from(body)
     place = HEAD.size
     stream = bytes(body[place : place + streams])
@@ -94,7 +94,7 @@ def unpack_record(body: bytes | memoryview) -> tuple[int, Arrival]:
 
 
 SUFFIX = ".events"
-# So many bytes apart, a segment knows where an event begins.
+# The distance of entries in a segment's index.
 MARK_BYTES = 64 << 10
 CHUNK_BYTES = 4 << 20
 
@@ -108,7 +108,7 @@ class Segment:
         first: that number.
         end: the number after its last event.
         size: bytes that hold whole records.
-        marks: number of an event and where its record begins, now and then.
+        marks: sparse index: event number and byte offset of its record.
     """
 
     path: Path
@@ -118,21 +118,21 @@ class Segment:
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, events: int, length: int) -> None:
-        """Note a record that was written."""
+        """Add a record that was written."""
         if not self.marks or self.size - self.marks[-1][1] >= MARK_BYTES:
             self.marks.append((self.end, self.size))
         self.end += events
         self.size += length
 
     def offset_of(self, number: int) -> int:
-        """Return where a record begins that is at or before an event."""
+        """Return the byte offset of an indexed record at or before an event."""
         place = bisect_right(self.marks, (number, 1 << 62)) - 1
         return self.marks[place][1] if place >= 0 else SEGMENT.size
 
 
 @dataclass(frozen=True)
 class SegmentFault:
-    """Why a record can't be read."""
+    """Why a record cannot be read."""
 
     offset: int
     reason: str
@@ -156,9 +156,9 @@ def first_event(path: Path) -> int:
 def read_records(
     path: Path, offset: int = SEGMENT.size
 ) -> Iterator[tuple[int, Arrival, int] | SegmentFault]:
-    """Yield number, content and length of each record from an offset on.
+    """Yield number, content and length of each record from a byte offset on.
 
-    Ends at the end of the file, or with the fault of a record that is not whole.
+    Ends at the end of the file, or with the fault of an incomplete record.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -191,23 +191,23 @@ def read_records(
 
 
 def refuse_foreign_file(path: Path, spool: bytes) -> None:
-    """Refuse a file that is not the segment which its name promises.
+    """Refuse a file whose header is not that of the segment it is named after.
 
     Raises:
-        CorruptStateError: it begins otherwise.
+        CorruptStateError: the header differs.
     """
     with path.open("rb") as file:
         head = file.read(SEGMENT.size)
     if head != SEGMENT.pack(MAGIC, spool, first_event(path)):
-        raise corrupt_error(path, "its head is not the one of this spool")
+        raise corrupt_error(path, "its header is not from this spool")
 
 
 def load_segment(
-    path: Path, meet: Callable[[int, Arrival], None] = lambda *_: None
+    path: Path, visit: Callable[[int, Arrival], None] = lambda *_: None
 ) -> tuple[Segment, SegmentFault | None]:
-    """Return a segment by its whole records, and what is wrong with the one after them, if any.
+    """Return a segment up to its last complete record, and the fault of the next, if any.
 
-    `meet` is given each record.
+    Calls `visit` for each record.
     """
     segment = Segment(path, first_event(path), first_event(path))
     for found in read_records(path):
@@ -216,23 +216,23 @@ def load_segment(
         number, arrival, length = found
         if number != segment.end:
             return segment, SegmentFault(
-                segment.size, f"event {number} stands where {segment.end} should"
+                segment.size, f"event {number} where {segment.end} was expected"
             )
         segment.add(len(arrival.events), length)
-        meet(number, arrival)
+        visit(number, arrival)
     return segment, None
 
 
 def corrupt_error(path: Path, reason: str) -> CorruptStateError:
-    """Return the error for a file of the spool that can't be trusted."""
+    """Return the error for a corrupt file of the spool."""
     return CorruptStateError(
-        f"the file {path} can't be read: {reason}",
-        todo="Restore it from a backup. It holds events that were answered with success, so none "
-        "of it is passed over.",
+        f"cannot read {path}: {reason}",
+        todo="Restore it from a backup. It holds events that were acknowledged, so it must not be "
+        "skipped.",
     )
 
 
-# Below this a second task costs more than it saves.
+# Below this, another task costs more than it saves.
 MIN_SPLIT_EVENTS = 10_000
 MAX_EVENTS = 20_000
 MAX_BYTES = 16 << 20
@@ -252,7 +252,7 @@ class Slice:
 
     Attributes:
         path: the segment.
-        offset: where a record begins that is at or before `begin`.
+        offset: byte offset of a record at or before `begin`.
     """
 
     path: str
@@ -262,7 +262,7 @@ class Slice:
 
 
 def make_splits(segments: Sequence[Segment], begin: int, end: int, slots: int) -> list[Split]:
-    """Cut the events between two numbers for `slots` tasks at a time."""
+    """Split the events between two numbers for `slots` parallel tasks."""
     rows = end - begin
     if rows <= 0:
         return []
@@ -282,7 +282,7 @@ def _slices(segments: Sequence[Segment], begin: int, end: int) -> Iterator[Slice
 
 
 def read_slices(slices: Sequence[Slice], wanted: Sequence[Extra]) -> Iterator[Records]:
-    """Yield the events of some slices, in the order in which they came."""
+    """Yield the events of some slices, in order of arrival."""
     for part in slices:
         block = _RecordBlock(wanted)
         for number, arrival in _arrivals(part):
@@ -312,15 +312,13 @@ def _arrivals(part: Slice) -> Iterator[tuple[int, Arrival]]:
     except FileNotFoundError as exc:
         raise SourceChangedError(
             f"events {part.begin} to {part.end - 1} are gone: there is no file {path}",
-            todo="Was the spool removed? On a cluster, is it a folder that every worker sees?",
+            todo="Was the spool removed? On a cluster, can every worker access the folder?",
         ) from exc
-    raise corrupt_error(
-        path, f"it ends at event {reached}, and those up to {part.end} were promised"
-    )
+    raise corrupt_error(path, f"it ends at event {reached}, and should end at {part.end}")
 
 
 class _RecordBlock:
-    """Events that become one block of records."""
+    """Collects events into one block of records."""
 
     def __init__(self, wanted: Sequence[Extra]) -> None:
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""The endpoint: a spool, and a server in a thread of its own that fills it."""
+"""The HTTP server, in its own thread, and the spool that it fills."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUSY_RETRY_SECS = 1
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """One connection. The clock runs from its beginning, or from the first byte of a request."""
+    """One connection, with a deadline from its start or from the first byte of a request."""
 
     receive_secs: ClassVar[float]
     max_connections: ClassVar[int]
@@ -55,7 +55,7 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        # A sender that does not read its answers would hold the connection for ever.
+        # A sender that does not read its responses would hold the connection forever.
         self._stop_write_clock()
         self._write_clock = self.loop.call_later(self.receive_secs, self.transport.abort)
         super().pause_writing()
@@ -76,9 +76,9 @@ class TimedProtocol(HttpToolsProtocol):
             self._start_clock()
         self._has_moved = False
         super().data_received(data)
-        # Only pieces that follow the one a head began in are counted, for that one may hold
-        # a whole request before it. A body is counted by who reads it; what comes with it and is
-        # none of it, such as headers that trail it, is counted here.
+        # Count only chunks after the one in which the headers began, since that one may contain a
+        # whole earlier request. The receiver counts the body; what is not part of it, such as
+        # trailing headers, counts here.
         self._head_bytes = 0 if self._has_moved else self._head_bytes + len(data)
         if self._head_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             self._cut_off(431, f"the headers are larger than {MAX_HEADER_BYTES >> 10} KiB")
@@ -90,7 +90,7 @@ class TimedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Headers behind a body are no part of what was signed or asked for.
+        # Ignore trailing headers: they are not part of what was signed.
         if not self._in_body:
             super().on_header(name, value)
 
@@ -120,13 +120,13 @@ class TimedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.pipeline or (not self._in_body and not _is_answered(self.cycle)):
-            # The request before this one is still being answered; its answer is not cut off.
+            # The previous request is still being answered; do not cut off its response.
             self._start_clock()
             return
         self._cut_off(408, f"the request did not arrive within {self.receive_secs:g} s")
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words
-        self._refuse(400, "this is not HTTP as it should be")
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text
+        self._refuse(400, "malformed HTTP request")
 
     def _cut_off(self, status: int, reason: str) -> None:
         if self._in_body and self.cycle.response_started:
@@ -150,9 +150,9 @@ class TimedProtocol(HttpToolsProtocol):
 
 
 class TimedServer(Server):
-    """Listens on sockets that are bound, with a deadline for the handshake of TLS as well.
+    """Listens on bound sockets, with a deadline for the TLS handshake too.
 
-    A connection is none for the protocol before that has ended, so its clock does not run.
+    The protocol sees a connection only after the handshake, so its own deadline does not apply.
     """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -183,16 +183,16 @@ def _is_answered(cycle: Any) -> bool:
 
 
 def max_connections() -> int:
-    """Return how many connections may be open, so that files can be opened as well.
+    """Return how many connections may be open, which leaves file descriptors for the pipeline.
 
-    Strangers may open as many as they like, and the pipeline lives in the same process.
+    Anyone can open connections, and the pipeline runs in the same process.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if files < 0 else min(MAX_CONNECTIONS, files // 2)
 
 
 def timed_protocol(receive_secs: float) -> type[TimedProtocol]:
-    """Return the protocol with a deadline."""
+    """Return the protocol class with a deadline."""
     bounds = {"receive_secs": receive_secs, "max_connections": max_connections()}
     return type("Timed", (TimedProtocol,), bounds)
 
@@ -206,15 +206,15 @@ STARTUP_SECS = 30
 
 
 def error_location(options: WebhookOptions) -> str:
-    """Return the place that messages about an endpoint name."""
+    """Return the `where` of errors about the server."""
     return f"source webhook {options.host}:{options.port}"
 
 
 def bind_socket(options: WebhookOptions) -> socket.socket:
-    """Return a socket on the address of an endpoint, which does not listen yet.
+    """Bind a socket to the configured address, without listening yet.
 
     Raises:
-        ConnectorError: the address can't be had.
+        ConnectorError: the address is not available.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -224,7 +224,7 @@ def bind_socket(options: WebhookOptions) -> socket.socket:
     except OSError as exc:
         raise _bind_error(options, exc) from exc
     try:
-        # Without it, a port stays taken for a minute after a process was killed.
+        # Otherwise the port stays in use for a minute after a process was killed.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
     except OSError as exc:
@@ -236,43 +236,43 @@ def bind_socket(options: WebhookOptions) -> socket.socket:
 def _bind_error(options: WebhookOptions, exc: OSError) -> ConnectorError:
     reason = (exc.strerror or str(exc)).lower()
     return ConnectorError(
-        f"can't listen there: {reason}",
+        f"cannot listen: {reason}",
         where=error_location(options),
-        todo="Does another program, or another pipeline with this source, listen on it? Check "
+        todo="Does another program, or another pipeline with this source, use the port? Check "
         "`host` and `port`; ports below 1024 need a privilege.",
     )
 
 
 def tls_context(options: WebhookOptions) -> ssl.SSLContext | None:
-    """Return what HTTPS needs; None for HTTP.
+    """Return the TLS context; None for HTTP.
 
     Raises:
-        ConnectorError: the certificate or the key can't be used.
+        ConnectorError: the certificate or the key is invalid.
     """
     if options.tls is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A password would be asked for on the terminal, and wait there for ever.
+        # Otherwise OpenSSL would prompt for a password on the terminal, and wait forever.
         context.load_cert_chain(options.tls.cert, options.tls.key, password="")
     except (OSError, ValueError) as exc:
-        told = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or str(exc)
+        reason = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or str(exc)
         raise ConnectorError(
-            f"the certificate {options.tls.cert!r} with the key {options.tls.key!r} can't be "
-            f"used: {str(told).lower().replace('_', ' ')}",
+            f"cannot use the certificate {options.tls.cert!r} with the key {options.tls.key!r}: "
+            f"{str(reason).lower().replace('_', ' ')}",
             where=error_location(options),
-            todo="Both are PEM files, the key without a password, and belong together.",
+            todo="Both must be PEM files that belong together, the key without a password.",
         ) from exc
     return context
 
 
 class WebhookServer:
-    """Listens from when it is built until `close`.
+    """Listens from construction until `close`.
 
     Args:
         options: of the source.
-        durable: False to measure what durability costs, and for nothing else.
+        durable: False only to measure the cost of durability.
     """
 
     def __init__(self, options: WebhookOptions, *, durable: bool = True) -> None:
@@ -296,7 +296,9 @@ class WebhookServer:
             raise
         scheme = "https" if context is not None else "http"
         paths = ", ".join(options.stream_by_path())
-        logger.info("webhook: %s://%s:%s listens on %s", scheme, options.host, self.port, paths)
+        logger.info(
+            "webhook: listening on %s://%s:%s, paths %s", scheme, options.host, self.port, paths
+        )
 
     def _start(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
         try:
@@ -337,24 +339,26 @@ class WebhookServer:
         self.raise_if_broken()
 
     def raise_if_broken(self) -> None:
-        """Refuse to go on with an endpoint that no longer does its work.
+        """Raise an error if the server no longer works.
 
         Raises:
-            IcestreamError: it has ended, or its spool can't be written.
+            IcestreamError: it has stopped, or cannot write its spool.
         """
         fault: IcestreamError | None = self._commit.fault
         if fault is not None:
             raise fault.at(error_location(self._options))
         if self.spool.fault is not None:
             raise TransientError(
-                f"the spool {self.spool.folder} can't be written: {self.spool.fault}",
+                f"cannot write to the spool {self.spool.folder}: {self.spool.fault}",
                 where=error_location(self._options),
             )
         if self._thread is None or not self._thread.is_alive():
-            raise TransientError("the server has ended", where=error_location(self._options))
+            raise TransientError(
+                "the webhook server has stopped", where=error_location(self._options)
+            )
 
     def close(self) -> None:
-        """Answer what has arrived, then end. May be called more than once."""
+        """Answer the requests that arrived, then stop. May be called more than once."""
         if self._server is not None:
             self._server.should_exit = True
         if self._thread is not None:
@@ -381,9 +385,9 @@ def _open_spool(options: WebhookOptions, *, durable: bool) -> Spool:
 
 
 def spool_error(options: WebhookOptions, exc: OSError) -> ConnectorError:
-    """Return the error for a spool that can't be opened."""
+    """Return the error for a spool that cannot be opened."""
     return ConnectorError(
-        f"the spool {options.spool} can't be used: {(exc.strerror or str(exc)).lower()}",
+        f"cannot use the spool {options.spool}: {(exc.strerror or str(exc)).lower()}",
         where=error_location(options),
-        todo="Let the user that runs icestream write there, or name another folder by `spool`.",
+        todo="Give the user that runs icestream write access, or set `spool` to another folder.",
     )

@@ -1,4 +1,4 @@
-"""The webhook source: an endpoint on the driver, the events of its spool in tasks."""
+"""The webhook source: an HTTP server on the driver; tasks read the events from its spool."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class WebhookSource(Source[WebhookOptions]):
-    """Events that others post, each once by its id.
+    """Events posted over HTTP, each once by its id.
 
-    A position is the number of the next event, and the id of the spool that counts them. The
-    endpoint listens from the first question about positions until `close`.
+    An offset is the number of the next event, and the id of the spool that numbers them. The
+    server listens from the first request for an offset until `close`.
     """
 
     options_type = WebhookOptions
@@ -59,7 +59,7 @@ class WebhookSource(Source[WebhookOptions]):
         self._guard = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks read files; whom to believe is decided when the events are in them.
+        # Tasks only read files; authentication happens before events are written.
         return {
             "options": self.options.model_copy(update={"auth": None}),
             "_declared": self._declared,
@@ -71,12 +71,12 @@ class WebhookSource(Source[WebhookOptions]):
 
     @property
     def folder(self) -> Path:
-        """Where events wait."""
+        """The spool's folder."""
         return Path(self.options.spool or "")
 
     @property
     def port(self) -> int:
-        """Where the endpoint listens, now that it does."""
+        """The port that the server listens on."""
         return self._running_server().port
 
     def identity(self) -> str:
@@ -84,12 +84,12 @@ class WebhookSource(Source[WebhookOptions]):
         return f"webhook {self.options.port} {paths}"
 
     def initial(self) -> Offset:
-        """Return the oldest event that is left."""
+        """Return the oldest event in the spool."""
         spool = self._running_server().spool
         return {"spool": str(spool.id), "event": spool.first}
 
     def latest(self, current: Offset) -> Offset:
-        """Return the end of what is durable."""
+        """Return the end of the durable events."""
         spool = self._running_server().spool
         self._refuse_foreign_offset(current, str(spool.id), spool.first, spool.end)
         end = spool.end
@@ -111,7 +111,7 @@ class WebhookSource(Source[WebhookOptions]):
         if begin < first or stop > last:
             left = f"events {first} to {last - 1}" if last > first else "none"
             raise SourceChangedError(
-                f"events {begin} to {stop - 1} are gone, and {left} are left",
+                f"events {begin} to {stop - 1} are gone; left: {left}",
                 where=error_location(self.options),
                 todo=f"Was the spool {self.folder} removed or restored from a backup?",
             )
@@ -133,7 +133,7 @@ class WebhookSource(Source[WebhookOptions]):
         return pa.schema([(f"webhook_{name}", EXTRA_TYPES[name]) for name in wanted]) or None
 
     def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002 - the contract's
-        """Remove segments whose events are all in the table."""
+        """Remove segments whose events are all committed."""
         spool = self._running_server().spool
         if position.get("spool") == str(spool.id):
             spool.release(position["event"])
@@ -145,7 +145,7 @@ class WebhookSource(Source[WebhookOptions]):
         yield CheckStep("write spool", self._write_spool)
 
     def close(self) -> None:
-        """Stop listening, once what has arrived is answered."""
+        """Stop listening, after answering the requests that arrived."""
         with self._guard:
             endpoint, self._server = self._server, None
         if endpoint is not None:
@@ -159,7 +159,7 @@ class WebhookSource(Source[WebhookOptions]):
         try:
             endpoint.raise_if_broken()
         except TransientError:
-            # The next question, after a restart, opens it anew.
+            # After the restart, the next call starts a new server.
             self.close()
             raise
         return endpoint
@@ -173,19 +173,19 @@ class WebhookSource(Source[WebhookOptions]):
     def _refuse_foreign_offset(self, current: Offset, spool: str, first: int, end: int) -> None:
         if current.get("spool") != spool:
             raise SourceChangedError(
-                f"the spool {self.folder} is not the one that the checkpoint speaks of "
+                f"the spool {self.folder} is not the one of the checkpoint "
                 f"(id {current.get('spool')!r}, now {spool!r})",
                 where=error_location(self.options),
-                todo="Name the old folder by `spool`: events wait there. Without it, take what the "
-                "new one holds by `icestream run --start-over`.",
+                todo="Set `spool` to the old folder: it has unread events. Without it, read the "
+                "new one with `icestream run --start-over`.",
             )
         if not first <= current["event"] <= end:
             raise SourceChangedError(
                 f"event {current['event']} is not in the spool {self.folder}, which holds events "
                 f"{first} to {end - 1}",
                 where=error_location(self.options),
-                todo="Was it restored from a backup? Restore the newest state of it, or take what "
-                "it holds by `icestream run --start-over`.",
+                todo="Was it restored from a backup? Restore its latest state, or read what it "
+                "holds with `icestream run --start-over`.",
             )
 
     def _read_certificate(self) -> str:
@@ -195,12 +195,12 @@ class WebhookSource(Source[WebhookOptions]):
     def _bind(self) -> str:
         owner = lock_holder(self.folder)
         if owner is not None:
-            return f"process {owner}, which runs the pipeline, has it"
+            return f"in use by process {owner}, which runs the pipeline"
         bind_socket(self.options).close()
         return f"{self.options.host}:{self.options.port}"
 
     def _write_spool(self) -> str:
-        """Look whether the spool can be written, and leave nothing behind."""
+        """Check that the spool is writable, and leave nothing behind."""
         there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
         try:
             with tempfile.TemporaryFile(dir=there) as file:
