@@ -83,8 +83,8 @@ def test_missing_database_is_named(postgres: Postgres, tmp_path: Path) -> None:
         catalog.client()
 
     assert str(caught.value) == (
-        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{postgres.port}/nowhere): the server does "
-        'not know it: database "nowhere" does not exist\n'
+        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{postgres.port}/nowhere): no such "
+        'database: database "nowhere" does not exist\n'
         "  Create the database 'nowhere', or correct `jdbc.uri`."
     )
 

@@ -288,7 +288,7 @@ def test_page_of_html_is_not_taken_for_a_catalog(status: int, spark: SparkSessio
         catalog = at(uri)
         for error in (python_fault(catalog), java_fault(spark, catalog)):
             assert type(error) is ConnectorError
-            assert error.what == f"what answers at '{uri}' is not a REST catalog"
+            assert error.what == f"the server at '{uri}' is not a REST catalog"
             assert error.todo.startswith("Is `rest.uri` the catalog's address, without `/v1`")
 
 

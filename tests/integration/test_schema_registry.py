@@ -36,7 +36,7 @@ def test_registry_that_does_not_answer_is_named() -> None:
             )
 
     assert str(caught.value) == (
-        f"schema registry {url}: no schema registry answers\n"
+        f"schema registry {url}: no answer from the schema registry\n"
         "  Is the registry running there? Check `schema_registry.url`."
     )
 

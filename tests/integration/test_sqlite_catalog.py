@@ -87,7 +87,7 @@ def test_folder_that_cannot_be_made_is_refused(folder: Path) -> None:
 
     assert refusal(embedded(folder / "lake")) == (
         "catalog 'lake' (sqlite lake/catalog.db): "
-        f"its folder '{folder}/lake' cannot be made (Permission denied)\n"
+        f"its folder '{folder}/lake' cannot be created (Permission denied)\n"
         "  Choose another path, or create the folder and let this user write to it."
     )
 

@@ -1,4 +1,4 @@
-"""Avro records: bare, or in Confluent's wire format with a schema's id in front."""
+"""Avro records: plain, or in Confluent's wire format, which begins with a schema id."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct(">bI")
 HEADER_SIZE = _HEADER.size
-# What fastavro raises for bytes that are not of the schema: it checks nothing itself.
+# What fastavro raises for bytes that do not match the schema: it validates nothing itself.
 _READ_FAULTS = (
     EOFError, ValueError, IndexError, KeyError, TypeError, StopIteration,
     OverflowError, struct.error, MemoryError, AttributeError,
 )  # fmt: skip
-# What a schema can be at fault with: a registry checks little, and none of what is not Avro.
+# What a faulty schema can raise: a registry checks little, and nothing that is not Avro.
 SCHEMA_FAULTS = (
     IcestreamError, SchemaParseException, pa.ArrowException, ValueError, KeyError, IndexError,
     TypeError, AttributeError, OverflowError, RecursionError,
@@ -61,7 +61,7 @@ class _WriterSchema:
         except SCHEMA_FAULTS as exc:
             raise BadValueError(f"its schema can't be used: {_first_line(exc)}") from exc
         self.columns, self.adapt = fields.columns, fields.adapt
-        # A value that is nested without end would end the process in the compiled reader.
+        # An endlessly nested value would crash the process in the compiled reader.
         self.read = (
             plain_reader.schemaless_reader if fields.is_recursive else fastavro.schemaless_reader
         )
@@ -264,7 +264,7 @@ def _column_array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field
     index = own.get_field_index(field.name)
     kind = pa.null() if index < 0 else own.field(index).type
     try:
-        # By their own type first: Arrow would make 1 of the double 1.5 where an integer is wanted.
+        # By their own type first: Arrow would turn the double 1.5 into 1 for an integer column.
         array = cast_exactly(pa.array(values, kind), field.type)
     except _CAST_FAULTS:
         value = values[0]

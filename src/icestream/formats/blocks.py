@@ -1,4 +1,4 @@
-"""Decoding by whole blocks, and record by record only where a block holds a bad one."""
+"""Decode whole blocks, and single records only where a block has a bad one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NO_VALUE = "no value"
 
 _BLOCK_BYTES = 16 << 20
 # A block that fails is cut in eight, again and again, down to pieces this small: one bad record
-# then costs about one more reading of its block, and its neighbours stay on the fast road.
+# then costs about one more read of its block, and its neighbours stay on the fast path.
 _FAN_OUT = 8
 _MIN_BLOCK_ROWS = 256
-# Where most values need the slow road anyway, trying the fast one first only adds to the cost.
+# If most values need the slow path anyway, trying the fast one first only adds cost.
 _MAX_SLOW_ROWS = 2000
 
 
@@ -56,7 +56,7 @@ class DecodedBlocks:
             self.new_fields = merge_fields(self.new_fields, new_fields)
 
     def decoded(self) -> Decoded:
-        """Return it all as the contract wants it, rows in the order of their values."""
+        """Return the result that the contract asks for, rows in the order of their values."""
         rows = self._concat_rows()
         bad = tuple(sorted(self.bad))
         indices = np.concatenate(self._indices) if self._indices else np.empty(0, np.int64)
@@ -72,11 +72,11 @@ class DecodedBlocks:
 
 
 class BlockDecoder(Decoder):
-    """A decoder with a fast road for blocks and a slow one for single values."""
+    """A decoder with a fast path for blocks and a slow path for single values."""
 
     @abstractmethod
     def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
-        """Tell which values may take the fast road; null and empty ones never do."""
+        """Flag the values that may take the fast path; null and empty ones never do."""
 
     @abstractmethod
     def read_block(
@@ -146,7 +146,7 @@ class BlockDecoder(Decoder):
 
 
 class DecodedValues:
-    """What the slow road found: rows, the place of each, and the values it could not read."""
+    """The result of the slow path: rows, the index of each, and the values that are bad."""
 
     def __init__(self) -> None:
         self.rows: pa.RecordBatch | None = None
@@ -157,14 +157,14 @@ class DecodedValues:
 
 
 def empty_rows(columns: pa.Schema) -> pa.RecordBatch:
-    """Return no rows of these columns."""
+    """Return an empty batch with these columns."""
     return pa.RecordBatch.from_arrays(
         [pa.array([], field.type) for field in columns], schema=columns
     )
 
 
 def value_offsets(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return where values begin in their buffer (one more than there are), and the buffer."""
+    """Return the offsets of values in their buffer, one more than values, and the buffer."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     return ends, np.frombuffer(data if data is not None else b"", np.uint8)

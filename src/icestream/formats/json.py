@@ -1,4 +1,4 @@
-"""JSON as text: an object a value, or a line."""
+"""JSON text: one object per value, or per line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _DECODER = json.JSONDecoder(parse_float=_fraction, parse_int=_integer)
 
 
 def join_lines(texts: pa.Array) -> pa.Buffer:
-    """Return texts as one, a line each."""
+    """Join texts to one, a line each."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     return pc.binary_join(whole, "\n")[0].as_buffer()
 
@@ -84,7 +84,7 @@ def read_text(text: pa.Buffer, schema: pa.Schema | None, others: str = "infer") 
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
-    """Return one record, or say why it is none.
+    """Parse one record.
 
     Raises:
         BadValueError: the value is no object.
@@ -127,7 +127,7 @@ class JsonDecoder(BlockDecoder):
     """Decodes JSON objects; fields are found by their exact name.
 
     Args:
-        ignores_new: fields that the columns lack are of no interest, and not looked at.
+        ignores_new: whether to skip fields that have no column.
     """
 
     def __init__(self, *, ignores_new: bool = False) -> None:
@@ -254,7 +254,7 @@ def _new_fields(table: pa.Table, values: pa.Array, columns: pa.Schema) -> dict[s
 
 
 class _ColumnReader:
-    """Columns asked for, and how to get there from what Arrow or Python reads."""
+    """Reads the requested columns, with Arrow or with Python."""
 
     def __init__(self, columns: pa.Schema, *, ignores_new: bool) -> None:
         self.columns = columns
@@ -281,7 +281,7 @@ class _ColumnReader:
             if "to timestamp[us" not in str(exc) or self.readable is None:
                 raise
         # Fractions of 7 to 9 digits (Go, Rust, .NET write them) can only be read as nanoseconds;
-        # a source that writes them goes on doing so.
+        # a source that writes them will keep doing so.
         finer = pa.schema([field.with_type(_in_nanos(field.type)) for field in self.readable])
         table = read_text(text, finer, self._others)
         self.readable = finer

@@ -1,4 +1,4 @@
-"""A schema registry that speaks Confluent's API."""
+"""A schema registry with Confluent's API."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MOST_MISSING = 1000
 
 
 class RegistryOptions(Options):
-    """Where a schema registry is."""
+    """Address and credentials of a schema registry."""
 
     url: HttpAddress = Field(description="Address of the registry's Confluent API.")
     user: str | None = Field(None, description="User name for basic authentication.")
@@ -77,9 +77,9 @@ _missing: dict[tuple[_Login, int], float] = {}
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return what the registry client raises when nobody answers.
+    """Return the exceptions of the registry client for a failed connection.
 
-    It speaks HTTP by one of two packages, depending on its version and Python's.
+    It uses one of two HTTP packages, depending on its version and Python's.
     """
     loaded = [sys.modules[name] for name in ("httpx2", "httpx") if name in sys.modules]
     return (OSError, *(module.TransportError for module in loaded))
@@ -190,7 +190,7 @@ class Registry:
             raise self._fault(exc.http_status_code, exc.error_message) from exc
         except _transport_errors() as exc:
             raise UnreachableError(
-                "no schema registry answers",
+                "no answer from the schema registry",
                 where=self._where(),
                 todo="Is the registry running there? Check `schema_registry.url`.",
             ) from exc

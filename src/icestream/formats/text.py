@@ -1,4 +1,4 @@
-"""Values kept as they are, in one column `value`."""
+"""Values stored unchanged, in one column `value`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Finds the placeholder that Debezium puts where PostgreSQL sent no value.
+"""Assemble the changes of each table into blocks.
 
-PostgreSQL leaves out large values that an update did not change. The connector writes a text in
-their place, in as many forms as there are types.
+PostgreSQL omits large values that an update did not change. Debezium writes a placeholder instead,
+in a form for each type; `Placeholder` finds it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 
 
 class Placeholder:
-    """One placeholder in its forms."""
+    """The placeholder, in the form of each type."""
 
     def __init__(self, text: str) -> None:
         raw = text.encode()

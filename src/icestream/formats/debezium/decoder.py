@@ -1,4 +1,4 @@
-"""What the decoders of all of Debezium's formats have in common."""
+"""The common part of the decoders of Debezium's formats."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DebeziumDecoder(ChangeDecoder):
     ) -> tuple[list[EventBatch], Bad]:
         """Read values, those of one schema together, and tell which can't be read.
 
-        Values that are null, and those that tell of no rows, are in no lot.
+        Null values, and events that carry no rows, are in no batch.
         """
 
     @abstractmethod
@@ -81,9 +81,9 @@ class DebeziumDecoder(ChangeDecoder):
         values: Sequence[bytes | None],  # noqa: ARG002
         event_batch: EventBatch,  # noqa: ARG002
     ) -> Mapping[str, npt.NDArray[np.bool_]]:
-        """Tell by column which records of a lot have a row without a field for it.
+        """Tell by column which records of a batch have a row without a field for it.
 
-        A column that the lot lacks since it is null wherever it is there counts too. None are
+        A column that the batch lacks because it is null in every record counts too. None are
         absent where a schema makes each record have all fields.
         """
         return {}

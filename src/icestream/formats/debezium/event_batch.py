@@ -1,4 +1,4 @@
-"""What a record is of: its table, by its source or its topic."""
+"""Batches of change events, and the tables that they belong to."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ _CAST_FAULTS = (MalformedValueError, pa.ArrowInvalid, pa.ArrowNotImplementedErro
 
 @dataclass(frozen=True)
 class EventBatch:
-    """Records of one schema, read.
+    """Decoded records of one schema.
 
     Attributes:
-        indices: which records they are.
+        indices: the positions of the records in the input.
         ops: what each did, as Debezium tells it.
         before: rows as they were, a struct of `columns` as they are written.
         after: rows as they are now.
@@ -373,10 +373,10 @@ HIDDEN_FIELDS = frozenset({_OP, _DELETED})
 def flat_event_batch(
     indices: npt.NDArray[np.int64], rows: pa.Array, columns: tuple[DebeziumColumn, ...]
 ) -> EventBatch:
-    """Return records that are rows as a lot.
+    """Return the event batch of records that are plain rows.
 
     Args:
-        indices: which records they are.
+        indices: the positions of the records in the input.
         rows: a struct of `columns` as they are written.
         columns: of a record: those of the table, `__op` and `__deleted` if they were asked for.
 

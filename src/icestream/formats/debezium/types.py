@@ -1,4 +1,4 @@
-"""Kafka Connect's schemas, which tell what Debezium's values mean."""
+"""Kafka Connect's schemas, which define the meaning of Debezium's values."""
 
 from __future__ import annotations
 

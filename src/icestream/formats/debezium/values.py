@@ -1,4 +1,4 @@
-"""Values that are not what their schema says."""
+"""Conversion of Debezium's encoded values to Arrow's types."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ _INFINITIES = ("infinity", "-infinity")
 
 
 def days(array: pa.Array) -> pa.Array:
-    """Read days since 1970."""
+    """Read epoch days."""
     return _between(array, _FIRST_DAY, _LAST_DAY).cast(pa.date32())
 
 
@@ -169,19 +169,19 @@ def nanos_of_day(array: pa.Array) -> pa.Array:
 
 
 def millis(array: pa.Array) -> pa.Array:
-    """Read milliseconds since 1970."""
+    """Read epoch milliseconds."""
     first, last = _FIRST_DAY * 86_400_000, (_LAST_DAY + 1) * 86_400_000 - 1
     return _between(array, first, last).cast(pa.timestamp("ms")).cast(_LOCAL)
 
 
 def micros(array: pa.Array) -> pa.Array:
-    """Read microseconds since 1970."""
+    """Read epoch microseconds."""
     first, last = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
     return _between(array, first, last).cast(_LOCAL)
 
 
 def nanos(array: pa.Array) -> pa.Array:
-    """Read nanoseconds since 1970; one with a fraction of a microsecond is null."""
+    """Read epoch nanoseconds; one with a fraction of a microsecond is null."""
     timestamps = array.cast(pa.timestamp("ns"))
     whole = timestamps.cast(_LOCAL, safe=False)
     is_exact = pc.equal(whole.cast(pa.timestamp("ns")), timestamps)
@@ -246,7 +246,7 @@ def _timestamp(text: str) -> int | None:
 
 
 def _is_out_of_range(text: str) -> bool:
-    """Tell whether a text names a moment before the year 1 or after 9999, or none at all."""
+    """Tell whether a text is a timestamp before the year 1 or after 9999, or infinite."""
     return text in _INFINITIES or text[:1] in ("+", "-")
 
 
