@@ -6,13 +6,13 @@ IcestreamError                 exit 1
 ├── DependencyError            exit 2   Java, a jar or a Python package is missing
 ├── UnavailableError           exit 2   named in the configuration, not built in this version
 ├── ConnectorError             exit 1   a source, catalog or store answered with an error
-│   └── TransientError         exit 1   passing: the pipeline is restarted by its policy
-│       ├── LostReportsError   exit 1   tasks ran, and the driver did not hear from all of them
-│       └── UnreachableError   exit 3   nobody answered at that address
+│   └── TransientError         exit 1   transient: the pipeline restarts by its policy
+│       ├── LostReportsError   exit 1   the driver did not get a report from every task
+│       └── UnreachableError   exit 3   no response from the address
 ├── CommitError                exit 1   the table did not take the batch
 │   ├── CommitConflictError    exit 1   other writers moved the table during every attempt
 │   └── CommitUnknownError     exit 1   no answer: the batch is looked up at the next start
-└── AttentionError             exit 5   a person is needed: restarting would not help, or has not
+└── AttentionError             exit 5   needs attention: restarting would not help, or has not
     ├── BadRecordError                  a record cannot be decoded, and `on_error` is `fail`
     │   └── UnmetExpectationError       a row does not meet an expectation that says `fail`
     ├── CheckpointLostError             the table holds marks that no checkpoint explains
@@ -20,8 +20,8 @@ IcestreamError                 exit 1
     ├── ForeignTableError               data names a table that somebody else created
     ├── PublishError                    rows on a branch may not be published
     ├── RefusedError                    credentials or permissions were refused
-    ├── SchemaMismatchError             rows and table do not fit, and may not be changed
-    ├── SourceChangedError              the source is not the one the checkpoint speaks of
+    ├── SchemaMismatchError             rows do not match the table, which may not be changed
+    ├── SourceChangedError              the source is not the one in the checkpoint
     └── SupersededError                 another instance of the pipeline has taken over
 """
 
@@ -110,7 +110,7 @@ class ConnectorError(IcestreamError):
 
 
 class TransientError(ConnectorError):
-    """A passing fault: the pipeline is restarted by its `restart` policy."""
+    """A transient fault: the pipeline restarts by its `restart` policy."""
 
 
 class LostReportsError(TransientError):
@@ -121,7 +121,7 @@ class LostReportsError(TransientError):
 
 
 class UnreachableError(TransientError):
-    """Nobody answered at an address."""
+    """No response from an address."""
 
     exit_code = 3
 
@@ -135,7 +135,7 @@ class CommitError(IcestreamError):
 class CommitConflictError(CommitError):
     """Other writers moved the table during every attempt. Nothing was written."""
 
-    stale = False  # whether working the batch out anew, on the table as it is now, may help
+    stale = False  # whether retrying the batch on the current table may help
 
 
 class CommitUnknownError(CommitError):
@@ -143,7 +143,7 @@ class CommitUnknownError(CommitError):
 
 
 class AttentionError(IcestreamError):
-    """A person is needed: restarting would not help, or has not."""
+    """The pipeline needs attention: restarting would not help, or has not."""
 
     exit_code = 5
 
@@ -175,17 +175,17 @@ class PublishError(AttentionError):
 class RefusedError(AttentionError):
     """Credentials or permissions were refused: at the start, or for as long as restarts went on.
 
-    At the start that ends the pipeline. Once it has written a batch, they have run out: new ones
-    are waited for by its `restart` policy.
+    At the start, a refusal ends the pipeline. After the first batch, it means that the credentials
+    have expired: the pipeline waits for new ones by its `restart` policy.
     """
 
 
 class SchemaMismatchError(AttentionError):
-    """Rows and table do not fit, and the configuration does not let us change the table."""
+    """Rows do not match the table, and the configuration does not allow changing it."""
 
 
 class SourceChangedError(AttentionError):
-    """The source is not the one that the checkpoint speaks of, e.g. a topic made anew."""
+    """The source is not the one in the checkpoint, e.g. a recreated topic."""
 
 
 class SupersededError(AttentionError):

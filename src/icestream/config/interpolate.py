@@ -1,4 +1,4 @@
-"""Fills `${NAME}`, `${NAME:-default}` and `${file:PATH}` in: the only reader of the environment."""
+"""Interpolates `${NAME}`, `${NAME:-default}` and `${file:PATH}`; the only reader of variables."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def interpolate(tree: Tree, folder: FilePath, environment: Mapping[str, str] | None = None) -> None:
-    """Fill every value of the tree in, in place; what cannot be is listed in its problems.
+    """Interpolate every value of the tree in place; failures are added to its problems.
 
-    The text before filling in is kept in `tree.references`, since that is all that may be shown.
+    `tree.references` keeps the original text, which is all that may be shown.
 
     Args:
         tree: the file.

@@ -45,7 +45,7 @@ def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config | No
             IcestreamError(
                 f"expected a mapping of keys, found {describe_value((), tree)}",
                 where=tree.where(()),
-                todo="Begin with a key such as `sources:` at the left edge.",
+                todo="Start with a top-level key such as `sources:`.",
             )
         )
         return None
@@ -141,7 +141,7 @@ class _Reader:
             self.tree.problems.append(problem_for(same, self.tree, descriptions))
 
     def _check_booleans(self, model: BaseModel, base: Path) -> bool:
-        """Refuse `batch_size: true`: pydantic, like Python, takes a boolean for a number."""
+        """Refuse `batch_size: true`: like Python, pydantic accepts a boolean as a number."""
         good = True
         for name, field in type(model).model_fields.items():
             path = (*base, yaml_key(name, field))
@@ -174,7 +174,7 @@ class _Reader:
                 self._problem(
                     (*path, "streams"),
                     f"a source of {connector!r} has no tables to name",
-                    "Take `streams` out; what is read is said in `config`.",
+                    "Remove `streams`; `config` defines what is read.",
                 )
                 return None
             data = {**data, "streams": block["streams"]}
@@ -197,7 +197,7 @@ class _Reader:
             return None
         if not isinstance(connector, str):
             types = ", ".join(connectors.connector_names("catalogs"))
-            found = "not given" if connector is None else describe_value((*path, "type"), self.tree)
+            found = "missing" if connector is None else describe_value((*path, "type"), self.tree)
             self._problem(
                 (*path, "type"),
                 f"a catalog needs a type, which is {found}",
@@ -219,8 +219,8 @@ class _Reader:
             if len(step) != 1:
                 self._problem(
                     (*path, number),
-                    f"a transform has one key, its kind, and this has {len(step)}",
-                    "Begin each transform with `-`.",
+                    f"a transform has one key, its kind; found {len(step)}",
+                    "Start each transform with `-`.",
                 )
                 continue
             ((name, value),) = step.items()
@@ -286,8 +286,8 @@ def load(path: str | FilePath, *, environment: Mapping[str, str] | None = None) 
     except FileNotFoundError:
         raise _file_error(
             path,
-            "there is no such file",
-            "Make a starting file with `icestream init`, or name yours with `--config FILE`.",
+            "file not found",
+            "Create one with `icestream init`, or pass yours with `--config FILE`.",
         ) from None
     except OSError as exc:
         raise _file_error(path, f"the file cannot be read: {exc.strerror}", "") from exc

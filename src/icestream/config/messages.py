@@ -1,4 +1,4 @@
-"""Says where a key belongs that stands where no such key is known."""
+"""Messages for problems of a file: unknown or misplaced keys and wrong values."""
 
 from __future__ import annotations
 
@@ -37,10 +37,8 @@ def unknown_key_problem(path: Path, tree: Tree) -> IcestreamError:
     if exact:
         todo = exact
     elif not todo and here:
-        todo = f"Known here: {', '.join(sorted(here))}."
-    return IcestreamError(
-        f"no key is called {key!r} here", where=tree.where(path, key=True), todo=todo
-    )
+        todo = f"Valid keys: {', '.join(sorted(here))}."
+    return IcestreamError(f"unknown key {key!r}", where=tree.where(path, key=True), todo=todo)
 
 
 def misplaced_section(path: Path, tree: Tree) -> Path | None:
@@ -55,7 +53,7 @@ def misplaced_section(path: Path, tree: Tree) -> Path | None:
 def misplaced_section_problem(path: Path, tree: Tree) -> IcestreamError:
     """Write the problem of a section that stands inside another one."""
     return IcestreamError(
-        f"{path[1]!r} is a key of the file itself, and stands inside `{path[0]}`",
+        f"{path[1]!r} is a top-level key, but is inside `{path[0]}`",
         where=tree.where(path, key=True),
         todo=f"Move it further left: `{path[1]}`.",
     )
@@ -246,7 +244,7 @@ def problem_for(
 def _missing(path: Path, tree: Tree, description: str) -> IcestreamError:
     key = str(path[-1])
     return IcestreamError(
-        f"{key!r} is required, and not given",
+        f"{key!r} is missing",
         where=tree.where(path, key=True),
         todo=f"Add `{key}: ...`. {description}".rstrip(),
     )
@@ -279,7 +277,7 @@ def _type_hint(found: Any, kinds: dict[str, None], *, secret: bool) -> str:
     if "a list" in kinds and isinstance(found, str) and not secret:
         return f"Write `[{found}]`."
     if found is None:
-        return "Give it a value, or take the key out."
+        return "Set a value, or remove the key."
     return ""
 
 
@@ -320,7 +318,7 @@ def _message(fault: ValidationFault, tree: Tree) -> str:
         name = error["loc"][-1] == "[key]"
         what = "a name" if name else found
         rule = (
-            "begins with a letter, and holds letters, digits, '_' and '-' only"
+            "must begin with a letter and contain only letters, digits, '_' and '-'"
             if name
             else f"must match {context['pattern']!r}"
         )

@@ -1,4 +1,4 @@
-"""What the configuration file may hold, and what it becomes when it is right."""
+"""Models of the configuration file, and the validated result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StreamBlock(Options):
     name: Text = Field(description="Name of the table.")
     namespace: Text = Field("public", description="Schema of the table.")
     sync_mode: Literal["incremental", "full_refresh"] = Field(
-        "incremental", description="First a snapshot, then changes; or read anew at each start."
+        "incremental", description="A snapshot, then changes; or a full read at each start."
     )
 
 
@@ -47,13 +47,13 @@ class SinkBlock(Options):
 
 
 class RestartBlock(Options):
-    """What happens after a passing fault."""
+    """Restarts after a transient fault."""
 
     max: int = Field(5, ge=0, description="Restarts in a row before the pipeline fails.")
     backoff_secs: float = Field(
         1,
         ge=0,
-        description="Pause before the first restart; three times as long before each further one.",
+        description="Pause before the first restart; tripled for each further one.",
     )
 
 
@@ -68,29 +68,29 @@ class PipelineBlock(Options):
     )
     restart: RestartBlock = Field(
         default_factory=lambda: RestartBlock(max=5, backoff_secs=1),
-        description="What happens after a passing fault.",
+        description="Restarts after a transient fault.",
     )
 
 
 class ViewBlock(Options):
     """An aggregate table kept current from the changes of its source."""
 
-    source: Text = Field(description="Table whose changes are followed.")
+    source: Text = Field(description="Table whose changes the view follows.")
     target: Text = Field(description="Table that holds the result.")
     sql: str | None = Field(None, description="Query; or use `group_by` and `aggregates`.")
     group_by: tuple[Text, ...] = Field((), description="Columns or windows to group by.")
     aggregates: dict[str, str] = Field(
         default_factory=dict, description="New column to SQL aggregate."
     )
-    flush_interval_secs: float = Field(60, gt=0, description="The longest the view lags.")
+    flush_interval_secs: float = Field(60, gt=0, description="Maximum lag of the view.")
 
 
 class SparkBlock(Options):
-    """Where Spark runs, and its settings."""
+    """Spark's master and settings."""
 
     master: Text = Field("local[*]", description="Spark master, e.g. `spark://host:7077`.")
     conf: dict[Text, PropertyText] = Field(
-        default_factory=dict, description="Spark settings, passed untouched."
+        default_factory=dict, description="Spark settings, passed unchanged."
     )
     packages: tuple[Text, ...] = Field(
         (),
@@ -101,7 +101,7 @@ class SparkBlock(Options):
 
 
 class StateBlock(Options):
-    """Where checkpoints and our own state are kept."""
+    """Where checkpoints and icestream's state are stored."""
 
     path: Text = Field(
         ".icestream",
@@ -111,28 +111,28 @@ class StateBlock(Options):
 
 
 class MetricsBlock(Options):
-    """The endpoint for Prometheus, on while `run` runs."""
+    """The Prometheus endpoint, served while `run` runs."""
 
     host: Text = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(9108, ge=0, le=65_535, description="Port; 0 turns the endpoint off.")
+    port: int = Field(9108, ge=0, le=65_535, description="Port; 0 disables the endpoint.")
     token: SecretStr | None = Field(
         None,
-        description="What a scraper sends as `Authorization: Bearer`; needed for every `host` but "
-        "loopback.",
+        description="Token that a scraper sends as `Authorization: Bearer`; required unless `host` "
+        "is loopback.",
     )
 
 
 class FileBlock(Options):
-    """The whole file. Every key may be absent."""
+    """The whole file. Every key is optional."""
 
     version: Literal["1.0"] = Field("1.0", description="Version of this file format.")
     catalogs: dict[Name, dict[str, Any]] = Field(
         default_factory=dict, description="Catalogs by name, used as `catalog: NAME`."
     )
-    sources: dict[Name, SourceBlock] = Field(default_factory=dict, description="What is read.")
-    sinks: dict[Name, SinkBlock] = Field(default_factory=dict, description="What is written.")
+    sources: dict[Name, SourceBlock] = Field(default_factory=dict, description="Sources by name.")
+    sinks: dict[Name, SinkBlock] = Field(default_factory=dict, description="Sinks by name.")
     pipelines: dict[Name, PipelineBlock] = Field(
-        default_factory=dict, description="What runs: a source, transforms and a sink each."
+        default_factory=dict, description="Pipelines by name: a source, transforms and a sink."
     )
     views: dict[Name, ViewBlock] = Field(
         default_factory=dict,
@@ -141,15 +141,15 @@ class FileBlock(Options):
     )
     spark: SparkBlock = Field(
         default_factory=lambda: SparkBlock.model_validate({}),
-        description="Where Spark runs, and its settings.",
+        description="Spark's master and settings.",
     )
     state: StateBlock = Field(
         default_factory=lambda: StateBlock.model_validate({}),
-        description="Where checkpoints and our own state are kept.",
+        description="Where checkpoints and icestream's state are stored.",
     )
     metrics: MetricsBlock = Field(
         default_factory=lambda: MetricsBlock.model_validate({}),
-        description="The endpoint for Prometheus.",
+        description="The Prometheus endpoint.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 as plain data, and remembers where every key and value stood.
+"""Reads YAML 1.2 as plain data, and records the position of every key and value.
 
 YAML is data here: no tags, no second document, bounded size, depth and number of values, so that
 neither deep nesting nor aliases of aliases can exhaust the machine.
@@ -146,7 +146,7 @@ def read(text: str, name: str) -> Tree:
     except MarkedYAMLError as exc:
         raise _syntax_error(exc, name, text) from exc
     except YAMLError as exc:
-        raise IcestreamError(f"this is not YAML: {str(exc).splitlines()[0]}", where=name) from exc
+        raise IcestreamError(f"invalid YAML: {str(exc).splitlines()[0]}", where=name) from exc
     return tree
 
 
@@ -156,16 +156,16 @@ def _syntax_error(exc: MarkedYAMLError, name: str, text: str) -> IcestreamError:
     problem = str(exc.problem or exc.context)
     if r"'\t'" in problem:
         return IcestreamError(
-            "a tab stands where YAML allows only spaces",
+            "tab character where YAML allows only spaces",
             where=where,
-            todo="Indent with spaces, e.g. two for each level.",
+            todo="Indent with spaces, e.g. two per level.",
         )
     context = f" ({exc.context})" if exc.context and exc.problem else ""
     lines = text.splitlines()
-    todo = "Look at this line and the one before it: indentation, colons, quotes, brackets."
+    todo = "Check this line and the one before it: indentation, colons, quotes, brackets."
     if mark and mark.line < len(lines) and "${" in lines[mark.line] and "flow" in context:
         todo = "Inside `[...]` and `{...}`, put `${NAME}` in quotes."
-    return IcestreamError(f"this is not YAML: {problem}{context}", where=where, todo=todo)
+    return IcestreamError(f"invalid YAML: {problem}{context}", where=where, todo=todo)
 
 
 class _Builder:
@@ -263,9 +263,9 @@ class _Builder:
         mark = _mark(event)
         self.tree.problems.append(
             IcestreamError(
-                f"the key {path[-1]!r} is given twice",
+                f"duplicate key {path[-1]!r}",
                 where=f"{self.tree.name}:{mark.line}:{mark.column} {dotted(path)}",
-                todo=f"It was given before at line {first.line}; keep one of the two.",
+                todo=f"It is also at line {first.line}; keep one of them.",
             )
         )
 

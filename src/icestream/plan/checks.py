@@ -1,4 +1,4 @@
-"""Cross-checks: what is well-formed, but does not fit together."""
+"""Cross-checks between components that are each valid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import Expectation
 
 
-EXAMPLE = "Write something that is true or false, e.g. `amount > 0`."
+EXAMPLE = "Write a boolean expression, e.g. `amount > 0`."
 
 
 def expectation_problems(
@@ -39,9 +39,9 @@ def expectation_problems(
         path = (*component.path, "expect", number)
         if one.name in seen:
             yield PlanError(
-                f"two expectations are called {one.name!r}",
+                f"duplicate expectation name {one.name!r}",
                 where=config.tree.where((*path, "name")),
-                todo="Each is counted by its name: give them different ones.",
+                todo="Expectations are counted by name: give each its own.",
             )
         seen.add(one.name)
         try:
@@ -83,13 +83,13 @@ def _parse_condition(expr: str) -> Expr:
     try:
         found = sqlglot.parse(expr, dialect="spark")
     except ParseError as exc:
-        told = exc.errors[0] if exc.errors else {}
-        place = f", near {told['highlight']!r} in column {told['col']}" if told else ""
-        raise PlanError(f"not a condition in SQL{place}: {expr!r}") from exc
+        error = exc.errors[0] if exc.errors else {}
+        near = f", near {error['highlight']!r} in column {error['col']}" if error else ""
+        raise PlanError(f"not a SQL condition{near}: {expr!r}") from exc
     except SqlglotError as exc:
-        raise PlanError(f"not a condition in SQL: {expr!r}") from exc
+        raise PlanError(f"not a SQL condition: {expr!r}") from exc
     if len(found) != 1 or found[0] is None or not isinstance(found[0], exp.Condition):
-        raise PlanError(f"not a condition in SQL: {expr!r}")
+        raise PlanError(f"not a SQL condition: {expr!r}")
     return found[0]
 
 
@@ -266,7 +266,7 @@ class _SinkCheck:
             if not getattr(self.options, field):
                 yield self._problem(
                     field,
-                    f"{field!r} is required, and not given",
+                    f"{field!r} is missing",
                     f"Add e.g. `{field}: {example}`.",
                 )
 
@@ -277,8 +277,8 @@ class _SinkCheck:
                 if options.partition_fields:
                     yield self._problem(
                         "partition_fields",
-                        f"partitioning {options.partitioning!r} uses no fields, and some are given",
-                        "Add e.g. `partitioning: identity`, or take `partition_fields` out.",
+                        f"partitioning {options.partitioning!r} ignores 'partition_fields'",
+                        "Add e.g. `partitioning: identity`, or remove `partition_fields`.",
                     )
             elif not options.partition_fields and not self.for_changes:
                 yield from self._attempt(
@@ -319,8 +319,8 @@ class _SinkCheck:
         elif level is not None and codec not in COMPRESSION_LEVELS:
             yield self._problem(
                 "compression_level",
-                f"compression {codec!r} has no levels, and level {level} is given",
-                "Take `compression_level` out, or use `compression: zstd`.",
+                f"compression {codec!r} has no levels, found level {level}",
+                "Remove `compression_level`, or use `compression: zstd`.",
             )
         elif level is not None:
             low, high = COMPRESSION_LEVELS[codec]
@@ -345,9 +345,8 @@ class _SinkCheck:
                 if field in options.model_fields_set:
                     yield self._problem(
                         field,
-                        f"commit_mode {options.commit_mode!r} does not look at {field!r}, and it "
-                        "is given",
-                        "Use `commit_mode: upsert`, or take it out.",
+                        f"commit_mode {options.commit_mode!r} ignores {field!r}",
+                        "Use `commit_mode: upsert`, or remove it.",
                     )
         replaces = options.commit_mode == "overwrite_partitions"
         if replaces and not options.overwrite_partitions:

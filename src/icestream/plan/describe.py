@@ -1,4 +1,4 @@
-"""Puts a plan into words: as data that can be printed as JSON, and as text."""
+"""Describes a plan, as data for JSON and as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE_INDEX = 16 << 30
 
 
 def upsert_strategy(options: IcebergOptions, table: Table | None) -> dict[str, Any] | None:
-    """Return the way an upsert takes and its warnings; None for other modes."""
+    """Return how an upsert finds the old rows, and its warnings; None for other modes."""
     if options.commit_mode != "upsert" or not options.key_fields:
         return None
     keys = ", ".join(options.key_fields)
@@ -47,7 +47,7 @@ def upsert_strategy(options: IcebergOptions, table: Table | None) -> dict[str, A
         f"({held['total-records']} rows in {held['total-data-files']} files)"
     )
     if ranged:
-        way += "; files whose keys lie elsewhere are passed over"
+        way += "; files whose key range does not match are skipped"
     return {
         "keys": list(options.key_fields),
         "way": way,
@@ -58,13 +58,13 @@ def upsert_strategy(options: IcebergOptions, table: Table | None) -> dict[str, A
 def _warnings(held: dict[str, int], size: int) -> Any:
     if held["total-equality-deletes"]:
         yield (
-            "another writer put equality deletes on the table, and a run will stop at them: "
-            "fold them in with `rewrite_data_files` first"
+            "the table has equality deletes of another writer, and a run will stop at them: "
+            "apply them with `rewrite_data_files` first"
         )
     if held["total-data-files"] > MANY_FILES:
         yield (
-            f"{held['total-data-files']} files make every batch slow, since each is looked up by "
-            "itself: compact the table"
+            f"{held['total-data-files']} files make every batch slow, since each is searched "
+            "separately: compact the table"
         )
     if size > LARGE_INDEX:
         yield (
@@ -119,7 +119,7 @@ def describe(plan: Plan, *, ask: bool = True) -> dict[str, Any]:
 
     Args:
         plan: the plan.
-        ask: ask the catalogs which tables exist; without, that is `unknown`.
+        ask: connect to the catalogs to find which tables exist; else that is `unknown`.
     """
     pipelines = [_describe_pipeline(pipeline, ask=ask) for pipeline in plan.pipelines]
     tables = [
@@ -225,7 +225,7 @@ def _table_action(
     way = upsert_strategy(options, None)
     missing = {"action": "create" if options.create else "missing", "upsert": way}
     if not ask:
-        return {"action": "unknown", "reason": "not asked"}
+        return {"action": "unknown", "reason": "skipped"}
     if not options.table:
         who = "the source names the table" if options.route_by is None else "the rows name them"
         return {"action": "unknown", "reason": who, "upsert": way}
@@ -243,7 +243,7 @@ def _table_action(
 
 
 def _action_of_error(exc: IcestreamError) -> dict[str, Any]:
-    """Tell a table that a run would refuse too from one that can't be looked at now."""
+    """Distinguish a table that a run would refuse from one that cannot be read now."""
     if isinstance(exc, SchemaMismatchError):
         return {"action": "refused", "reason": exc.what, "todo": exc.todo}
     return {"action": "unknown", "reason": exc.what}
@@ -265,7 +265,7 @@ def _table_changes(
 
 
 def _is_missing_catalog_file(catalog: Catalog[Any]) -> bool:
-    """Tell whether the catalog is a file that is not there yet; asking it would make it."""
+    """Tell whether the catalog is a file that does not exist; connecting would create it."""
     uri = catalog.pyiceberg_properties().get("uri", "")
     if not uri.startswith("sqlite:///"):
         return False
@@ -285,7 +285,7 @@ ACTIONS = {
     "change": "would be changed",
     "none": "exists",
     "missing": "does not exist, and `create` is false",
-    "refused": "does not fit, a run would stop",
+    "refused": "does not match the rows, a run would stop",
     "unknown": "unknown",
 }
 
@@ -301,8 +301,8 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield from _pipeline_lines(pipeline)
     yield ""
-    yield from _section("Sources that no pipeline runs", plan["unused"]["sources"])
-    yield from _section("Sinks that no pipeline runs", plan["unused"]["sinks"])
+    yield from _section("Unused sources", plan["unused"]["sources"])
+    yield from _section("Unused sinks", plan["unused"]["sinks"])
     yield from _section("Catalogs", plan["catalogs"])
     yield "Jars"
     yield from (f"    {jar}" for jar in plan["jars"])
@@ -311,7 +311,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     port = metrics["port"]
     yield f"Metrics {metrics['host']}:{port}" if port else "Metrics off"
     if plan["planned"]:
-        yield f"Named in the file, {UNAVAILABLE}"
+        yield f"In the file, but {UNAVAILABLE}"
         yield from (f"  ! {item['where']}: {item['name']!r}" for item in plan["planned"])
     yield ""
     yield _summary(plan["counts"], len(plan["pipelines"]))
@@ -355,7 +355,8 @@ def _table_lines(label: str, table: dict[str, Any]) -> Iterator[str]:
     if table.get("todo"):
         yield f"  !   {table['todo']}"
     if action == "create" and label == "table":
-        yield f"  +   partitioned by {', '.join(table['partitioning']) or 'nothing'}"
+        terms = ", ".join(table["partitioning"])
+        yield f"  +   partitioned by {terms}" if terms else "  +   unpartitioned"
         if table["sort_order"]:
             yield f"  +   sorted by {', '.join(table['sort_order'])}"
         yield from (f"  +   {key} = {value}" for key, value in table["properties"].items())

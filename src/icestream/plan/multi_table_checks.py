@@ -1,4 +1,4 @@
-"""Looks at `route_by` as far as its words tell, before there are rows."""
+"""Checks `route_by` and pipelines with CDC sources, before any rows are read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def route_problems(
             yield PlanError(
                 "without `route_by` the sink writes to one table, and ignores 'allowed_tables'",
                 where=config.tree.where((*component.path, "allowed_tables")),
-                todo="Take it out, or add `route_by`.",
+                todo="Remove it, or add `route_by`.",
             )
         return
     tree, path = config.tree, (*component.path, "route_by")
@@ -38,13 +38,13 @@ def route_problems(
         )
     if not options.namespace:
         yield PlanError(
-            "'namespace' is required, and not given",
+            "'namespace' is missing",
             where=tree.where((*component.path, "namespace"), key=True, at=path),
             todo="Add e.g. `namespace: analytics`: tables without one of their own go there.",
         )
     if not _is_expression(options.route_by):
         yield PlanError(
-            f"neither a column nor an expression in SQL: {options.route_by!r}",
+            f"neither a column nor a SQL expression: {options.route_by!r}",
             where=tree.where(path),
             todo=EXAMPLE,
         )
@@ -88,9 +88,9 @@ def mirror_problems(config: Config, sinks: Collection[str] = ()) -> Iterator[Pla
 def transforms_problem(where: str) -> PlanError:
     """Say that changes can't go through transforms."""
     return PlanError(
-        "transforms see the rows of one stream, and a source of changes has many tables",
+        "transforms see the rows of one stream, but a CDC source has many tables",
         where=where,
-        todo="Take them out, and transform the mirrored tables where they are read.",
+        todo="Remove them, and transform the mirrored tables where they are read.",
     )
 
 
@@ -101,18 +101,18 @@ def _sink_problems(config: Config, component: Component) -> Iterator[PlanError]:
     given = options.model_fields_set
     if "commit_mode" in given and options.commit_mode not in ("append", "upsert"):
         yield PlanError(
-            f"commit_mode {options.commit_mode!r} would lose what earlier changes left",
+            f"commit_mode {options.commit_mode!r} would overwrite the rows of earlier changes",
             where=config.tree.where((*component.path, "commit_mode")),
             todo="Leave it out: changes are then applied by key. `append` keeps every change as a "
             "row.",
         )
     for field, why in (
-        ("expect", "conditions are looked at row by row, and these rows are of many tables"),
+        ("expect", "conditions apply to the rows of one table, and these rows belong to many"),
         ("route_by", "each change names its table already"),
     ):
         if field in given:
             yield PlanError(
-                f"`{field}` can't be used with a source of changes: {why}",
+                f"`{field}` can't be used with a CDC source: {why}",
                 where=config.tree.where((*component.path, field), key=True),
-                todo="Take it out.",
+                todo="Remove it.",
             )

@@ -1,4 +1,4 @@
-"""What a run would change in a table that is there: its partitions and its columns."""
+"""What a run would change in an existing table: its partitioning and its columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
-UNKNOWN_BEFORE_RUN = "only a run can tell"
+UNKNOWN_BEFORE_RUN = "only known during a run"
 
 
 def compatibility_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
@@ -29,23 +29,23 @@ def compatibility_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
 def _check_compatibility(pipeline: PipelinePlan) -> str:
     sink: Any = pipeline.sink
     if sink.has_many_tables:
-        return f"one stream fills many tables: {UNKNOWN_BEFORE_RUN}"
+        return f"the stream is routed to many tables; their columns are {UNKNOWN_BEFORE_RUN}"
     if not all(hasattr(sink, name) for name in ("catalog", "namespace", "table", "options")):
-        return f"not an Iceberg table: {UNKNOWN_BEFORE_RUN}"
+        return f"not an Iceberg table; its columns are {UNKNOWN_BEFORE_RUN}"
     table = sink.catalog.find_table((*sink.namespace, sink.table))
     if table is None:
-        return "the table is made for the rows"
+        return "the table will be created from the source schema"
     changes = [*partition_changes(sink.options, table)]
     if pipeline.transforms:
         return _changes_text(
-            changes, f"transforms stand before the table: {UNKNOWN_BEFORE_RUN} of the columns"
+            changes, f"the pipeline has transforms; its columns are {UNKNOWN_BEFORE_RUN}"
         )
     if pipeline.source.schema() is None:
         return _changes_text(
-            changes, f"the source declares no columns: {UNKNOWN_BEFORE_RUN} of them"
+            changes, f"the source declares no columns; they are {UNKNOWN_BEFORE_RUN}"
         )
     return _changes_text(
-        [*changes, *column_changes(pipeline, table)], "rows and table have the same shape"
+        [*changes, *column_changes(pipeline, table)], "the source schema matches the table"
     )
 
 
@@ -57,7 +57,7 @@ def _changes_text(changes: list[dict[str, Any]], otherwise: str) -> str:
 
 
 def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:
-    """Return how new files would be partitioned, if not as the table is now."""
+    """Return the change of partitioning that a run would make, if any."""
     from icestream.sinks.iceberg.partition_terms import parse_partition_terms
     from icestream.sinks.iceberg.partitioning import describe_spec, sets_partitioning
 
@@ -84,7 +84,7 @@ def _differs(table: Table, terms: list[Any]) -> bool:
 
 
 def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]:
-    """Return the changes of columns that the source declares before a row is read.
+    """Return the column changes that follow from the schema the source declares.
 
     Raises:
         SchemaMismatchError: the table may not be changed like that, or can't be.

@@ -1,8 +1,8 @@
-"""Classes of Spark and Iceberg as Java keeps them in memory, so that a start need not read them.
+"""A CDS archive of the classes of Spark and Iceberg, for a faster start-up.
 
-Most of a start of Spark is the reading of some twenty thousand classes. Java can write them into an
-archive once (`icestream prepare`) and map that from then on. Java itself refuses an archive of
-other jars or of another Java, and starts without it.
+Spark spends most of its start-up loading some twenty thousand classes. Java can write them to an
+archive once (`icestream prepare`) and memory-map it from then on. Java itself ignores an archive
+of other jars or of another Java version.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def write_archive() -> Path:
         _run_training(Path(scratch), written)
         kept = store_archive(written)
         if kept is None:
-            raise _archive_error("Java wrote none, or not all of it", _read_log(Path(scratch)))
+            raise _archive_error("Java wrote no complete archive", _read_log(Path(scratch)))
     return kept
 
 
@@ -166,10 +166,10 @@ def _refuse_conflicting_variables() -> None:
     for name in CONFLICTING_VARIABLES:
         if os.environ.get(name):
             raise DependencyError(
-                f"Java keeps none while {name} is set, here to {os.environ[name]!r}",
-                where="classes of Spark",
-                todo="Everything runs without; starts take some seconds more. To keep classes, "
-                "unset it here and where pipelines run.",
+                f"Java writes no archive while {name} is set, here to {os.environ[name]!r}",
+                where="class archive",
+                todo="Pipelines run without the archive, but start some seconds slower. To use "
+                "one, unset the variable here and where pipelines run.",
             )
 
 
@@ -196,9 +196,11 @@ def _run_training(folder: Path, archive: Path) -> None:
             timeout=RUN_TIMEOUT_SECS,
         )
     except subprocess.TimeoutExpired:
-        raise _archive_error(f"a run over made-up rows took over {RUN_TIMEOUT_SECS} s") from None
+        raise _archive_error(f"the training run took over {RUN_TIMEOUT_SECS} s") from None
     if done.returncode:
-        raise _archive_error(f"a run over made-up rows ended with {done.returncode}", done.stderr)
+        raise _archive_error(
+            f"the training run ended with exit code {done.returncode}", done.stderr
+        )
 
 
 def _read_log(folder: Path) -> str:
@@ -206,10 +208,10 @@ def _read_log(folder: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
-def _archive_error(what: str, said: str = "") -> IcestreamError:
-    told = said.strip()[-MAX_LOG_CHARACTERS:]
+def _archive_error(what: str, log: str = "") -> IcestreamError:
+    output = log.strip()[-MAX_LOG_CHARACTERS:]
     return IcestreamError(
-        f"{what}: {told}" if told else what,
-        where="classes of Spark",
-        todo="Everything runs without; starts take some seconds more.",
+        f"{what}: {output}" if output else what,
+        where="class archive",
+        todo="Pipelines run without the archive, but start some seconds slower.",
     )

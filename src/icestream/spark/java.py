@@ -1,4 +1,4 @@
-"""Finds the Java that Spark will start, and refuses one that Spark cannot run on."""
+"""Finds the Java that Spark will use, and refuses unsupported versions."""
 
 from __future__ import annotations
 
@@ -79,22 +79,22 @@ def java_command() -> Path:
 
 def _probe_version(command: Path) -> JavaRuntime:
     try:
-        asked = subprocess.run(  # noqa: S603 - the Java that Spark itself will start
+        completed = subprocess.run(  # noqa: S603 - the Java that Spark itself will start
             [str(command), "-version"],
             capture_output=True,
             text=True,
             check=False,
             timeout=VERSION_TIMEOUT_SECS,
         )
-        said = asked.stderr + asked.stdout
+        output = completed.stderr + completed.stdout
     except (OSError, subprocess.TimeoutExpired) as exc:
-        said = str(exc)
+        output = str(exc)
     # `17.0.15` and `25-ea`, but `1.8.0_392` before Java 9.
-    matched = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    matched = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', output)
     if matched is None:
         raise DependencyError(
-            f"{command} does not tell its version, and Spark needs {_supported_versions()}; "
-            f"it said {said.strip()[:200]!r}",
+            f"{command} does not report its version, and Spark needs {_supported_versions()}; "
+            f"its output was {output.strip()[:200]!r}",
             where="java",
             todo=INSTALL_HINT,
         )

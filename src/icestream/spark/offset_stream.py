@@ -1,8 +1,8 @@
-"""Hands the positions that the driver admitted to Structured Streaming as its offsets.
+"""Passes the offsets that the driver admitted to Structured Streaming.
 
 A Python data source runs in a process of its own, where an error becomes a line of text and the
 batching rule could not be seen or tested. So the driver decides where the next batch ends, writes
-it to a file, and this source does no more than read that file. Spark logs the position before
+it to a file, and this source does no more than read that file. Spark logs the offset before
 the batch begins and replays it after a crash.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OffsetStreamSource(DataSource):
-    """The Spark side of every icestream source. Options `start` and `next`: files of positions."""
+    """The Spark side of every icestream source. Options `start` and `next`: files with offsets."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,7 +36,7 @@ class OffsetStreamSource(DataSource):
 
 
 class OffsetStreamReader(DataSourceStreamReader):
-    """Reads positions; the rows themselves are read inside `foreachBatch`."""
+    """Reads offsets; the rows themselves are read inside `foreachBatch`."""
 
     def __init__(self, start: Path, following: Path) -> None:
         self._start = start
@@ -56,12 +56,12 @@ class OffsetStreamReader(DataSourceStreamReader):
 
 
 def load_stream(spark: SparkSession, start: Path, following: Path) -> DataFrame:
-    """Return the stream of a pipeline's positions. Spark starts processes of its own for this."""
+    """Return the stream of a pipeline's offsets. Spark starts its own processes for this."""
     spark.dataSource.register(OffsetStreamSource)
     files = {"start": str(start), "next": str(following)}
     return spark.readStream.format(OffsetStreamSource.name()).options(**files).load()
 
 
 def _read(path: Path) -> dict[str, Any]:
-    position: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return position
+    offset: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return offset

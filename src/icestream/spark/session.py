@@ -1,4 +1,4 @@
-"""What the driver's Java is told at its start, besides what the user tells it."""
+"""Starts Spark: Java options, launch settings and the session."""
 
 from __future__ import annotations
 

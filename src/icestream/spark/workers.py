@@ -1,4 +1,4 @@
-"""Gets Python workers ready beside what the driver does first."""
+"""Warms up Python workers while the driver starts."""
 
 from __future__ import annotations
 

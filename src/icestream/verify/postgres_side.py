@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 MIN_PAGES_PER_PART = 1_000
 FLUSH_TIMEOUT_SECS = 10.0
 POLL_SECS = 0.05
-NOT_CAPTURED = "its changes are not followed: it is as the pipeline last read it"
+NOT_CAPTURED = "its changes are not captured; it is as the pipeline last read it"
 
 
 class PostgresSide(DatabaseSide):
@@ -103,9 +103,9 @@ class PostgresSide(DatabaseSide):
         """Return what the log says of tables, from the oldest of their marks on."""
         options = self._driver.options
         copy = f"icestream_verify_{uuid.uuid4().hex[:16]}"
-        # The publication goes by the slot's name unless it is told.
-        told = {"slot_name": copy, "publication": options.publication_name}
-        server = PgServer(options.model_copy(update=told))
+        # The publication is named after the slot by default, so name it explicitly.
+        update = {"slot_name": copy, "publication": options.publication_name}
+        server = PgServer(options.model_copy(update=update))
         start = min(PgOffset.from_json(mark).lsn for mark in marks.values())
         with server.connect() as session, server.connect() as other:
             _copy_slot(session, options.slot, copy)
@@ -170,18 +170,18 @@ class PostgresReader(Reader):
                 )
             except ConnectorError as exc:
                 raise TransientError(
-                    "the view of the database that was compared with is gone",
+                    "the database snapshot for the comparison no longer exists",
                     where=session.server.where,
-                    todo="The server, or something in between, has cut off a connection. Compare "
-                    "again.",
+                    todo="The connection was closed by the server or the network. Run the "
+                    "comparison again.",
                 ) from exc
             yield from read_range(session, types, part)
 
 
 def _types(options: PostgresCdcOptions) -> TypeCatalog:
     """Return the types of the mirror; a value that they can't hold compares as a null."""
-    told = options.unrepresentable
-    return TypeCatalog(unrepresentable="null" if told == "fail" else told)
+    mode = options.unrepresentable
+    return TypeCatalog(unrepresentable="null" if mode == "fail" else mode)
 
 
 class _RelationCatalog:

@@ -59,7 +59,7 @@ class TableChanges:
     Attributes:
         keys: the keys of rows that came, went or changed; a table of the key's columns.
         rows: how many changes there were.
-        is_emptied: whether all its rows went at once.
+        is_truncated: whether the table was truncated.
     """
 
     keys: pa.Table | None = None

@@ -112,7 +112,7 @@ def skipped_pipelines(plan: Plan) -> dict[str, str]:
             found[pipeline.name] = (
                 "only tables that a `postgres-cdc` source fills can be compared"
                 if is_other
-                else "with `commit_mode: append` its tables have every change"
+                else "with `commit_mode: append` its tables hold every change"
             )
     return found
 
@@ -200,14 +200,14 @@ class _MirrorVerifier:
                     yield self._compare(name, lake, point)
                     waiting.remove(name)
         for name in waiting:
-            reason = "it is written to faster than it can be looked at; stop the pipeline meanwhile"
+            reason = "it is written to faster than it can be compared; stop the pipeline first"
             yield self._report(name, NOT_COMPARED, reason)
 
     def _not_ready_reason(self, name: TableNames, lake: LakeTable | None) -> str:
         if lake is None or lake.mark is None:
-            return f"there is no such table of this pipeline yet; {RUN_FIRST}"
+            return f"the pipeline has not written this table yet; {RUN_FIRST}"
         if not self.side.is_fully_loaded(name, lake.mark.end):
-            return f"its first rows are not all there yet; {RUN_FIRST}"
+            return f"its initial snapshot is not complete yet; {RUN_FIRST}"
         return ""
 
     def _point(self, lakes: Mapping[TableNames, LakeTable]) -> Point:
@@ -217,17 +217,17 @@ class _MirrorVerifier:
     def _compare(self, name: TableNames, lake: LakeTable, point: Point) -> TableReport:
         table, changes = point.tables.get(name), point.changes.get(name)
         if table is None:
-            return self._report(name, NOT_COMPARED, "the database does not have it any more")
+            return self._report(name, NOT_COMPARED, "the table no longer exists in the database")
         if changes is not None and changes.is_truncated:
-            reason = f"all its rows went at once since the newest batch; {RUN_FIRST}"
+            reason = f"it was truncated after the newest batch; {RUN_FIRST}"
             return self._report(name, NOT_COMPARED, reason)
         if changes is not None and changes.rows and not table.key:
-            reason = f"it has no key, and {changes.rows:,} rows came since the newest batch"
+            reason = f"it has no key, and {changes.rows:,} rows changed since the newest batch"
             return self._report(name, NOT_COMPARED, f"{reason}; {RUN_FIRST}")
         agreed = find_shared_columns(table.columns, lake.columns)
-        lacking = [key for key in table.key if key not in agreed.columns.names]
-        if lacking:
-            reason = f"the table lacks the key's column {lacking[0]!r}, or has another type for it"
+        missing = [key for key in table.key if key not in agreed.columns.names]
+        if missing:
+            reason = f"the table has no key column {missing[0]!r} of a matching type"
             return self._report(name, DIFFERS, reason)
         return self._compare_rows(table, lake, point, agreed, changes)
 

@@ -85,18 +85,18 @@ def test_mirror_may_have_a_namespace_and_options_of_its_own(
     [
         (
             {"route_by": "kind"},
-            "`route_by` can't be used with a source of changes: each change names its table already"
-            "\n  Take it out.",
+            "`route_by` can't be used with a CDC source: each change names its table already"
+            "\n  Remove it.",
         ),
         (
             {"expect": [{"name": "a", "expr": "id > 0"}]},
-            "`expect` can't be used with a source of changes: conditions are looked at row by row, "
-            "and these rows are of many tables\n  Take it out.",
+            "`expect` can't be used with a CDC source: conditions apply "
+            "to the rows of one table, and these rows belong to many\n  Remove it.",
         ),
         (
             {"commit_mode": "overwrite"},
-            "commit_mode 'overwrite' would lose what earlier changes left\n  Leave it out: changes "
-            "are then applied by key. `append` keeps every change as a row.",
+            "commit_mode 'overwrite' would overwrite the rows of earlier changes\n  Leave it out: "
+            "changes are then applied by key. `append` keeps every change as a row.",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -120,8 +120,8 @@ def test_transforms_of_changes_are_refused(tmp_path: Path, started: list[Pipelin
         pipeline.start("shop")
 
     assert str(caught.value) == (
-        "pipeline 'shop': transforms see the rows of one stream, and a source of changes has many "
-        "tables\n  Take them out, and transform the mirrored tables where they are read."
+        "pipeline 'shop': transforms see the rows of one stream, but a CDC source has many "
+        "tables\n  Remove them, and transform the mirrored tables where they are read."
     )
     assert started == []
 
@@ -129,7 +129,7 @@ def test_transforms_of_changes_are_refused(tmp_path: Path, started: list[Pipelin
 def test_source_of_events_still_needs_a_table(tmp_path: Path, started: list[PipelinePlan]) -> None:
     pipeline = Pipeline.from_source(webhook()).to_sink(sink(tmp_path, namespace=("shop",)))
 
-    with pytest.raises(PlanError, match="'table' is required, and not given"):
+    with pytest.raises(PlanError, match="'table' is missing"):
         pipeline.start("hooks")
 
     assert started == []

@@ -102,11 +102,11 @@ def shape_table(folder: Path, columns: pa.Schema | None) -> None:
 def test_check_tells_whether_rows_fit_the_table(icestream: Icestream, tmp_path: Path) -> None:
     write_file(tmp_path)
     assert details(icestream("check", "--output", "json"))["fit table"] == (
-        "the table is made for the rows"
+        "the table will be created from the source schema"
     )
     shape_table(tmp_path, None)
     assert details(icestream("check", "--output", "json"))["fit table"] == (
-        "rows and table have the same shape"
+        "the source schema matches the table"
     )
 
 

@@ -175,8 +175,8 @@ def test_missing_file_says_how_to_make_one(icestream: Icestream) -> None:
     ended = icestream("plan")
     assert (ended.code, ended.err) == (
         2,
-        "error: icestream.yaml: there is no such file\n"
-        "  Make a starting file with `icestream init`, or name yours with `--config FILE`.\n",
+        "error: icestream.yaml: file not found\n"
+        "  Create one with `icestream init`, or pass yours with `--config FILE`.\n",
     )
 
 

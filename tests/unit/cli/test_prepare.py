@@ -15,7 +15,7 @@ from icestream.spark.class_archive import archive_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-WITHOUT = "Everything runs without; starts take some seconds more."
+WITHOUT = "Pipelines run without the archive, but start some seconds slower."
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_run_that_fails_is_told_and_leaves_nothing(
 
     assert run_command(["prepare"]) == 1
     assert capsys.readouterr().err == (
-        "error: classes of Spark: a run over made-up rows ended with 1: no memory is left\n"
+        "error: class archive: the training run ended with exit code 1: no memory is left\n"
         f"  {WITHOUT}\n"
     )
     assert not [*archive_folder().iterdir()]
@@ -65,7 +65,7 @@ def test_what_java_said_is_told_if_it_wrote_nothing(
     trial(monkeypatch, log + "p.Path('.icestream/spark.log').write_text('No space is left')")
 
     assert run_command(["prepare"]) == 1
-    assert "Java wrote none, or not all of it: No space is left" in capsys.readouterr().err
+    assert "Java wrote no complete archive: No space is left" in capsys.readouterr().err
 
 
 def test_run_without_an_end_is_given_up(
@@ -75,7 +75,7 @@ def test_run_without_an_end_is_given_up(
     monkeypatch.setattr(class_archive, "RUN_TIMEOUT_SECS", 0.2)
 
     assert run_command(["prepare"]) == 1
-    assert "a run over made-up rows took over 0.2 s" in capsys.readouterr().err
+    assert "the training run took over 0.2 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("variable", class_archive.CONFLICTING_VARIABLES)

@@ -66,7 +66,7 @@ def test_list_in_place_of_keys_is_refused() -> None:
         parse("- a\n", "a.yaml")
     assert str(caught.value) == (
         "a.yaml:1:1: expected a mapping of keys, found a list\n"
-        "  Begin with a key such as `sources:` at the left edge."
+        "  Start with a top-level key such as `sources:`."
     )
 
 
@@ -118,8 +118,8 @@ def test_faults_of_an_inline_catalog_have_their_place() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, "a.yaml")
     assert str(caught.value) == (
-        "a.yaml:9:9 sinks.lake.config.catalog.rest.uri: 'uri' is required, and not given\n"
+        "a.yaml:9:9 sinks.lake.config.catalog.rest.uri: 'uri' is missing\n"
         "  Add `uri: ...`. Address of the catalog.\n"
-        "a.yaml:9:16 sinks.lake.config.catalog.rest.url: no key is called 'url' here\n"
+        "a.yaml:9:16 sinks.lake.config.catalog.rest.url: unknown key 'url'\n"
         "  Did you mean 'uri'?"
     )

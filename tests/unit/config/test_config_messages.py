@@ -28,21 +28,20 @@ def message(text: str, **environment: str) -> str:
 
 def test_misspelt_key_is_named_with_a_suggestion() -> None:
     assert message(SINK + "      batchsize: 5\n") == (
-        "orders.yaml:7:7 sinks.lake.config.batchsize: no key is called 'batchsize' here\n"
+        "orders.yaml:7:7 sinks.lake.config.batchsize: unknown key 'batchsize'\n"
         "  Did you mean 'batch_size'?"
     )
 
 
 def test_unknown_key_without_a_near_one_lists_what_there_is() -> None:
     assert message("metrics: {colour: red}\n") == (
-        "orders.yaml:1:11 metrics.colour: no key is called 'colour' here\n"
-        "  Known here: host, port, token."
+        "orders.yaml:1:11 metrics.colour: unknown key 'colour'\n  Valid keys: host, port, token."
     )
 
 
 def test_misspelt_section_is_named_with_a_suggestion() -> None:
     assert message("source: {}\n") == (
-        "orders.yaml:1:1 source: no key is called 'source' here\n  Did you mean 'sources'?"
+        "orders.yaml:1:1 source: unknown key 'source'\n  Did you mean 'sources'?"
     )
 
 
@@ -157,43 +156,42 @@ def test_unknown_catalog_type_and_transform_are_named() -> None:
 
 def test_catalog_without_a_type_is_told_which_there_are() -> None:
     assert message("catalogs:\n  c: {warehouse: x}\n") == (
-        "orders.yaml:2:3 catalogs.c.type: a catalog needs a type, which is not given\n"
+        "orders.yaml:2:3 catalogs.c.type: a catalog needs a type, which is missing\n"
         "  Add e.g. `type: jdbc`. There are: glue, hive, jdbc, memory, nessie, rest."
     )
 
 
 def test_missing_key_is_described() -> None:
     assert message("sources:\n  s: {config: {}}\n") == (
-        "orders.yaml:2:3 sources.s.connector: 'connector' is required, and not given\n"
+        "orders.yaml:2:3 sources.s.connector: 'connector' is missing\n"
         "  Add `connector: ...`. Kind of source."
     )
 
 
 def test_duplicate_key_names_the_first_one() -> None:
     assert message("state: {path: a}\nstate: {path: b}\n") == (
-        "orders.yaml:2:1 state: the key 'state' is given twice\n"
-        "  It was given before at line 1; keep one of the two."
+        "orders.yaml:2:1 state: duplicate key 'state'\n  It is also at line 1; keep one of them."
     )
 
 
 def test_bad_syntax_has_a_place() -> None:
     assert message("sources: [a\n") == (
-        "orders.yaml:2:1: this is not YAML: expected ',' or ']', but got '<stream end>' "
+        "orders.yaml:2:1: invalid YAML: expected ',' or ']', but got '<stream end>' "
         "(while parsing a flow sequence)\n"
-        "  Look at this line and the one before it: indentation, colons, quotes, brackets."
+        "  Check this line and the one before it: indentation, colons, quotes, brackets."
     )
 
 
 def test_tab_is_named() -> None:
     assert message("state:\n\tpath: x\n") == (
-        "orders.yaml:2:1: a tab stands where YAML allows only spaces\n"
-        "  Indent with spaces, e.g. two for each level."
+        "orders.yaml:2:1: tab character where YAML allows only spaces\n"
+        "  Indent with spaces, e.g. two per level."
     )
 
 
 def test_reference_without_quotes_in_brackets_asks_for_quotes() -> None:
     assert message("spark: {packages: [${JAR}]}\n") == (
-        "orders.yaml:1:21: this is not YAML: expected ',' or ']', but got '{' "
+        "orders.yaml:1:21: invalid YAML: expected ',' or ']', but got '{' "
         "(while parsing a flow sequence)\n"
         "  Inside `[...]` and `{...}`, put `${NAME}` in quotes."
     )
@@ -211,15 +209,15 @@ def test_missing_file_points_to_init(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(file)
     assert str(caught.value) == (
-        f"{file}: there is no such file\n"
-        "  Make a starting file with `icestream init`, or name yours with `--config FILE`."
+        f"{file}: file not found\n"
+        "  Create one with `icestream init`, or pass yours with `--config FILE`."
     )
 
 
 def test_key_one_level_too_far_left_is_given_its_place() -> None:
     text = "sinks:\n  lake:\n    connector: iceberg\n    batch_size: 5\n"
     assert message(text) == (
-        "orders.yaml:4:5 sinks.lake.batch_size: no key is called 'batch_size' here\n"
+        "orders.yaml:4:5 sinks.lake.batch_size: unknown key 'batch_size'\n"
         "  It belongs one level further right: `sinks.lake.config.batch_size`."
     )
 
@@ -227,7 +225,7 @@ def test_key_one_level_too_far_left_is_given_its_place() -> None:
 def test_key_one_level_too_far_right_is_given_its_place() -> None:
     text = "sources:\n  s:\n    connector: datagen\n    config:\n      streams: []\n"
     assert message(text) == (
-        "orders.yaml:5:7 sources.s.config.streams: no key is called 'streams' here\n"
+        "orders.yaml:5:7 sources.s.config.streams: unknown key 'streams'\n"
         "  It belongs one level further left: `sources.s.streams`."
     )
 
@@ -236,15 +234,15 @@ def test_tables_of_a_source_that_has_none() -> None:
     text = "sources:\n  s:\n    connector: datagen\n    streams: [{name: orders}]\n"
     assert message(text) == (
         "orders.yaml:4:14 sources.s.streams: a source of 'datagen' has no tables to name\n"
-        "  Take `streams` out; what is read is said in `config`."
+        "  Remove `streams`; `config` defines what is read."
     )
 
 
 def test_part_at_the_left_edge_is_given_its_section() -> None:
     assert message("lake: {connector: iceberg}\nspark: {}\nmaster: x\n") == (
-        "orders.yaml:1:1 lake: no key is called 'lake' here\n"
+        "orders.yaml:1:1 lake: unknown key 'lake'\n"
         "  It belongs one level further right: `sinks.lake`.\n"
-        "orders.yaml:3:1 master: no key is called 'master' here\n"
+        "orders.yaml:3:1 master: unknown key 'master'\n"
         "  It belongs one level further right: `spark.master`."
     )
 
@@ -252,23 +250,22 @@ def test_part_at_the_left_edge_is_given_its_section() -> None:
 def test_section_inside_another_is_moved_left() -> None:
     text = SINK + "  pipelines:\n    a: {source: s, sink: lake}\n"
     assert message(text) == (
-        "orders.yaml:7:3 sinks.pipelines: 'pipelines' is a key of the file itself, and stands "
-        "inside `sinks`\n"
+        "orders.yaml:7:3 sinks.pipelines: 'pipelines' is a top-level key, but is inside `sinks`\n"
         "  Move it further left: `pipelines`."
     )
 
 
 def test_catalog_key_outside_its_block_is_given_its_place() -> None:
     assert message("catalogs:\n  c: {type: rest, uri: x, rest: {uri: y}}\n") == (
-        "orders.yaml:2:19 catalogs.c.uri: no key is called 'uri' here\n"
+        "orders.yaml:2:19 catalogs.c.uri: unknown key 'uri'\n"
         "  It belongs one level further right: `catalogs.c.rest.uri`."
     )
 
 
 def test_name_with_a_space_is_refused() -> None:
     assert message("sources:\n  my source: {connector: datagen}\n") == (
-        "orders.yaml:2:14 sources.my source: a name begins with a letter, and holds letters, "
-        "digits, '_' and '-' only"
+        "orders.yaml:2:14 sources.my source: a name must begin with a letter and contain only "
+        "letters, digits, '_' and '-'"
     )
 
 
@@ -289,6 +286,6 @@ def test_transform_with_two_kinds_is_refused() -> None:
         "      - filter: x > 0\n        drop: [y]\n"
     )
     assert message(text) == (
-        "orders.yaml:13:9 pipelines.a.transforms[0]: a transform has one key, its kind, and this "
-        "has 2\n  Begin each transform with `-`."
+        "orders.yaml:13:9 pipelines.a.transforms[0]: a transform has one key, its kind; found 2\n"
+        "  Start each transform with `-`."
     )

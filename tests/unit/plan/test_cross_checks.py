@@ -48,9 +48,9 @@ def test_upsert_from_a_change_source_brings_its_own_keys() -> None:
 
 def test_missing_fields_are_for_upserts() -> None:
     assert message("missing_fields: keep") == (
-        "orders.yaml:7:23 sinks.lake.config.missing_fields: commit_mode 'append' does not look at "
-        "'missing_fields', and it is given\n"
-        "  Use `commit_mode: upsert`, or take it out."
+        "orders.yaml:7:23 sinks.lake.config.missing_fields: commit_mode 'append' ignores "
+        "'missing_fields'\n"
+        "  Use `commit_mode: upsert`, or remove it."
     )
     accepts("commit_mode: upsert", "key_fields: [id]", "missing_fields: null")
     assert IcebergOptions(namespace="a", missing_fields=None).missing_fields == "null"
@@ -125,9 +125,9 @@ def test_declared_column_with_a_reserved_name_may_be_renamed_or_dropped(step: st
 def test_table_and_namespace_are_required() -> None:
     head = "sinks:\n  lake:\n    connector: iceberg\n    config:\n"
     assert message("create: true", head=head) == (
-        "orders.yaml:4:5 sinks.lake.config.namespace: 'namespace' is required, and not given\n"
+        "orders.yaml:4:5 sinks.lake.config.namespace: 'namespace' is missing\n"
         "  Add e.g. `namespace: analytics`.\n"
-        "orders.yaml:4:5 sinks.lake.config.table: 'table' is required, and not given\n"
+        "orders.yaml:4:5 sinks.lake.config.table: 'table' is missing\n"
         "  Add e.g. `table: events`."
     )
 
@@ -143,9 +143,9 @@ def test_partitioning_needs_fields(mode: str) -> None:
 
 def test_partition_fields_that_nothing_uses_are_refused() -> None:
     assert message("partition_fields: [a]") == (
-        "orders.yaml:7:25 sinks.lake.config.partition_fields: partitioning 'none' uses no "
-        "fields, and some are given\n"
-        "  Add e.g. `partitioning: identity`, or take `partition_fields` out."
+        "orders.yaml:7:25 sinks.lake.config.partition_fields: partitioning 'none' ignores "
+        "'partition_fields'\n"
+        "  Add e.g. `partitioning: identity`, or remove `partition_fields`."
     )
 
 
@@ -193,8 +193,8 @@ def test_level_outside_its_range_is_refused(codec: str, low: int, high: int) -> 
 def test_level_of_a_codec_without_levels_is_refused() -> None:
     assert message("compression_level: 3") == (
         "orders.yaml:7:26 sinks.lake.config.compression_level: compression 'snappy' has no "
-        "levels, and level 3 is given\n"
-        "  Take `compression_level` out, or use `compression: zstd`."
+        "levels, found level 3\n"
+        "  Remove `compression_level`, or use `compression: zstd`."
     )
 
 

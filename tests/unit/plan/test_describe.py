@@ -149,8 +149,8 @@ def test_table_that_does_not_fit_is_marked(tmp_path: Path) -> None:
     )
     lines = render_text(found).splitlines()
     at = lines.index(
-        "  ! table      lake.sales.orders does not fit, a run would stop: the stream has columns "
-        "that the table lacks: 'n' long"
+        "  ! table      lake.sales.orders does not match the rows, a run would stop: "
+        "the stream has columns that the table lacks: 'n' long"
     )
     assert lines[at + 1] == f"  !   {todo}"
     assert lines[-1] == "Plan: 1 pipeline, 0 to create, 0 to change, 0 unchanged, 1 refused."
@@ -182,7 +182,7 @@ def test_catalog_that_cannot_be_asked_is_unknown(tmp_path: Path) -> None:
 
 def test_catalog_is_not_asked_offline(tmp_path: Path) -> None:
     table = description(FILE, tmp_path, ask=False)["pipelines"][0]["table"]
-    assert (table["action"], table["reason"]) == ("unknown", "not asked")
+    assert (table["action"], table["reason"]) == ("unknown", "skipped")
 
 
 def test_text_shows_what_would_be_done(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_text_shows_what_would_be_done(tmp_path: Path) -> None:
 def test_planned_parts_are_marked(tmp_path: Path) -> None:
     text = FILE.replace("table: orders", "table: orders\n      readers: [trino]")
     lines = render_text(description(text, tmp_path)).splitlines()
-    at = lines.index("Named in the file, not available in this version")
+    at = lines.index("In the file, but not available in this version")
     assert lines[at + 1] == f"  ! {tmp_path}/a.yaml:8:7 sinks.lake.config.readers: 'readers'"
     assert lines[-1] == (
         "Plan: 1 pipeline, 1 to create, 0 to change, 0 unchanged, 1 not available in this version."

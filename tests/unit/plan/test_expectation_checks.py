@@ -53,23 +53,23 @@ def test_expectation_takes_the_rows_through_spark_and_makes_a_dead_letter_table(
 @pytest.mark.parametrize(
     ("expr", "what"),
     [
-        ("amount >", "not a condition in SQL, near '>' in column 8: 'amount >'"),
-        ("amount > 0)", "not a condition in SQL, near ')' in column 11: 'amount > 0)'"),
-        ("SELECT 1", "not a condition in SQL: 'SELECT 1'"),
-        ("true; false", "not a condition in SQL: 'true; false'"),
+        ("amount >", "not a SQL condition, near '>' in column 8: 'amount >'"),
+        ("amount > 0)", "not a SQL condition, near ')' in column 11: 'amount > 0)'"),
+        ("SELECT 1", "not a SQL condition: 'SELECT 1'"),
+        ("true; false", "not a SQL condition: 'true; false'"),
     ],
 )
 def test_expression_that_is_no_sql_is_told_at_its_place(expr: str, what: str) -> None:
     assert message(GOOD, f'{{name: odd, expr: "{expr}"}}') == (
         f"orders.yaml:14:29 sinks.lake.config.expect[1].expr: {what}\n"
-        "  Write something that is true or false, e.g. `amount > 0`."
+        "  Write a boolean expression, e.g. `amount > 0`."
     )
 
 
 def test_two_expectations_of_one_name_are_refused() -> None:
     assert message(GOOD, "{name: kept, expr: id > 0}") == (
-        "orders.yaml:14:18 sinks.lake.config.expect[1].name: two expectations are called 'kept'\n"
-        "  Each is counted by its name: give them different ones."
+        "orders.yaml:14:18 sinks.lake.config.expect[1].name: duplicate expectation name 'kept'\n"
+        "  Expectations are counted by name: give each its own."
     )
 
 

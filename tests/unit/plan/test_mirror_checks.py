@@ -42,31 +42,31 @@ def problems(tmp_path: Path, sink: str, pipeline: str = "") -> list[str]:
 
 def test_commit_mode_that_replaces_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "commit_mode: overwrite") == [
-        "6:52 sinks.lake.config.commit_mode: commit_mode 'overwrite' would lose what earlier "
-        "changes left\n  Leave it out: changes are then applied by key. `append` keeps every "
+        "6:52 sinks.lake.config.commit_mode: commit_mode 'overwrite' would overwrite the rows of "
+        "earlier changes\n  Leave it out: changes are then applied by key. `append` keeps every "
         "change as a row."
     ]
 
 
 def test_transforms_are_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "", ", transforms: [{drop: [a]}]") == [
-        "8:38 pipelines.mirror.transforms: transforms see the rows of one stream, and a source of "
-        "changes has many tables\n  Take them out, and transform the mirrored tables where they "
+        "8:38 pipelines.mirror.transforms: transforms see the rows of one stream, but a CDC "
+        "source has many tables\n  Remove them, and transform the mirrored tables where they "
         "are read."
     ]
 
 
 def test_route_by_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "namespace: db, route_by: kind") == [
-        "6:54 sinks.lake.config.route_by: `route_by` can't be used with a source of changes: each "
-        "change names its table already\n  Take it out."
+        "6:54 sinks.lake.config.route_by: `route_by` can't be used with a CDC source: each "
+        "change names its table already\n  Remove it."
     ]
 
 
 def test_expectations_are_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "expect: [{name: a, expr: id > 0}]") == [
-        "6:39 sinks.lake.config.expect: `expect` can't be used with a source of changes: "
-        "conditions are looked at row by row, and these rows are of many tables\n  Take it out."
+        "6:39 sinks.lake.config.expect: `expect` can't be used with a CDC source: "
+        "conditions apply to the rows of one table, and these rows belong to many\n  Remove it."
     ]
 
 
@@ -106,7 +106,9 @@ def test_changes_of_a_connector_that_is_not_ours_are_mirrored(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("ledger")
 def test_changes_of_a_connector_that_is_not_ours_are_held_to_the_rules(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'overwrite' would lose what earlier changes left"):
+    with pytest.raises(
+        ConfigError, match="'overwrite' would overwrite the rows of earlier changes"
+    ):
         build(parse(LEDGER.format(sink="commit_mode: overwrite"), tmp_path / "icestream.yaml"))
 
 

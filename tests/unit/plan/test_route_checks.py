@@ -36,7 +36,7 @@ def test_table_beside_route_by_is_refused() -> None:
 
 def test_namespace_is_required_beside_route_by() -> None:
     assert message("route_by: kind") == (
-        "orders.yaml:5:7 sinks.lake.config.namespace: 'namespace' is required, and not given\n"
+        "orders.yaml:5:7 sinks.lake.config.namespace: 'namespace' is missing\n"
         "  Add e.g. `namespace: analytics`: tables without one of their own go there."
     )
 
@@ -44,7 +44,7 @@ def test_namespace_is_required_beside_route_by() -> None:
 @pytest.mark.parametrize("text", ["concat(kind", "select kind", "a; b"])
 def test_route_by_that_is_no_expression_is_refused(text: str) -> None:
     assert message("namespace: sales", f"route_by: {text}") == (
-        f"orders.yaml:6:17 sinks.lake.config.route_by: neither a column nor an expression in SQL: "
+        f"orders.yaml:6:17 sinks.lake.config.route_by: neither a column nor a SQL expression: "
         f"{text!r}\n"
         "  Write a column, e.g. `route_by: kind`, or SQL that gives text: `lower(kind)`."
     )
@@ -54,5 +54,5 @@ def test_allowed_tables_are_for_sinks_whose_tables_are_named_by_data() -> None:
     assert message("namespace: sales", "table: orders", "allowed_tables: [sales.x]") == (
         "orders.yaml:7:23 sinks.lake.config.allowed_tables: without `route_by` the sink writes to "
         "one table, and ignores 'allowed_tables'\n"
-        "  Take it out, or add `route_by`."
+        "  Remove it, or add `route_by`."
     )

@@ -22,7 +22,7 @@ from icestream.sinks.iceberg.options import IcebergOptions
 def test_sink_that_is_no_iceberg_table_is_skipped(sink: Any) -> None:
     pipeline: Any = SimpleNamespace(sink=sink)
     (step,) = compatibility_steps(pipeline)
-    assert step.run() == "not an Iceberg table: only a run can tell"
+    assert step.run() == "not an Iceberg table; its columns are only known during a run"
 
 
 def test_sink_of_many_tables_is_left_to_a_run() -> None:
@@ -30,4 +30,7 @@ def test_sink_of_many_tables_is_left_to_a_run() -> None:
     sink = FanOutSink(options, MemoryCatalog("lake", MemoryCatalogOptions()), "lake")
     pipeline: Any = SimpleNamespace(sink=sink)
     (step,) = compatibility_steps(pipeline)
-    assert step.run() == "one stream fills many tables: only a run can tell"
+    assert (
+        step.run()
+        == "the stream is routed to many tables; their columns are only known during a run"
+    )

@@ -1,4 +1,4 @@
-"""Options that the chosen mode does not look at are refused, not ignored."""
+"""Options that the chosen mode ignores are refused, not ignored."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def test_option_of_upsert_is_refused_in_another_mode(tmp_path: Path, option: str
         build(parse(text, tmp_path / "a.yaml"))
     name = option.partition(":")[0]
     assert str(caught.value).partition(": ")[2] == (
-        f"commit_mode 'append' does not look at {name!r}, and it is given\n"
-        "  Use `commit_mode: upsert`, or take it out."
+        f"commit_mode 'append' ignores {name!r}\n  Use `commit_mode: upsert`, or remove it."
     )
 
 

@@ -49,7 +49,7 @@ def test_key_of_one_number_passes_files_over() -> None:
     assert found == {
         "keys": ["id"],
         "way": "rows by id, looked up in an index of up to 57 MiB beside the state (3000000 rows "
-        "in 4 files); files whose keys lie elsewhere are passed over",
+        "in 4 files); files whose key range does not match are skipped",
         "warnings": [],
     }
 
@@ -69,12 +69,12 @@ def test_hashed_key_takes_more_room() -> None:
     [
         (
             {"total_equality_deletes": 1},
-            "another writer put equality deletes on the table, and a run will stop at them: fold "
-            "them in with `rewrite_data_files` first",
+            "the table has equality deletes of another writer, and a run will stop at them: "
+            "apply them with `rewrite_data_files` first",
         ),
         (
             {"total_data_files": 6000},
-            "6000 files make every batch slow, since each is looked up by itself: compact the "
+            "6000 files make every batch slow, since each is searched separately: compact the "
             "table",
         ),
         (

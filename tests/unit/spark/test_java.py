@@ -100,6 +100,6 @@ def test_java_that_tells_no_version_is_quoted(home: Path) -> None:
         require_java()
 
     assert str(caught.value) == (
-        f"java: {command} does not tell its version, and Spark needs Java 17 or 21; "
-        f"it said 'Unable to locate a Java Runtime.'{INSTALL}"
+        f"java: {command} does not report its version, and Spark needs Java 17 or 21; "
+        f"its output was 'Unable to locate a Java Runtime.'{INSTALL}"
     )

@@ -10,7 +10,7 @@ from icestream.sources.postgres_cdc import PostgresCdcOptions
 from icestream.sources.postgres_cdc.tables import PgTable, Relation
 from icestream.verify.postgres_side import PostgresSide
 
-READ_WHOLE = "its changes are not followed: it is as the pipeline last read it"
+READ_WHOLE = "its changes are not captured; it is as the pipeline last read it"
 REFRESHED = {"name": "rates", "sync_mode": "full_refresh"}
 
 

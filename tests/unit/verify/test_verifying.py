@@ -107,7 +107,7 @@ def test_table_that_is_not_there_is_not_compared() -> None:
     report = only_report(PlainMirror([]), PlainSide())
     assert (report.status, report.reason) == (
         "not compared",
-        f"there is no such table of this pipeline yet; {RUN_FIRST}",
+        f"the pipeline has not written this table yet; {RUN_FIRST}",
     )
 
 
@@ -119,7 +119,7 @@ def test_table_that_is_still_filled_is_not_compared() -> None:
     side = PlainSide()
     side.whole = False
     report = only_report(PlainMirror([3]), side)
-    assert report.reason == f"its first rows are not all there yet; {RUN_FIRST}"
+    assert report.reason == f"its initial snapshot is not complete yet; {RUN_FIRST}"
 
 
 def test_table_that_is_written_to_all_the_time_is_given_up() -> None:
@@ -127,7 +127,7 @@ def test_table_that_is_written_to_all_the_time_is_given_up() -> None:
     report = only_report(PlainMirror(list(range(50))), side)
     assert (report.status, report.reason) == (
         "not compared",
-        "it is written to faster than it can be looked at; stop the pipeline meanwhile",
+        "it is written to faster than it can be compared; stop the pipeline first",
     )
     assert side.points == MAX_ATTEMPTS
 
@@ -138,7 +138,7 @@ def test_table_that_was_written_to_once_is_looked_at_again() -> None:
     assert side.points == 2
     assert (report.status, report.reason) == (
         "different",
-        "the table lacks the key's column 'gone', or has another type for it",
+        "the table has no key column 'gone' of a matching type",
     )
 
 
@@ -146,11 +146,11 @@ def test_table_that_was_emptied_since_is_not_compared() -> None:
     report = only_report(
         PlainMirror([1]), PlainSide(changes=TableChanges(rows=1, is_truncated=True))
     )
-    assert report.reason == f"all its rows went at once since the newest batch; {RUN_FIRST}"
+    assert report.reason == f"it was truncated after the newest batch; {RUN_FIRST}"
 
 
 def test_table_without_a_key_that_grew_is_not_compared() -> None:
     report = only_report(PlainMirror([1]), PlainSide(key=(), changes=TableChanges(rows=1200)))
     assert report.reason == (
-        f"it has no key, and 1,200 rows came since the newest batch; {RUN_FIRST}"
+        f"it has no key, and 1,200 rows changed since the newest batch; {RUN_FIRST}"
     )
