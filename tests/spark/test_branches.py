@@ -107,7 +107,7 @@ def test_failed_check_stops_before_readers_see_a_row(lake: Lake, source: Scripte
         f"pipeline 'events', batch 2, table {lake.name}.db.events: check 'ids' finds 1 row on "
         "branch 'audit'; nothing was published to 'main'",
         '  Look at the rows: icestream query --branch audit "SELECT * FROM db.events"',
-        "  Mend the rows on the branch, or the check, and run again: the checks are repeated, and "
+        "  Fix the rows on the branch, or the check, and run again: the checks are repeated, and "
         "no later batch is written before they hold.",
         "  To publish the rows as they are, in Spark SQL: "
         f"CALL {lake.name}.system.fast_forward('db.events', 'main', 'audit')",
@@ -180,7 +180,7 @@ def test_check_that_can_not_be_run_publishes_nothing(lake: Lake, source: Scripte
         "check 'wrong' can't be run on branch 'audit': [UNRESOLVED_COLUMN.WITH_SUGGESTION]"
     )
     assert caught.value.todo == (
-        "The batch is on 'audit', and nothing of it was published to 'main'. Mend the query and "
+        "The batch is on 'audit', and nothing of it was published to 'main'. Fix the query and "
         "run again."
     )
     assert ids(lake) == []

@@ -104,7 +104,7 @@ def test_missing_table_is_an_error_when_it_may_not_be_made(lake: Lake) -> None:
 
     message = (
         f"sink 'lake', table {lake.name}.db.nothing: the table does not exist, and `create` is "
-        "false\n  Create the table, set `create: true`, or look at the spelling of `namespace` "
+        "false\n  Create the table, set `create: true`, or check the spelling of `namespace` "
         "and `table`."
     )
     assert str(caught.value) == message

@@ -151,9 +151,9 @@ def _parse(sql: str) -> Expr:
         return sqlglot.parse_one(sql, dialect="duckdb")
     except SqlglotError as exc:
         raise IcestreamError(
-            f"the tables of the query can't be told: {str(exc).splitlines()[0]}",
+            f"cannot determine the tables of the query: {str(exc).splitlines()[0]}",
             where="query",
-            todo="Write it in plainer SQL.",
+            todo="Simplify the SQL.",
         ) from exc
 
 

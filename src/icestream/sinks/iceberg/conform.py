@@ -1,4 +1,4 @@
-"""Gives Arrow columns the shape of a table: by name, with what the rows lack left null."""
+"""Conforms Arrow columns to a table, and finds rows that lack required values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs pieces of work in Spark's Python tasks, and brings back what each came to."""
+"""Runs work in Spark's Python tasks and collects the outcomes."""
 
 from __future__ import annotations
 

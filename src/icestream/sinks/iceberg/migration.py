@@ -449,6 +449,6 @@ class SchemaMigration:
                 raise SchemaMismatchError(
                     f"column {old!r} of the table was renamed to {new!r} while the pipeline ran, "
                     f"and the stream still has {old!r}",
-                    todo=f"To go on in the renamed column, add the transform `rename: {{{old}: "
+                    todo=f"To continue in the renamed column, add the transform `rename: {{{old}: "
                     f"{new}}}`. A start without it adds {old!r} as a column of its own.",
                 )

@@ -1,4 +1,4 @@
-"""Reads the order of rows within a file, from the words of the YAML file."""
+"""Parses partition terms, sort terms and partition names as the YAML file writes them."""
 
 from __future__ import annotations
 

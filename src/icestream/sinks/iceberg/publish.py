@@ -64,7 +64,7 @@ def _run_check(
         raise PublishError(
             f"check {check.name!r} can't be run on branch {branch!r}: {first}",
             where=where,
-            todo=f"The batch is on {branch!r}, and nothing of it was published to {to!r}. Mend "
+            todo=f"The batch is on {branch!r}, and nothing of it was published to {to!r}. Fix "
             "the query and run again.",
         ) from exc
     if found:
@@ -82,7 +82,7 @@ def _next_steps(target: TargetTable, to: str) -> str:
     look = f'icestream query --branch {branch} "SELECT * FROM {table}"'  # noqa: S608 - words
     return (
         f"Look at the rows: {look}\n"
-        "Mend the rows on the branch, or the check, and run again: the checks are repeated, and "
+        "Fix the rows on the branch, or the check, and run again: the checks are repeated, and "
         "no later batch is written before they hold.\n"
         "To publish the rows as they are, in Spark SQL: "
         f"CALL {target.catalog.name}.system.fast_forward('{table}', '{to}', '{branch}')"

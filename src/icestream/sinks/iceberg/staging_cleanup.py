@@ -1,4 +1,4 @@
-"""Removes what nobody uses any more: staged rows of a run that was cut off, temporary folders."""
+"""Removes staged rows of interrupted runs, and temporary folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def remove_staged_files(
     try:
         empty(io, folder, newest)
     except _faults() as exc:
-        logger.warning("%s: rows that were put aside stay behind: %s", folder, exc)
+        logger.warning("%s: could not delete staged rows: %s", folder, exc)
 
 
 def _remove_by_arrow(io: Any, folder: str, newest: datetime) -> None:

@@ -1,4 +1,4 @@
-"""A step of `icestream check`: the store of a table whose place only the catalog knows."""
+"""A step of `icestream check`: test a table's storage where only the catalog knows it."""
 
 from __future__ import annotations
 

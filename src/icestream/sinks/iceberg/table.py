@@ -448,7 +448,7 @@ class TargetTable:
         return ConnectorError(
             "the table does not exist, and `create` is false",
             where=f"sink {self.sink_name!r}, table {self.identity}",
-            todo="Create the table, set `create: true`, or look at the spelling of "
+            todo="Create the table, set `create: true`, or check the spelling of "
             "`namespace` and `table`.",
         )
 

@@ -1,4 +1,4 @@
-"""Turns Arrow batches into Iceberg data files, inside a task."""
+"""Writes Arrow batches to Iceberg data files, in a task."""
 
 from __future__ import annotations
 
@@ -456,4 +456,4 @@ class IcebergWriter(TaskWriter):
             try:
                 self._io.delete(path)
             except OSError as exc:  # noqa: PERF203 - each file by itself
-                logger.warning("%s stays behind: %s", path, exc)
+                logger.warning("could not delete %s: %s", path, exc)

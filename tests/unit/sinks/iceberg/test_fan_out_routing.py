@@ -251,7 +251,7 @@ def test_column_with_far_too_many_values_is_refused(
 
     assert str(caught.value) == (
         "route_by: the rows of one batch name more than 2 tables\n"
-        "  Nothing of the batch was written. Look whether `route_by` names a column with few "
+        "  Nothing of the batch was written. Check that `route_by` names a column with few "
         "values."
     )
 

@@ -76,7 +76,7 @@ def test_store_that_lets_nothing_be_removed_is_told_and_stops_nobody(
     with caplog.at_level(logging.WARNING):
         remove_staged_files(str(folder), FSSPEC)
 
-    assert caplog.messages == [f"{folder}: rows that were put aside stay behind: denied"]
+    assert caplog.messages == [f"{folder}: could not delete staged rows: denied"]
 
 
 class Owner:

@@ -120,7 +120,7 @@ def test_missing_namespace_of_many_tables_is_told_where_none_is_made(tmp_path: P
         routed(catalog_in(tmp_path, MemoryCatalog), create=False)
     assert str(caught.value) == (
         "sink 'lake', table lake.db.*: the namespace 'db' does not exist, and `create` is false\n"
-        "  Create it with its tables, set `create: true`, or look at the spelling of `namespace`."
+        "  Create it with its tables, set `create: true`, or check the spelling of `namespace`."
     )
 
 

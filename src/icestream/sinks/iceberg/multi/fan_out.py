@@ -1,4 +1,4 @@
-"""The second pass of a fan-out: the rows of each table go to its own writer, few files a table."""
+"""The fan-out sink: each row goes to the table that `route_by` names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns that a mirrored table is ready for, and how blocks of changes come to have them."""
+"""The schema of a mirrored table, and how blocks of changes are conformed to it."""
 
 from __future__ import annotations
 
@@ -173,9 +173,9 @@ def _merge_columns(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.S
         return _unify_schemas([pa.schema([one.with_nullable(True) for one in there]), *each])
     except pa.ArrowInvalid as exc:
         raise SchemaMismatchError(
-            f"a column came with types that do not go together: {exc}",
-            todo="Nothing of the batch was written. Mend the column in the source, or drop it from "
-            "the table and let it be made anew.",
+            f"a column has incompatible types: {exc}",
+            todo="Nothing of the batch was written. Fix the column in the source, or drop it from "
+            "the table, which then creates it again.",
         ) from exc
 
 

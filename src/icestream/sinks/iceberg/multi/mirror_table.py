@@ -1,4 +1,4 @@
-"""What a mirrored table is like where the file does not say: by its own key and columns."""
+"""A table that mirrors one of the source, and the options that follow from its key and columns."""
 
 from __future__ import annotations
 

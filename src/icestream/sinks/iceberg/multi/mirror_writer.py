@@ -1,4 +1,4 @@
-"""Writes blocks of changes to the tables that they are for, in a task."""
+"""Writes blocks of changes to the tables that they belong to, in a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads from a row which table it goes to."""
+"""Routes rows to tables: finds the table of each row and stages rows by table."""
 
 from __future__ import annotations
 
@@ -329,6 +329,6 @@ def _refuse_too_many(tables: int) -> None:
     if tables > MAX_TABLES:
         raise AttentionError(
             f"route_by: the rows of one batch name more than {MAX_TABLES} tables",
-            todo="Nothing of the batch was written. Look whether `route_by` names a column with "
+            todo="Nothing of the batch was written. Check that `route_by` names a column with "
             "few values.",
         )

@@ -1,4 +1,4 @@
-"""What every sink of many Iceberg tables does, whoever names the tables."""
+"""What every sink of many Iceberg tables does, however the tables are named."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class TablesSink(Sink[IcebergOptions]):
             raise ConnectorError(
                 f"the namespace {name!r} does not exist, and `create` is false",
                 where=f"sink {self.name!r}, table {self.identity()}",
-                todo="Create it with its tables, set `create: true`, or look at the spelling of "
+                todo="Create it with its tables, set `create: true`, or check the spelling of "
                 "`namespace`.",
             )
         return f"{name} will be created"

@@ -1,4 +1,4 @@
-"""What a fan-out remembers beside its tables: which they are, and how it last began anew."""
+"""The state file of a fan-out: its tables, and how the pipeline last restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table's share of one batch, on its way into the table."""
+"""One table's part of a batch, from staged rows to the commit."""
 
 from __future__ import annotations
 
@@ -167,5 +167,5 @@ def catalog_refusal_error(message: str) -> ConnectorError:
     """Return the error of a table that the catalog does not let us make or read."""
     return ConnectorError(
         f"the catalog refused the table: {message}",
-        todo="Look whether its name and our rights are what the catalog wants.",
+        todo="Check the table name and your catalog permissions.",
     )

@@ -1,4 +1,4 @@
-"""The names of tables that rows or a source choose: which are valid, and which they may choose."""
+"""Rules for table names that come from rows or from a source."""
 
 from __future__ import annotations
 

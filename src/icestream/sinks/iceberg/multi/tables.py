@@ -1,4 +1,4 @@
-"""The tables of a fan-out: found again at the start, made on the way, worked on side by side."""
+"""The tables of a sink of many tables: found at the start, created on demand."""
 
 from __future__ import annotations
 

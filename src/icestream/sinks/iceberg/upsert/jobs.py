@@ -1,4 +1,4 @@
-"""Which data files can hold a key of the batch, by the bounds that the table keeps of each."""
+"""The Spark jobs of an upsert: match the batch's keys in the table, then write its rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A folder on each machine that runs tasks, for what can be made again; the tasks tidy it.
+"""The key index: for each data file, its sorted keys in a local cache folder of the worker.
 
-The driver's state folder is no place for it: on a cluster, tasks run on other machines and often as
-another user. Everything in the folder may vanish at any moment, also under a task that is about to
+The driver's state folder can't hold it: on a cluster, tasks run on other machines and often as
+another user. Anything in the cache may disappear at any moment, even under a task that is about to
 read it.
 """
 

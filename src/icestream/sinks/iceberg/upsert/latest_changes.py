@@ -1,6 +1,6 @@
-"""Of several changes to one key in a batch, the newest; and what it lacks, from the ones before.
+"""Finds the latest change of each key in a batch, and the values that it was sent without.
 
-Works on the keys alone, as arrays: the rows stay where the tasks put them aside.
+Works on the keys alone, as arrays: the rows stay in the staged files.
 """
 
 from __future__ import annotations

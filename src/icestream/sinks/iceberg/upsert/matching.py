@@ -1,7 +1,7 @@
-"""Deletes by position: deletion vectors for format v3, position delete files for v2.
+"""Matches a batch's keys in the table's files, and deletes the rows that they replace.
 
-A data file has one of either at most: the new one holds what the old one held, which leaves the
-table in the same commit.
+Deletes are by position: deletion vectors for format v3, position delete files for v2. A data file
+has one of either at most: the new one includes the old one, which is removed in the same commit.
 """
 
 from __future__ import annotations

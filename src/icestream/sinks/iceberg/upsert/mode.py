@@ -1,4 +1,4 @@
-"""`delete_mode: soft`: a deleted row stays, and says so in two columns."""
+"""`commit_mode: upsert`: a batch replaces or deletes the rows of its keys."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class Upsert(Mode):
                 self._delete_written(outcome.files, outcome.matched)
                 if not exc.stale or attempt == ATTEMPTS:
                     raise
-                logger.info("%s: %s; working the batch out anew", self.target.identity, exc.what)
+                logger.info("%s: %s; retrying the batch", self.target.identity, exc.what)
             else:
                 return replace(commit, retries=commit.retries + attempt - 1)
         raise AssertionError("the last attempt returns or raises")

@@ -1,4 +1,4 @@
-"""The third pass of an upsert: the rows that count, written to data files."""
+"""Writes the rows of an upsert to data files, filling in values that they were sent without."""
 
 from __future__ import annotations
 

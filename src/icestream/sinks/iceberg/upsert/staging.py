@@ -1,8 +1,8 @@
-"""Numbers of many rows in Arrow files beside the staged rows, rather than in reports to the driver.
+"""Staged rows of an upsert: tasks write them to Arrow files, the driver reads their keys.
 
-A report goes through the JVM of the driver, in one piece with those of all other tasks; a file is
-read by whoever needs it. Arrow and not pickle, since others may write to the store. Numbers of a
-few rows stay in the report: a file would cost a batch three more requests to the store.
+The keys of many rows go to a file beside the rows, since a report goes through the driver's JVM
+together with those of all other tasks. Arrow and not pickle, since others may write to the store.
+The keys of a few rows stay in the report: a file would cost a batch three more requests.
 """
 
 from __future__ import annotations

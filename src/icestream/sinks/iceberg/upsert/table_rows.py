@@ -1,4 +1,4 @@
-"""Columns of a data file by Iceberg's field ids, which outlive every rename."""
+"""Reads rows of the table's data files by Iceberg's field ids, which outlive every rename."""
 
 from __future__ import annotations
 
