@@ -105,7 +105,7 @@ def test_rate_is_bounded_and_told_when_to_come_again(started: Started) -> None:
     server = started(rate_per_sec=0.01, burst=2)
     assert [server.ask("{}")[0] for _ in range(2)] == [200, 200]
     status, told, headers = server.ask("{}")
-    assert (status, told["error"]) == (429, "more than 0.01 requests a second")
+    assert (status, told["error"]) == (429, "more than 0.01 requests per second")
     assert 90 <= int(headers["retry-after"]) <= 100
 
 
@@ -295,7 +295,7 @@ def test_full_disk_and_full_spool_put_senders_off(
     assert [status for status, _, _ in answers] == [200, 200, 200, 200, 503]
     _, told, headers = answers[-1]
     assert (told["error"], headers["retry-after"]) == (
-        "too many events wait for their commit",
+        "too many events are waiting for their commit",
         "10",
     )
     assert server.ask("{}")[0] == 200
@@ -306,9 +306,9 @@ def test_full_disk_and_full_spool_put_senders_off(
     monkeypatch.setattr(server.endpoint.spool, "append", refuse)
     for _ in range(3):
         assert server.refused("{}") == (503, "the disk is full")
-    put_off = "events are put off, since the spool can't be written: "
+    rejecting = "rejecting events with 503, since the spool cannot be written: "
     assert caplog.messages == [
-        put_off + "it has `max_spool_mb`",
-        "events are taken again",
-        put_off + "[Errno 28] No space left on device",
+        rejecting + "it has reached `max_spool_mb`",
+        "accepting events again",
+        rejecting + "[Errno 28] No space left on device",
     ]

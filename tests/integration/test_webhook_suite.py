@@ -187,8 +187,8 @@ def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> Non
     with pytest.raises(ConnectorError, match="is in use by process") as caught:
         hook.source().initial()
     assert caught.value.todo == (
-        "A webhook source feeds one pipeline: fill several tables with `route_by`, or give each "
-        "pipeline a source with a port and a `spool` of its own."
+        "A webhook source feeds one pipeline: write several tables with `route_by`, or give each "
+        "pipeline a source with its own port and `spool`."
     )
 
 
@@ -297,7 +297,7 @@ def test_writer_that_ended_is_told_once_and_started_anew(
     sender = threading.Thread(target=_post_unanswered, args=(hook.port,))
     sender.start()
     endpoint._commit._thread.join(20)
-    with pytest.raises(TransientError, match="the thread that writes the spool has ended"):
+    with pytest.raises(TransientError, match="the thread that writes the spool has stopped"):
         source.latest(start)
     sender.join()
     assert source.latest(start) == start

@@ -173,7 +173,7 @@ def test_broken_gzip_is_told(tmp_path: Path) -> None:
 
     assert str(caught.value) == (
         f"file '{tmp_path}/a.json.gz' cannot be read as gzip: Not a gzipped file (b'no')\n"
-        "  Mend the file, or move it out of the folder and start over from the mark."
+        "  Fix the file, or move it out of the folder and use `icestream run --resume`."
     )
 
 

@@ -77,7 +77,7 @@ def test_object_store_is_not_available_yet() -> None:
     assert str(caught.value) == (
         "source 'files' cannot read 's3a://bucket/in' yet: "
         "object stores are not available in this version\n"
-        "  Give a folder of this machine, or one that is mounted."
+        "  Use a local or mounted folder."
     )
 
 
@@ -88,7 +88,7 @@ def test_check_names_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ConnectorError) as caught:
         steps[0].run()
     assert str(caught.value) == (
-        f"no folder is called '{tmp_path}/in'\n"
+        f"folder '{tmp_path}/in' does not exist\n"
         "  Create it, or set `path` to the folder that files arrive in."
     )
 
@@ -120,7 +120,7 @@ def without_root() -> Iterator[None]:
 def test_check_names_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
     tmp_path.chmod(0)
 
-    with without_root(), pytest.raises(RefusedError, match="may not be read"):
+    with without_root(), pytest.raises(RefusedError, match="permission denied for folder"):
         next(quick(tmp_path).check()).run()
 
 
@@ -131,5 +131,5 @@ def test_check_counts_the_files(tmp_path: Path) -> None:
 
 
 def test_glob_stays_below_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=r"glob '\.\./\*' leads out of the folder"):
+    with pytest.raises(ValidationError, match=r"glob '\.\./\*' points outside of the folder"):
         quick(tmp_path, glob="../*")

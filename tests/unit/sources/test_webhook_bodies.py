@@ -181,7 +181,7 @@ def test_rate_lets_a_burst_pass_and_says_when_to_come_again() -> None:
     with pytest.raises(Refusal) as caught:
         rate.acquire()
     assert (caught.value.status, caught.value.retry_after) == (429, 2)
-    assert caught.value.reason == "more than 0.5 requests a second"
+    assert caught.value.reason == "more than 0.5 requests per second"
     clock.now += 2
     rate.acquire()
     clock.now += 1_000

@@ -141,15 +141,15 @@ def test_answered_record_that_is_broken_or_gone_is_named_and_never_cut_off(spool
     whole = file.read_bytes()
     for place in (len(whole) - 1, len(whole) - 60, SEGMENT.size + 9):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(CorruptStateError, match=": it is whole up to byte"):
+        with pytest.raises(CorruptStateError, match=": it is intact up to byte"):
             Spool(spool.folder)
     file.write_bytes(whole[:-1])
     with pytest.raises(CorruptStateError) as caught:
         Spool(spool.folder)
     third = len(arrival(b"c").pack(2))
     assert str(caught.value) == (
-        f"cannot read {file}: it is whole up to byte {len(whole) - third}, and events "
-        f"up to byte {len(whole)} were answered with success" + TODO
+        f"cannot read {file}: it is intact up to byte {len(whole) - third}, and events "
+        f"up to byte {len(whole)} were acknowledged" + TODO
     )
     file.unlink()
     file.with_name("00000000000000000003.events").write_bytes(b"")
@@ -180,7 +180,7 @@ def test_segments_that_are_all_gone_are_missed(spool: Spool) -> None:
     spool.close()
     for file in files_of(spool.folder):
         file.unlink()
-    with pytest.raises(CorruptStateError, match=r"00000002.events: it is not there"):
+    with pytest.raises(CorruptStateError, match=r"00000002.events: it does not exist"):
         Spool(spool.folder)
 
 
@@ -199,7 +199,7 @@ def test_file_of_ours_that_is_corrupt_is_named(spool: Spool, name: str) -> None:
 def test_spool_without_its_name_is_not_given_another(spool: Spool) -> None:
     spool.close()
     (spool.folder / "spool.json").unlink()
-    with pytest.raises(CorruptStateError, match=r"spool.json: it is not there"):
+    with pytest.raises(CorruptStateError, match=r"spool.json: it does not exist"):
         Spool(spool.folder)
 
 

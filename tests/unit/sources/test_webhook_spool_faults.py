@@ -49,7 +49,7 @@ def test_events_count_although_their_answer_could_not_be_noted(
     monkeypatch.setattr(spool._answered, "write", refuse)
     assert spool.append([arrival(b"a", b"1")]) == [True]
     monkeypatch.undo()
-    assert "how far events were answered can't be noted" in caplog.text
+    assert "cannot record how far events were acknowledged" in caplog.text
     assert spool.append([arrival(b"a", b"1"), arrival(b"b")]) == [False, True]
     spool.close()
     anew = Spool(spool.folder, max_bytes=4096)
@@ -97,7 +97,7 @@ def test_full_disk_does_not_stop_a_commit(
     monkeypatch.setattr(os, "fsync", refuse)
     spool.release(1)
     monkeypatch.undo()
-    assert "can't be removed from the spool yet: [Errno 28]" in caplog.text
+    assert "cannot remove committed events from the spool yet: [Errno 28]" in caplog.text
     assert (spool.first, spool.end) == (0, 1)
     spool.release(1)
     assert (spool.first, spool.end) == (1, 1)

@@ -83,7 +83,7 @@ def list_paths(folder: str, glob: str) -> list[str]:
         return [path for path in _walk(folder, "", depth) if matches.fullmatch(path)]
     except FileNotFoundError as exc:
         raise ConnectorError(
-            f"no folder is called {exc.filename!r}",
+            f"folder {exc.filename!r} does not exist",
             todo="Create it, or set `path` to the folder that files arrive in.",
         ) from exc
     except NotADirectoryError as exc:
@@ -93,8 +93,8 @@ def list_paths(folder: str, glob: str) -> list[str]:
         ) from exc
     except PermissionError as exc:
         raise RefusedError(
-            f"folder {exc.filename!r} may not be read",
-            todo="Give the account that runs the pipeline the right to read it.",
+            f"permission denied for folder {exc.filename!r}",
+            todo="Give the user that runs the pipeline read permission.",
         ) from exc
 
 
@@ -331,5 +331,5 @@ def local_path(path: str) -> str:
         return rest
     raise UnavailableError(
         f"source 'files' cannot read {path!r} yet: object stores are not available in this version",
-        todo="Give a folder of this machine, or one that is mounted.",
+        todo="Use a local or mounted folder.",
     )

@@ -11,10 +11,10 @@ OWN_FORMATS = ("json", "csv", "parquet", "avro")
 
 
 class FileOptions(Options):
-    """How the files of a format are written."""
+    """How files of a format are written."""
 
     delimiter: str = Field(
-        default=",", min_length=1, max_length=1, description="What separates fields, for `csv`."
+        default=",", min_length=1, max_length=1, description="Field delimiter, for `csv`."
     )
     header: bool = Field(
         default=True,
@@ -27,7 +27,7 @@ class FilesOptions(Options):
 
     path: str = Field(
         min_length=1,
-        description="The folder that files arrive in.",
+        description="Folder that files arrive in.",
         json_schema_extra={"path": True},
     )
     format: LineFormatName = Field(
@@ -48,7 +48,9 @@ class FilesOptions(Options):
         "the table or from the first files.",
     )
     max_files_per_batch: int | None = Field(
-        default=None, ge=1, description="Most files in one batch. Without it only rows count."
+        default=None,
+        ge=1,
+        description="Maximum number of files per batch; by default, only rows are limited.",
     )
     options: FileOptions = Field(
         default_factory=FileOptions, description="How the files are written."
@@ -58,7 +60,7 @@ class FilesOptions(Options):
     @classmethod
     def _stays_below_the_folder(cls, glob: str) -> str:
         if glob.startswith("/") or ".." in glob.split("/"):
-            raise ValueError(f"glob {glob!r} leads out of the folder")
+            raise ValueError(f"glob {glob!r} points outside of the folder")
         return glob
 
     @field_validator("format")
@@ -74,7 +76,5 @@ class FilesOptions(Options):
     @model_validator(mode="after")
     def _columns_have_names(self) -> FilesOptions:
         if self.format == "csv" and not self.options.header and self.schema_text is None:
-            raise ValueError(
-                "csv files without a header need `schema`: nothing names their columns"
-            )
+            raise ValueError("csv files without a header need `schema` for the column names")
         return self

@@ -1,4 +1,4 @@
-"""Opens a file of a batch, and makes sure that it is still the file that was planned."""
+"""Opens a file of a batch, and checks that it is unchanged since the batch was planned."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def open_part(folder: str, part: FilePart) -> Iterator[IO[bytes]]:
         raise changed_file_error(name, "is gone before its rows were written") from exc
     except PermissionError as exc:
         raise RefusedError(
-            f"file {name!r} may not be read",
-            todo="Give the account that runs the pipeline the right to read it.",
+            f"permission denied for file {name!r}",
+            todo="Give the user that runs the pipeline read permission.",
         ) from exc
     with raw:
         _refuse_changed(raw, part, name)
@@ -80,7 +80,7 @@ def unreadable_error(name: str, kind: str, cause: Exception) -> BadRecordError:
     reason = " ".join(str(cause).split())
     return BadRecordError(
         f"file {name!r} cannot be read as {kind}: {reason}",
-        todo="Mend the file, or move it out of the folder and start over from the mark.",
+        todo="Fix the file, or move it out of the folder and use `icestream run --resume`.",
     )
 
 

@@ -1,4 +1,4 @@
-"""One write and one sync for all requests that wait for them."""
+"""Group commit: one write and one fsync for all waiting requests."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _Answer: TypeAlias = list[bool] | Refusal
 
 
 class GroupCommit:
-    """A thread that writes whatever has come while the write before it was under way."""
+    """A thread that writes what arrived during the previous write."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        # So that what does not fit into a small spool at once does one after the other.
+        # So that groups fit into a small spool one after the other.
         self._group_bytes = min(GROUP_BYTES, spool.segment_bytes)
         self._waiting: queue.SimpleQueue[_PendingAppend | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="webhook spool", daemon=True)
@@ -53,10 +53,10 @@ class GroupCommit:
         self._thread.start()
 
     async def append(self, arrivals: Sequence[Arrival]) -> list[bool]:
-        """Return once the arrivals are durable, telling for each whether it is new.
+        """Wait until the arrivals are durable, and return for each whether it is new.
 
         Raises:
-            Refusal: they can't be written now.
+            Refusal: they cannot be written now.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[bool]] = loop.create_future()
@@ -64,7 +64,7 @@ class GroupCommit:
         return await future
 
     def close(self) -> None:
-        """Write what waits, then end."""
+        """Write what is queued, then stop."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -75,8 +75,8 @@ class GroupCommit:
             has_ended = True
         finally:
             if not has_ended:
-                # Whoever waits would wait for ever: the endpoint is opened anew.
-                self.fault = TransientError("the thread that writes the spool has ended")
+                # Pending requests would wait forever: the error restarts the server.
+                self.fault = TransientError("the thread that writes the spool has stopped")
 
     def _write_groups(self) -> None:
         is_open = True
@@ -89,7 +89,7 @@ class GroupCommit:
                 told = iter(self._spool.append(arrivals))
             except (SpoolFullError, OSError, IcestreamError) as exc:
                 self._record_failure(exc)
-                # Each has an object of its own: awaiting one adds to it.
+                # One exception object each: awaiting one changes its traceback.
                 answers: list[_Answer] = [_refusal(exc) for _ in group]
             else:
                 self._record_success()
@@ -115,15 +115,17 @@ class GroupCommit:
         if isinstance(exc, IcestreamError):
             self.fault = exc
         elif not self._is_refusing:
-            # Once, and not for each request: the log may be on the disk that is full.
+            # Log once, not per request: the log may be on the full disk.
             self._is_refusing = True
-            reason = "it has `max_spool_mb`" if isinstance(exc, SpoolFullError) else exc
-            logger.warning("events are put off, since the spool can't be written: %s", reason)
+            reason = "it has reached `max_spool_mb`" if isinstance(exc, SpoolFullError) else exc
+            logger.warning(
+                "rejecting events with 503, since the spool cannot be written: %s", reason
+            )
 
     def _record_success(self) -> None:
         if self._is_refusing:
             self._is_refusing = False
-            logger.warning("events are taken again")
+            logger.warning("accepting events again")
 
 
 def _resolve(group: list[_PendingAppend], answers: list[_Answer]) -> None:
@@ -139,22 +141,22 @@ def _resolve(group: list[_PendingAppend], answers: list[_Answer]) -> None:
     try:
         group[0].loop.call_soon_threadsafe(all_of_them)
     except RuntimeError:
-        # The server has ended meanwhile, and with it everybody who could be told.
+        # The server has stopped, and with it all requests.
         logger.debug("%s requests were not answered", len(group))
 
 
 def _refusal(exc: Exception) -> Refusal:
     if isinstance(exc, SpoolFullError):
-        reason = "too many events wait for their commit"
+        reason = "too many events are waiting for their commit"
     elif isinstance(exc, OSError) and exc.errno in _DISK_FULL:
         reason = "the disk is full"
     else:
-        reason = "events can't be stored now"
+        reason = "events cannot be stored now"
     return Refusal(503, reason, retry_after=RETRY_SECS)
 
 
 class RateLimiter:
-    """Lets so many requests a second pass, and some more at once after a pause."""
+    """Token bucket: limits requests per second, with bursts after a pause."""
 
     def __init__(
         self, per_sec: float, burst: int | None, clock: Callable[[], float] = time.monotonic
@@ -177,6 +179,6 @@ class RateLimiter:
         if self._left < 1:
             wait = math.ceil((1 - self._left) / self._per_sec)
             raise Refusal(
-                429, f"more than {self._per_sec:g} requests a second", retry_after=max(1, wait)
+                429, f"more than {self._per_sec:g} requests per second", retry_after=max(1, wait)
             )
         self._left -= 1

@@ -1,4 +1,4 @@
-"""The spool: events that were answered with success and are not in the table yet."""
+"""The spool: events that were acknowledged and are not in the table yet."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _MARK = struct.Struct("<QQI")
 
 
 def create_folder(folder: Path) -> None:
-    """Make the folder for our eyes only, those above it too where they are missing."""
+    """Create the folder and missing parents, accessible by this user only."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
 
 
 def acquire_lock(folder: Path) -> int:
-    """Hold the spool for this process, and return the handle that does.
+    """Lock the spool for this process, and return the file descriptor of the lock.
 
     Raises:
-        ConnectorError: another holds it.
+        ConnectorError: another process holds it.
     """
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -58,8 +58,8 @@ def acquire_lock(folder: Path) -> int:
         os.close(handle)
         raise ConnectorError(
             f"the spool {folder} is in use by process {owner}",
-            todo="A webhook source feeds one pipeline: fill several tables with `route_by`, or "
-            "give each pipeline a source with a port and a `spool` of its own.",
+            todo="A webhook source feeds one pipeline: write several tables with `route_by`, or "
+            "give each pipeline a source with its own port and `spool`.",
         ) from None
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)
@@ -67,7 +67,7 @@ def acquire_lock(folder: Path) -> int:
 
 
 def lock_holder(folder: Path) -> str | None:
-    """Return the process that holds the spool now, if one does."""
+    """Return the pid of the process that holds the spool; None if it is free."""
     try:
         handle = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -83,13 +83,13 @@ def lock_holder(folder: Path) -> str | None:
 
 
 def spool_id(folder: Path) -> uuid.UUID:
-    """Return the id of a spool, which is made with it and stays the same."""
+    """Return the id of a spool, created with it and never changed."""
     path = folder / "spool.json"
     try:
         return uuid.UUID(json.loads(path.read_text("ascii"))["id"])
     except FileNotFoundError:
         if segment_paths(folder):
-            raise corrupt_error(path, "it is not there, and segments are") from None
+            raise corrupt_error(path, "it does not exist, and segments do") from None
     except (ValueError, KeyError, TypeError) as exc:
         raise corrupt_error(path, f"{exc}") from exc
     made = uuid.uuid4()
@@ -98,7 +98,7 @@ def spool_id(folder: Path) -> uuid.UUID:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all, whatever happens."""
+    """Write a file atomically and durably."""
     fresh = path.with_name(path.name + ".new")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -111,7 +111,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the entries of a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -120,11 +120,11 @@ def sync_folder(folder: Path) -> None:
 
 
 class AcknowledgedMark:
-    """How far the spool was when senders were last told that their events are safe.
+    """The end of the spool when events were last acknowledged.
 
-    Written without waiting for the disk: a killed process leaves what it last wrote, and after a
-    power cut an older place is there, which is as true. A record before that place was answered
-    and must be whole; one behind it was not and may be torn.
+    Written without fsync: a killed process leaves its last write, and a power cut may leave an
+    older mark, which is still true. A record before the mark was acknowledged and must be complete;
+    one after it was not, and may be torn.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class AcknowledgedMark:
         self._handle = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
     def read(self) -> tuple[int, int]:
-        """Return the first event of a segment, and an offset in it."""
+        """Return the first event of a segment, and a byte offset in it."""
         content = os.pread(self._handle, 2 * _MARK.size, 0)
         if len(content) == _MARK.size:
             segment, offset, _ = _MARK.unpack(content)
@@ -157,26 +157,26 @@ def _pack(segment: int, offset: int) -> bytes:
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20
-# Without room for ids no segment could be let go of, and a full disk would stay full.
+# Without space for ids, no segment could be removed, and a full disk would stay full.
 FREE_BYTES = 64 << 20
 
 
 class SpoolFullError(Exception):
-    """The spool has as many bytes as it may have."""
+    """The spool has reached its maximum size."""
 
 
 class Spool:
-    """Segments of records on disk, and which ids they and those before them had.
+    """Segments of records on disk, and the ids of these and earlier records.
 
-    Opening it takes the lock, cuts off a tail that a crash left behind and that nobody was
-    answered for, and reads everything else, so that nothing broken is met later. `append` is
+    Opening it takes the lock, truncates an unacknowledged tail that a crash left, and reads
+    everything else, so that corruption is found at once. `append` is
     called by one thread and `release` by another.
 
     Args:
-        folder: made if it is not there.
+        folder: created if needed.
         remember_days: how long ids are remembered.
-        max_bytes: how large it may become.
-        durable: False to measure what durability costs, and for nothing else.
+        max_bytes: maximum size.
+        durable: False only to measure the cost of durability.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class Spool:
     ) -> None:
         self.folder = folder
         self._max_bytes = max_bytes
-        # A segment is the least that can be given back, so several of them must fit.
+        # Space is freed by whole segments, so several must fit.
         self.segment_bytes = min(SEGMENT_BYTES, max_bytes // 4)
         self._durable = durable
         self._guard = threading.Lock()
         self._file = -1
         self.fault: OSError | None = None
-        """Why it can't be written any more, if so; what is in it stays readable."""
+        """Why it is no longer writable, if so; its content stays readable."""
         create_folder(folder)
         self._lock = acquire_lock(folder)
         try:
@@ -210,21 +210,21 @@ class Spool:
             raise
         self.first = self.segments[0].first
         self.end = self._last.end
-        """The number after the last event that is safe."""
+        """The number after the last durable event."""
 
     @property
     def _last(self) -> Segment:
         return self.segments[-1]
 
     def append(self, arrivals: Sequence[Arrival]) -> list[bool]:
-        """Make arrivals durable together, and tell for each whether it is new.
+        """Write arrivals durably, and return for each whether it is new.
 
-        One whose id was taken before, or stands earlier in the same list, is not written again;
-        also that one is on disk when this returns.
+        A duplicate of an earlier id, or of one earlier in the list, is not written again; its
+        first copy is on disk when this returns.
 
         Raises:
-            SpoolFullError: there is no room; nothing was written.
-            OSError: the disk did not take it; nothing counts as written.
+            SpoolFullError: no space left; nothing was written.
+            OSError: the write failed; nothing counts as written.
         """
         with self._guard:
             if self.fault is not None:
@@ -259,7 +259,7 @@ class Spool:
             _write_all(self._file, content, last.size)
             self._sync()
         except OSError:
-            # What is there of it was not answered, so it goes at once.
+            # Truncate the partial write: it was not acknowledged.
             os.ftruncate(self._file, last.size)
             raise
         for each, record in zip(fresh, records, strict=True):
@@ -270,8 +270,8 @@ class Spool:
         try:
             self._answered.write(last.first, last.size)
         except OSError as exc:
-            # The events are safe, and an older note is as true.
-            logger.warning("how far events were answered can't be noted: %s", exc)
+            # The events are durable, and an older mark is still true.
+            logger.warning("cannot record how far events were acknowledged: %s", exc)
         if self._ids.is_full():
             self._flush_ids()
 
@@ -279,8 +279,8 @@ class Spool:
         try:
             self._ids.flush(self.end)
         except OSError as exc:
-            # The events are safe, and so are their ids as long as their segments stay.
-            logger.warning("ids of events can't be written down yet: %s", exc)
+            # The events are durable, and so are their ids while their segments exist.
+            logger.warning("cannot store the ids of events yet: %s", exc)
             return False
         return True
 
@@ -290,7 +290,7 @@ class Spool:
         try:
             os.fdatasync(self._file)
         except OSError as exc:
-            # The kernel may have dropped what it could not write: nothing here is sure any more.
+            # The kernel may have dropped dirty pages: nothing here can be trusted now.
             self.fault = exc
             raise
 
@@ -299,7 +299,7 @@ class Spool:
 
     def _roll(self) -> None:
         segment = self._create_segment(self.end)
-        # Opened first: where no file can be opened, the one before stays in use.
+        # Open first: if that fails, the previous segment stays in use.
         fresh = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
         os.close(self._file)
         self._file = fresh
@@ -311,9 +311,9 @@ class Spool:
         return Segment(path, first, first)
 
     def release(self, number: int) -> None:
-        """Remove what lies wholly before an event; its ids stay remembered.
+        """Remove segments that end before an event; their ids stay remembered.
 
-        What can't be removed now stays until the next time.
+        What cannot be removed now stays until the next call.
         """
         with self._guard:
             if self.fault is not None:
@@ -321,11 +321,11 @@ class Spool:
             try:
                 self._release(number)
             except OSError as exc:
-                logger.warning("events of the table can't be removed from the spool yet: %s", exc)
+                logger.warning("cannot remove committed events from the spool yet: %s", exc)
 
     def _release(self, number: int) -> None:
         if self._last.end <= number and self._is_segment_full():
-            # Else a spool that one write has filled would stay full.
+            # Otherwise a spool that one write has filled would stay full.
             self._roll()
         done = [each for each in self.segments[:-1] if each.end <= number]
         if not done:
@@ -339,7 +339,7 @@ class Spool:
         sync_folder(self.folder)
 
     def close(self) -> None:
-        """Let go of the folder. May be called more than once."""
+        """Release the folder. May be called more than once."""
         with self._guard:
             if self._lock < 0:
                 return
@@ -355,7 +355,7 @@ class Spool:
         if not paths:
             answered, _ = self._answered.read()
             if answered:
-                raise corrupt_error(self.folder / segment_name(answered), "it is not there")
+                raise corrupt_error(self.folder / segment_name(answered), "it does not exist")
             return [self._create_segment(0)]
         segments: list[Segment] = []
         for path in paths:
@@ -374,22 +374,22 @@ class Spool:
             self._ids.add(arrival.key)
 
     def _refuse_missing_events(self, last: Segment) -> None:
-        """Refuse a spool that lacks a part which was answered with success."""
+        """Refuse a spool that lacks acknowledged events."""
         first, offset = self._answered.read()
         if first > last.first:
-            raise corrupt_error(self.folder / segment_name(first), "it is not there")
+            raise corrupt_error(self.folder / segment_name(first), "it does not exist")
         if first == last.first and last.size < offset:
             raise corrupt_error(
                 last.path,
-                f"it is whole up to byte {last.size}, and events up to byte {offset} were answered "
-                "with success",
+                f"it is intact up to byte {last.size}, and events up to byte {offset} were "
+                "acknowledged",
             )
 
     def _cut_tail(self) -> None:
-        """Cut off what a crash left of requests that were never answered."""
+        """Truncate what a crash left of requests that were never acknowledged."""
         if os.fstat(self._file).st_size > self._last.size:
             os.ftruncate(self._file, self._last.size)
-        # What was written before the crash and not synced is kept, so it must be safe from now on.
+        # What was written but not synced before the crash is kept, so make it durable now.
         os.fsync(self._file)
         self._answered.write(self._last.first, self._last.size)
 
