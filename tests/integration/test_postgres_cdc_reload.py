@@ -62,7 +62,7 @@ def test_table_dropped_from_the_lake_is_loaded_again_by_reload(shop: Shop, lake:
         "that this pipeline committed went with it\n"
         "  To load the table again from the source: icestream run --pipeline events --reload\n"
         "  To continue without the rows: icestream run --pipeline events --resume\n"
-        "  To read the source from its beginning again: icestream run --pipeline events "
+        "  To read the source from the beginning: icestream run --pipeline events "
         "--start-over"
     )
     with power_cut_at("before-commit"):

@@ -219,7 +219,7 @@ def test_other_branch_in_the_file_than_the_one_that_holds_the_rows_is_told(
         "  To bring them to 'main', use e.g. Spark's `fast_forward`, or write `branch: dev` "
         "again.\n"
         "  To continue without the rows: icestream run --pipeline events --resume\n"
-        "  To read the source from its beginning again: icestream run --pipeline events "
+        "  To read the source from the beginning: icestream run --pipeline events "
         "--start-over"
     )
     lake.sql(f"CALL {lake.name}.system.fast_forward('db.events', 'main', 'dev')")

@@ -114,9 +114,9 @@ def test_marks_without_a_checkpoint_stop_the_pipeline_and_offer_two_ways(
     assert str(caught.value) == (
         f"pipeline 'events', table {lake.name}.db.events: the table holds this pipeline's rows "
         "up to batch 0, but there is no checkpoint\n"
-        '  To go on after the last row that the table holds, at {"row": 10}: '
+        '  To resume after the last committed row, at {"row": 10}: '
         "icestream run --pipeline events --resume\n"
-        "  To read the source from its beginning again, next to what the table holds: "
+        "  To read the source from the beginning, keeping the rows in the table: "
         "icestream run --pipeline events --start-over"
     )
     assert caught.value.exit_code == 5
@@ -153,8 +153,8 @@ def test_renamed_pipeline_is_noticed_by_its_source(lake: Lake, source: ScriptedS
         lake.run(lake.plan(source, name="renamed"))
 
     assert caught.value.what == (
-        "the table holds rows of the same source by pipeline 'events', which the file no longer "
-        "has, up to batch 0"
+        "the table holds rows of the same source up to batch 0, written by pipeline 'events', "
+        "which is no longer in the file"
     )
     source.append_rows(numbered(10, 12))
     lake.run(lake.plan(source, name="renamed"), beginning="resume")
@@ -186,7 +186,7 @@ def test_table_dropped_between_runs_is_noticed(lake: Lake, source: ScriptedSourc
         lake.run(lake.plan(source))
 
     assert caught.value.what == (
-        "the pipeline has committed rows, and the table has no mark of it: it was dropped or "
+        "the pipeline has committed rows, but the table has no mark of it: it was dropped or "
         "recreated, or the mark was removed"
     )
 
@@ -199,7 +199,7 @@ def test_corrupt_checkpoint_file_is_named(lake: Lake, source: ScriptedSource, na
     with pytest.raises(CorruptStateError) as caught:
         lake.run(lake.plan(source))
 
-    assert caught.value.what.startswith(f"the file {path} of the checkpoint can't be read: ")
+    assert caught.value.what.startswith(f"the checkpoint file {path} can't be read: ")
 
 
 def test_corrupt_file_of_our_own_is_named(lake: Lake, source: ScriptedSource) -> None:

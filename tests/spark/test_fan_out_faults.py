@@ -207,10 +207,10 @@ def test_renamed_pipeline_is_to_get_its_name_back(lake: Lake) -> None:
         lake.run(planned(lake, source, name="renamed"), beginning="resume")
 
     assert str(caught.value) == (
-        f"pipeline 'renamed', table {lake.name}.db.*: the tables hold rows of the same source by "
-        "pipeline 'events', which the file no longer has, up to batch 0\n"
-        "  Call the pipeline 'events' again: its marks in the tables have that name.\n"
-        "  To read the source from its beginning again, next to what the tables hold: list the "
+        f"pipeline 'renamed', table {lake.name}.db.*: the tables hold rows of the same source up "
+        "to batch 0, written by pipeline 'events', which is no longer in the file\n"
+        "  Rename the pipeline back to 'events': the tables' marks carry that name.\n"
+        "  To read the source from the beginning, keeping the rows in the tables: list the "
         "tables in `allowed_tables` of the sink, since another pipeline created them, then run "
         "icestream run --pipeline renamed --start-over"
     )

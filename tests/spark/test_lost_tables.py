@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("note", pa.strin
 CREATED = "TABLE lake.db.events (id BIGINT, kind STRING, note STRING) USING iceberg"
 WAYS = (
     "To continue without the rows: icestream run --pipeline events --resume\n"
-    "To read the source from its beginning again: icestream run --pipeline events --start-over"
+    "To read the source from the beginning: icestream run --pipeline events --start-over"
 )
 
 
@@ -118,7 +118,7 @@ def break_table(lake: Lake, how: str) -> None:
 
 GONE = "; the rows that this pipeline committed, up to batch 1, are no longer all there"
 UNMARKED = (
-    "the pipeline has committed rows, and the table has no mark of it: it was dropped or "
+    "the pipeline has committed rows, but the table has no mark of it: it was dropped or "
     "recreated, or the mark was removed"
 )
 UNMARKED_OF_MANY = (
@@ -205,7 +205,7 @@ def test_other_table_in_the_file_than_the_one_with_the_rows_is_named(lake: Lake,
         with pytest.raises(CheckpointLostError) as caught:
             lake.run(stream.plan(**moved))
         assert caught.value.what == (
-            f"the pipeline has committed rows to {old}, and the file says {new}, which has none "
+            f"the pipeline has committed rows to {old}, but the file says {new}, which has none "
             "of them"
             if kind == "append"
             else f"the rows of this pipeline are in {old}, and the file says {new}"

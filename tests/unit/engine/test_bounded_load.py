@@ -119,8 +119,8 @@ def test_endless_run_does_not_replace_the_rows_of_an_unfinished_load(state: Pipe
         begun(state, first, once=False)
 
     assert str(caught.value) == (
-        "pipeline 'p', table lake.db.t: the table holds a part of a load, up to batch 3, that has "
-        "not come to its end; a run without `--once` would replace its rows\n"
+        "pipeline 'p', table lake.db.t: the table holds an unfinished load, up to batch 3; a run "
+        "without `--once` would replace its rows\n"
         "  Finish the load first: icestream run --pipeline p --once"
     )
     assert caught.value.exit_code == 5

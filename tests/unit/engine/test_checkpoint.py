@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TODO = (
-    "Restore it from a backup, or remove the pipeline's checkpoint folder and let `icestream run` "
-    "offer to go on from the table's mark."
+    "Restore it from a backup, or delete the pipeline's checkpoint folder and start "
+    "`icestream run`, which offers to resume from the table's mark."
 )
 
 
@@ -55,7 +55,7 @@ def test_metadata_that_is_not_sparks_is_named(folder: Path, text: str) -> None:
         read_checkpoint(folder)
 
     head, todo = str(caught.value).splitlines()
-    assert head.startswith(f"the file {folder / 'metadata'} of the checkpoint can't be read: ")
+    assert head.startswith(f"the checkpoint file {folder / 'metadata'} can't be read: ")
     assert todo == f"  {TODO}"
 
 
@@ -66,7 +66,7 @@ def test_offsets_that_are_not_sparks_are_named(folder: Path, text: str) -> None:
         read_checkpoint(folder).end_of(11)
 
     head = str(caught.value).splitlines()[0]
-    assert head.startswith(f"the file {folder / 'offsets/11'} of the checkpoint can't be read: ")
+    assert head.startswith(f"the checkpoint file {folder / 'offsets/11'} can't be read: ")
 
 
 def test_offsets_that_are_gone_are_named(folder: Path) -> None:
@@ -74,5 +74,5 @@ def test_offsets_that_are_gone_are_named(folder: Path) -> None:
         read_checkpoint(folder).end_of(5)
 
     assert str(caught.value).startswith(
-        f"the file {folder / 'offsets/5'} of the checkpoint can't be read: "
+        f"the checkpoint file {folder / 'offsets/5'} can't be read: "
     )

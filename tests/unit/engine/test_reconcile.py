@@ -24,11 +24,11 @@ from icestream.errors import CheckpointLostError
 
 NO_CHECKPOINT = Checkpoint(Path("nowhere"), None, -1, -1)
 RESUME = (
-    'To go on after the last row that the table holds, at {"row": 40}: '
+    'To resume after the last committed row, at {"row": 40}: '
     "icestream run --pipeline orders --resume"
 )
 START_OVER = (
-    "To read the source from its beginning again, next to what the table holds: "
+    "To read the source from the beginning, keeping the rows in the table: "
     "icestream run --pipeline orders --start-over"
 )
 
@@ -89,7 +89,7 @@ def test_checkpoint_without_any_commit_goes_on() -> None:
             checkpoint(query="q2"),
             mark(),
             "the table holds this pipeline's rows up to batch 3 of query q1, but the checkpoint "
-            "is of q2",
+            "belongs to query q2",
         ),
         (
             checkpoint(planned=2, done=2),
@@ -122,12 +122,12 @@ def test_mark_that_no_checkpoint_explains_stops_with_two_ways(
     [
         (
             "lake.db.orders",
-            "the pipeline has committed rows, and the table has no mark of it: it was dropped or "
+            "the pipeline has committed rows, but the table has no mark of it: it was dropped or "
             "recreated, or the mark was removed",
         ),
         (
             "lake.old.orders",
-            "the pipeline has committed rows to lake.old.orders, and the file says "
+            "the pipeline has committed rows to lake.old.orders, but the file says "
             "lake.db.orders, which has none of them",
         ),
     ],
@@ -151,7 +151,7 @@ def test_older_copy_of_the_table_is_told_and_filled_from_its_mark() -> None:
 
     assert str(caught.value) == (
         "pipeline 'orders', table lake.db.orders: the table holds this pipeline's rows up to batch "
-        f"3, and batch 5 was committed to it: it is an older copy\n  {RESUME}\n  {START_OVER}"
+        f"3, but batch 5 was committed to it: it is an older copy\n  {RESUME}\n  {START_OVER}"
     )
     resumed = begin(checkpoint(6, 5), mark(3), committed=committed, choice="resume")
     assert resumed == StartDecision(ignores_checkpoint=True, offset={"row": 40})
@@ -174,8 +174,7 @@ def test_every_table_that_lost_rows_is_named_with_the_ways_to_continue() -> None
         "  and 2 more tables",
         "  To load these 8 tables again from the source: icestream run --pipeline orders --reload",
         "  To continue without the rows: icestream run --pipeline orders --resume",
-        "  To read the source from its beginning again: icestream run --pipeline orders "
-        "--start-over",
+        "  To read the source from the beginning: icestream run --pipeline orders --start-over",
     ]
 
 
@@ -222,13 +221,14 @@ def test_long_position_is_cut_in_the_message() -> None:
 def test_pipeline_of_the_same_source_that_left_the_file_was_renamed() -> None:
     old = mark(pipeline="old")
 
-    assert find_renamed_pipeline(source="kafka orders", others=[old], known=["orders"]) == old
-    assert find_renamed_pipeline(source="kafka other", others=[old], known=["orders"]) is None
+    assert find_renamed_pipeline(source="kafka orders", others=[old], pipelines=["orders"]) == old
+    assert find_renamed_pipeline(source="kafka other", others=[old], pipelines=["orders"]) is None
     assert (
-        find_renamed_pipeline(source="kafka orders", others=[old], known=["orders", "old"]) is None
+        find_renamed_pipeline(source="kafka orders", others=[old], pipelines=["orders", "old"])
+        is None
     )
     assert str(renamed_pipeline_error("orders", "lake.db.orders", old)) == (
-        "pipeline 'orders', table lake.db.orders: the table holds rows of the same source by "
-        "pipeline 'old', which the file no longer has, up to batch 3\n"
+        "pipeline 'orders', table lake.db.orders: the table holds rows of the same source up to "
+        "batch 3, written by pipeline 'old', which is no longer in the file\n"
         f"  {RESUME}\n  {START_OVER}"
     )

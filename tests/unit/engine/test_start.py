@@ -102,9 +102,9 @@ def test_other_kind_of_source_under_the_same_name_is_refused(state: PipelineStat
         resolve_start(plan_over(replace(MARK, source="kafka orders")), state, "ask", ())
 
     assert str(caught.value) == (
-        "pipeline 'p': the pipeline has read from 'kafka orders' so far, and now the file says "
+        "pipeline 'p': the pipeline has read from 'kafka orders' so far, but the file now says "
         "'scripted scripted'\n"
-        "  Give the new pipeline a name of its own, or start over on purpose with "
+        "  Give the new pipeline a name of its own, or start over deliberately with "
         "`icestream run --pipeline p --start-over`."
     )
 

@@ -1,4 +1,4 @@
-"""Tells a source what is in the table, once no replay can ask for it again."""
+"""Acknowledges committed batches to the source, once Spark can no longer replay them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Acknowledgements:
-    """Batches that were written, and that the source does not know of yet.
+    """Committed batches that are not yet acknowledged to the source.
 
-    Spark may replay a batch until its own log says that it is done. So the source is told after
-    that, and not after the commit: it may let go of what it is told of.
+    Spark may replay a batch until its commit log lists it. A source may delete what has been
+    acknowledged, so batches are acknowledged only then, not right after the table's commit.
     """
 
     def __init__(self, source: Source[Any], checkpoint: Path) -> None:
@@ -28,13 +28,13 @@ class Acknowledgements:
         self._lock = threading.Lock()
 
     def record(self, epoch: int, end: Offset, rows: int) -> None:
-        """Take note of a batch that is in the table."""
+        """Record a batch that was committed to the table."""
         with self._lock:
-            before = self._written[2] if self._written is not None else 0
-            self._written = (epoch, end, before + rows)
+            unsent_rows = self._written[2] if self._written is not None else 0
+            self._written = (epoch, end, unsent_rows + rows)
 
     def send(self) -> None:
-        """Tell the source of what Spark knows to be done."""
+        """Acknowledge the recorded batches, once Spark has logged the last of them as done."""
         written = self._written
         if written is None or read_checkpoint(self._checkpoint).done < written[0]:
             return

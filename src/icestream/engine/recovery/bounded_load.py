@@ -1,8 +1,8 @@
-"""Bounded loads: the batches of one `run --once`, whose rows together replace what was there.
+"""Bounded loads: the batches of one `run --once`, whose rows together replace the table's rows.
 
-The load has an id, remembered before its first batch and in each batch's mark. A run that died
-half-way leaves it unfinished, and the next one goes on with it: it adds to the rows of the first
-part, which it would otherwise replace.
+Each load has an id, which is saved before its first batch and in the mark of each batch. If a run
+dies half-way, the next one resumes the unfinished load: it adds to the rows that the first run
+wrote instead of replacing them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def begin_load(plan: PipelinePlan, state: PipelineState, choice: Choice, *, once: bool) -> str:
-    """Return the id of the load that this run begins or goes on with; empty if it is none.
+    """Return the id of the load that this run starts or resumes; empty if it is not a load.
 
     Args:
-        plan: the pipeline, its sink opened.
-        state: what we remember of it.
-        choice: how the pipeline begins; a load begins anew with it.
-        once: whether the run goes up to where the source ends now.
+        plan: the pipeline, with its sink open.
+        state: the pipeline's saved state.
+        choice: how the pipeline starts; `start-over` always starts a new load.
+        once: whether the run stops at the source's current end.
 
     Raises:
-        AttentionError: a load was not finished, and a run without an end would replace its rows.
+        AttentionError: a load is unfinished, and an unbounded run would replace its rows.
     """
     if not plan.sink.replaces():
         return ""
@@ -41,8 +41,8 @@ def begin_load(plan: PipelinePlan, state: PipelineState, choice: Choice, *, once
         return load
     if unfinished and mark is not None and mark.load == unfinished:
         raise AttentionError(
-            f"the table holds a part of a load, up to batch {mark.epoch}, that has not come to "
-            "its end; a run without `--once` would replace its rows",
+            f"the table holds an unfinished load, up to batch {mark.epoch}; a run without "
+            "`--once` would replace its rows",
             where=f"pipeline {plan.name!r}, table {plan.sink.identity()}",
             todo=f"Finish the load first: icestream run --pipeline {plan.name} --once",
         )
@@ -50,17 +50,17 @@ def begin_load(plan: PipelinePlan, state: PipelineState, choice: Choice, *, once
 
 
 def end_load(state: PipelineState, load: str) -> None:
-    """Note that a load has come to its end, so that the next one replaces its rows."""
+    """Record that a load has finished, so that the next one replaces its rows."""
     if load:
         state.remember_load(load, ended=True)
 
 
-def _unfinished_load(kept: dict[str, Any] | None, mark: BatchMark | None) -> str:
-    """Return the load to go on with, empty for none."""
-    if kept is not None and not kept.get("ended"):
-        return str(kept.get("id") or "")
-    held = mark.load if mark is not None else ""
-    # The table speaks of a load of which we don't know that it ended: adding to its rows loses
-    # none of them, replacing them might.
-    known = kept is not None and kept.get("id") == held
-    return "" if known else held
+def _unfinished_load(saved: dict[str, Any] | None, mark: BatchMark | None) -> str:
+    """Return the id of the load to resume, empty for none."""
+    if saved is not None and not saved.get("ended"):
+        return str(saved.get("id") or "")
+    table_load = mark.load if mark is not None else ""
+    # If the table's last load is not recorded as finished, resume it: adding to its rows loses
+    # nothing, replacing them might.
+    is_finished = saved is not None and saved.get("id") == table_load
+    return "" if is_finished else table_load

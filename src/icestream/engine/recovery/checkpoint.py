@@ -1,4 +1,4 @@
-"""Reads Spark's checkpoint: which query it belongs to, what was planned and what was done."""
+"""Reads Spark's checkpoint: the query it belongs to, and the batches planned and completed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Checkpoint:
 
     Attributes:
         query_id: id of the query, None if there is no checkpoint.
-        planned: number of the newest batch whose end Spark logged, -1 if none.
-        done: number of the newest batch that Spark saw finished, -1 if none.
+        planned: number of the newest batch whose end offset Spark logged, -1 if none.
+        done: number of the newest batch that Spark logged as completed, -1 if none.
     """
 
     folder: Path
@@ -35,18 +35,18 @@ class Checkpoint:
         return self.query_id is not None
 
     def end_of(self, batch: int) -> Offset:
-        """Return the position where a planned batch ends."""
+        """Return the end offset of a planned batch."""
         path = self.folder / "offsets" / str(batch)
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
-            position: Offset = json.loads(lines[2])
+            offset: Offset = json.loads(lines[2])
         except (OSError, ValueError, IndexError) as exc:
             raise _corrupt(path, exc) from exc
-        return position
+        return offset
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read a checkpoint; a folder that does not exist is one that was never begun."""
+    """Read a checkpoint; a missing folder gives an empty one."""
     metadata = folder / "metadata"
     query_id = None
     if metadata.exists():
@@ -58,7 +58,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def await_done(folder: Path, secs: float = 30) -> None:
-    """Let Spark log the batch in hand as done, so that the next start has nothing to replay."""
+    """Wait until Spark logs the current batch as completed, so the next start replays nothing."""
     deadline = time.monotonic() + secs
     while time.monotonic() < deadline:
         checkpoint = read_checkpoint(folder)
@@ -75,7 +75,7 @@ def _newest(folder: Path) -> int:
 
 def _corrupt(path: Path, exc: Exception) -> CorruptStateError:
     return CorruptStateError(
-        f"the file {path} of the checkpoint can't be read: {exc}",
-        todo="Restore it from a backup, or remove the pipeline's checkpoint folder and let "
-        "`icestream run` offer to go on from the table's mark.",
+        f"the checkpoint file {path} can't be read: {exc}",
+        todo="Restore it from a backup, or delete the pipeline's checkpoint folder and start "
+        "`icestream run`, which offers to resume from the table's mark.",
     )

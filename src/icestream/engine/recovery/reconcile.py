@@ -1,7 +1,7 @@
 """Compares a pipeline's checkpoint with the marks in its table, before anything is read.
 
-The checkpoint says where to go on, the mark says what the table holds. As long as both tell one
-story the pipeline goes on. When they don't, rows would be lost or doubled, so a person decides.
+The checkpoint says where to resume, the mark says what the table holds. While they agree, the
+pipeline resumes. If they disagree, rows would be lost or duplicated, so the user has to decide.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 _DROPPED = (
-    "the pipeline has committed rows, and the table has no mark of it: it was dropped or "
+    "the pipeline has committed rows, but the table has no mark of it: it was dropped or "
     "recreated, or the mark was removed"
 )
-# Of many tables that lost rows, the error names these.
+# How many of the tables that lost rows the error names, besides the first.
 _NAMED = 5
 
 Choice = Literal["ask", "resume", "start-over", "reload"]
@@ -32,7 +32,7 @@ Choice = Literal["ask", "resume", "start-over", "reload"]
 
 @dataclass(frozen=True)
 class LastCommit:
-    """The newest batch that a pipeline remembers to have committed, and the table."""
+    """The last batch that a pipeline recorded as committed, and its table."""
 
     table: str
     query_id: str
@@ -41,11 +41,11 @@ class LastCommit:
 
 @dataclass(frozen=True)
 class StartDecision:
-    """How a pipeline begins.
+    """How a pipeline starts.
 
     Attributes:
-        anew: the checkpoint, if there is one, is set aside.
-        position: where to begin then; None for where the source begins.
+        ignores_checkpoint: whether to ignore the checkpoint, if there is one.
+        offset: where to start in that case; None for the source's initial offset.
     """
 
     ignores_checkpoint: bool
@@ -62,16 +62,17 @@ def reconcile(
     committed: LastCommit | None,
     choice: Choice,
 ) -> StartDecision:
-    """Decide how a pipeline begins, or raise with the ways that a person can choose from.
+    """Decide how a pipeline starts, or raise an error that lists the user's options.
 
     Args:
         pipeline: the pipeline's name.
         table: the table's name, for messages.
-        checkpoint: what Spark remembers.
-        mark: the newest mark of the pipeline in the table.
-        accepted: the mark that a person chose to begin anew over, if one ever did.
-        committed: the newest batch that the pipeline remembers to have committed, if any.
-        choice: what the person chose this time.
+        checkpoint: Spark's checkpoint.
+        mark: the pipeline's newest mark in the table.
+        accepted: the mark that the table held when the pipeline last started without its
+            checkpoint, if it ever did.
+        committed: the last batch that the pipeline recorded as committed, if any.
+        choice: what the user chose for this run.
     """
     if choice == "start-over":
         return StartDecision(ignores_checkpoint=True)
@@ -90,11 +91,11 @@ def reconcile(
 
 
 def find_renamed_pipeline(
-    *, source: str, others: Collection[BatchMark], known: Collection[str]
+    *, source: str, others: Collection[BatchMark], pipelines: Collection[str]
 ) -> BatchMark | None:
     """Return the mark of a pipeline that read the same source and is no longer in the file."""
     for mark in others:
-        if mark.source == source and mark.pipeline not in known:
+        if mark.source == source and mark.pipeline not in pipelines:
             return mark
     return None
 
@@ -102,8 +103,8 @@ def find_renamed_pipeline(
 def renamed_pipeline_error(pipeline: str, table: str, old: BatchMark) -> CheckpointLostError:
     """Return the error for a pipeline that seems to be another one, renamed."""
     return CheckpointLostError(
-        f"the table holds rows of the same source by pipeline {old.pipeline!r}, which the file "
-        f"no longer has, up to batch {old.epoch}",
+        f"the table holds rows of the same source up to batch {old.epoch}, written by pipeline "
+        f"{old.pipeline!r}, which is no longer in the file",
         where=f"pipeline {pipeline!r}, table {table}",
         todo=_remedies(pipeline, old),
     )
@@ -118,61 +119,64 @@ def _find_conflict(
     if not checkpoint.exists:
         return f"{held}, but there is no checkpoint"
     if checkpoint.query_id != mark.query_id:
-        return f"{held} of query {mark.query_id}, but the checkpoint is of {checkpoint.query_id}"
+        return (
+            f"{held} of query {mark.query_id}, but the checkpoint belongs to query "
+            f"{checkpoint.query_id}"
+        )
     if mark.epoch > checkpoint.planned:
         return f"{held}, but the checkpoint, an older copy, ends at batch {checkpoint.planned}"
     return None
 
 
 def find_missing_batch(committed: LastCommit, mark: BatchMark | None, table: str) -> str | None:
-    """Return why the table lacks the mark of a batch that was committed; None if it has it."""
+    """Return why the table lacks the mark of a committed batch; None if the mark is there."""
     if mark is None and committed.table == table:
         return _DROPPED
     if mark is None:
         return (
-            f"the pipeline has committed rows to {committed.table}, and the file says {table}, "
+            f"the pipeline has committed rows to {committed.table}, but the file says {table}, "
             "which has none of them"
         )
     if mark.query_id == committed.query_id and mark.epoch < committed.epoch:
         return (
-            f"the table holds this pipeline's rows up to batch {mark.epoch}, and batch "
+            f"the table holds this pipeline's rows up to batch {mark.epoch}, but batch "
             f"{committed.epoch} was committed to it: it is an older copy"
         )
     return None
 
 
 def lost_rows_error(pipeline: str, lost: Sequence[LostRows]) -> CheckpointLostError:
-    """Return the error for tables that no longer hold the rows that were committed to them."""
+    """Return the error for tables that no longer hold their committed rows."""
     first, *others = {one.problem + one.table: one for one in lost}.values()
-    ways = [f"table {one.table}: {one.problem}" for one in others[:_NAMED]]
+    lines = [f"table {one.table}: {one.problem}" for one in others[:_NAMED]]
     if len(others) > _NAMED:
-        ways.append(f"and {len(others) - _NAMED} more tables")
-    remedied = [one for one in (first, *others) if one.remedy]
-    if len(remedied) > 1:
-        ways.append(f"{len(remedied)} tables can be repaired; shown for {remedied[0].table}:")
-    ways += [one.remedy for one in remedied[:1]]
+        lines.append(f"and {len(others) - _NAMED} more tables")
+    repairable = [one for one in (first, *others) if one.remedy]
+    if len(repairable) > 1:
+        lines.append(f"{len(repairable)} tables can be repaired; shown for {repairable[0].table}:")
+    lines += [one.remedy for one in repairable[:1]]
     command = f"icestream run --pipeline {pipeline}"
     if all(one.source_table is not None for one in lost):
         what = "the table" if len(lost) == 1 else f"these {len(lost)} tables"
-        ways.append(f"To load {what} again from the source: {command} --reload")
-    ways.append(f"To continue without the rows: {command} --resume")
-    ways.append(f"To read the source from its beginning again: {command} --start-over")
+        lines.append(f"To load {what} again from the source: {command} --reload")
+    lines.append(f"To continue without the rows: {command} --resume")
+    lines.append(f"To read the source from the beginning: {command} --start-over")
     return CheckpointLostError(
         first.problem,
         where=f"pipeline {pipeline!r}, table {first.table}",
-        todo="\n".join(ways),
+        todo="\n".join(lines),
     )
 
 
 def _remedies(pipeline: str, mark: BatchMark | None) -> str:
-    ways = []
+    lines = []
     if mark is not None:
-        ways.append(
-            f"To go on after the last row that the table holds, at {short_text(mark.end)}: "
+        lines.append(
+            f"To resume after the last committed row, at {short_text(mark.end)}: "
             f"icestream run --pipeline {pipeline} --resume"
         )
-    ways.append(
-        "To read the source from its beginning again, next to what the table holds: "
+    lines.append(
+        "To read the source from the beginning, keeping the rows in the table: "
         f"icestream run --pipeline {pipeline} --start-over"
     )
-    return "\n".join(ways)
+    return "\n".join(lines)

@@ -29,74 +29,76 @@ if TYPE_CHECKING:
 
 
 def refuse_renamed_pipeline(choice: Choice, pipeline: str, table: str, old: BatchMark) -> None:
-    """Refuse to go on under a new name: the marks of the tables go by the old one.
+    """Refuse to continue a renamed pipeline: the tables' marks carry the old name.
 
     Raises:
-        CheckpointLostError: always, unless the choice is to start over.
+        CheckpointLostError: always, unless the choice is `start-over`.
     """
     if choice == "start-over":
         return
     raise CheckpointLostError(
-        f"the tables hold rows of the same source by pipeline {old.pipeline!r}, which the file no "
-        f"longer has, up to batch {old.epoch}",
+        f"the tables hold rows of the same source up to batch {old.epoch}, written by pipeline "
+        f"{old.pipeline!r}, which is no longer in the file",
         where=f"pipeline {pipeline!r}, table {table}",
-        todo=f"Call the pipeline {old.pipeline!r} again: its marks in the tables have that name.\n"
-        "To read the source from its beginning again, next to what the tables hold: list the "
+        todo=f"Rename the pipeline back to {old.pipeline!r}: the tables' marks carry that name.\n"
+        "To read the source from the beginning, keeping the rows in the tables: list the "
         "tables in `allowed_tables` of the sink, since another pipeline created them, then run "
         f"icestream run --pipeline {pipeline} --start-over",
     )
 
 
 def resolve_start(
-    plan: PipelinePlan, state: PipelineState, choice: Choice, known: Collection[str]
+    plan: PipelinePlan, state: PipelineState, choice: Choice, pipelines: Collection[str]
 ) -> tuple[Offset, Offset | None]:
-    """Return where the pipeline stands, and the end of the batch that Spark will replay, if any.
+    """Return the offset to resume from, and the end offset of the first batch if it is fixed.
+
+    The end is fixed if Spark will replay a batch, or if some of its rows are already written.
 
     Args:
-        plan: the pipeline, its sink opened.
-        state: what we remember of it.
+        plan: the pipeline, with its sink open.
+        state: the pipeline's saved state.
         choice: what to do when checkpoint and table disagree.
-        known: the names of every pipeline in the file.
+        pipelines: the names of all pipelines in the file.
 
     Raises:
-        CheckpointLostError: they disagree, and a person has to choose.
+        CheckpointLostError: they disagree, and the user has to choose.
     """
     checkpoint = read_checkpoint(state.checkpoint)
     mark = plan.sink.last_mark()
     table = plan.sink.identity()
     committed = _last_commit(state, table)
-    beginning = reconcile(
+    decision = reconcile(
         pipeline=plan.name,
         table=table,
         checkpoint=checkpoint,
         mark=mark,
         accepted=state.accepted(),
-        # Of many tables it is known which ones lack rows.
+        # With many tables, `_refuse_lost_rows` checks each one.
         committed=None if plan.sink.has_many_tables else committed,
         choice=choice,
     )
-    if not beginning.ignores_checkpoint:
+    if not decision.ignores_checkpoint:
         _refuse_other_connector(plan, mark)
         current, ahead = _resume_from_checkpoint(state, checkpoint)
         _refuse_lost_rows(plan, current, choice, committed)
         if choice == "resume":
             state.forget_commit()
         return current, ahead
-    began = None if choice == "start-over" else state.start()
-    position, ahead = _resume(plan, mark, beginning, choice)
-    position = position or began
-    if position is None and choice != "start-over":
-        position = _resume_renamed(plan, choice, known)
+    start = None if choice == "start-over" else state.start()
+    offset, ahead = _resume(plan, mark, decision, choice)
+    offset = offset or start
+    if offset is None and choice != "start-over":
+        offset = _resume_renamed(plan, choice, pipelines)
     state.forget()
-    current = position or plan.source.initial()
+    current = offset or plan.source.initial()
     ahead, letters_end, ignored = _resume_letters(plan, state, mark, current, choice, ahead)
-    # In this order: a mark that was accepted before the start is known would, after a crash in
-    # between, let the source be read from its beginning.
+    # The order matters: if the mark were accepted before the start is saved, a crash in between
+    # would make the next run read the source from its beginning.
     state.remember_start(current)
     state.remember_letters(letters_end, ignored)
     state.accept(mark.to_json() if mark is not None else None)
     state.forget_commit()
-    # After that: a table that lacks rows must not look sound to the checkpoint that was set aside.
+    # Only now: the discarded checkpoint must not find a table that lacks rows marked as intact.
     for sink in _all_sinks(plan):
         sink.accept_lost_rows()
     state.publish(ahead or current)
@@ -105,11 +107,11 @@ def resolve_start(
 
 def _last_commit(state: PipelineState, table: str) -> LastCommit | None:
     status = state.status() or {}
-    remembered = status.get("committed")
-    if isinstance(remembered, dict):
-        return LastCommit(**remembered)
-    # Earlier versions remembered whether rows were committed, and not which batch was the last.
-    return LastCommit(status.get("table", table), "", -1) if remembered is True else None
+    committed = status.get("committed")
+    if isinstance(committed, dict):
+        return LastCommit(**committed)
+    # Earlier versions saved only whether rows were committed, not the last batch.
+    return LastCommit(status.get("table", table), "", -1) if committed is True else None
 
 
 def _all_sinks(plan: PipelinePlan) -> list[Sink[Any]]:
@@ -119,16 +121,16 @@ def _all_sinks(plan: PipelinePlan) -> list[Sink[Any]]:
 def _refuse_lost_rows(
     plan: PipelinePlan, current: Offset, choice: Choice, committed: LastCommit | None
 ) -> None:
-    """Look whether the tables still hold what was committed to them.
+    """Check that the tables still hold their committed rows.
 
     Args:
         plan: the pipeline.
-        current: where it continues.
-        choice: what to do if they do not.
-        committed: the newest batch that the pipeline remembers to have committed.
+        current: the offset that it resumes from.
+        choice: what to do if rows are missing.
+        committed: the last batch that the pipeline recorded as committed.
 
     Raises:
-        CheckpointLostError: they do not, and the person has not chosen how to continue.
+        CheckpointLostError: rows are missing, and the user has not chosen how to continue.
     """
     loaded = plan.source.loaded_tables(current)
     lost = [one for sink in _all_sinks(plan) for one in sink.lost_rows(loaded)]
@@ -142,18 +144,18 @@ def _refuse_lost_rows(
         for sink in _all_sinks(plan):
             sink.accept_lost_rows()
         return
-    again = [one.source_table for one in lost if one.source_table is not None]
-    if choice != "reload" or len(again) < len(lost):
+    reloadable = [one.source_table for one in lost if one.source_table is not None]
+    if choice != "reload" or len(reloadable) < len(lost):
         raise lost_rows_error(plan.name, lost)
-    plan.source.reload(again)
-    plan.sink.reload(again)
+    plan.source.reload(reloadable)
+    plan.sink.reload(reloadable)
 
 
 def _resume(
-    plan: PipelinePlan, mark: BatchMark | None, beginning: StartDecision, choice: Choice
+    plan: PipelinePlan, mark: BatchMark | None, decision: StartDecision, choice: Choice
 ) -> tuple[Offset | None, Offset | None]:
-    """Return where to go on after the mark, and where the first batch ends if that is fixed."""
-    if beginning.offset is not None and mark is not None:
+    """Return the offset to resume from after the mark, and the first batch's end if fixed."""
+    if decision.offset is not None and mark is not None:
         letters = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
         return plan.sink.resume(mark, letters)
     if choice == "start-over":
@@ -169,29 +171,34 @@ def _resume_letters(
     choice: Choice,
     ahead: Offset | None,
 ) -> tuple[Offset | None, Offset | None, str | None]:
-    """Return where the first batch ends, where if its letters are written, and which to ignore."""
+    """Return the state of the dead letters that the first batch may repeat.
+
+    Returns:
+        The end of the first batch if fixed, its end if its dead letters are already written, and
+        the mark of the dead letters to ignore.
+    """
     if choice == "start-over":
         held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
         return ahead, None, held.to_json() if held is not None else None
     ignored = state.ignored_letters()
     if plan.sink.has_many_tables and mark is not None:
-        # The marks of the tables say which letters there are. A run that resumed may have been
-        # cut off before its first batch.
-        again = plan.sink.repeated_batch()
-        repeated = again.end if again is not None and again.start == current else None
-        return ahead or repeated, None, ignored
+        # The tables' marks say which dead letters exist. An earlier resumed run may have been
+        # interrupted before its first batch.
+        repeated = plan.sink.repeated_batch()
+        repeated_end = repeated.end if repeated is not None and repeated.start == current else None
+        return ahead or repeated_end, None, ignored
     letters_end = letters_end_ahead(plan, mark, current, ignored)
     return ahead or letters_end, letters_end, ignored
 
 
 def _refuse_other_connector(plan: PipelinePlan, mark: BatchMark | None) -> None:
-    """Refuse positions that another kind of source wrote; they mean nothing to this one."""
+    """Refuse offsets written by another type of source; this one can't interpret them."""
     ours = plan.source.identity()
     if mark is not None and mark.source.partition(" ")[0] != ours.partition(" ")[0]:
         raise SourceChangedError(
-            f"the pipeline has read from {mark.source!r} so far, and now the file says {ours!r}",
+            f"the pipeline has read from {mark.source!r} so far, but the file now says {ours!r}",
             where=f"pipeline {plan.name!r}",
-            todo="Give the new pipeline a name of its own, or start over on purpose with "
+            todo="Give the new pipeline a name of its own, or start over deliberately with "
             f"`icestream run --pipeline {plan.name} --start-over`.",
         )
 
@@ -204,15 +211,17 @@ def _resume_from_checkpoint(
     state.publish(planned)
     if checkpoint.planned <= checkpoint.done:
         return planned, None
-    # Spark will replay the batch that it planned and never saw finished.
+    # Spark will replay the batch that it planned but never logged as completed.
     done = checkpoint.end_of(checkpoint.done) if checkpoint.done >= 0 else start
     return done, planned
 
 
-def _resume_renamed(plan: PipelinePlan, choice: Choice, known: Collection[str]) -> Offset | None:
-    """Return where a pipeline ended that this one seems to be under a new name."""
+def _resume_renamed(
+    plan: PipelinePlan, choice: Choice, pipelines: Collection[str]
+) -> Offset | None:
+    """Return the last offset of the pipeline that this one appears to be, renamed."""
     old = find_renamed_pipeline(
-        source=plan.source.identity(), others=plan.sink.foreign_marks(), known=known
+        source=plan.source.identity(), others=plan.sink.foreign_marks(), pipelines=pipelines
     )
     if old is None:
         return None
