@@ -40,7 +40,7 @@ def test_bad_record_among_many_stops_the_pipeline_and_nothing_is_written(lake: L
     assert str(caught.value) == (
         f"pipeline 'events', batch 0: record scripted[{BAD}] can't be decoded: not JSON: byte 7 is "
         "not UTF-8\n"
-        "  Nothing of the batch was written. Mend the record's producer, or set `on_error: "
+        "  Nothing of the batch was written. Fix the producer, or set `on_error: "
         "dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink 'lake'."
     )
     assert caught.value.exit_code == 5

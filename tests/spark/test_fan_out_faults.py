@@ -61,7 +61,7 @@ def test_table_that_rows_do_not_fit_is_named_and_the_others_hold_theirs(lake: La
     assert caught.value.where == f"pipeline 'events', table {lake.name}.db.b"
     assert caught.value.what == "column 'id' is string in the table and long in the stream"
     assert caught.value.todo.splitlines()[-1] == (
-        "2 other tables of the batch hold it now; a replay leaves what is held as it is."
+        "2 other tables have committed the batch; a replay skips what is committed."
     )
     lake.sql(f"DROP TABLE {lake.name}.db.b")
     lake.run(planned(lake, source))
@@ -78,8 +78,8 @@ def test_tables_that_keep_failing_are_all_named(
 
     assert str(caught.value) == (
         f"pipeline 'events', batch 0, table {lake.name}.db.b: refused 4 times\n"
-        f"  Not taken by these either: {lake.name}.db.c.\n"
-        "  1 other table of the batch holds it now; a replay leaves what is held as it is."
+        f"  These tables failed too: {lake.name}.db.c.\n"
+        "  1 other table has committed the batch; a replay skips what is committed."
     )
     monkeypatch.undo()
     lake.run(planned(lake, source))

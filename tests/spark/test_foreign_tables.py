@@ -64,7 +64,7 @@ def test_row_reaches_no_table_that_somebody_else_created(payroll: Lake, on_error
         f"pipeline 'events', batch 0, table {name}: the table exists, and this pipeline did not "
         "create it\n"
         "  If the pipeline may write to it, list it in the sink: `allowed_tables: [db.payroll]`.\n"
-        "  1 other table of the batch holds it now; a replay leaves what is held as it is."
+        "  1 other table has committed the batch; a replay skips what is committed."
     )
     assert is_untouched(payroll, "db")
 

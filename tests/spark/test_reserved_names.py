@@ -58,7 +58,7 @@ def test_record_with_such_a_field_is_named(lake: Lake) -> None:
 
     assert str(caught.value) == (
         f"pipeline 'events', batch 0: record scripted[1] can't be decoded: {REASON}\n"
-        "  Nothing of the batch was written. Mend the record's producer, or set `on_error: "
+        "  Nothing of the batch was written. Fix the producer, or set `on_error: "
         "dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink 'lake'."
     )
 

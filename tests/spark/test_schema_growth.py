@@ -199,6 +199,6 @@ def test_values_that_tell_no_columns_are_refused(lake: Lake) -> None:
         lake.run(lake.plan(json_source({}, {"gone": None})))
 
     assert str(caught.value) == (
-        "pipeline 'events', source 'scripted': no columns can be told from the first records\n"
-        "  Give the columns with `schema`, or look whether `format` is right."
+        "pipeline 'events', source 'scripted': cannot infer columns from the first records\n"
+        "  Declare the columns with `schema`, or check that `format` is right."
     )

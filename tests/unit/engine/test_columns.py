@@ -338,4 +338,4 @@ def test_remembered_columns_that_cannot_be_read_are_named(state: PipelineState, 
 
     head, todo = str(caught.value).splitlines()
     assert head.startswith(f"pipeline 'events': the file {path} can't be read: ")
-    assert todo == "  Remove it to infer the columns again, or restore it from a backup."
+    assert todo == "  Delete it to infer the columns again, or restore it from a backup."

@@ -57,6 +57,6 @@ def test_ignored_tombstones_are_logged_once_for_each_topic(
             outcome.add(report)
         changes._warn_of_ignored("mirror", outcome.ignored)
     assert caplog.messages == [
-        "pipeline mirror: 2 tombstones of topic 'events' are left out, since nothing tells their "
-        "table: deletes that arrive only as tombstones are not applied there"
+        "pipeline mirror: ignored 2 tombstones of topic 'events', whose table is unknown: deletes "
+        "that arrive only as tombstones are not applied there"
     ]

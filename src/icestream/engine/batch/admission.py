@@ -1,4 +1,4 @@
-"""The batching rule: where the next batch ends, and when it may begin."""
+"""Decides when the next batch starts, and at which offset it ends."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a pipeline is behind: rows that wait, and how long the oldest has waited."""
+    """How far a pipeline is behind: the pending rows, and how long the oldest has waited."""
 
     rows: int
     seconds: float
 
 
 class Admission:
-    """Admits a batch when `batch_size` rows wait or the oldest waited `flush_interval_secs`.
+    """Admits a batch at `batch_size` pending rows, or when the oldest is `flush_interval_secs` old.
 
-    The size is a trigger, never a throttle: whatever waits by then goes into the batch, up to
+    `batch_size` is a trigger, never a limit: all pending rows go into the batch, up to
     `max_batch_rows`.
 
     Args:
-        running: returns how many pipelines of this process run now and share the driver's memory.
-        target: with a target, everything up to it is admitted at once and nothing after it.
+        running: returns how many running pipelines of this process share the driver's memory.
+        target: if given, everything up to this offset is admitted at once, and nothing after it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Admission:
         self.lag = Lag(0, 0.0)
 
     def next_end(self, current: Offset) -> Offset | None:
-        """Return where a batch that starts at `current` should end, or None to wait."""
+        """Return the end offset for a batch that starts at `current`, or None to wait."""
         newest = self._target if self._target is not None else self._source.latest(current)
         rows = self._source.rows_between(current, newest)
         if rows == 0:
@@ -73,6 +73,6 @@ class Admission:
             return None
         most_rows = self._batching.most_rows(self._running())
         end = self._source.limit(current, newest, most_rows)
-        # What stays behind has waited as long as we know; the clock goes on for it.
+        # Rows left out of this batch keep their waiting time.
         self._waiting_since = None if end == newest else self._waiting_since
         return end

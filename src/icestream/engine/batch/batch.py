@@ -1,4 +1,4 @@
-"""One batch: from two positions to one commit."""
+"""Runs one batch: reads between two offsets, writes files and commits them."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan
 
 
-# A batch may show new fields, then others in the rows behind them; past this it is no schema.
+# Each round may reveal new fields in later rows; beyond this limit the data has no usable schema.
 SCHEMA_ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What a batch came to.
+    """The result of a batch.
 
     Attributes:
         rows: rows read.
-        bad: rows that could not be used, those that do not meet an expectation included.
-        write_secs: how long the files took to write.
-        committed: what became of the good rows, table by table, and of the bad ones.
-        unmet: how many rows do not meet an expectation, by its name.
+        bad: rows that could not be used, including those that fail an expectation.
+        write_secs: how long writing the files took.
+        committed: the commits, table by table, and the dead letters.
+        unmet: the number of rows that fail each expectation, by its name.
     """
 
     rows: int
@@ -68,24 +68,24 @@ class BatchResult:
 
     @property
     def commit(self) -> Commit | None:
-        """What the commits did together; None if there was nothing to write."""
+        """The commits added up; None if there was nothing to write."""
         return self.committed.total
 
     @property
     def dead_letters(self) -> int:
-        """How many of the bad rows were kept."""
+        """How many of the bad rows became dead letters."""
         return self.committed.letters
 
     @property
     def refused(self) -> int:
-        """Rows that their table refused."""
+        """How many rows were refused by their table."""
         return sum(self.committed.refused.values())
 
 
 def written_event(
     pipeline: str, table: str, epoch: int, result: BatchResult, commit: Commit
 ) -> BatchWritten:
-    """Return the event of a batch that was committed to a table."""
+    """Return the event for a batch that was committed to a table."""
     return BatchWritten(
         pipeline=pipeline,
         table=table,
@@ -97,7 +97,7 @@ def written_event(
         commit_secs=commit.seconds,
         retries=commit.retries,
         snapshot_id=commit.snapshot_id,
-        # Every row of the batch was there when it began to be read.
+        # Every row existed when reading started.
         newest_row_at=time.time() - commit.seconds - result.write_secs,
     )
 
@@ -105,7 +105,7 @@ def written_event(
 def bad_row_events(
     pipeline: str, table: str, result: BatchResult
 ) -> Iterator[RecordsFailed | ExpectationUnmet]:
-    """Yield the events of the rows of a batch that could not be used."""
+    """Yield the events for the bad rows of a batch."""
     if result.bad:
         yield RecordsFailed(pipeline, table, result.bad, result.dead_letters)
     for expectation, count in result.unmet.items():
@@ -113,7 +113,7 @@ def bad_row_events(
 
 
 def batch_events(plan: PipelinePlan, epoch: int, result: BatchResult | None) -> Iterator[Event]:
-    """Yield what there is to tell of a batch; without a result, the table held it already."""
+    """Yield the events of a batch; without a result, the table already held it."""
     table = plan.sink.identity()
     if result is None:
         yield BatchSkipped(plan.name, table, epoch)
@@ -126,7 +126,7 @@ def batch_events(plan: PipelinePlan, epoch: int, result: BatchResult | None) -> 
 
 
 def _table_events(pipeline: str, epoch: int, result: BatchResult) -> Iterator[Event]:
-    """Yield what happened to each table of many."""
+    """Yield the events of each table of a sink with many."""
     committed, total = result.committed, result.commit
     for table in committed.held:
         yield BatchSkipped(pipeline, table, epoch, of_many=True)
@@ -156,7 +156,7 @@ def write_once(
 ) -> BatchResult | None:
     """Write the batch of `mark` unless the table already holds it; None if it does.
 
-    With `letters_end`, the letters of the first batch are written if it ends there.
+    If the first batch ends at `letters_end`, its dead letters are already written.
     """
     if is_committed(plan, mark):
         return None
@@ -179,7 +179,7 @@ def write_once(
 
 
 def _refuse_changed(plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark) -> None:
-    """Discard what was written if the source was replaced while it was read."""
+    """Discard the written files if the source was replaced while it was being read."""
     try:
         plan.source.refuse_changed(mark.start, mark.end)
     except IcestreamError:
@@ -196,20 +196,20 @@ def write_files(
     *,
     reports_bad_rows: bool = False,
 ) -> BatchOutcome:
-    """Read the splits and write files, with the table's columns following the data's.
+    """Read the splits and write files, evolving the table's columns to fit the data.
 
-    With `reports_bad_rows`, no bad record ends the batch: the outcome names each of them.
+    With `reports_bad_rows`, bad records don't fail the batch: the outcome lists each of them.
     """
     for _ in range(SCHEMA_ROUNDS):
-        known = columns.resolve(splits)
-        if known is None:
+        schema = columns.resolve(splits)
+        if schema is None:
             return BatchOutcome()
         letters = prepare_dead_letters(plan, mark)
         reading = tasks.Reading(
             source=plan.source,
             decoder=plan.source.decoder(),
             splits=splits,
-            columns=known,
+            columns=schema,
             refused=columns.refused,
             records_absent_fields=plan.sink.keeps_missing_fields(),
             evolving=columns.evolving,
@@ -234,10 +234,10 @@ def write_files(
             raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
         columns.add(new_fields, outcome.wider)
     raise SchemaMismatchError(
-        f"the batch showed new fields {SCHEMA_ROUNDS} times over, last "
+        f"the batch still has new fields after {SCHEMA_ROUNDS} schema changes: "
         f"{', '.join(sorted({*new_fields, *outcome.wider}))}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",
-        todo="Give the columns with `schema`, or keep free-form data in one column.",
+        todo="Declare the columns with `schema`, or keep free-form data in one column.",
     )
 
 

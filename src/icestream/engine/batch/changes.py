@@ -1,4 +1,4 @@
-"""Reading changes to many tables: each block names its own, and comes in its own columns."""
+"""Reads changes to many tables: each block names its table and has its own columns."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class ChangeReading(Reading):
     """Reads splits into blocks of changes.
 
     Attributes:
-        change_decoder: decodes records; None if the source gives blocks already.
+        change_decoder: decodes records; None if the source yields blocks of changes itself.
     """
 
     change_decoder: ChangeDecoder | None = None
 
     def rows(self, report: Report) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks of a split, and note records that can't be decoded in its report."""
+        """Yield the blocks of a split, and record undecodable records in its report."""
         bad = None
         if self.dead_letters is not None:
             bad = DeadLetterBuffer(self.dead_letters, report.dead_files)
@@ -72,9 +72,9 @@ class ChangeReading(Reading):
 
 _log = logging.getLogger(__name__)
 
-# Pipelines and topics for which it was logged that tombstones are left out.
+# Pipelines and topics for which ignored tombstones were logged.
 _WARNED: set[tuple[str, str]] = set()
-# Tables that change while a batch is read make it be read again; past this they never rest.
+# Tables that change while a batch is read make it be read again, at most this many times.
 ROUNDS = 20
 
 
@@ -84,7 +84,7 @@ def write_changes(
     splits: tuple[Split, ...],
     mark: BatchMark,
 ) -> BatchOutcome:
-    """Read the splits and write files, with each table following its own in the source."""
+    """Read the splits and write files, evolving each table like its table in the source."""
     sink = plan.sink
     shapes = list(plan.source.shapes(splits))
     letters = prepare_dead_letters(plan, mark)
@@ -118,21 +118,21 @@ def write_changes(
         shapes += outcome.new_shapes
     tables = {".".join(change_schema_of(columns).table) for columns in outcome.new_shapes}
     raise SchemaMismatchError(
-        f"the batch showed new columns {ROUNDS} times over, last of {', '.join(sorted(tables))}",
+        f"the batch still has new columns after {ROUNDS} schema changes, in tables: "
+        f"{', '.join(sorted(tables))}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",
-        todo="Let the source tell the types of its columns; with Debezium, switch the schemas of "
-        "its converter on.",
+        todo="Make the source send column types; with Debezium, enable schemas in its converter.",
     )
 
 
 def _warn_of_ignored(pipeline: str, tombstones: Mapping[str, int]) -> None:
-    """Log once for each topic that tombstones are left out."""
+    """Log a warning, once for each topic, that tombstones are ignored."""
     for topic, count in tombstones.items():
         if (pipeline, topic) not in _WARNED:
             _WARNED.add((pipeline, topic))
             _log.warning(
-                "pipeline %s: %d tombstones of topic %r are left out, since nothing tells their "
-                "table: deletes that arrive only as tombstones are not applied there",
+                "pipeline %s: ignored %d tombstones of topic %r, whose table is unknown: deletes "
+                "that arrive only as tombstones are not applied there",
                 pipeline,
                 count,
                 topic,

@@ -1,4 +1,4 @@
-"""Decides the columns of a pipeline's rows, and lets them grow."""
+"""Resolves the columns of a pipeline's rows, and evolves them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan
 
 
-# Records that columns are inferred from, by the driver.
+# How many records the driver infers columns from.
 SAMPLE = 10_000
 SAMPLE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class RefusedField:
-    """A field of the data that the table can have no column for, and why.
+    """A field of the data that can't become a column of the table, and why.
 
     Attributes:
         column: the top-level column, reduced to the refused field.
@@ -43,12 +43,15 @@ class RefusedField:
 
 
 class StreamColumns:
-    """The columns of a row as the source gives it, before transforms.
+    """The columns of the source's rows, before transforms.
 
-    Given by the source's options; else the table's own, where no transform stands between, and
-    then they follow what anybody does to the table; else those remembered; else told by a registry
-    or inferred from the first rows, and remembered with the checkpoint, so that a replay decodes
-    alike.
+    They come from the first of these that is available:
+
+    1. the source's options;
+    2. the table, if there are no transforms; changes made to the table are then followed;
+    3. the pipeline's saved state;
+    4. a schema registry, or inference from the first rows. The result is saved with the
+       checkpoint, so that a replay decodes the same way.
     """
 
     def __init__(self, plan: PipelinePlan, state: PipelineState) -> None:
@@ -57,7 +60,7 @@ class StreamColumns:
         self._given = plan.source.declared_schema()
         self._columns: pa.Schema | None = None
         self._refused: dict[tuple[str, ...], RefusedField] = {}
-        self._is_grown = False  # by a batch that is not written yet, so the table lags behind
+        self._is_grown = False  # by a batch that is not yet committed, so the table lags behind
 
     @property
     def evolving(self) -> bool:
@@ -66,18 +69,18 @@ class StreamColumns:
 
     @property
     def refused(self) -> tuple[RefusedField, ...]:
-        """The fields of records that no column may be made for; a record with one is bad."""
+        """The fields that can't become columns; a record with a value for one is bad."""
         return tuple(self._refused.values())
 
     @property
     def widening(self) -> bool:
-        """Whether a column becomes wider for a value that does not fit."""
+        """Whether a column is widened for a value that does not fit."""
         return self.evolving and self._plan.sink.widens_columns()
 
     def resolve(self, splits: Sequence[Split]) -> pa.Schema | None:
-        """Return the columns to read, looking into `splits` if nothing else tells.
+        """Return the columns to read, inferred from `splits` if they are not known otherwise.
 
-        None if nothing tells and the splits hold no records, as after an aborted transaction.
+        None if they are unknown and the splits hold no records, as after an aborted transaction.
         """
         if self._columns is None:
             self._columns = self._known() or self._inferred(splits)
@@ -91,18 +94,18 @@ class StreamColumns:
         fields: Mapping[str, pa.DataType],
         wider: Mapping[str, pa.Field] | None = None,
     ) -> None:
-        """Take up what a batch showed for the first time.
+        """Add the new fields and wider types that a batch revealed.
 
         Args:
-            fields: fields that no column is there for, or structs that have gained members.
-            wider: columns as they must be to take values that did not fit.
+            fields: fields without a column, or structs that have gained members.
+            wider: columns with the types that they need for values that did not fit.
 
         Raises:
-            SchemaMismatchError: the sink's schema is strict, and each field is a column of it.
+            SchemaMismatchError: the sink does not add columns, and no transform could drop them.
         """
         assert self._columns is not None  # noqa: S101 - a batch was read with them
         fields = self._permitted(fields)
-        # A transform may leave them out; what reaches the table is looked at there.
+        # A transform may drop them; the sink checks the columns that reach it.
         if fields and not self._plan.transforms and not self._plan.sink.adds_columns():
             named = ", ".join(f"{name!r} {kind}" for name, kind in sorted(fields.items()))
             raise SchemaMismatchError(
@@ -115,33 +118,33 @@ class StreamColumns:
             if index < 0:
                 self._columns = self._columns.append(self._named(name, kind))
             else:
-                # A struct that has gained members comes under its own name.
+                # A struct that has gained members keeps its name.
                 grown = self._columns.field(index).with_type(kind)
                 self._columns = self._columns.set(index, grown)
         for name, column in (wider or {}).items():
             index = self._columns.get_field_index(name)
-            known = self._columns.field(index)
-            self._columns = self._columns.set(index, widest_field(known, column) or known)
+            current = self._columns.field(index)
+            self._columns = self._columns.set(index, widest_field(current, column) or current)
         self._is_grown = True
         self._remember()
 
     def _permitted(self, fields: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Return the fields that may become columns, and keep the others as refused."""
+        """Return the fields that may become columns, and record the others as refused."""
         permitted: dict[str, pa.DataType] = {}
         extra = self._plan.source.extra_columns() or pa.schema([])
         columns = [*(self._columns or ()), *extra]
-        known = {column.name: column.type for column in columns}
-        # If bad records stop the pipeline, the sink refuses the columns as a whole.
-        taken = ColumnNames(columns, ignores_case=self._plan.on_error != "fail")
+        types = {column.name: column.type for column in columns}
+        # With `on_error: fail`, the sink refuses the columns as a whole.
+        used_names = ColumnNames(columns, ignores_case=self._plan.on_error != "fail")
         for name, kind in fields.items():
             if name in extra.names:
                 reason = f"field {name!r} has the name of a column that the source adds"
                 self._refused[name,] = RefusedField(pa.field(name, kind), reason)
                 continue
             problems: dict[tuple[str, ...], str] = {}
-            left = self._without_clashes(name, kind, taken, problems)
-            # Refused members may be all that a known struct would gain.
-            if left is not None and left != known.get(name):
+            left = self._without_clashes(name, kind, used_names, problems)
+            # A known struct may gain nothing but refused members.
+            if left is not None and left != types.get(name):
                 permitted[name] = left
             for path, each in problems.items():
                 column = pa.field(name, _part(kind, path[1:]))
@@ -153,7 +156,7 @@ class StreamColumns:
         self,
         name: str,
         kind: pa.DataType,
-        taken: ColumnNames,
+        used_names: ColumnNames,
         problems: dict[tuple[str, ...], str],
     ) -> pa.DataType | None:
         """Return the type of a column without refused members; see `ColumnNames`."""
@@ -162,10 +165,10 @@ class StreamColumns:
         if problem is not None:
             problems[name,] = problem
         elif self._plan.transforms and self._plan.on_error == "fail":
-            # Transforms may leave the column out; the sink checks the columns that it is given.
+            # Transforms may drop the column; the sink checks the columns that it receives.
             left = kind
         else:
-            whole = taken.without_clashes((), pa.struct([(name, kind)]), problems)
+            whole = used_names.without_clashes((), pa.struct([(name, kind)]), problems)
             left = None if whole is None else whole.field(0).type
         if problems and any(each.removes(name) for each in self._plan.transforms):
             problems.clear()
@@ -178,18 +181,18 @@ class StreamColumns:
         return self._of_table() or remembered_columns(self._state)
 
     def _of_table(self) -> pa.Schema | None:
-        """Return the table's columns as they are now, where they are those of the rows."""
+        """Return the table's current columns, if the rows have the same ones."""
         if self._given is not None or self._plan.transforms:
             return None
         table = self._plan.sink.columns()
         if table is None:
             return None
         extra = self._plan.source.extra_columns() or []
-        asked_for_later = [column for column in extra if column.name not in table.names]
-        return pa.schema([*table, *asked_for_later])
+        missing = [column for column in extra if column.name not in table.names]
+        return pa.schema([*table, *missing])
 
     def _named(self, name: str, kind: pa.DataType) -> pa.Field:
-        """Return a new column; as the table has it, if somebody has added it there meanwhile."""
+        """Return a new column, or the table's own if someone has added it there meanwhile."""
         table = self._of_table()
         index = -1 if table is None else table.get_field_index(name)
         return pa.field(name, kind) if table is None or index < 0 else table.field(index)
@@ -201,14 +204,14 @@ class StreamColumns:
         sample, context = self._sample(splits)
         if not sample:
             return None
-        found = decoder.in_context(context).infer(sample)
-        permitted = self._permitted(dict(zip(found.names, found.types, strict=True)))
+        inferred = decoder.in_context(context).infer(sample)
+        permitted = self._permitted(dict(zip(inferred.names, inferred.types, strict=True)))
         decoded = [pa.field(name, kind) for name, kind in permitted.items()]
         if not decoded:
             raise SchemaMismatchError(
-                "no columns can be told from the first records",
+                "cannot infer columns from the first records",
                 where=f"pipeline {self._plan.name!r}, source {self._plan.source_name!r}",
-                todo="Give the columns with `schema`, or look whether `format` is right.",
+                todo="Declare the columns with `schema`, or check that `format` is right.",
             )
         extra = self._plan.source.extra_columns()
         self._columns = pa.schema([*decoded, *(extra or [])])
@@ -216,15 +219,15 @@ class StreamColumns:
         return self._columns
 
     def _of_rows(self) -> pa.Schema:
-        """Return the columns of a source that needs no decoder, as far as it knows them now."""
+        """Return the columns of a source without a decoder, as far as it knows them now."""
         self._columns = self._plan.source.schema()
         if self._columns is None:
-            raise IcestreamError(f"source {self._plan.source_name!r} does not tell its columns")
+            raise IcestreamError(f"source {self._plan.source_name!r} does not report its columns")
         self._remember()
         return self._columns
 
     def _sample(self, splits: Sequence[Split]) -> tuple[list[bytes | None], Mapping[str, Any]]:
-        """Return some records of the splits, all of one context, and the context."""
+        """Return a sample of records with the same context, and that context."""
         sample: list[bytes | None] = []
         context: Mapping[str, Any] = {}
         for split in splits:
@@ -233,7 +236,7 @@ class StreamColumns:
                 if not isinstance(block, Records) or not len(block.values):
                     continue
                 context = context if sample else block.context
-                # What other files have beyond it becomes a column when they are decoded.
+                # Fields found only in other contexts become columns when those are decoded.
                 if block.context == context:
                     sample += _first(block.values.slice(0, left), size).to_pylist()
                 left -= len(block.values)
@@ -245,8 +248,8 @@ class StreamColumns:
     def _remember(self) -> None:
         assert self._columns is not None  # noqa: S101 - just set
         encoded = base64.b64encode(self._columns.serialize().to_pybytes()).decode()
-        shown = {column.name: str(column.type) for column in self._columns}
-        self._state.remember_schema({"columns": shown, "arrow": encoded})
+        readable = {column.name: str(column.type) for column in self._columns}
+        self._state.remember_schema({"columns": readable, "arrow": encoded})
 
 
 def _first(values: pa.Array, size: int) -> pa.Array:
@@ -256,7 +259,7 @@ def _first(values: pa.Array, size: int) -> pa.Array:
 
 
 def _part(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType:
-    """Return as much of a type as leads to one of its members."""
+    """Return a type reduced to the path of one of its members."""
     if not path:
         return kind
     if pa.types.is_list(kind):
@@ -265,19 +268,19 @@ def _part(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType:
 
 
 def remembered_columns(state: PipelineState) -> pa.Schema | None:
-    """Return the columns that an earlier batch of a pipeline showed; None if none did.
+    """Return the columns saved by an earlier batch of a pipeline; None if there are none.
 
     Raises:
         CorruptStateError: they can't be read.
     """
-    kept: dict[str, Any] | None = state.schema()
-    if kept is None:
+    saved: dict[str, Any] | None = state.schema()
+    if saved is None:
         return None
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept["arrow"])))
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(saved["arrow"])))
     except (KeyError, ValueError, pa.ArrowInvalid) as exc:
         raise CorruptStateError(
             f"the file {state.folder / 'schema.json'} can't be read: {exc}",
             where=f"pipeline {state.pipeline!r}",
-            todo="Remove it to infer the columns again, or restore it from a backup.",
+            todo="Delete it to infer the columns again, or restore it from a backup.",
         ) from exc

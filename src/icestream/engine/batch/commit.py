@@ -1,9 +1,9 @@
-"""What the tasks of a batch came to, and how it is committed: tables and dead letters.
+"""Adds up the task reports of a batch, and commits its tables and dead letters.
 
-Dead letters of a single table come first: a crash in between replays the batch, and commits only
-what is missing. Of many tables, any may refuse its rows, which become dead letters too, so these
-come last there. A dead-letter table that holds a batch is then the proof that all of it is
-committed.
+With a single table, dead letters are committed first: after a crash in between, the batch is
+replayed and commits only what is missing. With many tables, each one may refuse its rows, which
+then become dead letters too, so dead letters are committed last. There, a dead-letter table that
+holds a batch proves that the whole batch is committed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BatchOutcome:
     reading: tasks.Reading | None = None
 
     def add(self, report: tasks.Report) -> None:
-        """Take up the report of one task. Only those that read have examples."""
+        """Add the report of one task. Only tasks that read the source have examples."""
         if isinstance(report.error, NewChangeSchemasError):
             self.new_shapes += report.error.shapes
             self.files += report.error.files
@@ -81,7 +81,7 @@ class BatchOutcome:
 
 
 def prepare_dead_letters(plan: PipelinePlan, mark: BatchMark) -> DeadLetterWriter | None:
-    """Return where the bad records of a batch go; None if they are kept nowhere."""
+    """Return the writer for the bad records of a batch; None without a dead-letter table."""
     if plan.dead_letter is None:
         return None
     plan.dead_letter.prepare(DEAD_LETTERS)
@@ -89,7 +89,7 @@ def prepare_dead_letters(plan: PipelinePlan, mark: BatchMark) -> DeadLetterWrite
 
 
 def discard_files(plan: PipelinePlan, outcome: BatchOutcome) -> None:
-    """Remove what the tasks of a batch wrote: it is written anew, or not at all."""
+    """Delete the uncommitted files of a batch that is retried or abandoned."""
     plan.sink.discard(outcome.files)
     if plan.dead_letter is not None:
         plan.dead_letter.discard(outcome.dead_files)
@@ -98,14 +98,14 @@ def discard_files(plan: PipelinePlan, outcome: BatchOutcome) -> None:
 def bad_record_error(
     plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark
 ) -> IcestreamError | None:
-    """Return the error of the first record that can't be decoded, if that ends the batch."""
+    """Return the error for the first record that can't be decoded, if that fails the batch."""
     if not outcome.bad or plan.on_error != "fail":
         return None
-    _, first = min(outcome.examples, key=lambda found: found[0])
+    _, first = min(outcome.examples, key=lambda example: example[0])
     return BadRecordError(
         f"record {first.position} can't be decoded: {first.reason}",
         where=f"pipeline {plan.name!r}, batch {mark.epoch}",
-        todo="Nothing of the batch was written. Mend the record's producer, or set "
+        todo="Nothing of the batch was written. Fix the producer, or set "
         "`on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`, on sink "
         f"{plan.sink_name!r}.",
     )
@@ -113,16 +113,16 @@ def bad_record_error(
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """What became of a batch, table by table.
+    """The result of a batch, table by table.
 
     Attributes:
-        total: what the commits did together; None if there was none.
-        commits: what each commit did, by table.
-        held: tables that held the batch already.
-        refused: how many rows their table refused, by table.
+        total: the commits added up; None if there was none.
+        commits: each commit, by table.
+        held: tables that already held the batch.
+        refused: the number of rows that each table refused, by table.
         keeps_refused: whether these became dead letters.
-        letters: other dead letters.
-        seconds: how long the commits of many tables took, writing their files included.
+        letters: the number of other dead letters.
+        seconds: how long the commits of many tables took, including writing their files.
     """
 
     total: Commit | None
@@ -135,7 +135,7 @@ class CommittedBatch:
 
 
 def is_committed(plan: PipelinePlan, mark: BatchMark) -> bool:
-    """Tell whether all of a batch is committed, dead letters included."""
+    """Return whether the whole batch is committed, including dead letters."""
     if plan.sink.has_many_tables:
         return plan.dead_letter is not None and plan.dead_letter.holds(mark)
     return plan.sink.holds(mark)
@@ -148,14 +148,14 @@ def commit_batch(
     mark: BatchMark,
     letters_end: Offset | None = None,
 ) -> CommittedBatch:
-    """Commit what the tasks wrote, dead letters included.
+    """Commit the files that the tasks wrote, including dead letters.
 
     Args:
         spark: the session.
         plan: the pipeline.
-        outcome: of the tasks.
-        mark: the batch's.
-        letters_end: where the first batch ends if an earlier query wrote its dead letters.
+        outcome: the outcome of the tasks.
+        mark: the batch's mark.
+        letters_end: the end of the first batch if an earlier query wrote its dead letters.
     """
     if plan.sink.has_many_tables:
         return _commit_tables(spark, plan, outcome, mark, letters_end)
@@ -176,9 +176,9 @@ def _commit_tables(
     try:
         done = plan.sink.commit_batch(outcome.files, mark, lambda: crash_point(AFTER_TABLE))
         dead_files = list(outcome.dead_files)
-        kept = done.refused if plan.on_error == "dead_letter" and plan.dead_letter else ()
-        if kept:
-            dead_files += _write_letters(spark, plan, outcome.reading, kept, mark)
+        to_keep = done.refused if plan.on_error == "dead_letter" and plan.dead_letter else ()
+        if to_keep:
+            dead_files += _write_letters(spark, plan, outcome.reading, to_keep, mark)
         elif done.refused and not _may_drop(plan, done.refused):
             raise _refusal(done)
         _commit_letters_last(plan, dead_files, mark, letters_end)
@@ -189,33 +189,29 @@ def _commit_tables(
         commits=done.commits,
         held=done.held,
         refused={one.table: one.rows for one in done.refused},
-        keeps_refused=bool(kept),
+        keeps_refused=bool(to_keep),
         letters=sum(file.rows for file in outcome.dead_files),
         seconds=time.monotonic() - started,
     )
 
 
 def _may_drop(plan: PipelinePlan, refused: tuple[RefusedRows, ...]) -> bool:
-    """Tell whether rows were refused for what they say; a table that fails is no fault of rows."""
+    """Return whether refused rows may be dropped: they are bad, not the table unavailable."""
     is_bad = all(isinstance(one.error, BadRecordError) for one in refused)
     return plan.on_error == "drop" and is_bad
 
 
 def _refusal(done: TableCommits) -> IcestreamError:
-    """Return the error of a batch that some table did not take; it names the table."""
+    """Return the error for a batch that some tables refused; it names them."""
     first, *others = done.refused
     error = first.error
     lines = [error.todo] if error.todo else []
     if others:
-        lines.append(f"Not taken by these either: {', '.join(one.table for one in others)}.")
+        lines.append(f"These tables failed too: {', '.join(one.table for one in others)}.")
     count = len(done.commits) + len(done.held)
     if count:
-        tables = (
-            "1 other table of the batch holds"
-            if count == 1
-            else (f"{count} other tables of the batch hold")
-        )
-        lines.append(f"{tables} it now; a replay leaves what is held as it is.")
+        tables = "1 other table has" if count == 1 else f"{count} other tables have"
+        lines.append(f"{tables} committed the batch; a replay skips what is committed.")
     error.todo = "\n".join(lines)
     return error
 
@@ -223,12 +219,12 @@ def _refusal(done: TableCommits) -> IcestreamError:
 def _commit_letters_first(
     plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark, letters_end: Offset | None
 ) -> int:
-    """Commit the dead letters of a batch unless they are there; return how many."""
+    """Commit the dead letters of a batch unless the table holds them; return how many."""
     if plan.dead_letter is None:
         return 0
-    found = sum(file.rows for file in outcome.dead_files)
+    count = sum(file.rows for file in outcome.dead_files)
     try:
-        written = are_already_written(plan, found, mark, letters_end)
+        written = are_already_written(plan, count, mark, letters_end)
     except AttentionError:
         discard_files(plan, outcome)
         raise
@@ -236,7 +232,7 @@ def _commit_letters_first(
         plan.dead_letter.discard(outcome.dead_files)
         return 0
     plan.dead_letter.commit_batch(outcome.dead_files, mark, lambda: None)
-    return found
+    return count
 
 
 def _commit_letters_last(
@@ -257,19 +253,19 @@ def _write_letters(
     refused: tuple[RefusedRows, ...],
     mark: BatchMark,
 ) -> list[WrittenFile]:
-    assert plan.dead_letter is not None  # noqa: S101 - asked for only then
+    assert plan.dead_letter is not None  # noqa: S101 - the caller checks
     assert reading is not None  # noqa: S101 - rows were read
     parts = tuple(
         (part, f"table {one.table}: {one.error.what}") for one in refused for part in one.parts
     )
     letters = DeadLetterWriter(plan.dead_letter.writer(), plan.name, mark.epoch)
-    found = run_tasks(spark, len(parts), WriteRefused(reading, letters, parts))
-    return [file for files in found for file in files]
+    written = run_tasks(spark, len(parts), WriteRefused(reading, letters, parts))
+    return [file for files in written for file in files]
 
 
 @dataclass(frozen=True)
 class WriteRefused:
-    """Writes rows that a table did not take as dead letters, in tasks."""
+    """Writes rows that a table refused as dead letters, in tasks."""
 
     reading: Reading
     letters: DeadLetterWriter

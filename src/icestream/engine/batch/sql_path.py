@@ -1,4 +1,4 @@
-"""Hands the rows of a DataFrame to a task, whatever their columns are called."""
+"""Writes batches through Spark SQL: transforms, expectations, computed columns and sorting."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 
 
 def map_in_arrow(rows: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
-    """Do as `DataFrame.mapInArrow`, which looks columns up by their bare names.
+    """Call `DataFrame.mapInArrow` with columns of any name.
 
-    There a dot leads into a struct and a backtick is an error. So a name that is more than a word
-    is kept from Spark, and given back to the rows in the task.
+    It resolves columns by unquoted names, where a dot means a struct member and a backtick is an
+    error. So columns are renamed for Spark unless all names are identifiers, and get their names
+    back in the task.
     """
     names = rows.columns
     if all(name.isidentifier() for name in names):
@@ -54,7 +55,7 @@ def map_in_arrow(rows: DataFrame, task: Task, schema: StructType | str) -> DataF
 
 @dataclass(frozen=True)
 class _WithColumnNames:
-    """A task whose rows get their columns' names back."""
+    """A task whose rows get their original column names back."""
 
     task: Task
     names: tuple[str, ...]
@@ -63,7 +64,7 @@ class _WithColumnNames:
         return self.task(batch.rename_columns(list(self.names)) for batch in batches)
 
 
-# By job: by stage and number, the report. A task that ran twice counts once.
+# Reports by job, then by stage and task number. A task that ran twice counts once.
 Jobs = dict[int, dict[tuple[int, int], "Report"]]
 
 _accumulators: WeakKeyDictionary[SparkContext, Accumulator[Any]] = WeakKeyDictionary()
@@ -72,7 +73,7 @@ _numbers = itertools.count()
 
 
 class ReportParam(AccumulatorParam[Any]):
-    """A list of reports in a task, the reports of jobs that still run in the driver."""
+    """Accumulates reports: a list in a task, the reports of running jobs in the driver."""
 
     def zero(self, value: Any) -> list[Any]:  # noqa: ARG002 - Spark's signature
         return []
@@ -81,10 +82,10 @@ class ReportParam(AccumulatorParam[Any]):
         if isinstance(value1, list):
             return value1 + value2
         for job, stage, report in value2:
-            # Tasks of a job that failed may still run, and report to nobody.
-            found = value1.get(job)
-            if found is not None:
-                found[stage, report.split] = report
+            # Tasks of a failed job may still be running; their reports are dropped.
+            reports = value1.get(job)
+            if reports is not None:
+                reports[stage, report.split] = report
         return value1
 
 
@@ -119,25 +120,25 @@ class StageReports:
         return len(self._counts)
 
     def add(self, count: int) -> ReportSender:
-        """Return how the tasks of one more stage report, of which there are `count`."""
+        """Add a stage of `count` tasks, and return the sender for their reports."""
         self._counts.append(count)
         return ReportSender(self._job, len(self._counts) - 1, self._accumulator)
 
     @property
     def received(self) -> list[Report]:
-        """The reports that arrived."""
+        """The reports that have arrived."""
         return list(self._accumulator.value[self._job].values())
 
     def all(self) -> list[Report]:
         """Return the reports of every stage.
 
         Raises:
-            LostReportsError: one did not arrive.
+            LostReportsError: a report did not arrive.
         """
-        found = self._accumulator.value[self._job]
+        received = self._accumulator.value[self._job]
         reports = []
         for stage, count in enumerate(self._counts):
-            own = [(number, report) for (of, number), report in found.items() if of == stage]
+            own = [(number, report) for (of, number), report in received.items() if of == stage]
             reports += order_reports(own, range(count))
         return reports
 
@@ -150,18 +151,18 @@ def _accumulator_of(context: SparkContext) -> Accumulator[Any]:
         return _accumulators[context]
 
 
-# What Spark calls steps that make one row of one row, or none. A step that makes several (or one
-# of several) leaves rows that no single record can stand for.
+# Plan nodes that produce at most one row for each input row. After any other node, a row can no
+# longer be traced back to one record.
 _ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias"}
 
 
 @dataclass(frozen=True)
 class SparkSqlWriter:
-    """One batch on its way.
+    """Writes one batch through Spark SQL.
 
     Attributes:
-        letters: where dead letters of expectations and transforms go, if there are any.
-        reports_bad_rows: whether reports name every bad row.
+        letters: the writer for dead letters of expectations and transforms, if they are kept.
+        reports_bad_rows: whether reports list every bad row.
     """
 
     spark: SparkSession
@@ -171,7 +172,7 @@ class SparkSqlWriter:
     reports_bad_rows: bool = False
 
     def write(self) -> list[tasks.Report]:
-        """Read, transform and write the splits; return what became of them.
+        """Read, transform and write the splits; return the tasks' reports.
 
         Raises:
             LostReportsError: a task did not report.
@@ -184,17 +185,17 @@ class SparkSqlWriter:
                 faults = replace(faults, check=check.check, keeps_number=check.keeps_number)
             written = self._collect(rows, tasks.WriteOnly(self.plan.sink.writer(), faults))
             arrived = stages.received
-            # A task that fails takes no more rows, and those before it then never finish.
+            # A failed task stops consuming rows, so the upstream stages may never finish.
             is_failed = any(report.error for report in [*written, *arrived])
-            # Spark leaves the reading out where no row can pass, as with `filter: false`.
-            is_left_out = not arrived and not _reads(rows)
-            noted = arrived if is_failed or is_left_out else stages.all()
+            # Spark optimizes reading away if no row can pass, as with `filter: false`.
+            is_skipped = not arrived and not _reads(rows)
+            read = arrived if is_failed or is_skipped else stages.all()
         for report in written:
             report.rows = 0
-        return [*noted, *written]
+        return [*read, *written]
 
     def _rows(self, stages: StageReports) -> DataFrame:
-        """Return the rows to write, in the order of the sink, which is made ready for them."""
+        """Return the rows to write, in the sink's sort order, and prepare the sink for them."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         reading = replace(self.reading, numbered=self._wants_numbers())
@@ -213,23 +214,23 @@ class SparkSqlWriter:
         return rows.sortWithinPartitions(*order) if order else rows
 
     def _with_computed(self, rows: DataFrame) -> DataFrame:
-        """Add the columns that the sink wants beside the rows' own."""
+        """Add the sink's computed columns."""
         from pyspark.errors import AnalysisException
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         for name, expr in self.plan.sink.computed_columns().items():
-            made = F.expr(expr)
+            column = F.expr(expr)
             if FAULT in rows.columns:
-                # Such a row lacks the very value that may be asked for.
-                made = F.when(rows[FAULT].isNull(), made)
+                # A row with a fault may lack the value that the expression needs.
+                column = F.when(rows[FAULT].isNull(), column)
             try:
-                rows = rows.withColumn(name, made)
+                rows = rows.withColumn(name, column)
             except AnalysisException as exc:
-                shown = [column for column in rows.columns if column not in HIDDEN]
+                visible = [each for each in rows.columns if each not in HIDDEN]
                 raise SchemaMismatchError(
                     f"`{expr}` does not fit the rows: {analysis_message(exc)}",
                     where=f"pipeline {self.plan.name!r}, sink {self.plan.sink_name!r}",
-                    todo=f"Their columns, after the transforms: {', '.join(shown)}.",
+                    todo=f"Their columns, after the transforms: {', '.join(visible)}.",
                 ) from exc
         return rows
 
@@ -238,7 +239,7 @@ class SparkSqlWriter:
         return lenient and any(transform.records_faults for transform in self.plan.transforms)
 
     def _wants_numbers(self) -> bool:
-        """Tell whether a bad row may have to be traced back to its record."""
+        """Return whether a bad row may have to be traced back to its record."""
         _, check = with_row_checks(self.plan, self.reading, self.letters)
         may_be_bad = (
             self._notes_faults() or bool(self.plan.sink.expectations()) or check is not None
@@ -279,31 +280,31 @@ class SparkSqlWriter:
         return rows
 
     def _drop_bad_rows(self, rows: DataFrame, stages: StageReports) -> DataFrame:
-        """Take bad rows out now, since what follows would lose sight of them."""
+        """Drop bad rows before a transform that would lose the hidden columns."""
         if FAULT not in rows.columns:
             return rows.drop(ROW)
-        kept = rows.drop(ROW, FAULT).schema
+        schema = rows.drop(ROW, FAULT).schema
         if len(stages) == 1:
-            # Only steps from row to row came before: the very tasks that read the splits.
-            note = stages.add(len(self.reading.splits))
+            # Only row-by-row steps precede, which run in the tasks that read the splits.
+            send = stages.add(len(self.reading.splits))
         else:
-            # How many tasks follow a shuffle, adaptive execution decides as it runs; it starts none
-            # where no row comes out. Without it a single partition is always one task.
+            # Adaptive execution decides at run time how many tasks follow a shuffle, and starts
+            # none if there are no rows. Without it, a single partition is always one task.
             self.spark.conf.set("spark.sql.adaptive.enabled", "false")
-            rows, note = rows.coalesce(1), stages.add(1)
-        return map_in_arrow(rows, tasks.DropBadRows(self._faults(), note), kept)
+            rows, send = rows.coalesce(1), stages.add(1)
+        return map_in_arrow(rows, tasks.DropBadRows(self._faults(), send), schema)
 
     def _collect(self, rows: DataFrame, task: tasks.WriteOnly) -> list[tasks.Report]:
         try:
             return gather_reports(map_in_arrow(rows, task, REPORT_COLUMN))
         except _row_errors() as exc:
-            told = first_line(exc)
+            reason = first_line(exc)
             what = "a transform"
             if self.plan.sink.expectations():
                 what = "a transform or an expectation" if self.plan.transforms else "an expectation"
-            # Spark names the value; the same rows would fail again after any restart.
+            # Spark's message names the value. The same rows would fail again after a restart.
             raise BadRecordError(
-                f"{what} can't be applied to a row: {told}",
+                f"{what} can't be applied to a row: {reason}",
                 where=f"pipeline {self.plan.name!r}",
                 todo="Nothing of the batch was written. Use `try_cast` or `try_divide` in a "
                 "`select`, or leave such rows out with a `filter` before it.",
@@ -322,20 +323,21 @@ def _with_hidden_columns(transform: Transform[Any], rows: DataFrame) -> DataFram
     try:
         after = transform.apply(rows)
     except AnalysisException:
-        # An aggregate refuses columns beside it; without them it tells what else is wrong.
+        # An aggregate refuses extra columns. If something else is wrong, the next attempt, without
+        # the hidden columns, raises it.
         return None
     is_kept = set(hidden) <= set(after.columns) and _is_row_by_row(rows, after)
     return after if is_kept else None
 
 
 def _is_row_by_row(before: DataFrame, after: DataFrame) -> bool:
-    """Tell whether each row of `after` is one of `before`, by the steps that Spark has added."""
+    """Return whether each row of `after` comes from one of `before`, judged by the plan nodes."""
     old, new = _steps(before), _steps(after)
     return len(new) >= len(old) and set(new[: len(new) - len(old)]) <= _ROW_BY_ROW
 
 
 def _steps(rows: DataFrame) -> list[str]:
-    """Return what Spark calls the steps that make the rows, the last one first."""
+    """Return the names of the plan nodes that produce the rows, the last one first."""
     node = rows._jdf.queryExecution().analyzed()
     names = [node.nodeName()]
     while node.children().size() == 1:
@@ -345,7 +347,7 @@ def _steps(rows: DataFrame) -> list[str]:
 
 
 def _reads(rows: DataFrame) -> bool:
-    """Tell whether Spark runs the reading to make the rows."""
+    """Return whether Spark's optimized plan still reads the splits."""
     return "MapInArrow" in rows._jdf.queryExecution().optimizedPlan().toString()
 
 
@@ -354,7 +356,7 @@ def _visible_columns(columns: Any) -> Any:
 
 
 def _row_errors() -> tuple[type[Exception], ...]:
-    """Return what Spark raises when an expression can't be computed for a row's values."""
+    """Return the errors that Spark raises if an expression fails for a row's values."""
     from pyspark.errors import (
         ArithmeticException,
         ArrayIndexOutOfBoundsException,
@@ -373,7 +375,7 @@ def _row_errors() -> tuple[type[Exception], ...]:
 
 
 def spark_schema(columns: pa.Schema, pipeline: str) -> StructType:
-    """Return columns as Spark SQL has them.
+    """Return the Spark SQL schema for columns.
 
     Raises:
         SchemaMismatchError: Spark SQL has no type for one of them, such as a time of day.

@@ -1,4 +1,4 @@
-"""Takes note of records that can't be decoded, in a task."""
+"""The tasks of a batch: read splits, decode records, write files, and report bad records."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ BAD_EXAMPLES = 20
 
 def record_bad(
     records: Records,
-    found: Iterable[tuple[int, str]],
+    faults: Iterable[tuple[int, str]],
     report: Report,
     bad: DeadLetterBuffer | None,
     first: int | None = None,
 ) -> None:
-    """Count bad records; keep some as examples, and all as dead letters.
+    """Count bad records; keep some as examples, and all of them as dead letters.
 
-    The report says where an example is and why it is bad. Its bytes may be many, and only the
+    The report says where an example is and why it is bad. Its bytes may be large, so only the
     dead letter holds them.
 
     Args:
         records: the records, good and bad.
-        found: index and reason of each bad one.
+        faults: index and reason of each bad record.
         report: the report of their split.
-        bad: takes the dead letters; None to keep none.
-        first: the number of the first record, where the report names every bad one.
+        bad: the buffer for dead letters; None to keep none.
+        first: the number of the first record, if the report lists every bad one.
     """
-    for index, reason in found:
+    for index, reason in faults:
         report.bad += 1
         if first is not None:
             report.bad_rows[first + index] = truncate_text(reason)
@@ -75,22 +75,22 @@ def record_bad(
 
 
 def with_refused(columns: pa.Schema, refused: Sequence[RefusedField]) -> pa.Schema:
-    """Return columns to decode with, so that `without_refused` finds values of refused fields."""
-    found: dict[str, pa.DataType] = {}
+    """Return the columns to decode with, so that `without_refused` sees refused fields' values."""
+    fields: dict[str, pa.DataType] = {}
     for refusal in refused:
-        found = merge_fields(found, {refusal.column.name: refusal.column.type})
-    grown = unknown_fields(columns, found)
-    known = [column.with_type(grown.pop(column.name, column.type)) for column in columns]
-    return pa.schema([*known, *grown.items()])
+        fields = merge_fields(fields, {refusal.column.name: refusal.column.type})
+    grown = unknown_fields(columns, fields)
+    current = [column.with_type(grown.pop(column.name, column.type)) for column in columns]
+    return pa.schema([*current, *grown.items()])
 
 
 def without_refused(
     outcome: Decoded, columns: pa.Schema, refused: Sequence[RefusedField]
 ) -> Decoded:
-    """Return the outcome with the records that have a value for a refused field among the bad.
+    """Return the outcome with records that have a value for a refused field moved to the bad.
 
     Args:
-        outcome: of decoding with the columns that `with_refused` returned.
+        outcome: the outcome of decoding with the columns that `with_refused` returned.
         columns: the columns without refused fields.
         refused: the fields.
     """
@@ -100,12 +100,12 @@ def without_refused(
     reasons = pa.nulls(rows.num_rows, pa.string())
     for refusal in refused:
         if not has_member(rows.schema.field(refusal.column.name).type, refusal.members):
-            continue  # somebody has changed the column to another type
+            continue  # someone has changed the column's type
         has_value = _has_value(rows.column(refusal.column.name), refusal.members)
         reasons = pc.if_else(pc.and_(has_value, reasons.is_null()), refusal.reason, reasons)
     numbers = pa.array(range(rows.num_rows), pa.int64()) if outcome.kept is None else outcome.kept
     is_bad = reasons.is_valid()
-    found = zip(numbers.filter(is_bad).to_pylist(), reasons.drop_null().to_pylist(), strict=True)
+    faults = zip(numbers.filter(is_bad).to_pylist(), reasons.drop_null().to_pylist(), strict=True)
     good = rows.filter(reasons.is_null())
     visible = [cast_exactly(good.column(column.name), column.type) for column in columns]
     names = {refusal.column.name for refusal in refused if not refusal.members}
@@ -117,26 +117,26 @@ def without_refused(
     return Decoded(
         rows=pa.RecordBatch.from_arrays(visible, schema=columns),
         kept=numbers.filter(reasons.is_null()),
-        bad=tuple(sorted((*outcome.bad, *found))),
+        bad=tuple(sorted((*outcome.bad, *faults))),
         new_fields={name: kind for name, kind in outcome.new_fields.items() if name not in names},
-        # A refused member alone may have become wider.
-        wider={name: found for name, found in wider.items() if found != columns.field(name)},
+        # Leave out columns in which only a refused member became wider.
+        wider={name: column for name, column in wider.items() if column != columns.field(name)},
     )
 
 
 def _has_value(array: pa.Array, members: tuple[str, ...]) -> pa.Array:
-    """Tell which values have something at a member; see `RefusedField.members`."""
+    """Return a mask of the values that have a member set; see `RefusedField.members`."""
     if not members:
         return array.is_valid()
     if pa.types.is_list(array.type):
         inner = _has_value(array.flatten(), members[1:])
-        found = pc.list_parent_indices(array).filter(inner)
-        return pc.is_in(pa.array(range(len(array)), pa.int64()), value_set=found)
+        parents = pc.list_parent_indices(array).filter(inner)
+        return pc.is_in(pa.array(range(len(array)), pa.int64()), value_set=parents)
     return pc.and_(array.is_valid(), _has_value(array.field(members[0]), members[1:]))
 
 
 def has_member(kind: pa.DataType, members: tuple[str, ...]) -> bool:
-    """Tell whether a type has a member; see `RefusedField.members`."""
+    """Return whether a type has a member; see `RefusedField.members`."""
     if not members:
         return True
     if pa.types.is_list(kind):
@@ -147,17 +147,17 @@ def has_member(kind: pa.DataType, members: tuple[str, ...]) -> bool:
 
 @dataclass
 class Report:
-    """What became of one split.
+    """The result of one task.
 
     Attributes:
-        split: number of the split; where Spark hands rows to a task, of the partition.
-        bad: records that can't be decoded or cast.
+        split: number of the split, or of the partition if the rows come from Spark.
+        bad: how many records can't be decoded or cast.
         examples: some of them, without their bytes.
-        unmet: rows that do not meet an expectation, by its name.
-        unmet_rows: rows that do not meet some expectation.
-        unmet_examples: such a row as JSON, for each expectation that ends the batch.
-        bad_rows: number and reason of each bad row, where that was asked for.
-        ignored: tombstones that are left out, by topic.
+        unmet: how many rows fail each expectation, by its name.
+        unmet_rows: how many rows fail at least one expectation.
+        unmet_examples: a failing row as JSON, for each expectation that fails the batch.
+        bad_rows: number and reason of each bad row, if requested.
+        ignored: how many tombstones are ignored, by topic.
     """
 
     split: int
@@ -176,8 +176,8 @@ class Report:
     error: IcestreamError | None = None
 
 
-class StopReading(Exception):  # noqa: N818 - not an error: what was read so far decides the batch
-    """Nothing that follows in this split can change what the driver will do."""
+class StopReading(Exception):  # noqa: N818 - not an error: the report so far decides the batch
+    """Raised when the rest of the split can't change what the driver will do."""
 
 
 @dataclass(frozen=True)
@@ -185,16 +185,16 @@ class Reading:
     """Reads splits into Arrow batches of exactly `columns`.
 
     Attributes:
-        columns: the columns of a row, those that the source adds included.
+        columns: the columns of a row, including those that the source adds.
         refused: fields that make a record bad.
-        evolving: whether fields that `columns` lacks are of interest.
-        widening: whether columns may become wider, rather than a record be bad.
-        stop_at_bad: whether one bad record decides the batch.
-        dead_letters: where records go that can't be decoded; None to drop them.
+        evolving: whether to report fields that `columns` lacks.
+        widening: whether to report wider types instead of treating the record as bad.
+        stop_at_bad: whether one bad record fails the batch.
+        dead_letters: the writer for records that can't be decoded; None to drop them.
         numbered: whether each row carries the number of its record.
-        reports_bad_rows: whether the report names every bad record.
-        records_absent_fields: whether each row lists, in `UNCHANGED_COLUMNS`, the columns for which
-            its record has no field.
+        reports_bad_rows: whether the report lists every bad record.
+        records_absent_fields: whether each row lists, in `UNCHANGED_COLUMNS`, the columns that
+            its record has no field for.
     """
 
     source: Source[Any]
@@ -211,7 +211,7 @@ class Reading:
     records_absent_fields: bool = False
 
     def written_schema(self) -> pa.Schema:
-        """Return the columns of the rows that the sink is given."""
+        """Return the columns of the rows that the sink receives."""
         if not self.records_absent_fields:
             return self.columns
         return self.columns.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string())))
@@ -222,15 +222,15 @@ class Reading:
         names = set(extra.names) if extra is not None else set()
         return pa.schema([column for column in self.columns if column.name not in names])
 
-    def new_columns(self, found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Return what the columns have to gain for the fields that a report found.
+    def new_columns(self, fields: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return the columns to add for the new fields of a report.
 
-        Records are decoded with refused fields among the columns, so these are nothing new.
+        Records are decoded with refused fields among the columns, so these are not new.
         """
-        return new_columns(with_refused(self.decoded_schema(), self.refused), found)
+        return new_columns(with_refused(self.decoded_schema(), self.refused), fields)
 
     def output_schema(self) -> pa.Schema:
-        """Return the columns of the rows, the number included."""
+        """Return the columns of the rows, including the record number."""
         return (
             self.written_schema().append(pa.field(ROW, pa.int64()))
             if self.numbered
@@ -238,12 +238,12 @@ class Reading:
         )
 
     def blocks(self, split: int) -> Iterator[Records | pa.RecordBatch]:
-        """Yield what the source has of a split, in blocks of bounded size."""
+        """Yield the contents of a split, in blocks of bounded size."""
         for block in self.source.read(self.splits[split]):
             yield from split_by_size(block)
 
     def rows(self, report: Report) -> Iterator[pa.RecordBatch]:
-        """Yield the good rows of a split, and note everything else in its report."""
+        """Yield the good rows of a split, and record everything else in its report."""
         bad = None
         if self.dead_letters is not None:
             bad = DeadLetterBuffer(self.dead_letters, report.dead_files)
@@ -278,7 +278,7 @@ class Reading:
         outcome = without_refused(decoded, columns, self.refused)
         if self.evolving:
             report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
-        if outcome.wider and self.widening:  # the batch is read again; what is bad then is bad
+        if outcome.wider and self.widening:  # the batch is read again, which decides what is bad
             report.wider = join_columns(report.wider, outcome.wider)
             return None
         reads_again = self._reads_again(report)
@@ -297,26 +297,26 @@ class Reading:
         return self._with_numbers(rows, outcome.kept, first)
 
     def _reads_again(self, report: Report) -> bool:
-        """Tell whether the batch has to be read again with other columns.
+        """Return whether the batch has to be read again with other columns.
 
-        The rest of the split is still decoded, though not written: the types of new columns are
+        The rest of the split is still decoded, but not written: the types of new columns are
         inferred from all rows of the batch.
         """
         return bool(report.wider) or bool(self.new_columns(report.new_fields))
 
     def _fitted(self, rows: pa.RecordBatch, report: Report, first: int) -> pa.RecordBatch | None:
-        """Give rows that need no decoding the columns asked for, or note which ones are new."""
+        """Fit rows that need no decoding to the columns, or report new columns."""
         if not self.evolving or rows.schema.equals(self.columns):
             return self._with_numbers(rows, None, first)
-        found = {field.name: field.type for field in rows.schema}
+        fields = {field.name: field.type for field in rows.schema}
         for refused in self.refused:
-            kind = found.get(refused.column.name)
+            kind = fields.get(refused.column.name)
             if kind is not None and has_member(kind, refused.members):
                 raise refused_column_error(rows, refused.reason)
-        new = unknown_fields(self.columns, found)
+        new = unknown_fields(self.columns, fields)
         report.new_fields = merge_fields(report.new_fields, new)
         if self.widening:
-            report.wider = join_columns(report.wider, wider_columns(self.columns, found))
+            report.wider = join_columns(report.wider, wider_columns(self.columns, fields))
         if self._reads_again(report):
             return None
         return self._with_numbers(conform_source_rows(rows, self.columns), None, first)
@@ -349,7 +349,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class ReadAndWrite:
-    """The whole path in one task: the rows never enter the JVM."""
+    """Reads and writes in one task: the rows never enter the JVM."""
 
     reading: Reading
     writer: TaskWriter
@@ -367,7 +367,7 @@ class ReadAndWrite:
 
 @dataclass(frozen=True)
 class ReadOnly:
-    """Reads and decodes; the rows go on through Spark. Reports leave through an accumulator."""
+    """Reads and decodes, and passes the rows to Spark. Reports go through an accumulator."""
 
     reading: Reading
     note: Callable[[Report], None]
@@ -383,7 +383,7 @@ class ReadOnly:
 
 @dataclass(frozen=True)
 class WriteOnly:
-    """Writes what Spark hands it, the bad rows among it excepted."""
+    """Writes the good rows that Spark passes to it."""
 
     writer: TaskWriter
     faults: RowValidation | None = None
@@ -398,9 +398,9 @@ class WriteOnly:
 
 @dataclass(frozen=True)
 class DropBadRows:
-    """Takes bad rows out before a transform that would lose sight of them.
+    """Drops bad rows before a transform that would lose the hidden columns.
 
-    Reports leave through an accumulator.
+    Reports go through an accumulator.
     """
 
     faults: RowValidation
@@ -414,7 +414,7 @@ class DropBadRows:
 
 
 class _reported:  # noqa: N801 - reads as a statement
-    """Puts an error of ours into the report, where it keeps its class."""
+    """Puts an icestream error into the report, so that it keeps its class."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -431,7 +431,7 @@ class _reported:  # noqa: N801 - reads as a statement
 
 
 def _partition() -> int:
-    """Return the number of the partition that this task works on."""
+    """Return the number of this task's partition."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
