@@ -40,7 +40,7 @@ class WrittenFile:
 
 
 @dataclass(frozen=True)
-class Expectation:
+class RowExpectation:
     """A condition that every row should meet; one that can't be told (NULL) counts as met.
 
     Attributes:
@@ -274,7 +274,7 @@ class Sink(ABC, Generic[OptionsT]):
         """Return the order of rows within a file, as Spark's columns; empty for none."""
         return []
 
-    def expectations(self) -> tuple[Expectation, ...]:
+    def expectations(self) -> tuple[RowExpectation, ...]:
         """Return the conditions that rows should meet, which takes Spark to look at them."""
         return ()
 

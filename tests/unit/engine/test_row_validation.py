@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.decoder import Records
-from icestream.contracts.sink import Expectation, TaskWriter, WrittenFile
+from icestream.contracts.sink import RowExpectation, TaskWriter, WrittenFile
 from icestream.contracts.transform import FAULT, ROW
 from icestream.engine.batch.tasks import Reading, Report
 from icestream.engine.dead_letters import buffer
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from icestream.contracts.source import Split
 
 COLUMNS = pa.schema([("id", pa.int64())])
-DROP = Expectation("small", "id < 10", "drop")
-KEEP = Expectation("even", "id % 2 = 0", "dead_letter")
-FAIL = Expectation("positive", "id > 0", "fail")
+DROP = RowExpectation("small", "id < 10", "drop")
+KEEP = RowExpectation("even", "id % 2 = 0", "dead_letter")
+FAIL = RowExpectation("positive", "id > 0", "fail")
 
 
 class Notebook(TaskWriter):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from icestream.contracts.offset import BatchMark
-    from icestream.contracts.sink import Expectation
+    from icestream.contracts.sink import RowExpectation
     from icestream.plan.plan import PipelinePlan
 
 
-def with_unmet(rows: DataFrame, expectations: Sequence[Expectation], where: str) -> DataFrame:
+def with_unmet(rows: DataFrame, expectations: Sequence[RowExpectation], where: str) -> DataFrame:
     """Add a column with a bit for each expectation that a row does not meet.
 
     Raises:
@@ -37,7 +37,7 @@ def with_unmet(rows: DataFrame, expectations: Sequence[Expectation], where: str)
         ) from exc
 
 
-def _with_bits(rows: DataFrame, expectations: Sequence[Expectation], where: str) -> DataFrame:
+def _with_bits(rows: DataFrame, expectations: Sequence[RowExpectation], where: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     # Beside the row itself, where Spark refuses what is not about one row.
@@ -65,7 +65,7 @@ def _with_bits(rows: DataFrame, expectations: Sequence[Expectation], where: str)
     return rows.withColumn(UNMET, bits)
 
 
-def _lacks(rows: DataFrame, expectation: Expectation) -> Column:
+def _lacks(rows: DataFrame, expectation: RowExpectation) -> Column:
     """Tell of each row whether it was sent without a column that the condition is about.
 
     The table's value of such a column stays, and was looked at when it came.
@@ -84,7 +84,7 @@ def _each(java_sequence: Any) -> list[Any]:
     return [java_sequence.apply(place) for place in range(java_sequence.size())]
 
 
-def _check_expression(rows: DataFrame, expectation: Expectation, where: str) -> None:
+def _check_expression(rows: DataFrame, expectation: RowExpectation, where: str) -> None:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 

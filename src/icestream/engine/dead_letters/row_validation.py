@@ -24,7 +24,7 @@ from icestream.errors import BadRecordError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from icestream.contracts.sink import Expectation
+    from icestream.contracts.sink import RowExpectation
     from icestream.engine.batch.tasks import Reading, Report
     from icestream.engine.dead_letters.buffer import DeadLetterWriter
     from icestream.plan.plan import PipelinePlan
@@ -55,7 +55,7 @@ class RowValidation:
     """
 
     reading: Reading
-    expectations: tuple[Expectation, ...] = ()
+    expectations: tuple[RowExpectation, ...] = ()
     keeps_faults: bool = False
     letters: DeadLetterWriter | None = None
     reports_bad_rows: bool = False
@@ -125,7 +125,7 @@ class RowValidation:
                 unnumbered.add(BadRecord(raw, reason, None))
 
     def _judge(
-        self, failed: list[Expectation], rows: pa.RecordBatch, index: int, report: Report
+        self, failed: list[RowExpectation], rows: pa.RecordBatch, index: int, report: Report
     ) -> bool:
         """Count what a row fails, and tell whether it becomes a dead letter."""
         report.unmet_rows += 1
@@ -178,7 +178,7 @@ def _known_number(number: int | None, reason: str) -> int:
     return number
 
 
-def _unmet_reason(expectation: Expectation) -> str:
+def _unmet_reason(expectation: RowExpectation) -> str:
     return f"expectation {expectation.name!r} is not met: {expectation.expr}"
 
 

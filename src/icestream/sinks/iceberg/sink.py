@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.changes import DELETES
 from icestream.contracts.faults import CheckStep, exception_text
-from icestream.contracts.sink import Expectation, Sink
+from icestream.contracts.sink import RowExpectation, Sink
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.modes import MODES
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-def expectations_of(options: IcebergOptions) -> tuple[Expectation, ...]:
+def expectations_of(options: IcebergOptions) -> tuple[RowExpectation, ...]:
     """Return what a sink expects of its rows.
 
     A delete carries little but its key, and what is expected of a row is not expected of it.
@@ -42,7 +42,7 @@ def expectations_of(options: IcebergOptions) -> tuple[Expectation, ...]:
         named = ", ".join(f"'{word}'" for word in DELETES)
         unless = f"coalesce({said} in ({named}), false) or "
     return tuple(
-        Expectation(one.name, f"{unless}({one.expr})" if unless else one.expr, one.on_fail)
+        RowExpectation(one.name, f"{unless}({one.expr})" if unless else one.expr, one.on_fail)
         for one in options.expect
     )
 
@@ -167,7 +167,7 @@ class IcebergSink(Sink[IcebergOptions]):
         # `overwrite` replaces what each batch touches, as it says.
         return self.mode.replaces and self.options.commit_mode != "overwrite"
 
-    def expectations(self) -> tuple[Expectation, ...]:
+    def expectations(self) -> tuple[RowExpectation, ...]:
         return expectations_of(self.options)
 
     def row_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None] | None:

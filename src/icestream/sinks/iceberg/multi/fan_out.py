@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from icestream.arrow import group_by_bytes
 from icestream.contracts.faults import CheckStep
-from icestream.contracts.sink import ROUTE, Commit, Expectation, TableCommits, added_up
+from icestream.contracts.sink import ROUTE, Commit, RowExpectation, TableCommits, added_up
 from icestream.errors import CommitConflictError, IcestreamError
 from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.sinks.iceberg.modes import MODES
@@ -192,7 +192,7 @@ class FanOutSink(TablesSink):
         route_by = self.options.route_by or ""
         return {} if column_path(route_by) is not None else {ROUTE: route_by}
 
-    def expectations(self) -> tuple[Expectation, ...]:
+    def expectations(self) -> tuple[RowExpectation, ...]:
         return expectations_of(self.options)
 
     def row_faults(self) -> RouteFaults:
