@@ -14,7 +14,7 @@ from bench.table_files import NAMESPACE
 from icestream.catalogs.jdbc import embedded
 from icestream.contracts.sink import WrittenFile
 from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.sink import IcebergTableSink
 from icestream.spark import jars
 from icestream.spark.session import open_session
 
@@ -29,7 +29,7 @@ def main() -> None:
     spark = open_session("local[2]", conf, found, light=True)
     for table, files in job["tables"].items():
         # What a table gets by default: format v3, merge-on-read, snapshot isolation.
-        sink = IcebergSink(IcebergOptions(namespace=(NAMESPACE,), table=table), catalog, "lake")
+        sink = IcebergTableSink(IcebergOptions(namespace=(NAMESPACE,), table=table), catalog, "lake")
         sink.open(spark, "bench")
         sink.prepare(keyed_rows.schema(job["kind"]))
         sink.commit_unmarked([WrittenFile(**file) for file in files])

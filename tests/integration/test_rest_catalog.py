@@ -14,7 +14,7 @@ from tests.fixtures.waiting import wait_until
 from icestream.catalogs.rest import RestCatalog, RestCatalogOptions
 from icestream.errors import PlanError, RefusedError
 from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.sink import IcebergTableSink
 from icestream.testing.catalog_suite import CatalogSuite
 from icestream.testing.scripted import ScriptedSource
 
@@ -252,7 +252,7 @@ def test_check_names_the_block_that_a_table_in_a_store_needs(
 
     def run(name: str, catalog: RestCatalog) -> str:
         options = IcebergOptions(namespace=(namespace,), table=table)
-        steps = IcebergSink(options, catalog, "lake").check()
+        steps = IcebergTableSink(options, catalog, "lake").check()
         return next(step for step in steps if step.name == name).run()
 
     without = at(rest_catalog_on_s3.uri)

@@ -14,7 +14,7 @@ from tests.fixtures.sink_batches import PIPELINE, mark, written
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 STEPS = ("ours", "ours", "theirs", "theirs", "roll back", "expire", "replace", "tag")
 
@@ -39,7 +39,7 @@ class History:
         self.commit_ours()
         self.other = self._opened("other")
 
-    def _opened(self, pipeline: str) -> IcebergSink:
+    def _opened(self, pipeline: str) -> IcebergTableSink:
         sink = self.lake.sink(self.table)
         sink.open(self.lake.spark, pipeline)
         return sink
@@ -82,7 +82,7 @@ class History:
             builder.replaceTransaction().commitTransaction()
             self.line, self.expired, self.lost = [], 0, True
 
-    def commit_ours(self, sink: IcebergSink | None = None) -> None:
+    def commit_ours(self, sink: IcebergTableSink | None = None) -> None:
         sink = sink or self._opened(PIPELINE)
         sink.commit(written(sink, pa.table({"id": [self.epoch]})), mark(self.epoch, rows=1))
         self.epoch += 1

@@ -17,7 +17,7 @@ from tests.fixtures.fan_outs import (
 )
 
 from icestream.errors import BadRecordError, SchemaMismatchError
-from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.sink import IcebergTableSink
 
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
@@ -101,14 +101,14 @@ def test_crash_between_two_tables_writes_each_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(*(row(n, f"kind_{n % 5}") for n in range(50)))
-    original = IcebergSink.commit
+    original = IcebergTableSink.commit
 
-    def commit(self: IcebergSink, *arguments: Any) -> Any:
+    def commit(self: IcebergTableSink, *arguments: Any) -> Any:
         if self.table in ("kind_1", "kind_3"):
             raise PowerCutError
         return original(self, *arguments)
 
-    monkeypatch.setattr(IcebergSink, "commit", commit)
+    monkeypatch.setattr(IcebergTableSink, "commit", commit)
     with pytest.raises(PowerCutError):
         lake.run(planned(lake, source))
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from icestream.errors import (
     TransientError,
 )
 from icestream.metrics.events import RecordsFailed
-from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.sink import IcebergTableSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let the commits of some tables fail."""
-    original = IcebergSink.commit
+    original = IcebergTableSink.commit
 
     def fail(error: Exception, *names: str) -> None:
-        def commit(self: IcebergSink, *arguments: Any) -> Any:
+        def commit(self: IcebergTableSink, *arguments: Any) -> Any:
             if self.table in names:
                 # One each: tables fail side by side, and every error says where.
                 raise copy.copy(error)
             return original(self, *arguments)
 
-        monkeypatch.setattr(IcebergSink, "commit", commit)
+        monkeypatch.setattr(IcebergTableSink, "commit", commit)
 
     return fail
 
@@ -220,16 +220,16 @@ def test_instance_that_was_overtaken_in_one_table_stops(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = scripted(row(1, "a"))
-    original = IcebergSink.commit
+    original = IcebergTableSink.commit
 
-    def commit(self: IcebergSink, files: Any, mark: Any) -> Any:
+    def commit(self: IcebergTableSink, files: Any, mark: Any) -> Any:
         monkeypatch.undo()
         other = lake.sink("a")
         other.open(lake.spark, "events")
         original(other, files, replace(mark, instance="other"))
         return original(self, files, mark)
 
-    monkeypatch.setattr(IcebergSink, "commit", commit)
+    monkeypatch.setattr(IcebergTableSink, "commit", commit)
     with pytest.raises(SupersededError) as caught:
         lake.run(planned(lake, source, on_error="dead_letter"))
 

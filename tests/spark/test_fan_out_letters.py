@@ -11,7 +11,7 @@ from tests.fixtures.fan_outs import PowerCutError, ids, planned, row, scripted
 from icestream.engine.dead_letters.replay import Replay
 from icestream.engine.dead_letters.table import DeadLetterTable
 from icestream.errors import CommitConflictError
-from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.sink import IcebergTableSink
 from icestream.tables.lookup import find_table
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def replayed(lake: Lake, source: ScriptedSource) -> ReplayResult:
 
 
 def let_fail(monkeypatch: pytest.MonkeyPatch, error: Exception, *tables: str) -> None:
-    original = IcebergSink.commit
+    original = IcebergTableSink.commit
 
-    def commit(self: IcebergSink, *arguments: Any) -> Any:
+    def commit(self: IcebergTableSink, *arguments: Any) -> Any:
         if self.table in tables:
             raise error
         return original(self, *arguments)
 
-    monkeypatch.setattr(IcebergSink, "commit", commit)
+    monkeypatch.setattr(IcebergTableSink, "commit", commit)
 
 
 def test_letters_go_to_their_tables_once_whatever_dies_in_between(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.fixtures.spark import Lake
 
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 
 @dataclass
@@ -28,10 +28,10 @@ class LakeTable:
     def spark(self) -> SparkSession:
         return self.lake.spark
 
-    def sink(self) -> IcebergSink:
+    def sink(self) -> IcebergTableSink:
         return self.lake.sink(format_version=self.format_version)
 
-    def strict_sink(self) -> IcebergSink:
+    def strict_sink(self) -> IcebergTableSink:
         return self.lake.sink(schema_evolution="strict")
 
     def rows(self) -> list[dict[str, Any]]:

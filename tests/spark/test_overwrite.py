@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.sink import Commit
     from icestream.plan.plan import PipelinePlan
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 BY_KIND: dict[str, Any] = {"partitioning": ("kind",)}
@@ -42,13 +42,13 @@ def ids(lake: Lake) -> list[int]:
     return [row[0] for row in held(lake)]
 
 
-def opened(lake: Lake, **options: Any) -> IcebergSink:
+def opened(lake: Lake, **options: Any) -> IcebergTableSink:
     sink = lake.sink(**options)
     sink.open(lake.spark, "events")
     return sink
 
 
-def batch(sink: IcebergSink, epoch: int, table: pa.Table, load: str = "") -> Commit:
+def batch(sink: IcebergTableSink, epoch: int, table: pa.Table, load: str = "") -> Commit:
     return sink.commit(written(sink, table), replace(mark(epoch, rows=len(table)), load=load))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
     from icestream.sinks.iceberg.java_table import JavaTable
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 TABLES = ("events", "events__tombstones")
 SCHEMA = pa.schema(
@@ -23,13 +23,13 @@ SCHEMA = pa.schema(
 )
 
 
-def upserting(lake: Lake) -> IcebergSink:
+def upserting(lake: Lake) -> IcebergTableSink:
     sink = lake.sink(commit_mode="upsert", key_fields=("id",), op_field="op", sequence_field="no")
     sink.open(lake.spark, PIPELINE)
     return sink
 
 
-def change(sink: IcebergSink, epoch: int, *rows: dict[str, Any]) -> None:
+def change(sink: IcebergTableSink, epoch: int, *rows: dict[str, Any]) -> None:
     sink.commit(written(sink, pa.Table.from_pylist(list(rows), schema=SCHEMA)), mark(epoch))
 
 

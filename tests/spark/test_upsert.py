@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
     from icestream.contracts.sink import Commit
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("op", pa.string())])
 
 Rows = list[dict[str, Any]]
 
 
-def upserting(lake: Lake, **options: Any) -> IcebergSink:
+def upserting(lake: Lake, **options: Any) -> IcebergTableSink:
     given = {"commit_mode": "upsert", "key_fields": ("id",), "op_field": "op", **options}
     sink = lake.sink(**given)
     sink.open(lake.spark, PIPELINE)
     return sink
 
 
-def change(sink: IcebergSink, *splits: Rows, epoch: int = 0, schema: pa.Schema = SCHEMA) -> Commit:
+def change(sink: IcebergTableSink, *splits: Rows, epoch: int = 0, schema: pa.Schema = SCHEMA) -> Commit:
     """Commit one batch; each list of rows is the work of a task of its own."""
     files = []
     for rows in splits:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.api.settings import Settings, build_catalog, build_plan
 from icestream.errors import PlanError
 from icestream.metrics.registry import SinkMetrics
-from icestream.sinks.iceberg.sink import IcebergSink as TableSink
+from icestream.sinks.iceberg.sink import IcebergTableSink as TableSink
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -33,7 +33,7 @@ from icestream.sources.postgres_cdc.tables import FULL, ROW_KEY, block_schema
 from icestream.sources.postgres_cdc.timeline import format_lsn
 from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
-from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, TableChanges
+from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, ReadChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ class PostgresSide(DatabaseSide):
 
     def _changes(
         self, marks: Mapping[TableNames, Offset], upto: int
-    ) -> dict[TableNames, TableChanges]:
+    ) -> dict[TableNames, ReadChanges]:
         """Return what the log says of tables, from the oldest of their marks on."""
         options = self._driver.options
         copy = f"icestream_verify_{uuid.uuid4().hex[:16]}"
@@ -230,13 +230,13 @@ class _ChangeCollector:
         if shape.key:
             self._keys.setdefault(name, []).append(rows.select(list(shape.key)))
 
-    def changes(self, name: TableNames) -> TableChanges:
+    def changes(self, name: TableNames) -> ReadChanges:
         keys = None
         if name in self._keys:
             bare = [each.replace_schema_metadata(None) for each in self._keys[name]]
             whole = pa.concat_tables(bare, promote_options="permissive")
             keys = whole.group_by(whole.column_names).aggregate([])
-        return TableChanges(keys, self._rows.get(name, 0), name in self._emptied)
+        return ReadChanges(keys, self._rows.get(name, 0), name in self._emptied)
 
 
 def _copy_slot(session: PgSession, original: str, copy: str) -> None:

@@ -53,7 +53,7 @@ class SideTable:
 
 
 @dataclass(frozen=True)
-class TableChanges:
+class ReadChanges:
     """What happened to a table between a position and the point.
 
     Attributes:
@@ -79,7 +79,7 @@ class Point:
 
     label: str
     tables: Mapping[TableNames, SideTable]
-    changes: Mapping[TableNames, TableChanges] = field(default_factory=dict)
+    changes: Mapping[TableNames, ReadChanges] = field(default_factory=dict)
 
 
 class DatabaseSide(ABC):

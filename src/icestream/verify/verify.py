@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.verify.checksums import SideChecksums
     from icestream.verify.comparison import SharedColumns
-    from icestream.verify.side import DatabaseSide, Point, SideTable, TableChanges, TableNames
+    from icestream.verify.side import DatabaseSide, Point, SideTable, ReadChanges, TableNames
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class _MirrorVerifier:
         lake: LakeTable,
         point: Point,
         agreed: SharedColumns,
-        changes: TableChanges | None,
+        changes: ReadChanges | None,
     ) -> TableReport:
         spark = self.spark()
         count = spark.sparkContext.defaultParallelism * PARTS_PER_SLOT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.offset import BatchMark
-from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, TableChanges
+from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, ReadChanges
 from icestream.verify.verify import MAX_ATTEMPTS, _MirrorVerifier
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ RUN_FIRST = "run `icestream run --once`, then compare again"
 class PlainSide(DatabaseSide):
     """A database of one table."""
 
-    def __init__(self, key: tuple[str, ...] = ("id",), changes: TableChanges | None = None) -> None:
+    def __init__(self, key: tuple[str, ...] = ("id",), changes: ReadChanges | None = None) -> None:
         self.table = SideTable(ORDERS, COLUMNS, key)
-        self.changes = changes or TableChanges()
+        self.changes = changes or ReadChanges()
         self.whole = True
         self.points = 0
 
@@ -144,13 +144,13 @@ def test_table_that_was_written_to_once_is_looked_at_again() -> None:
 
 def test_table_that_was_emptied_since_is_not_compared() -> None:
     report = only_report(
-        PlainMirror([1]), PlainSide(changes=TableChanges(rows=1, is_truncated=True))
+        PlainMirror([1]), PlainSide(changes=ReadChanges(rows=1, is_truncated=True))
     )
     assert report.reason == f"it was truncated after the newest batch; {RUN_FIRST}"
 
 
 def test_table_without_a_key_that_grew_is_not_compared() -> None:
-    report = only_report(PlainMirror([1]), PlainSide(key=(), changes=TableChanges(rows=1200)))
+    report = only_report(PlainMirror([1]), PlainSide(key=(), changes=ReadChanges(rows=1200)))
     assert report.reason == (
         f"it has no key, and 1,200 rows changed since the newest batch; {RUN_FIRST}"
     )

@@ -47,7 +47,7 @@ def expectations_of(options: IcebergOptions) -> tuple[RowExpectation, ...]:
     )
 
 
-class IcebergSink(Sink[IcebergOptions]):
+class IcebergTableSink(Sink[IcebergOptions]):
     """One Iceberg table."""
 
     options_type = IcebergOptions

@@ -13,7 +13,7 @@ from icestream.catalogs.memory import MemoryCatalog
 from icestream.catalogs.rest import RestCatalog
 from icestream.errors import ConnectorError
 from icestream.sinks.iceberg.options import IcebergOptions
-from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.sink import IcebergTableSink
 
 COLUMNS = pa.schema([("id", pa.int64())])
 KEYS = {"access_key_id": "k", "secret_access_key": "s"}
@@ -50,7 +50,7 @@ def catalog_in(folder: Path, kind: type[MemoryCatalog] = UnplacedCatalog) -> Mem
 
 
 def told(catalog: MemoryCatalog) -> dict[str, str]:
-    sink = IcebergSink(IcebergOptions(namespace=("db",), table="t"), catalog, "lake")
+    sink = IcebergTableSink(IcebergOptions(namespace=("db",), table="t"), catalog, "lake")
     return {step.name: step.run() for step in sink.check()}
 
 
@@ -102,7 +102,7 @@ def test_rest_catalog_tries_the_store_where_the_file_has_place_and_keys(
 
 def routed(catalog: MemoryCatalog, **options: Any) -> dict[str, str]:
     given = IcebergOptions(namespace=("db",), route_by="kind", **options)
-    sink = IcebergSink.build(given, catalog, "lake")
+    sink = IcebergTableSink.build(given, catalog, "lake")
     return {step.name: step.run() for step in sink.check()}
 
 

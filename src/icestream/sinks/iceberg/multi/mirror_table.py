@@ -20,7 +20,7 @@ from icestream.sinks.iceberg.multi.mirror_writer import TableWriters
 from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.properties import SOURCE_COLUMNS, SOURCE_TABLE
-from icestream.sinks.iceberg.sink import IcebergSink
+from icestream.sinks.iceberg.sink import IcebergTableSink
 from icestream.sinks.iceberg.upsert.mode import Upsert
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _is_set(options: IcebergOptions, name: str) -> bool:
     return name in options.model_fields_set
 
 
-class MirrorTable(IcebergSink):
+class MirrorTable(IcebergTableSink):
     """A table that follows one of the source.
 
     Attributes:

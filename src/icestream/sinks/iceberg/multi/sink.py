@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark, Offset
     from icestream.errors import IcestreamError
     from icestream.sinks.iceberg.multi.tables import TableSet
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 
 class TablesSink(Sink[IcebergOptions]):
@@ -37,7 +37,7 @@ class TablesSink(Sink[IcebergOptions]):
         self.catalog = catalog
         self.name = name
         self._tables: TableSet | None = None
-        self._touched: list[IcebergSink] | None = None
+        self._touched: list[IcebergTableSink] | None = None
 
     @property
     def tables(self) -> TableSet:
@@ -131,7 +131,7 @@ class TablesSink(Sink[IcebergOptions]):
     def explain(self, fault: BaseException) -> IcestreamError | None:
         return self.catalog.explain(exception_text(fault), f"table {self.identity()}")
 
-    def _holds(self, table: IcebergSink, mark: BatchMark) -> bool:
+    def _holds(self, table: IcebergTableSink, mark: BatchMark) -> bool:
         """Tell whether a table holds the batch, be it under the checkpoint that was lost."""
         if table.holds(mark):
             # One that was rolled back still has the mark.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import TaskWriter, WrittenFile
     from icestream.sinks.iceberg.options import IcebergOptions
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class TableBatch:
     """The rows of a batch that go to one table, and what has become of them."""
 
     table: Identifier
-    sink: IcebergSink
+    sink: IcebergTableSink
     staged: list[StagedRows] = field(default_factory=list)
     filled_columns: set[str] = field(default_factory=set)
     is_held: bool = False
@@ -141,7 +141,7 @@ class TableBatch:
 
 def group_by_table(
     files: Iterable[WrittenFile],
-    sinks: Mapping[Identifier, IcebergSink],
+    sinks: Mapping[Identifier, IcebergTableSink],
     io_properties: Mapping[str, str],
 ) -> list[TableBatch]:
     """Gather what the tasks put aside, table by table."""

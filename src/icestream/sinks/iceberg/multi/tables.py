@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.sinks.iceberg.java import JavaCatalog
     from icestream.sinks.iceberg.options import IcebergOptions
-    from icestream.sinks.iceberg.sink import IcebergSink
+    from icestream.sinks.iceberg.sink import IcebergTableSink
 
 
 logger = logging.getLogger(__name__)
@@ -65,13 +65,13 @@ class TableSet:
         options: IcebergOptions,
         catalog: Catalog[Any],
         name: str,
-        kind: type[IcebergSink] | None = None,
+        kind: type[IcebergTableSink] | None = None,
     ) -> None:
         self._options = options
         self._kind = kind
         self._catalog = catalog
         self._name = name
-        self._sinks: dict[Identifier, IcebergSink] = {}
+        self._sinks: dict[Identifier, IcebergTableSink] = {}
         self._foreign_marks_at_start: list[BatchMark] = []
         self._opened_late: set[Identifier] = set()
         self._by_uuid: dict[str, Identifier] = {}
@@ -166,7 +166,7 @@ class TableSet:
         self._sinks = {name: sink for name, sink in sinks.items() if sink.last_mark() is not None}
         self.state_file.recover(frozenset(self._sinks))
 
-    def _open_if_readable(self, table: Identifier) -> IcebergSink | None:
+    def _open_if_readable(self, table: Identifier) -> IcebergTableSink | None:
         """Open a table that may be another team's, without its files or its bucket.
 
         If it is ours, `open_new` refuses the first rows for it: nobody knows what it holds.
@@ -195,16 +195,16 @@ class TableSet:
         stored = self._catalog.abilities.stored_name
         return tables if dead is None else tables - {stored((*dead[0], dead[1]))}
 
-    def sink(self, table: Identifier) -> IcebergSink:
+    def sink(self, table: Identifier) -> IcebergTableSink:
         """Return the sink of a table, which is opened when it is first needed."""
-        from icestream.sinks.iceberg.sink import IcebergSink
+        from icestream.sinks.iceberg.sink import IcebergTableSink
 
         known = self._sinks.get(table)
         if known is None:
             *namespace, name = table
             given = {"namespace": tuple(namespace), "table": name, "route_by": None}
             options = self._options.model_copy(update=given)
-            kind = self._kind or IcebergSink
+            kind = self._kind or IcebergTableSink
             known = self._sinks[table] = kind(options, self._catalog, self._name)
             naming = TableNameRules.of(self._options, self._catalog)
             known.target.requires_ownership = not self._options.table and not naming.lists(table)
@@ -327,7 +327,7 @@ class TableSet:
             marked, self.place, self.state_file.state.given_up | (self._lost - marked)
         )
 
-    def all(self) -> list[IcebergSink]:
+    def all(self) -> list[IcebergTableSink]:
         """Return the tables that were opened."""
         return [sink for sink in self._sinks.values() if sink.target.is_open]
 
@@ -362,12 +362,12 @@ class TableSet:
         activate_session(self.spark)
         return work(item)
 
-    def _open_sink(self, table: Identifier) -> IcebergSink:
+    def _open_sink(self, table: Identifier) -> IcebergTableSink:
         sink = self.sink(table)
         self._open(sink, table)
         return sink
 
-    def _open(self, sink: IcebergSink, table: Identifier) -> None:
+    def _open(self, sink: IcebergTableSink, table: Identifier) -> None:
         from icestream.sinks.iceberg.java import java_errors
 
         assert self._cache is not None  # noqa: S101 - `open` comes first
@@ -377,7 +377,7 @@ class TableSet:
         except java_errors() as exc:
             raise self.refusal(sink, exc) from exc
 
-    def refusal(self, sink: IcebergSink, fault: Exception) -> ConnectorError:
+    def refusal(self, sink: IcebergTableSink, fault: Exception) -> ConnectorError:
         """Return the error of a table that the catalog refuses, by what Java said of it.
 
         Raises:
@@ -405,7 +405,7 @@ class TableSet:
         return f"sink {self._name!r}, {self._catalog.identity()}"
 
 
-def _has_mark(sink: IcebergSink) -> bool:
+def _has_mark(sink: IcebergTableSink) -> bool:
     return sink.target.seen_mark is not None
 
 
