@@ -29,7 +29,9 @@ def main() -> None:
     spark = open_session("local[2]", conf, found, light=True)
     for table, files in job["tables"].items():
         # What a table gets by default: format v3, merge-on-read, snapshot isolation.
-        sink = IcebergTableSink(IcebergOptions(namespace=(NAMESPACE,), table=table), catalog, "lake")
+        sink = IcebergTableSink(
+            IcebergOptions(namespace=(NAMESPACE,), table=table), catalog, "lake"
+        )
         sink.open(spark, "bench")
         sink.prepare(keyed_rows.schema(job["kind"]))
         sink.commit_unmarked([WrittenFile(**file) for file in files])

@@ -29,7 +29,9 @@ def upserting(lake: Lake, **options: Any) -> IcebergTableSink:
     return sink
 
 
-def change(sink: IcebergTableSink, *splits: Rows, epoch: int = 0, schema: pa.Schema = SCHEMA) -> Commit:
+def change(
+    sink: IcebergTableSink, *splits: Rows, epoch: int = 0, schema: pa.Schema = SCHEMA
+) -> Commit:
     """Commit one batch; each list of rows is the work of a task of its own."""
     files = []
     for rows in splits:

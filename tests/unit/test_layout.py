@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -48,6 +49,16 @@ def test_no_name_is_a_dumping_ground() -> None:
     }
 
     assert {part: path for part, path in parts.items() if part in DUMPING_GROUNDS} == {}
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
 def test_names_are_quoted_for_sql_in_one_module_only() -> None:

@@ -242,8 +242,8 @@ class Sink(ABC, Generic[OptionsT]):
     def prepare_tables(self, schemas: Sequence[pa.Schema]) -> None:
         """Make the tables of a mirror ready for blocks of these schemas: create and change them.
 
-        Called before each batch. Blocks of other schemas make the writer raise `NewShapesError`;
-        the batch is then read again, with them among `schemas`.
+        Called before each batch. Blocks of other schemas make the writer raise
+        `NewChangeSchemasError`; the batch is then read again, with them among `schemas`.
         """
         raise NotImplementedError(f"{self.identity()} takes no changes of {len(schemas)} tables")
 

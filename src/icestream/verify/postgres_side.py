@@ -33,7 +33,7 @@ from icestream.sources.postgres_cdc.tables import FULL, ROW_KEY, block_schema
 from icestream.sources.postgres_cdc.timeline import format_lsn
 from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
-from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, ReadChanges
+from icestream.verify.side import DatabaseSide, Point, ReadChanges, Reader, SideTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
     from icestream.verify.checksums import SideChecksums
     from icestream.verify.comparison import SharedColumns
-    from icestream.verify.side import DatabaseSide, Point, SideTable, ReadChanges, TableNames
+    from icestream.verify.side import DatabaseSide, Point, ReadChanges, SideTable, TableNames
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.offset import BatchMark
-from icestream.verify.side import DatabaseSide, Point, Reader, SideTable, ReadChanges
+from icestream.verify.side import DatabaseSide, Point, ReadChanges, Reader, SideTable
 from icestream.verify.verify import MAX_ATTEMPTS, _MirrorVerifier
 
 if TYPE_CHECKING:
