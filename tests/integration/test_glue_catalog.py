@@ -195,7 +195,6 @@ def test_glue_that_went_away_is_a_passing_fault(
         catalog.find_table(("db", "t"))
 
     assert str(caught.value) == (
-        f"{catalog.where}: no answer from Glue\n"
-        "  Is the server running? Check `glue.region` and `glue.endpoint`. Is a firewall, a VPN or "
-        "a proxy in between?"
+        f"{catalog.where}: connection to Glue refused\n"
+        "  Is the server running? Check `glue.region` and `glue.endpoint`."
     )
