@@ -126,6 +126,7 @@ NOT_GATHERED = {
     "contracts/reports.py",
     "metrics/registry.py",
     "sinks/iceberg/upsert/tombstones.py",
+    "testing/transform_suite.py",
 }
 
 
