@@ -231,12 +231,12 @@ def test_rules_that_change_between_the_commits_of_a_batch_lose_no_row(
         lake.run(lake.plan(source, on_error="dead_letter", expect=expect))
 
     assert str(caught.value) == (
-        "pipeline 'events', batch 0: the batch was cut off after its 1 dead letters were written "
-        f"to {lake.name}.db.dead, and now it has 2: what makes a record bad has changed in "
-        "between\n  Nothing more of the batch was written. Undo the change (of `expect`, "
-        "`on_error`, the transforms or the columns) until this batch is done, then make it again: "
-        "`icestream dlq replay` lets letters through that are no longer bad. Where a condition "
-        "asks for the time, as with `now()`, write the time of these letters in its place."
+        "pipeline 'events', batch 0: the batch was interrupted after writing 1 dead letters to "
+        f"{lake.name}.db.dead; on replay it has 2, because what counts as a bad record has changed"
+        "\n  Nothing else of the batch was written. Undo the change (to `expect`, `on_error`, the "
+        "transforms or the columns) until this batch is committed, then apply it again: `icestream "
+        "dlq replay` replays dead letters that now pass. If a condition uses `now()`, replace it "
+        "with the original timestamp."
     )
     assert len(lake.rows("dead")) == 1
     lake.run(plan)

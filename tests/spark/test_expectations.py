@@ -129,7 +129,7 @@ def test_expectation_that_fails_ends_the_batch_and_nothing_is_written(lake: Lake
     assert str(caught.value) == (
         "pipeline 'events', batch 0: expectation 'positive' is not met by 2 rows: amount > 0, "
         'found {"id": 2, "amount": -3}\n'
-        "  Nothing of the batch was written. Mend the rows where they come from, or set "
+        "  Nothing of the batch was written. Fix the rows at their source, or set "
         "`on_fail: dead_letter` or `on_fail: drop` for it on sink 'lake'."
     )
     assert caught.value.exit_code == 5

@@ -190,7 +190,7 @@ def test_replay_refuses_a_bad_row_that_it_cannot_trace() -> None:
         taken(faults, batch([1], **{FAULT: ["no"]}))
     assert str(caught.value) == (
         "a row that can't be traced back to one record is bad: no\n"
-        "  Nothing was written. Leave its record out with --reason or --since, or mend the "
+        "  Nothing was written. Exclude its record with --reason or --since, or fix the "
         "pipeline's transforms."
     )
 

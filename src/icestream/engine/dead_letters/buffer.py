@@ -1,4 +1,4 @@
-"""Dead letters: records that a table did not take, written to a table of their own."""
+"""Writes dead letters: records that a table refused, in a table of their own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RECORD_BYTES = 500  # what a record takes beside its own bytes
 
 @dataclass(frozen=True)
 class DeadLetterWriter:
-    """Where a task puts the records that are bad."""
+    """Writes bad records as dead letters, in a task."""
 
     writer: TaskWriter
     pipeline: str
@@ -89,14 +89,14 @@ class DeadLetterBuffer:
     _bytes: int = 0
 
     def add(self, record: BadRecord) -> None:
-        """Take a record; as many as fill a buffer are written."""
+        """Add a record; a full buffer is written."""
         self._waiting.append(record)
         self._bytes += RECORD_BYTES + len(record.raw or b"") + len(record.extra or "")
         if self._bytes >= BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the buffered records."""
         if self._waiting:
             self.files += self.letters.write([self._waiting])
         self._waiting, self._bytes = [], 0
@@ -109,7 +109,7 @@ def row_as_json(batch: pa.RecordBatch, index: int) -> str:
 
 
 def extra_as_json(records: Records, index: int) -> str | None:
-    """Return what a source tells beside one record; None if it tells nothing."""
+    """Return the extra columns of a record as JSON; None if there are none."""
     if not records.extra and not records.context:
         return None
     context = {CONTEXT: records.context} if records.context else {}

@@ -1,4 +1,4 @@
-"""Tells whether the letters of a batch that is read again are in the dead-letter table already."""
+"""Keeps a replayed batch from writing its dead letters twice."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 def letters_end_ahead(
     plan: PipelinePlan, mark: BatchMark | None, current: Offset, ignored: str | None
 ) -> Offset | None:
-    """Return how far dead letters are ahead of the table, after bad records alone or a crash.
+    """Return the offset up to which dead letters are ahead of the table.
 
-    The first batch ends there, so that its letters are known to be written already.
+    They are after a batch of bad records alone, or after a crash. The first batch ends there, so
+    that its letters are known to be written.
 
     Args:
         plan: the pipeline.
@@ -30,8 +31,8 @@ def letters_end_ahead(
     if held.to_json() == ignored:
         return None
     if mark is None:
-        # Letters from further on may be of a table that is gone, with letters before them that
-        # nobody can count.
+        # Letters of later offsets may belong to a dropped table, and how many there were before
+        # them is unknown.
         return held.end if held.start == current else None
     is_later = held.query_id == mark.query_id and held.epoch > mark.epoch
     return held.end if mark.end == current and (is_later or held.start == mark.end) else None
@@ -40,7 +41,7 @@ def letters_end_ahead(
 def are_already_written(
     plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None
 ) -> bool:
-    """Tell whether letters that were just found are those that the table holds.
+    """Return whether the dead-letter table already holds the letters of this batch.
 
     Args:
         plan: the pipeline.
@@ -58,13 +59,13 @@ def are_already_written(
     if _is_same_batch(held, mark) and held.rows != found:
         table = plan.dead_letter.identity()
         raise AttentionError(
-            f"the batch was cut off after its {held.rows} dead letters were written to {table}, "
-            f"and now it has {found}: what makes a record bad has changed in between",
+            f"the batch was interrupted after writing {held.rows} dead letters to {table}; on "
+            f"replay it has {found}, because what counts as a bad record has changed",
             where=f"pipeline {plan.name!r}, batch {mark.epoch}",
-            todo="Nothing more of the batch was written. Undo the change (of `expect`, `on_error`, "
-            "the transforms or the columns) until this batch is done, then make it again: "
-            "`icestream dlq replay` lets letters through that are no longer bad. Where a condition "
-            "asks for the time, as with `now()`, write the time of these letters in its place.",
+            todo="Nothing else of the batch was written. Undo the change (to `expect`, `on_error`, "
+            "the transforms or the columns) until this batch is committed, then apply it again: "
+            "`icestream dlq replay` replays dead letters that now pass. If a condition uses "
+            "`now()`, replace it with the original timestamp.",
         )
     return True
 
@@ -72,7 +73,7 @@ def are_already_written(
 def are_held_by_earlier_query(
     plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None
 ) -> bool:
-    """Tell whether an earlier query wrote as many letters of the very same records.
+    """Return whether an earlier query wrote the same number of letters for the same records.
 
     For a batch of many tables, which are committed before the letters: it is too late to refuse.
     """

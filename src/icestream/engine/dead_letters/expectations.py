@@ -1,4 +1,4 @@
-"""Looks at each row with the sink's expectations, and tells which are not met."""
+"""Evaluates the sink's expectations for each row, in Spark SQL."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _with_bits(rows: DataFrame, expectations: Sequence[RowExpectation], where: s
                 where=where,
                 todo="Write something that is true or false, e.g. `amount > 0`.",
             )
-        # As in a CHECK of SQL: what can't be told (NULL) is no failure.
+        # As in a CHECK constraint of SQL, NULL passes.
         unmet = F.coalesce(~F.expr(one.expr).cast("boolean"), F.lit(False))
         if UNCHANGED_COLUMNS in rows.columns:
             unmet = unmet & ~_lacks(rows, one)
@@ -66,13 +66,13 @@ def _with_bits(rows: DataFrame, expectations: Sequence[RowExpectation], where: s
 
 
 def _lacks(rows: DataFrame, expectation: RowExpectation) -> Column:
-    """Tell of each row whether it was sent without a column that the condition is about.
+    """Return, for each row, whether it lacks a column that the condition uses.
 
     The table's value of such a column stays, and was looked at when it came.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-    # Spark knows best which columns a condition is about; it names them as the condition does.
+    # Spark itself resolves which columns a condition uses.
     looked_at = rows.select(F.expr(expectation.expr))._jdf.queryExecution().analyzed()
     about = {one.name().lower() for one in _each(looked_at.references().toSeq())}
     own = [F.lit(name) for name in rows.columns if name.lower() in about]
@@ -100,7 +100,7 @@ def _check_expression(rows: DataFrame, expectation: RowExpectation, where: str) 
 
 
 def analysis_message(exc: Exception) -> str:
-    """Return what Spark says is wrong, without the place in its own plan."""
+    """Return Spark's message without the dump of its plan."""
     return first_line(exc).split("; line ")[0]
 
 
@@ -119,7 +119,7 @@ def unmet_expectation_error(
             f"expectation {one.name!r} is not met by {count} {'row' if count == 1 else 'rows'}: "
             f"{one.expr}, found {examples[one.name]}",
             where=f"pipeline {plan.name!r}, batch {mark.epoch}",
-            todo="Nothing of the batch was written. Mend the rows where they come from, or set "
+            todo="Nothing of the batch was written. Fix the rows at their source, or set "
             f"`on_fail: dead_letter` or `on_fail: drop` for it on sink {plan.sink_name!r}.",
         )
     return None

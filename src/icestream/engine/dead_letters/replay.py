@@ -1,4 +1,4 @@
-"""Dead letters once more through their pipeline: what is good now joins the table exactly once.
+"""Replays dead letters through their pipeline: those that now pass join the table exactly once.
 
 Two tables change, and no commit spans both. So a replay writes down which letters it takes, commits
 their rows with a mark that names that list, and removes the letters. Whoever finds a mark whose
@@ -58,7 +58,7 @@ class ReplayableLetters(Protocol):
 
 @dataclass
 class ReplayResult:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
         letters: letters looked at.
@@ -78,7 +78,7 @@ class ReplayResult:
 
 
 class Replay:
-    """A replay of one pipeline's letters. The pipeline itself may run meanwhile.
+    """A replay of one pipeline's dead letters. The pipeline may run at the same time.
 
     Args:
         spark: the session.
@@ -187,7 +187,7 @@ class Replay:
 
 
 class DeadLetterSource(Source[Any]):
-    """Letters as records of the source that they once came from."""
+    """Dead letters as records of the source that they came from."""
 
     def __init__(self, origin: Source[Any]) -> None:
         super().__init__(origin.options)

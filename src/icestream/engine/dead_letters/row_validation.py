@@ -1,4 +1,4 @@
-"""Takes bad rows out of those that Spark hands to a task, and finds the records they came from.
+"""Filters bad rows out in a task, and finds the records that they came from.
 
 A row carries the number of its record (8 bytes), not the record: bad rows are few, and the source
 gives their records again when asked. So a pipeline without bad rows pays next to nothing.
@@ -36,13 +36,13 @@ INDEX_BITS = 40
 
 
 def row_number(split: int, index: int) -> int:
-    """Return the number of a record: its split, and its place therein."""
+    """Return the number of a record: its split, and its index in it."""
     return (split << INDEX_BITS) + index
 
 
 @dataclass(frozen=True)
 class RowValidation:
-    """What happens to rows with a fault, and to those that meet not every expectation.
+    """What happens to rows with a fault, and to rows that fail an expectation.
 
     Attributes:
         reading: where the rows came from.
@@ -127,7 +127,7 @@ class RowValidation:
     def _judge(
         self, failed: list[RowExpectation], rows: pa.RecordBatch, index: int, report: Report
     ) -> bool:
-        """Count what a row fails, and tell whether it becomes a dead letter."""
+        """Count the expectations that a row fails; return whether it becomes a dead letter."""
         report.unmet_rows += 1
         for expectation in failed:
             report.unmet[expectation.name] = report.unmet.get(expectation.name, 0) + 1
@@ -172,7 +172,7 @@ def _known_number(number: int | None, reason: str) -> int:
     if number is None:
         raise BadRecordError(
             f"a row that can't be traced back to one record is bad: {reason}",
-            todo="Nothing was written. Leave its record out with --reason or --since, or mend the "
+            todo="Nothing was written. Exclude its record with --reason or --since, or fix the "
             "pipeline's transforms.",
         )
     return number

@@ -1,4 +1,6 @@
-"""Dead-letter tables: what is in them, and how letters leave them again.
+"""Lists the letters of a dead-letter table, and removes those that were replayed.
+
+Tasks write the letters: see buffer.py.
 
 Reading needs no JVM; removing letters goes through Spark.
 """
@@ -143,7 +145,7 @@ class DeadLetterTable:
                 yield batch
 
     def save_replay(self, token: str, letters: pa.Table) -> str:
-        """Write down which letters a replay takes, before it commits; return where."""
+        """Save which letters a replay takes, before it commits; return the path."""
         import pyarrow as pa
 
         path = f"{self._found.table.location()}/replays/{token}.arrow"
@@ -156,7 +158,7 @@ class DeadLetterTable:
         return path
 
     def saved_replay(self, path: str) -> pa.Table | None:
-        """Return what `note` wrote down; None once it was dealt with."""
+        """Return the letters of `save_replay`; None once their replay is finished."""
         import pyarrow as pa
 
         source = self._found.table.io.new_input(path)
@@ -166,12 +168,12 @@ class DeadLetterTable:
             return pa.ipc.open_file(pa.py_buffer(file.read())).read_all()
 
     def forget_replay(self, path: str) -> None:
-        """Remove what `note` wrote down, unless another replay has done so."""
+        """Remove the file of `save_replay`, unless another replay has done so."""
         with suppress(FileNotFoundError):
             self._found.table.io.delete(path)
 
     def remove(self, letters: pa.Table) -> None:
-        """Take letters out of the table; those that are gone already are passed over.
+        """Remove letters from the table, as far as they are still there.
 
         Raises:
             CommitError: the table did not take it.
@@ -191,9 +193,9 @@ class DeadLetterTable:
                 f"ON held.pipeline = '{self._pipeline}' AND {same} WHEN MATCHED THEN DELETE"
             )
         except (Py4JError, PySparkException) as exc:
-            told = first_line(exc)
             raise CommitError(
-                f"the records are in their table now, but their letters are still here: {told}",
+                "the replayed rows are committed, but their dead letters could not be removed: "
+                f"{first_line(exc)}",
                 where=f"table {self.name}",
                 todo="Run `icestream dlq replay` again: it removes them and writes nothing twice.",
             ) from exc
