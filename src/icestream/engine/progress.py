@@ -43,12 +43,12 @@ class Progress:
         self._lock = threading.Lock()
 
     def restore(self, status: dict[str, Any] | None) -> None:
-        """Take up what an earlier run left: the newest batch that the table should hold."""
+        """Restore from an earlier run the newest batch that the table should hold."""
         if status is not None:
             self.committed = status.get("committed")
 
     def remember_commit(self, mark: BatchMark | None) -> None:
-        """Note the newest batch that the table holds, for the next start to compare."""
+        """Record the newest batch that the table holds, for the next start to compare."""
         self.committed = (
             None
             if mark is None
@@ -56,27 +56,27 @@ class Progress:
         )
 
     def set_state(self, state: str) -> None:
-        """Enter a state in which nothing is wrong."""
+        """Set the state, and clear the last error."""
         with self._lock:
             self.state, self.error = state, None
 
     def set_waiting(self, error: BaseException) -> None:
-        """Wait for a restart because of a fault."""
+        """Set the state to waiting for a restart after a fault."""
         with self._lock:
             self.state, self.error = "waiting", error
 
     def fail(self, error: BaseException) -> None:
-        """End because of a fault."""
+        """Set the state to failed."""
         with self._lock:
             self.state, self.error = "failed", error
 
     def measure(self, rows: int, seconds: float) -> None:
-        """Note how far the pipeline is behind."""
+        """Record the lag."""
         with self._lock:
             self.lag_rows, self.lag_secs = rows, seconds
 
     def add(self, epoch: int, result: BatchResult) -> None:
-        """Note a batch that was written."""
+        """Record a committed batch."""
         with self._lock:
             self.epoch = epoch
             self.batches += 1
@@ -84,7 +84,7 @@ class Progress:
             if result.commit is not None:
                 now = time.time()
                 self.rows += result.commit.rows
-                # What waited when the batch began, less what it took; soon measured anew.
+                # The lag when the batch began, less its rows; the next measurement replaces it.
                 self.lag_rows = max(self.lag_rows - result.commit.rows, 0)
                 self.last_commit = now
                 self.snapshot_id = result.commit.snapshot_id
@@ -102,12 +102,12 @@ class Progress:
             return sum(rows for _, rows in self._recent) / span
 
     def _forget(self, now: float) -> None:
-        """Drop what is too old for the rate. Without a live view nobody asks for it."""
+        """Drop samples that are too old for the rate."""
         while self._recent and now - self._recent[0][0] > RATE_WINDOW_SECS:
             self._recent.popleft()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the status file holds."""
+        """Return the content of the status file."""
         with self._lock:
             return {
                 "pipeline": self.pipeline,
@@ -137,6 +137,6 @@ def _iso(moment: float | None) -> str | None:
 def _error_json(error: BaseException | None, *, is_over: bool) -> dict[str, Any] | None:
     if error is None:
         return None
-    # Refused credentials are waited for once a batch was written: nobody is needed meanwhile.
+    # After the first batch, refused credentials are retried: nobody needs to act yet.
     needs_person = is_over and isinstance(error, IcestreamError) and error.exit_code == 5
     return {"type": type(error).__name__, "message": str(error), "needs_person": needs_person}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunChoices:
-    """What the person who starts a run chose.
+    """How a run was asked to start.
 
     Attributes:
         once: go up to where the source ends now, then stop.
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Run:
-    """Every pipeline of a plan, side by side; one that fails does not stop the others.
+    """Runs every pipeline of a plan in parallel; one that fails does not stop the others.
 
     Args:
         plan: what to run.
@@ -81,13 +81,13 @@ class Run:
             self.stop()
 
     def stop(self) -> None:
-        """Ask every pipeline to finish the batch in hand and end."""
+        """Ask every pipeline to finish its current batch and stop."""
         self._stopping.set()
         for runner in self.runners:
             runner.stop()
 
     def wait(self, tick: Callable[[], None] = lambda: None, every_secs: float = 0.5) -> None:
-        """Block until every pipeline has ended, calling `tick` now and then."""
+        """Block until every pipeline has ended, calling `tick` regularly."""
         while any(thread.is_alive() for thread in self._threads):
             tick()
             for thread in self._threads:
@@ -97,7 +97,7 @@ class Run:
         tick()
 
     def stop_on_signals(self) -> None:
-        """Let SIGTERM and Ctrl-C end the run cleanly; a second one ends it at once."""
+        """Stop cleanly on SIGTERM and Ctrl-C; a second one ends the run at once."""
 
         def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
             if self._stopping.is_set():
@@ -109,7 +109,7 @@ class Run:
         signal.signal(signal.SIGINT, on_signal)
 
     def exit_code(self) -> int:
-        """Return 0 if no pipeline failed, else the code of the gravest failure."""
+        """Return 0 if no pipeline failed, else the exit code of the most severe failure."""
         codes = [
             error.exit_code if isinstance(error, IcestreamError) else 1
             for runner in self.runners
@@ -153,7 +153,7 @@ def _inheriting_thread(runner: PipelineRunner) -> threading.Thread:
 
 
 def _warm_workers(spark: SparkSession, plan: Plan) -> None:
-    """Start Python workers with our modules loaded, beside what the driver does first."""
+    """Start Python workers with our modules loaded, while the driver prepares the first batch."""
     sources = [pipeline.source for pipeline in plan.pipelines]
     modules = [module for pipeline in plan.pipelines for module in pipeline.sink.task_modules]
     slots = spark.sparkContext.defaultParallelism
@@ -164,7 +164,7 @@ def _warm_workers(spark: SparkSession, plan: Plan) -> None:
         task = WarmUp(sources, modules)
         try:
             spark.range(0, slots, 1, slots).mapInArrow(task, "id long").count()
-        except BaseException as exc:  # whatever it is, the first batch meets it too
+        except BaseException as exc:  # the first batch meets it too, and reports it
             logger.debug("warming the workers", exc_info=exc)
 
     threading.Thread(target=body, name="warm workers", daemon=True).start()

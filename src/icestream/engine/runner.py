@@ -48,7 +48,7 @@ LONGEST_PAUSE_SECS = 60.0
 
 
 def is_retryable(error: BaseException, *, has_worked: bool = False) -> bool:
-    """Tell whether a restart of the pipeline may help.
+    """Return whether restarting the pipeline may help.
 
     What we raise on purpose says so by its class. Anything else comes from Spark or the network:
     a lost executor or a broken connection looks like that, and the batch is replayed safely.
@@ -64,12 +64,12 @@ def is_retryable(error: BaseException, *, has_worked: bool = False) -> bool:
         return isinstance(error, CommitUnknownError)
     from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
 
-    # Spark refused the plan or a type: it would again.
+    # Spark refused the plan or a type, and would refuse it again.
     return not isinstance(error, AnalysisException | PySparkTypeError | PySparkValueError)
 
 
 def is_external(error: BaseException) -> bool:
-    """Tell whether a catalog, a store or Spark is at fault, and connections may be broken."""
+    """Return whether a catalog, a store or Spark failed, so that connections may be broken."""
     ours = isinstance(error, IcestreamError)
     return not ours or isinstance(error, RefusedError | ConnectorError | CommitUnknownError)
 
@@ -87,12 +87,12 @@ TRIGGER = "100 milliseconds"
 
 
 class QueryStarter:
-    """The stream of a pipeline's positions, which is loaded from now on.
+    """Starts the streaming query of a pipeline's offsets, which loads in the background.
 
     Args:
         spark: the session.
-        state: where the positions are.
-        name: the pipeline's.
+        state: where the offsets are.
+        name: of the pipeline.
     """
 
     def __init__(self, spark: SparkSession, state: PipelineState, name: str) -> None:
@@ -100,14 +100,14 @@ class QueryStarter:
         self._state = state
         self._name = name
         self._stream: DataFrame | None = None
-        # Spark starts processes of its own for this; meanwhile we look at table and source.
+        # Spark starts processes of its own for this; meanwhile the table and the source are read.
         self._loading = threading.Thread(target=self._load, daemon=True)
         self._loading.start()
 
     def _load(self) -> None:
         try:
             self._stream = self._offset_stream()
-        except Exception:  # the start of the query meets it again, where it can be told
+        except Exception:  # starting the query meets it again, and reports it
             logger.debug("loading the stream of %s", self._name, exc_info=True)
 
     def _offset_stream(self) -> DataFrame:
@@ -116,7 +116,7 @@ class QueryStarter:
         return load_stream(self._spark, self._state.start_file, self._state.next_file)
 
     def query(self, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        """Start the query; its first batch comes a while later."""
+        """Start the query; its first batch follows later."""
         self._loading.join()
         self._stream = self._stream or self._offset_stream()
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
@@ -131,7 +131,7 @@ class QueryStarter:
 
 POLL_SECS = 0.2
 
-# Every pipeline that runs in this process, whoever started it.
+# Every pipeline that runs in this process.
 _running: set[PipelineRunner] = set()
 
 
@@ -172,15 +172,15 @@ class PipelineRunner:
         self._stream: QueryStarter | None = None
 
     def stop(self) -> None:
-        """Ask the pipeline to finish the batch in hand and end."""
+        """Ask the pipeline to finish its current batch and stop."""
         self._stopping.set()
         self._wake.set()
 
     def run(self) -> None:
-        """Run until the source ends, `stop` is called, or a fault does not pass.
+        """Run until the source ends, `stop` is called, or a fault persists.
 
         Raises:
-            IcestreamError: a fault that a restart does not mend, or that outlived every restart.
+            IcestreamError: a fault that a restart does not fix, or that outlasted every restart.
         """
         self.state.make()
         _running.add(self)
@@ -196,7 +196,7 @@ class PipelineRunner:
             self.plan.source.close()
 
     def _run_reporting(self) -> None:
-        """Run, and leave in the status file how it ended."""
+        """Run, and write to the status file how it ended."""
         self.state.clean_up()
         self.plan.source.keep_state_in(self.state.folder / "source")
         self.progress.restore(self.state.status())
@@ -204,7 +204,7 @@ class PipelineRunner:
             self._run_with_restarts()
             self.progress.set_state("stopped" if self._stopping.is_set() else "finished")
         except SupersededError:
-            # The status file is the other instance's now.
+            # The status file now belongs to the other instance.
             raise
         except BaseException as exc:
             self.progress.fail(exc)
@@ -236,7 +236,7 @@ class PipelineRunner:
                 return
 
     def _explain(self, fault: Exception) -> Exception:
-        """Return a fault of the catalog or the store in our words, any other as it is."""
+        """Return a known fault of the catalog or the store as our error, any other as it is."""
         if isinstance(fault, IcestreamError):
             return fault
         logger.debug("pipeline %s", self.plan.name, exc_info=fault)
@@ -250,8 +250,8 @@ class PipelineRunner:
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
         self._refuse_if_overtaken()
-        # A choice is made once; a restart goes on with what it led to. What is to be loaded again
-        # is known by the source's position only after the first batch, so that one is repeated.
+        # A choice applies once; a restart continues from its result. The exception is a reload,
+        # which the source's offset records only after the first batch.
         choice = self._choices.beginning
         if self._attempt > 0 and choice != "reload":
             choice = "ask"
@@ -259,7 +259,7 @@ class PipelineRunner:
         self._load = begin_load(self.plan, self.state, choice, once=self._choices.once)
         self.progress.remember_commit(self.plan.sink.last_mark())
         if self._admitted is not None:
-            # A replay reads by positions alone: let the source say first if they still hold.
+            # A replay reads by offsets alone: let the source first check that they are still valid.
             self.plan.source.latest(self._current)
         self.plan.source.committed(self._current, 0)
         self._columns = StreamColumns(self.plan, self.state)
@@ -288,7 +288,7 @@ class PipelineRunner:
                 query.stop()
 
     def _refuse_if_overtaken(self) -> None:
-        """Stop a restart that would compete with an instance which took over meanwhile."""
+        """Refuse to restart if another instance has taken over."""
         mark = self.plan.sink.last_mark()
         ours = mark is None or mark == self._last or mark.instance == self._instance
         if self._attempt > 0 and mark is not None and not ours:

@@ -50,7 +50,7 @@ class PipelineState:
 
     @property
     def next_file(self) -> Path:
-        """Where this instance tells Spark how far to go; another's word must not reach it."""
+        """Where this instance publishes the end of the next batch; no other instance writes it."""
         return self.folder / f"next-{self.instance}.json"
 
     @property
@@ -62,35 +62,35 @@ class PipelineState:
         return self.root / "checkpoints" / self.pipeline
 
     def make(self) -> None:
-        """Create the folders, for our eyes only; those that are there are closed to others."""
+        """Create the folders, readable by their owner only, and restrict existing ones likewise."""
         for folder in (self.root, self.folder.parent, self.folder, self.checkpoint.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in (self.folder.parent, self.folder, self.checkpoint.parent, self.checkpoint):
             _close_to_others(folder)
-        # Someone may keep state beside other things, such as a warehouse that others read.
+        # The root may also hold other things, such as a warehouse that others read.
         if {entry.name for entry in self.root.iterdir()} <= OWN_NAMES:
             _close_to_others(self.root)
 
     def start(self) -> Offset | None:
-        """Return where the pipeline began, if it ever did."""
+        """Return the offset that the pipeline started from, if it ever did."""
         return self._read(self.start_file.name)
 
     def remember_start(self, position: Offset) -> None:
         self._write(self.start_file.name, position)
 
     def publish(self, position: Offset) -> None:
-        """Tell Spark where the next batch ends."""
+        """Publish the end of the next batch to Spark."""
         self._write(self.next_file.name, position)
 
     def schema(self) -> dict[str, Any] | None:
-        """Return the columns that were inferred, if any were."""
+        """Return the inferred columns, if there are any."""
         return self._read("schema.json")
 
     def remember_schema(self, columns: dict[str, Any]) -> None:
         self._write("schema.json", columns)
 
     def accepted(self) -> str | None:
-        """Return the mark that a person chose to begin anew over, if one ever did."""
+        """Return the mark that a person chose to ignore, if one ever did."""
         kept = self._read("accepted.json")
         return None if kept is None else kept.get("mark")
 
@@ -98,11 +98,11 @@ class PipelineState:
         self._write("accepted.json", {"mark": mark})
 
     def letters_end(self) -> Offset | None:
-        """Return where the first batch ends if its letters were there before it."""
+        """Return the end of the first batch if its dead letters were written before."""
         return (self._read("letters.json") or {}).get("end")
 
     def ignored_letters(self) -> str | None:
-        """Return the mark of letters that a person chose to start over next to, if one did."""
+        """Return the mark of dead letters that a person chose to ignore, if one ever did."""
         return (self._read("letters.json") or {}).get("ignored")
 
     def remember_letters(self, end: Offset | None, ignored: str | None) -> None:
@@ -116,7 +116,7 @@ class PipelineState:
         self._write("load.json", {"id": load, "ended": ended})
 
     def status(self) -> dict[str, Any] | None:
-        """Return what the pipeline last said of itself."""
+        """Return the last status of the pipeline."""
         return self._read("status.json")
 
     def write_status(self, status: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ class PipelineState:
             self.write_status({**status, "committed": None})
 
     def forget(self) -> None:
-        """Set the checkpoint and our files aside, so that the pipeline begins anew."""
+        """Move the checkpoint and our files away, so that the pipeline starts from scratch."""
         import shutil
 
         if self.checkpoint.exists():
@@ -137,13 +137,13 @@ class PipelineState:
         self.start_file.unlink(missing_ok=True)
 
     def clean_up(self) -> None:
-        """Remove what earlier instances told their Spark."""
+        """Remove the published offsets of earlier instances."""
         for path in self.folder.glob("next-*.json"):
             if path != self.next_file:
                 path.unlink(missing_ok=True)
 
     def is_running(self) -> bool:
-        """Tell whether a process holds the pipeline's lock."""
+        """Return whether a process holds the pipeline's lock."""
         path = self.folder / "lock"
         if not path.exists():
             return False
@@ -156,7 +156,7 @@ class PipelineState:
 
     @contextmanager
     def locked(self, *, take_over: bool = False) -> Iterator[None]:
-        """Hold the pipeline for this process; the lock goes with it, however it ends.
+        """Lock the pipeline for this process; the lock ends with the process.
 
         Args:
             take_over: go on although another process holds the lock, e.g. because it hangs. The
@@ -210,7 +210,7 @@ class PipelineState:
 
 
 class _LockLater:
-    """Takes the lock when it becomes free, so that a third process is refused again."""
+    """Takes the lock once it is free, so that a third process is refused again."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -219,7 +219,7 @@ class _LockLater:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop waiting; a lock that was taken goes with the handle."""
+        """Stop waiting, and release the lock with the handle."""
         self._ended.set()
         self._thread.join()
 
@@ -229,7 +229,7 @@ class _LockLater:
 
 
 def _lock(handle: int, tries: int) -> bool:
-    """Take the lock, with patience for `icestream status`, which looks at it for a moment."""
+    """Take the lock, retrying because `icestream status` holds it for a moment."""
     for attempt in range(tries):
         if attempt:
             time.sleep(0.05)
@@ -244,7 +244,7 @@ def _lock(handle: int, tries: int) -> bool:
 
 
 def _close_to_others(folder: Path) -> None:
-    """Take a folder's permissions from everybody but its owner, as far as we may."""
+    """Restrict a folder to its owner, as far as we are permitted to."""
     if not folder.exists() or not folder.stat().st_mode & 0o077:
         return
     try:
