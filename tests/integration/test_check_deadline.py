@@ -37,9 +37,9 @@ from icestream.contracts.faults import CheckStep
 # Python waits for a thread like this one at its end, as the clean-up of libraries waits.
 threading.Thread(target=threading.Event().wait).start()
 check.STEP_TIMEOUT_SECS = 0.1
-done = check._run(CheckStep("wait", threading.Event().wait), "sink 'lake'")
+done = check._run_step(CheckStep("wait", threading.Event().wait), "sink 'lake'")
 print(done.error.what)
-deadline.end_process(done.error.exit_code)
+deadline.exit_process(done.error.exit_code)
 """
 
 
@@ -101,8 +101,8 @@ def test_overdue_step_tells_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> 
     waiting.set()
     assert str(done.error) == (
         "sink 'lake': no answer within 0.01 s\n"
-        "  Is it up and well? Is the address that of the right service? Is a firewall or a proxy "
-        "in between?"
+        "  Check that the service is up, that the address is right, and that no firewall or proxy "
+        "is in the way."
     )
 
 
