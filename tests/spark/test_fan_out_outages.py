@@ -53,8 +53,9 @@ def test_outage_at_one_table_is_waited_for_and_leaves_no_dead_letter(
         lake.run(planned(lake, source, on_error="dead_letter"))
 
     assert str(caught.value) == (
-        f"table {lake.name}.db.b: another process holds the catalog's database locked\n"
-        "  It is asked again by the `restart` policy. Look for the process if it goes on."
+        f"table {lake.name}.db.b: the catalog's database is locked by another process\n"
+        "  The pipeline retries by its `restart` policy. If this persists, find the process that "
+        "holds the lock."
     )
     monkeypatch.undo()
     lake.run(planned(lake, source, on_error="dead_letter"))
