@@ -255,17 +255,17 @@ def test_values_that_became_null_are_told(lake: Lake, caplog: pytest.LogCaptureF
 def test_known_tables_are_ready_for_the_next_batch(lake: Lake) -> None:
     source = ScriptedChanges([of_orders(order(1))], [of_orders(order(2))])
     plan = mirror(lake, source)
-    followed = []
+    prepared = []
 
     class Counting(type(plan.sink)):  # type: ignore[misc]
-        def follow(self, shapes: Any) -> None:
-            followed.append(len(shapes))
-            super().follow(shapes)
+        def prepare_tables(self, schemas: Any) -> None:
+            prepared.append(len(schemas))
+            super().prepare_tables(schemas)
 
     plan.sink.__class__ = Counting
     lake.run(plan)
 
-    assert followed == [0, 1, 0]  # only the first batch is read twice
+    assert prepared == [0, 1, 0]  # only the first batch is read twice
 
 
 def test_column_that_takes_the_name_of_a_dropped_one_is_a_new_one(lake: Lake) -> None:
