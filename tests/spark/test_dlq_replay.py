@@ -241,7 +241,7 @@ def test_letters_are_chosen_by_reason_and_time(lake: Lake, office: Office) -> No
     assert sorted(row["price"] for row in lake.rows("others")) == ["x", "y"]
 
 
-@pytest.mark.parametrize("point", ["note", "remove", "forget"])
+@pytest.mark.parametrize("point", ["save_replay", "remove", "forget_replay"])
 def test_crash_in_a_replay_neither_loses_nor_doubles(
     lake: Lake, office: Office, point: str
 ) -> None:
@@ -260,12 +260,12 @@ def test_crash_in_a_replay_neither_loses_nor_doubles(
     first = office.begin(mended, broken)
     with pytest.raises(PowerCutError):
         first.run(broken.read())
-    assert len(ids(lake)) == (1 if point == "note" else 3)
+    assert len(ids(lake)) == (1 if point == "save_replay" else 3)
     outcome = office.replay(mended)
 
     assert ids(lake) == [0, 1, 2]
     assert lake.rows("dead") == []
-    assert (outcome.settled, outcome.taken) == ((0, 2) if point == "note" else (2, 0))
+    assert (outcome.settled, outcome.taken) == ((0, 2) if point == "save_replay" else (2, 0))
     assert list(lake.folder.rglob("replays/*.arrow")) == []
 
 
