@@ -172,7 +172,7 @@ def test_mariadb_logs_each_row_of_a_change(mariadb: MariaDb) -> None:
     with mariadb.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id int PRIMARY KEY)")
         cursor.execute("INSERT INTO t VALUES (7)")
-        cursor.execute("SELECT server_id, log_bin, binlog_format, binlog_row_image")
+        cursor.execute("SELECT @@server_id, @@log_bin, @@binlog_format, @@binlog_row_image")
         settings = cursor.fetchone()
         cursor.execute("SHOW BINLOG EVENTS")
         kinds = {event[2] for event in cursor.fetchall()}
