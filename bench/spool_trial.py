@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from icestream.sources.webhook.segments import Arrival, read_slices, splits_of
+from icestream.sources.webhook.segments import Arrival, make_splits, read_slices
 from icestream.sources.webhook.spool import Spool
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class OwnSpool:
 
     def read(self) -> int:
         spool = self._spool
-        splits = splits_of(spool.segments, spool.first, spool.end, 1)
+        splits = make_splits(spool.segments, spool.first, spool.end, 1)
         return sum(len(block.values) for split in splits for block in read_slices(split.what, ()))
 
 
