@@ -265,13 +265,13 @@ class NessieClient(MetastoreCatalog):
         )
 
     def register_view(self, identifier: Name, metadata_location: str) -> NoReturn:
-        raise NotImplementedError("views of Nessie are made by Spark alone")
+        raise NotImplementedError("only Spark creates views in Nessie")
 
     def load_view(self, identifier: Name) -> View:
-        raise NotImplementedError("views of Nessie are loaded by Spark alone")
+        raise NotImplementedError("only Spark loads views of Nessie")
 
     def drop_view(self, identifier: Name) -> None:
-        raise NotImplementedError("views of Nessie are dropped by Spark alone")
+        raise NotImplementedError("only Spark drops views of Nessie")
 
     def _create_staged_table(
         self,

@@ -245,7 +245,9 @@ class Sink(ABC, Generic[OptionsT]):
         Called before each batch. Blocks of other schemas make the writer raise
         `NewChangeSchemasError`; the batch is then read again, with them among `schemas`.
         """
-        raise NotImplementedError(f"{self.identity()} takes no changes of {len(schemas)} tables")
+        raise NotImplementedError(
+            f"{self.identity()} is no mirror: it got {len(schemas)} schemas of changes"
+        )
 
     def refuses_column(self, name: str) -> str | None:  # noqa: ARG002
         """Return why the table can have no column of this name; None if it can."""

@@ -155,7 +155,7 @@ class Source(ABC, Generic[OptionsT]):
 
         The offsets from the next batch on record it, so a crash after that does not lose it.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.identity()} can't read {len(tables)} tables again")
 
     def committed(self, offset: Offset, rows: int) -> None:
         """Acknowledge that everything before the offset is in the table and may be discarded.

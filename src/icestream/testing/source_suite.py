@@ -91,7 +91,7 @@ class SourceSuite(ConformanceSuite):
         system.add(5)
 
         assert rows_of(source, start, end) == once
-        assert rows_of(system.source(), start, end) == once, "a source built anew reads otherwise"
+        assert rows_of(system.source(), start, end) == once, "a second source reads other rows"
 
     @fact("restart")
     def test_source_built_anew_goes_on_where_the_old_one_stood(self, system: System) -> None:
@@ -102,11 +102,13 @@ class SourceSuite(ConformanceSuite):
 
         system.add(8)
 
-        anew = system.source()
-        assert anew.identity() == source.identity()
-        after = rows_of(anew, end, anew.latest(end))
+        rebuilt = system.source()
+        assert rebuilt.identity() == source.identity()
+        after = rows_of(rebuilt, end, rebuilt.latest(end))
         assert len(after) == 8
-        assert _row_counts(before + after) == _row_counts(rows_of(anew, start, anew.latest(start)))
+        assert _row_counts(before + after) == _row_counts(
+            rows_of(rebuilt, start, rebuilt.latest(start))
+        )
 
     @fact("capped")
     def test_capped_steps_cover_every_row_once(self, system: System) -> None:

@@ -110,7 +110,7 @@ def _read_with_texts(text: pa.Buffer, known: pa.Schema | None) -> pa.Table:
 
 
 def _texts_in(kind: pa.DataType) -> pa.DataType | None:
-    """Return as much of a type as must be told for its texts to stay texts; None for nothing."""
+    """Return the part of a type that keeps its strings strings if declared; None if none."""
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -118,8 +118,8 @@ def _texts_in(kind: pa.DataType) -> pa.DataType | None:
         return None if inner is None else pa.list_(inner)
     if pa.types.is_struct(kind):
         found = {part.name: _texts_in(part.type) for part in kind}
-        told = [(name, part) for name, part in found.items() if part is not None]
-        return pa.struct(told) if told else None
+        declared = [(name, part) for name, part in found.items() if part is not None]
+        return pa.struct(declared) if declared else None
     return None
 
 
@@ -151,11 +151,11 @@ def _row_type(*kinds: pa.DataType) -> pa.DataType | None:
     merged = pa.struct([])
     for kind in kinds:
         merged = merge(merged, kind)
-    told = [(part.name, part.type) for part in merged if part.type != NULL]
+    typed = [(part.name, part.type) for part in merged if part.type != NULL]
     # A list or a struct of nothing but nulls, or texts before and numbers after.
-    if any(resolved_type(kind) != kind for _, kind in told) or _has_mixed(merged, kinds):
+    if any(resolved_type(kind) != kind for _, kind in typed) or _has_mixed(merged, kinds):
         return None
-    return pa.struct(told)
+    return pa.struct(typed)
 
 
 def _has_mixed(merged: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
@@ -252,9 +252,9 @@ def _inferred_type(rows: list[Any]) -> pa.DataType:
 
 
 def without_timestamps(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return fields with texts where they look like dates, those left out that tell no type."""
-    told = {name: resolved_type(_as_texts(kind)) for name, kind in found.items()}
-    return {name: kind for name, kind in told.items() if kind is not None}
+    """Return fields with strings where they look like dates, without those of unknown type."""
+    resolved = {name: resolved_type(_as_texts(kind)) for name, kind in found.items()}
+    return {name: kind for name, kind in resolved.items() if kind is not None}
 
 
 def _as_texts(kind: pa.DataType) -> pa.DataType:

@@ -31,7 +31,7 @@ class MissingValues:
         required: columns that every row must have a value for, each with its role.
         required_unless_deleted: those that a delete, or a row that was sent without them, may
             lack.
-        op: column that tells which rows are deletes; None if none is.
+        op: column that marks the rows that are deletes; None if none is.
         ignores_deletes: whether deletes are passed over, whatever they have.
     """
 
@@ -44,17 +44,17 @@ class MissingValues:
         """Return a reason for each row that is bad; None if no row is."""
         wanted = [(name, role, False) for name, role in self.required]
         wanted += [(name, role, True) for name, role in self.required_unless_deleted]
-        # A column that no row has is no fault of a row: the writer says what to do.
-        lacking = [
+        # A column that no row has is no fault of a row: the writer reports it.
+        missing = [
             (name, role, may_be_deleted)
             for name, role, may_be_deleted in wanted
             if name in batch.schema.names and batch.column(name).null_count
         ]
-        if not lacking:
+        if not missing:
             return None
         reasons = pa.nulls(batch.num_rows, pa.string())
-        excused = self._exempt_rows(batch, {name: may_be for name, _, may_be in lacking})
-        for name, role, _ in lacking:
+        excused = self._exempt_rows(batch, {name: may_be for name, _, may_be in missing})
+        for name, role, _ in missing:
             is_bad = batch.column(name).is_null()
             if name in excused:
                 is_bad = pc.and_not(is_bad, pa.array(excused[name]))
@@ -63,17 +63,17 @@ class MissingValues:
         return reasons if reasons.null_count < batch.num_rows else None
 
     def _exempt_rows(
-        self, batch: pa.RecordBatch, lacking: Mapping[str, bool]
+        self, batch: pa.RecordBatch, missing: Mapping[str, bool]
     ) -> dict[str, npt.NDArray[np.bool_]]:
         """Return by column which rows may lack it, given whether rows that are deleted may."""
-        excusable = [name for name, may_be in lacking.items() if may_be or self.ignores_deletes]
+        excusable = [name for name, may_be in missing.items() if may_be or self.ignores_deletes]
         if not excusable:
             return {}
         from icestream.sinks.iceberg.upsert.staging import delete_flags, unchanged_flags
 
         deletes, unsent = delete_flags(batch, self.op), unchanged_flags(batch)
         return {
-            name: deletes | unsent[name] if lacking[name] and name in unsent else deletes
+            name: deletes | unsent[name] if missing[name] and name in unsent else deletes
             for name in excusable
         }
 

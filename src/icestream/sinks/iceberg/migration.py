@@ -70,7 +70,7 @@ def read_declared_columns(properties: Mapping[str, str], pipeline: str) -> dict[
         kept = json.loads(properties.get(property_key(pipeline), "{}"))
         return {int(field_id): str(name) for field_id, name in kept.items()}
     except (ValueError, AttributeError):
-        # Without it nothing is dropped, and it is written anew.
+        # Without it nothing is dropped, and it is written again.
         return {}
 
 
@@ -236,17 +236,17 @@ def allowed_changes(
             raise SchemaMismatchError("; ".join(found.problems), todo=found.todo)
         refuse_on_branch(found.changes, branch)
         return list(found.changes)
-    lacking = [change for change in found.changes if isinstance(change, AddColumn)]
-    mended = [words for change in found.changes if (words := _refusal(change))]
-    refused = [*found.problems, *mended]
-    todo = USE_FULL_EVOLUTION if mended and not found.problems else found.todo
-    if evolution == "strict" and lacking:
+    missing = [change for change in found.changes if isinstance(change, AddColumn)]
+    unsupported = [words for change in found.changes if (words := _refusal(change))]
+    refused = [*found.problems, *unsupported]
+    todo = USE_FULL_EVOLUTION if unsupported and not found.problems else found.todo
+    if evolution == "strict" and missing:
         todo = todo if refused else USE_ADD_COLUMNS
-        named = ", ".join(f"{change.column!r} {change.field_type}" for change in lacking)
+        named = ", ".join(f"{change.column!r} {change.field_type}" for change in missing)
         refused.append(f"the stream has columns that the table lacks: {named}")
     if refused:
         raise SchemaMismatchError("; ".join(refused), todo=todo)
-    return list(lacking)
+    return list(missing)
 
 
 def refuse_on_branch(changes: Iterable[SchemaChange], branch: str) -> None:
@@ -275,7 +275,7 @@ def _refusal(change: SchemaChange) -> str | None:
         )
     if isinstance(change, MakeOptional) and change.is_missing:
         return f"column {change.column!r} is required by the table and missing in the stream"
-    # One that the stream has, without promising a value, is looked at row by row.
+    # One that the stream has, without promising a value, is checked row by row.
     return None
 
 
@@ -348,7 +348,7 @@ class SchemaMigration:
         return changed
 
     def rename_step(self, table: JavaTable, state: TableState) -> bool:
-        """Rename the columns that the file asks to rename; tell whether there were any.
+        """Rename the columns that the file asks to rename; return whether there were any.
 
         Used when the stream takes its columns from the table.
         """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# What tells that a row is a change; never a column of the table.
+# Marks a row as a change; never a column of the table.
 HIDDEN = (OP, UNCHANGED_COLUMNS)
 
 
@@ -143,14 +143,16 @@ def merge_change_schemas(
         SchemaMismatchError: a column has types that no column can hold together, or the name of a
             hidden one.
     """
-    told = [change_schema_of(columns) for columns in shapes]
-    for columns, shape in zip(shapes, told, strict=True):
+    schemas = [change_schema_of(columns) for columns in shapes]
+    for columns, shape in zip(shapes, schemas, strict=True):
         _refuse_hidden(columns, shape)
-    newest = max(range(len(shapes)), key=lambda number: (told[number].version, number))
+    newest = max(range(len(shapes)), key=lambda number: (schemas[number].version, number))
     known = frozenset(schema_text(columns) for columns in shapes)
-    if told[newest].is_whole:
-        return MirrorSchema(told[newest], pa.schema(data_columns(shapes[newest])), known, op_name)
-    return MirrorSchema(told[newest], _merge_columns(shapes, table), known, op_name)
+    if schemas[newest].is_whole:
+        return MirrorSchema(
+            schemas[newest], pa.schema(data_columns(shapes[newest])), known, op_name
+        )
+    return MirrorSchema(schemas[newest], _merge_columns(shapes, table), known, op_name)
 
 
 def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
@@ -208,13 +210,13 @@ def column_ids(columns: pa.Schema) -> dict[str, str]:
 
 
 def _key_ids(shape: ChangeSchema, columns: pa.Schema) -> tuple[str, ...]:
-    """Return the key as the source tells its columns apart, whatever they are called."""
+    """Return the key by the ids of its columns in the source, whatever their names."""
     ids = column_ids(columns)
     return tuple(ids.get(name, name) for name in shape.key)
 
 
 def schema_text(columns: pa.Schema) -> str:
-    """Return columns as text that is equal for equal columns, whatever else the schema tells."""
+    """Return columns as text, equal for equal columns whatever metadata the schema has."""
     ids = column_ids(columns)
     parts = [f"{one.name!r} {one.type} {ids.get(one.name)}" for one in data_columns(columns)]
     return f"{change_schema_of(columns).key}: {', '.join(parts)}"
@@ -243,7 +245,7 @@ def _cast_column(array: pa.Array, column: pa.Field) -> pa.Array:
         raise SchemaMismatchError(
             f"column {column.name!r} was {array.type} and is {column.type} now, and an older value "
             f"can't become one: {exc}",
-            todo="Nothing of the batch was written. Start over, which reads the table anew: "
+            todo="Nothing of the batch was written. Start over, which reads the table again: "
             "`icestream run --start-over`.",
         ) from exc
 

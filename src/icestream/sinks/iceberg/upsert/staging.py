@@ -103,8 +103,8 @@ class KeySettings:
 
     Attributes:
         fields: the columns of the key.
-        sequence: column that tells which of two changes is newer; None for their own order.
-        op: column that tells which rows are deletes; None if none is.
+        sequence: column that orders changes; None for their own order.
+        op: column that marks the rows that are deletes; None if none is.
         delete_mode: `hard`, `soft` or `ignore`.
     """
 
@@ -165,9 +165,9 @@ class StagingWriter(TaskWriter):
                 if output is None:
                     stream = io.new_output(path).create()
                     output = pa.ipc.new_file(pa.PythonFile(stream, mode="w"), columns)
-                told = self._to_staged_batch(batch)
-                fitting = conform(told.rows, schema, columns)
-                noted.add(told, fitting)
+                staged = self._to_staged_batch(batch)
+                fitting = conform(staged.rows, schema, columns)
+                noted.add(staged, fitting)
                 for part in split_by_bytes(fitting, GROUP_BYTES):
                     output.write_batch(part)
             if output is None:
@@ -235,7 +235,7 @@ class _KeyCollector:
         self._lengths: list[int] = []
         self._unchanged: list[Mapping[str, npt.NDArray[np.bool_]]] = []
 
-    def add(self, told: _StagedBatch, fitting: pa.RecordBatch) -> None:
+    def add(self, staged: _StagedBatch, fitting: pa.RecordBatch) -> None:
         # Batch by batch: the texts of all keys need not fit into one Arrow array.
         found = fingerprints(
             [self._required(fitting, name, "part of the key") for name in self._keys.fields]
@@ -243,7 +243,7 @@ class _KeyCollector:
         arrays: dict[str, npt.NDArray[Any] | None] = {
             "low": found.low,
             "high": found.high,
-            "delete": told.deletes,
+            "delete": staged.deletes,
         }
         if self._keys.sequence is not None:
             sequence = self._required(fitting, self._keys.sequence, "the sequence field")
@@ -251,7 +251,7 @@ class _KeyCollector:
         for name, array in arrays.items():
             if array is not None:
                 self._numbers.setdefault(name, []).append(array)
-        self._unchanged.append(told.unchanged)
+        self._unchanged.append(staged.unchanged)
         self._lengths.append(fitting.num_rows)
         self.rows += fitting.num_rows
 
@@ -288,8 +288,8 @@ def delete_flags(batch: pa.RecordBatch, op: str | None) -> npt.NDArray[np.bool_]
     index = -1 if op is None else batch.schema.get_field_index(op)
     if index < 0:
         return np.zeros(batch.num_rows, np.bool_)
-    said = pc.utf8_lower(batch.column(index).cast(pa.string()))
-    found = pc.is_in(said, pa.array(DELETES))
+    operation = pc.utf8_lower(batch.column(index).cast(pa.string()))
+    found = pc.is_in(operation, pa.array(DELETES))
     flags: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
     return flags
 
