@@ -151,9 +151,9 @@ def doubles_round(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
 def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
     """Tell whether the numbers of a text keep their value in the doubles that Arrow read.
 
-    Costs little: only a number of 16 digits or more can lose some, or one next to zero. False also
-    for a block in which such a number stands elsewhere, as within a string: then the slow path
-    decides.
+    Costs little: only a number of 16 digits or more can lose some, or one that is next to zero or
+    too large. False also for a block in which such a number stands elsewhere, as within a string:
+    then the slow path decides.
 
     Args:
         text: what was read.
@@ -162,6 +162,8 @@ def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
     values = [_numpy(array) for array in arrays if len(array)]
     if not values:
         return True
+    if any(np.isinf(each).any() for each in values):  # `2e308`
+        return False
     data = np.frombuffer(text, np.uint8)
     is_tiny = any((np.abs(each) < _TINY).any() for each in values)
     if is_tiny and _has_exponent(text, 3, _TINY_POWER):

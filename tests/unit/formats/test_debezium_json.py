@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -291,6 +292,16 @@ def test_texts_stay_texts_and_numbers_numbers_without_a_schema() -> None:
     }
     [(_, _, rows)] = told(changes)
     assert rows == [{**row, "__op": "c"}]
+
+
+@pytest.mark.parametrize("number", ["2e308", "-1e999", "1e-400", "0.12345678901234567890123"])
+def test_number_that_no_double_holds_keeps_its_digits_without_a_schema(number: str) -> None:
+    value = json.dumps(envelope("c", after={"id": 1, "n": "N"})).replace('"N"', number)
+
+    [(_, _, [row])] = decoded((ONE, value.encode()))
+
+    assert isinstance(row["n"], str)
+    assert Decimal(row["n"]) == Decimal(number)
 
 
 def test_mixed_values_without_a_schema_take_the_slow_road() -> None:
