@@ -97,9 +97,9 @@ def test_server_that_is_down_is_unreachable(postgres: Postgres, tmp_path: Path) 
         catalog.client()
 
     assert str(caught.value) == (
-        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{port}/postgres): connection failed: "
-        "Connection refused\n"
-        "  Is the server running? Check `jdbc.uri`. Is a firewall, a VPN or a proxy in between?"
+        f"catalog '{catalog.name}' (postgresql 127.0.0.1:{port}/postgres): connection to the "
+        "catalog's database refused\n"
+        "  Is the server running? Check `jdbc.uri`."
     )
 
 

@@ -109,8 +109,8 @@ def test_server_that_is_not_running(shop: Shop) -> None:
     source = shop.source(port=port)
     where = f"source postgres-cdc 127.0.0.1:{port}/{shop.database}"
     assert message(UnreachableError, source.initial) == (
-        f"{where}: connection refused by 127.0.0.1:{port}\n"
-        "  Is the server running? Are `host` and `port` right?"
+        f"{where}: connection to 127.0.0.1:{port} refused\n"
+        "  Is the server running? Check `host` and `port`."
     )
 
 
@@ -118,8 +118,8 @@ def test_unknown_host_name(shop: Shop) -> None:
     source = shop.source(host="nobody.invalid")
     assert message(UnreachableError, source.initial) == (
         f"source postgres-cdc nobody.invalid:{shop.server.port}/{shop.database}: cannot "
-        "resolve host name 'nobody.invalid'\n"
-        "  Check the spelling of `host`, and this host's DNS."
+        f"resolve the host name of nobody.invalid:{shop.server.port}\n"
+        "  Check the spelling of `host` and `port`, and that this machine's DNS resolves the name."
     )
 
 

@@ -36,8 +36,8 @@ def test_registry_that_does_not_answer_is_named() -> None:
             )
 
     assert str(caught.value) == (
-        f"schema registry {url}: no answer from the schema registry\n"
-        "  Is the registry running there? Check `schema_registry.url`."
+        f"schema registry {url}: connection to the schema registry refused\n"
+        "  Is the server running? Check `schema_registry.url`."
     )
 
 

@@ -169,10 +169,10 @@ class ClientCatalog(Catalog[OptionsT]):
         *others, last = self.addresses()
         for address in others:
             try:
-                return check_connection(address, self.where, self.address_key)
+                return check_connection(address, self.where, f"`{self.address_key}`")
             except ConnectorError:  # noqa: PERF203 - a handful of addresses
                 continue
-        return check_connection(last, self.where, self.address_key)
+        return check_connection(last, self.where, f"`{self.address_key}`")
 
     def _sign_in(self) -> str:
         return count_namespaces(len(self.call(lambda: self.client().list_namespaces())))

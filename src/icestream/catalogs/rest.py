@@ -243,7 +243,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         return self.call(count)
 
     def _check_token_server(self, endpoints: RestEndpoints) -> str:
-        return check_connection(endpoints.token_uri or "", self.where, endpoints.token_key)
+        return check_connection(endpoints.token_uri or "", self.where, f"`{endpoints.token_key}`")
 
     def _shared(self) -> dict[str, str]:
         """Return what both clients call by the same name."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, quote, urlencode
 
+from icestream.contracts.faults import TIMED_OUT, first_match, transport_faults
 from icestream.contracts.jars import MARIADB, POSTGRESQL, SQLITE
 from icestream.contracts.secrets import hide
 from icestream.errors import (
@@ -23,6 +24,9 @@ from icestream.errors import (
 
 BUSY_SECS = 30
 CONNECT_SECS = 10
+TRANSPORT = transport_faults(
+    "the catalog's database", "`jdbc.uri`", no_answer=rf"{TIMED_OUT}|timeout expired"
+)
 
 
 class SqlStore(ABC):
@@ -164,9 +168,9 @@ class ServerStore(SqlStore):
             todo=f"Create the database {self.database!r}, or correct `jdbc.uri`.",
         )
 
-    def connection_error(self, text: str, where: str) -> UnreachableError:
-        """Return the error of a server that does not answer."""
-        return UnreachableError(
+    def connection_error(self, text: str, where: str) -> IcestreamError:
+        """Return the error of a server that cannot be reached."""
+        return first_match(TRANSPORT, text, where) or UnreachableError(
             f"connection failed: {text}",
             where=where,
             todo="Is the server running? Check `jdbc.uri`. Is a firewall, a VPN or a proxy in "

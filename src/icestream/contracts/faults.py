@@ -68,6 +68,10 @@ class Fault(NamedTuple):
     what: str
     todo: str
 
+    def to_error(self, where: str, detail: str = "") -> IcestreamError:
+        """Return the error, with a detail after its sentence."""
+        return self.kind(f"{self.what}{detail}", where=where, todo=self.todo)
+
 
 def mentions(text: str, pattern: str, endpoint: str | None = None) -> bool:
     """Tell whether an exception's text comes from a certain service.
@@ -85,15 +89,15 @@ def first_match(faults: Iterable[Fault], text: str, where: str) -> IcestreamErro
     """Return the error of the first fault whose pattern matches; None if none does."""
     for fault in faults:
         if re.search(fault.pattern, text):
-            return fault.kind(fault.what, where=where, todo=fault.todo)
+            return fault.to_error(where)
     return None
 
 
 # The words of Python's, Java's and C's clients for what can happen to any connection.
 NAME_NOT_RESOLVED = (
     r"UnknownHost|UnresolvedAddress|NameResolution|DnsNameResolver|[Nn]ame or service not known"
-    r"|[Ff]ailed to resolve|resolve host|getaddrinfo|nodename nor servname"
-    r"|Temporary failure in name resolution"
+    r"|[Ff]ailed to resolve|resolve host|translate host name|getaddrinfo|nodename nor servname"
+    r"|Temporary failure in name resolution|Name has no usable address"
 )
 TLS_FAILED = r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLHandshake|SSLException|PKIX"
 CONNECTION_REFUSED = r"[Cc]onnection ?[Rr]efused|Connection to .{1,120} refused"
@@ -153,14 +157,14 @@ def has_proxy() -> bool:
 
 
 def check_connection(
-    address: str, where: str, key: str, *, timeout_secs: float = CONNECT_TIMEOUT_SECS
+    address: str, where: str, keys: str, *, timeout_secs: float = CONNECT_TIMEOUT_SECS
 ) -> str:
     """Open and close a connection to an address; return it as `host:port`.
 
     Args:
         address: a URL, or `host:port`.
         where: what is being checked, for the message.
-        key: the key of the file that holds the address.
+        keys: the keys of the file that hold the address, for the message.
         timeout_secs: how long to wait for an answer.
 
     Raises:
@@ -173,12 +177,12 @@ def check_connection(
         host.encode("idna")  # as the socket will; a label may have 63 letters
     except ValueError:
         raise ConnectorError(
-            f"invalid host or port in `{key}`",
+            f"invalid host or port in {keys}",
             where=where,
-            todo=f"Check the spelling of `{key}`; a port is a number up to 65535.",
+            todo=f"Check the spelling of {keys}; a port is a number up to 65535.",
         ) from None
     endpoint = f"{host}:{port}"
-    unresolved, refused, unanswered = transport_faults(endpoint, f"`{key}`")
+    unresolved, refused, unanswered = transport_faults(endpoint, keys)
     try:
         socket.create_connection((host, port), timeout=timeout_secs).close()
     except socket.gaierror:
@@ -191,4 +195,4 @@ def check_connection(
         fault, detail = unanswered, f" ({exc.strerror or exc})"
     else:
         return endpoint
-    raise fault.kind(f"{fault.what}{detail}", where=where, todo=fault.todo)
+    raise fault.to_error(where, detail)

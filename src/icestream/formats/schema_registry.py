@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field, SecretStr
 
+from icestream.contracts.faults import exception_text, first_match, transport_faults
 from icestream.contracts.options import HttpAddress, Options
 from icestream.errors import (
     ConnectorError,
+    IcestreamError,
     PlanError,
     RefusedError,
     TransientError,
-    UnreachableError,
 )
 from icestream.formats.blocks import BadValueError
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import FormatSettings
 
 
+_TRANSPORT = transport_faults("the schema registry", "`schema_registry.url`")
+*_, _NO_ANSWER = _TRANSPORT
 _NOT_FOUND = 404
 _TOO_MANY_REQUESTS = 429
 _AVRO = "AVRO"
@@ -189,11 +192,11 @@ class Registry:
                 raise _NoSuchSchemaError from None
             raise self._fault(exc.http_status_code, exc.error_message) from exc
         except _transport_errors() as exc:
-            raise UnreachableError(
-                "no answer from the schema registry",
-                where=self._where(),
-                todo="Is the registry running there? Check `schema_registry.url`.",
-            ) from exc
+            raise self._transport_error(exc) from exc
+
+    def _transport_error(self, exc: Exception) -> IcestreamError:
+        matched = first_match(_TRANSPORT, exception_text(exc), self._where())
+        return matched or _NO_ANSWER.to_error(self._where())
 
     def _fault(self, status: int, message: str) -> Exception:
         if status in (401, 403):

@@ -205,13 +205,13 @@ class AzureStorage(Storage):
         where = f"storage {self.identity()}"
         if endpoint is not None:
             yield CheckStep(
-                "reach store", lambda: check_connection(endpoint, where, "azure.endpoint")
+                "reach store", lambda: check_connection(endpoint, where, "`azure.endpoint`")
             )
         elif account is not None and not has_proxy():
             # The account is a part of the name, and its library looks a wrong one up for minutes.
             host = f"{account}.{BLOB_DOMAIN}:443"
             yield CheckStep(
-                "reach store", lambda: check_connection(host, where, "azure.storage_account")
+                "reach store", lambda: check_connection(host, where, "`azure.storage_account`")
             )
         yield from probe(self, warehouse)
 

@@ -247,10 +247,10 @@ class GcsStorage(Storage):
         where, endpoint, key = f"storage {self.identity()}", self.options.endpoint, self._key
         if endpoint is not None:
             yield CheckStep(
-                "reach store", lambda: check_connection(endpoint, where, "gcs.endpoint")
+                "reach store", lambda: check_connection(endpoint, where, "`gcs.endpoint`")
             )
         elif not has_proxy():
-            yield CheckStep("reach store", lambda: check_connection(HOST, where, "gcs.endpoint"))
+            yield CheckStep("reach store", lambda: check_connection(HOST, where, "`gcs.endpoint`"))
         if key is not None and not is_text(key):
             path = Path(key_file(key))
             yield CheckStep("read key", lambda: _read_key(path, where))

@@ -244,7 +244,9 @@ class S3Storage(Storage):
         endpoint = self.options.endpoint
         if endpoint is not None:
             where = f"storage {self.identity()}"
-            yield CheckStep("reach store", lambda: check_connection(endpoint, where, "s3.endpoint"))
+            yield CheckStep(
+                "reach store", lambda: check_connection(endpoint, where, "`s3.endpoint`")
+            )
         yield from probe(self, warehouse)
 
     def explain(self, said: str, where: str) -> IcestreamError | None:

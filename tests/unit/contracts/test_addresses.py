@@ -63,7 +63,7 @@ def test_endpoint_of_each_block_is_an_address(options: Any) -> None:
 @pytest.mark.parametrize("address", ["http://h:80a0", f"http://{LONG}", "http://[::1"])
 def test_address_that_cannot_be_reached_for_names_its_key(address: str) -> None:
     with pytest.raises(ConnectorError) as caught:
-        check_connection(address, "catalog 'lake'", "rest.uri")
+        check_connection(address, "catalog 'lake'", "`rest.uri`")
     assert str(caught.value) == (
         "catalog 'lake': invalid host or port in `rest.uri`\n"
         "  Check the spelling of `rest.uri`; a port is a number up to 65535."

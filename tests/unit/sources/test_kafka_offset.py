@@ -176,8 +176,9 @@ def test_broker_that_refuses_is_named() -> None:
             source.initial()
 
     assert str(caught.value) == (
-        f"source kafka {address}: no broker answers\n"
-        "  Is Kafka running there? Check `brokers`, and `security.protocol` in `options`."
+        f"source kafka {address}: no answer from any broker\n"
+        "  Is the server running? Check `brokers`, and `security.protocol` in `options`. Is a "
+        "firewall, a VPN or a proxy in between?"
     )
     assert caught.value.exit_code == 3
 

@@ -39,17 +39,17 @@ def account(**options: Any) -> AzureStorage:
 
 def test_account_of_azure_is_reached_first(asked: list[tuple[str, str]]) -> None:
     next(iter(account().check("abfss://c@acct.dfs.core.windows.net"))).run()
-    assert asked == [("acct.blob.core.windows.net:443", "azure.storage_account")]
+    assert asked == [("acct.blob.core.windows.net:443", "`azure.storage_account`")]
 
 
 def test_address_in_the_file_is_reached_instead(asked: list[tuple[str, str]]) -> None:
     next(iter(account(endpoint="http://h:1/acct").check("abfss://c@h"))).run()
-    assert asked == [("http://h:1/acct", "azure.endpoint")]
+    assert asked == [("http://h:1/acct", "`azure.endpoint`")]
 
 
 def test_google_is_reached_first(asked: list[tuple[str, str]]) -> None:
     next(iter(GcsStorage(GcsOptions.model_validate({})).check("gs://b"))).run()
-    assert asked == [("storage.googleapis.com:443", "gcs.endpoint")]
+    assert asked == [("storage.googleapis.com:443", "`gcs.endpoint`")]
 
 
 def test_no_way_is_looked_for_beside_a_proxy(

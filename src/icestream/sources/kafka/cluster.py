@@ -22,6 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from icestream.contracts.faults import transport_faults
 from icestream.errors import (
     ConnectorError,
     IcestreamError,
@@ -29,7 +30,6 @@ from icestream.errors import (
     RefusedError,
     SourceChangedError,
     TransientError,
-    UnreachableError,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ _TRANSIENT = frozenset(
 )
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
+# librdkafka reports the same for a refused connection, a wrong name and a missing answer.
+*_, NO_ANSWER = transport_faults("any broker", "`brokers`, and `security.protocol` in `options`")
+
 
 def error_location(brokers: Sequence[str]) -> str:
     """Return the `where` of errors about a cluster."""
@@ -124,13 +127,9 @@ def is_truncation(error: KafkaError) -> bool:
     return is_out_of_range(error) and "log truncation detected at" in error.str()
 
 
-def unreachable_error(brokers: Sequence[str]) -> UnreachableError:
+def unreachable_error(brokers: Sequence[str]) -> IcestreamError:
     """Return the error for a cluster of which no broker answers."""
-    return UnreachableError(
-        "no broker answers",
-        where=error_location(brokers),
-        todo="Is Kafka running there? Check `brokers`, and `security.protocol` in `options`.",
-    )
+    return NO_ANSWER.to_error(error_location(brokers))
 
 
 def to_error(error: KafkaError, brokers: Sequence[str], what: str = "") -> IcestreamError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from icestream.contracts.faults import transport_faults
 from icestream.contracts.secrets import without_secrets
 from icestream.errors import (
     AttentionError,
@@ -13,7 +14,6 @@ from icestream.errors import (
     RefusedError,
     SourceChangedError,
     TransientError,
-    UnreachableError,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class ErrorRule(NamedTuple):
     todo: str
 
 
+ADDRESS_KEYS = "`host` and `port`"
 ERROR_RULES = (
     ErrorRule(
         (),
@@ -75,7 +76,7 @@ ERROR_RULES = (
         (),
         r"server does not support SSL|SSL error|certificate",
         RefusedError,
-        "the TLS connection failed: {said}",
+        "TLS connection to {host}:{port} failed: {said}",
         "Check `sslmode`, and the certificates of the server and of this host.",
     ),
     ErrorRule(
@@ -93,26 +94,13 @@ ERROR_RULES = (
         "replication connections are not supported at {host}:{port}: {said}",
         "Set `host` and `port` to the server itself, not a connection pooler.",
     ),
-    ErrorRule(
-        (),
-        r"could not translate host name|[Nn]ame or service not known|Name has no usable address",
-        UnreachableError,
-        "cannot resolve host name {host!r}",
-        "Check the spelling of `host`, and this host's DNS.",
-    ),
-    ErrorRule(
-        (),
-        r"Connection refused",
-        UnreachableError,
-        "connection refused by {host}:{port}",
-        "Is the server running? Are `host` and `port` right?",
-    ),
-    ErrorRule(
-        (),
-        r"timeout expired|connection timeout|No route to host|Network is unreachable",
-        UnreachableError,
-        "no answer from {host}:{port}",
-        "Are `host` and `port` right? Is a firewall or a VPN in between?",
+    *(
+        ErrorRule((), *fault)
+        for fault in transport_faults(
+            "{host}:{port}",
+            ADDRESS_KEYS,
+            no_answer=r"timeout expired|connection timeout|No route to host|Network is unreachable",
+        )
     ),
     ErrorRule(
         ("55000",),

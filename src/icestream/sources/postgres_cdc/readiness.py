@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from icestream.contracts.faults import CheckStep, check_connection
 from icestream.errors import AttentionError, ConnectorError, RefusedError
 from icestream.sources.postgres_cdc import publication, slot
+from icestream.sources.postgres_cdc.faults import ADDRESS_KEYS
 from icestream.sources.postgres_cdc.publication import refuse_unpublished
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _reach(driver: Driver) -> str:
     if options.host.startswith("/"):
         return options.host
     host = f"[{options.host}]" if ":" in options.host else options.host
-    return check_connection(f"{host}:{options.port}", driver.server.where, "host")
+    return check_connection(f"{host}:{options.port}", driver.server.where, ADDRESS_KEYS)
 
 
 def _sign_in(driver: Driver) -> str:
