@@ -35,6 +35,7 @@ _TINY = 1e-290
 _LONG = 16
 _LONGEST = 64
 _STRIDE = 4
+_DECIMAL_DIGITS = 38
 _ZERO, _DOT, _NINE = ord("0"), ord("."), ord("9")
 _NUMBER = r"^[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WHOLE = r"^-?[0-9]+$"
@@ -189,7 +190,20 @@ def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as decimals; raises `pa.ArrowInvalid` where one does not fit, or may not."""
     if pc.any(pc.match_substring_regex(texts, _TINY_DECIMAL)).as_py():
         raise pa.ArrowInvalid("a number next to zero")
+    if wraps_around(kind):
+        largest = np.abs(_numpy(texts.cast(pa.float64()).drop_null()))
+        if (largest >= 10.0 ** (kind.precision - kind.scale)).any():
+            raise pa.ArrowInvalid(f"a number that may be too large for {kind}")
     return texts.cast(kind)
+
+
+def wraps_around(kind: pa.DataType) -> bool:
+    """Tell whether Arrow may make another number of one that is too large for a decimal type.
+
+    Arrow 26 multiplies by the scale within 128 bits, and checks the precision before or after
+    that: `4e20` becomes 59717633079061536536.6 as `decimal(38,18)`. With 256 bits it never does.
+    """
+    return bool(pa.types.is_decimal128(kind) and kind.precision + kind.scale > _DECIMAL_DIGITS)
 
 
 def _has_exponent(text: pa.Buffer, digits: int, power: re.Pattern[bytes]) -> bool:
@@ -228,6 +242,8 @@ def cast_exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
         array = array.cast(pa.float64())
         if not floats_fit(array):
             raise pa.ArrowInvalid(f"a value is not {kind}")
+    if wraps_around(kind):
+        array = array.cast(pa.decimal256(kind.precision, kind.scale))
     return array.cast(kind)
 
 

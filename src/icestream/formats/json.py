@@ -20,6 +20,7 @@ from icestream.formats.exact_numbers import (
     doubles_round,
     floats_fit,
     leaves,
+    wraps_around,
 )
 from icestream.formats.inference import (
     columns_for,
@@ -300,13 +301,14 @@ class _ColumnReader:
         arrays = []
         for field, chunks in zip(self.columns, read, strict=True):
             column = chunks.combine_chunks()
-            if column.type != field.type:
-                if field.name in self._floats and not all(map(floats_fit, doubles_in([chunks]))):
-                    return None
-                column = column.cast(field.type)
+            is_float = field.name in self._floats and column.type != field.type
+            if is_float and not all(map(floats_fit, doubles_in([chunks]))):
+                return None
             if field.name in self._decimals:
                 # Arrow's reader counts a number's digits before it adds those of the scale.
                 column.validate(full=True)
+            if column.type != field.type:
+                column = column.cast(field.type)
             if (not field.nullable and column.null_count) or not is_in_calendar(column):
                 return None
             arrays.append(column)
@@ -339,10 +341,6 @@ class _ColumnReader:
 
 def _readable(kind: pa.DataType) -> pa.DataType | None:
     """Return a type that Arrow's JSON reader knows and that casts to `kind`; None for none."""
-    if pa.types.is_date(kind) or pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_float32(kind):
-        return pa.float64()  # whose overflow Arrow notices
     if pa.types.is_struct(kind):
         members = [kind.field(index) for index in range(kind.num_fields)]
         inner = [_readable(member.type) for member in members]
@@ -352,6 +350,16 @@ def _readable(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         element = _readable(kind.value_type)
         return None if element is None else pa.list_(kind.value_field.with_type(element))
+    return _readable_scalar(kind)
+
+
+def _readable_scalar(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_date(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_float32(kind):
+        return pa.float64()  # whose overflow Arrow notices
+    if wraps_around(kind):
+        return pa.decimal256(kind.precision, kind.scale)
     is_unknown = (
         pa.types.is_map(kind)
         or pa.types.is_time(kind)

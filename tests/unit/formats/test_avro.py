@@ -176,6 +176,16 @@ def test_decimal_of_more_digits_than_its_schema_promises_is_bad() -> None:
     assert decoded.bad == ((0, "column 'a': 12345678901.23 is not a decimal(5,2)"),)
 
 
+def test_decimal_that_does_not_fit_a_column_of_another_scale_is_bad() -> None:
+    raw = encode({"a": Decimal(400000000000000000000)}, decimals(38, 0))
+
+    decoded = AvroDecoder(decimals(38, 0)).decode(
+        binary(raw), pa.schema([("a", pa.decimal128(38, 18))])
+    )
+
+    assert decoded.bad == ((0, "column 'a': 400000000000000000000 is not a decimal(38,18)"),)
+
+
 def test_record_of_a_union_keeps_its_name() -> None:
     branches = [
         {"type": "record", "name": name, "fields": [{"name": "x", "type": "double"}]}

@@ -91,6 +91,11 @@ def one(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
             "decimal(10,2)",
             *["column 'a': 1E-999999999 is not a decimal(10,2)"] * 2,
         ),
+        (
+            b"4e20",
+            "decimal(38,18)",
+            *["column 'a': 4E+20 is not a decimal(38,18)"] * 2,
+        ),
         (b"TRUE", "boolean", True, True),
         (b"1", "boolean", True, "column 'a': '1' is not a boolean"),
         (b"2024-01-02T03:04:05", "timestamp", *[datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)] * 2),

@@ -398,3 +398,11 @@ def test_decoder_survives_pickling_after_use() -> None:
 def test_decimal_with_more_digits_than_its_column_is_bad() -> None:
     assert one("1234.5", "decimal(5,2)") == "column 'a': 1234.5 is not a decimal(5,2)"
     assert one("123.45", "decimal(5,2)") == Decimal("123.45")
+
+
+@pytest.mark.parametrize("number", ["4e20", "-400000000000000000000", "12e19"])
+def test_decimal_that_128_bits_do_not_hold_with_its_scale_is_bad(number: str) -> None:
+    """Arrow multiplies 4e20 by 10^18 within 128 bits, and takes what is left for the value."""
+    written = Decimal(number)
+    assert one(number, "decimal(38,18)") == f"column 'a': {written} is not a decimal(38,18)"
+    assert one("99999999999999999999.5", "decimal(38,18)") == Decimal("99999999999999999999.5")
