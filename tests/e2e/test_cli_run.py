@@ -17,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 from tests.fixtures.command_line import COMMAND, Ended, run_icestream
 from tests.fixtures.waiting import wait_until
 
-from icestream.engine.recovery.checkpoint import read_checkpoint
+from icestream.engine.state import read_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

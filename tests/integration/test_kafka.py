@@ -19,7 +19,7 @@ from tests.fixtures.waiting import wait_until
 from icestream.errors import ConnectorError, RefusedError, SourceChangedError
 from icestream.plan.plan import Batching
 from icestream.sources.kafka import KafkaOptions, KafkaSource
-from icestream.sources.kafka import offset as kafka_offset
+from icestream.sources.kafka import source as kafka_source
 from icestream.testing.source_suite import SourceSuite, System
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class RecreatedTopic(KafkaSource):
 
 
 def offset_of(position: Offset) -> int:
-    return sum(kafka_offset.partition_offsets(position).values())
+    return sum(kafka_source.partition_offsets(position).values())
 
 
 @pytest.mark.parametrize("moment", ["admission", "read", "after the first check"])

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.sources.kafka import offset as kafka_offset
+from icestream.sources.kafka import source as kafka_source
 
 
 def at(*offsets: int) -> dict[str, Any]:
     told = {("orders", number): offset for number, offset in enumerate(offsets)}
-    return kafka_offset.build_offset({"orders": "x1"}, told, {})
+    return kafka_source.build_offset({"orders": "x1"}, told, {})
 
 
 @settings(deadline=None)
@@ -23,10 +23,10 @@ def at(*offsets: int) -> dict[str, Any]:
 def test_capped_steps_reach_the_end_and_never_pass_it(ends: list[int], max_rows: int) -> None:
     here, end = at(*([0] * len(ends))), at(*ends)
     while here != end:
-        there = kafka_offset.limit_offset(here, end, max_rows)
-        moved = sum(span.rows for span in kafka_offset.spans_between(here, there))
+        there = kafka_source.limit_offset(here, end, max_rows)
+        moved = sum(span.rows for span in kafka_source.spans_between(here, there))
         assert 0 < moved <= max_rows
-        assert all(span.rows >= 0 for span in kafka_offset.spans_between(there, end))
+        assert all(span.rows >= 0 for span in kafka_source.spans_between(there, end))
         here = there
 
 
@@ -38,7 +38,7 @@ def test_capped_steps_reach_the_end_and_never_pass_it(ends: list[int], max_rows:
 def test_splits_cover_each_offset_once(sizes: list[int], slots: int) -> None:
     start, end = at(*([7] * len(sizes))), at(*(7 + size for size in sizes))
 
-    parts = kafka_offset.make_splits(start, end, slots)
+    parts = kafka_source.make_splits(start, end, slots)
 
     spans = sorted((span.partition, span.begin, span.end) for split in parts for span in split.what)
     for number, size in enumerate(sizes):

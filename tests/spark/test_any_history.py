@@ -29,13 +29,15 @@ from tests.fixtures.table_history import (
 from tests.fixtures.waiting import wait_until
 
 from icestream.catalogs.jdbc import embedded
-from icestream.sinks.iceberg.java_table import JavaTable, TableChange
+from icestream.sinks.iceberg import commit as commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
+    from icestream.sinks.iceberg.commit import TableChange
+    from icestream.sinks.iceberg.java_table import JavaTable
     from icestream.sinks.iceberg.ledger import MarkSnapshot
 
 HISTORIES = int(os.environ.get("ICESTREAM_HISTORIES", "2"))
@@ -52,7 +54,9 @@ def live(world: World, step: Step) -> None:
     if step.kind in (LOST_ANSWER, NO_COMMIT):
         with pytest.MonkeyPatch.context() as patch:
             keyed = "upsert" in world.mode
-            patch.setattr(JavaTable, "commit", crash(keyed=keyed, after=step.kind == LOST_ANSWER))
+            patch.setattr(
+                commits, "apply_change", crash(keyed=keyed, after=step.kind == LOST_ANSWER)
+            )
             with pytest.raises(CrashError):
                 world.commit(step)
         world.sink = None
@@ -60,7 +64,7 @@ def live(world: World, step: Step) -> None:
 
 
 def crash(*, keyed: bool, after: bool) -> Callable[..., MarkSnapshot]:
-    original = JavaTable.commit
+    original = commits.apply_change
 
     def commit(table: JavaTable, change: TableChange, *arguments: Any) -> MarkSnapshot:
         if change.is_keyed != keyed:

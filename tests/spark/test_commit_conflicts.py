@@ -11,7 +11,9 @@ from tests.fixtures.sink_batches import append, mark, written
 
 from icestream.errors import CommitConflictError, CommitUnknownError
 from icestream.metrics.events import BatchWritten
-from icestream.sinks.iceberg.java_table import Fence, JavaTable
+from icestream.sinks.iceberg import commit as commits
+from icestream.sinks.iceberg.commit import Fence
+from icestream.sinks.iceberg.java_table import JavaTable
 from icestream.testing.scripted import ScriptedSource
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ def test_commit_that_never_gets_through_fails_after_three_waits_and_leaves_nothi
 def test_commit_whose_answer_was_lost_counts_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = JavaTable.commit
+    original = commits.apply_change
 
     def lose_the_answer(table: JavaTable, *arguments: Any) -> MarkSnapshot:
         original(table, *arguments)
@@ -131,7 +133,7 @@ def test_commit_whose_answer_was_lost_counts_once(
     source.append_rows(ROWS.to_pylist())
     lake.run(lake.plan(source))
     source.append_rows([{"id": 4}])
-    monkeypatch.setattr(JavaTable, "commit", lose_the_answer)
+    monkeypatch.setattr(commits, "apply_change", lose_the_answer)
     lake.events.clear()
     runner = lake.run(lake.plan(source))
     monkeypatch.undo()
@@ -162,7 +164,7 @@ def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
     def break_off(table: JavaTable, *arguments: Any) -> MarkSnapshot:
         fault(lake)
 
-    monkeypatch.setattr(JavaTable, "commit", break_off)
+    monkeypatch.setattr(commits, "apply_change", break_off)
     with pytest.raises(CommitUnknownError) as caught:
         sink.commit(files, mark(1, rows=3))
     monkeypatch.undo()
@@ -181,7 +183,7 @@ def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
 def test_commit_that_nobody_can_ask_about_keeps_its_files_and_is_looked_up_later(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
-    original = JavaTable.commit
+    original = commits.apply_change
 
     def no_answer(table: JavaTable, *arguments: Any) -> MarkSnapshot:
         if landed:
@@ -196,7 +198,7 @@ def test_commit_that_nobody_can_ask_about_keeps_its_files_and_is_looked_up_later
     lake.run(lake.plan(source))
     before = data_files(lake)
     source.append_rows([{"id": 4}])
-    monkeypatch.setattr(JavaTable, "commit", no_answer)
+    monkeypatch.setattr(commits, "apply_change", no_answer)
     monkeypatch.setattr(JavaTable, "read_property", away)
     with pytest.raises(CommitUnknownError) as caught:
         lake.run(lake.plan(source))

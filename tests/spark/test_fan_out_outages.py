@@ -9,14 +9,15 @@ from py4j.protocol import Py4JJavaError
 from tests.fixtures.fan_outs import ids, planned, row, scripted
 
 from icestream.errors import CommitUnknownError, RefusedError, TransientError
+from icestream.sinks.iceberg import commit as commits
 from icestream.sinks.iceberg.java import JavaCatalog
-from icestream.sinks.iceberg.java_table import JavaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.fixtures.spark import Lake
 
+    from icestream.sinks.iceberg.java_table import JavaTable
     from icestream.sinks.iceberg.ledger import MarkSnapshot
 
 AWAY = "[SQLITE_BUSY] The database file is locked"
@@ -115,14 +116,14 @@ def test_commit_that_breaks_off_at_the_store_is_replayed(
     arguments: Any = lake.spark.sparkContext._gateway.new_array(lake.spark._jvm.Object, 0)  # type: ignore[union-attr]
     fault = Py4JJavaError("a call broke off", kind("refused", arguments))
 
-    original = JavaTable.commit
+    original = commits.apply_change
 
-    def commit(self: JavaTable, *given: Any) -> MarkSnapshot:
-        if self.java.name().endswith(".a"):
+    def commit(table: JavaTable, *given: Any) -> MarkSnapshot:
+        if table.java.name().endswith(".a"):
             raise fault
-        return original(self, *given)
+        return original(table, *given)
 
-    monkeypatch.setattr(JavaTable, "commit", commit)
+    monkeypatch.setattr(commits, "apply_change", commit)
     with pytest.raises(CommitUnknownError) as caught:
         lake.run(planned(lake, source, on_error="dead_letter"))
 

@@ -13,7 +13,7 @@ from tests.fixtures.sink_batches import append, mark, written
 
 from icestream.engine.batch import batch as batch_module
 from icestream.errors import CheckpointLostError, CorruptStateError, IcestreamError
-from icestream.sinks.iceberg.java_table import Fence
+from icestream.sinks.iceberg.commit import Fence
 from icestream.testing.scripted import ScriptedChanges, ScriptedSource, change_block
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from icestream.sinks.iceberg.jobs import run_in_tasks
+from icestream.contracts.reports import run_in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

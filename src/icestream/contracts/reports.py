@@ -12,18 +12,21 @@ is more than a megabyte or so.
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from icestream.errors import LostReportsError
+from icestream.errors import IcestreamError, LostReportsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     Task = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+Piece = TypeVar("Piece")
+Outcome = TypeVar("Outcome")
 
 REPORT_COLUMN = "report binary"
 # What a report carries of one value, such as an example of a bad record.
@@ -51,6 +54,40 @@ def run_tasks(spark: SparkSession, count: int, task: Task) -> list[Any]:
     numbers = spark.range(0, count, 1, count)
     rows = collect_rows(numbers.mapInArrow(task, REPORT_COLUMN))
     return order_reports([unpack_report(row[0]) for row in rows], range(count))
+
+
+def run_in_tasks(
+    spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Outcome]
+) -> list[Outcome]:
+    """Run `work` on each piece in a task of its own; outcomes in the order of the pieces.
+
+    An error of ours keeps its class: it travels as an outcome, which an exception through Spark
+    would not.
+
+    Raises:
+        LostReportsError: the outcome of a piece did not reach the driver.
+    """
+    outcomes: list[Any] = run_tasks(spark, len(pieces), _Task(pieces, work))
+    for outcome in outcomes:
+        if isinstance(outcome, IcestreamError):
+            raise outcome
+    return outcomes
+
+
+class _Task(Generic[Piece, Outcome]):
+    def __init__(self, pieces: Sequence[Piece], work: Callable[[Piece], Outcome]) -> None:
+        self._pieces = list(pieces)
+        self._work = work
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                outcome: Outcome | IcestreamError
+                try:
+                    outcome = self._work(self._pieces[number])
+                except IcestreamError as exc:
+                    outcome = exc
+                yield pack_report(number, outcome)
 
 
 def gather_reports(reports: DataFrame) -> list[Any]:

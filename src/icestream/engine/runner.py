@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.offset import BatchMark, superseded_error
-from icestream.engine.batch.admission import Admission
 from icestream.engine.batch.batch import batch_events, write_once
 from icestream.engine.batch.columns import StreamColumns
 from icestream.engine.crash_points import crash_point
 from icestream.engine.progress import Progress
-from icestream.engine.recovery.acks import Acknowledgements
-from icestream.engine.recovery.bounded_load import begin_load, end_load
-from icestream.engine.recovery.checkpoint import await_done, read_checkpoint
-from icestream.engine.recovery.start import resolve_start
-from icestream.engine.state import PipelineState
+from icestream.engine.recovery.start import begin_load, end_load, resolve_start
+from icestream.engine.state import PipelineState, await_done, read_checkpoint
 from icestream.errors import (
     CommitError,
     CommitUnknownError,
@@ -38,13 +36,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from icestream.contracts.offset import Offset
+    from icestream.contracts.source import Source
     from icestream.engine.batch.batch import BatchResult
     from icestream.engine.run import RunChoices
     from icestream.metrics.events import Event
-    from icestream.plan.plan import PipelinePlan
+    from icestream.plan.plan import Batching, PipelinePlan
+    from icestream.spark.offset_stream import QueryStarter
 
+logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECS = 60.0
+POLL_SECS = 0.2
 
 
 def is_retryable(error: BaseException, *, has_worked: bool = False) -> bool:
@@ -81,55 +83,99 @@ def pause_secs(attempt: int, backoff_secs: float) -> float:
     return min(backoff_secs * 3.0 ** min(attempt - 1, 32), LONGEST_PAUSE_SECS)
 
 
-logger = logging.getLogger(__name__)
+@dataclass(frozen=True)
+class Lag:
+    """How far a pipeline is behind: the pending rows, and how long the oldest has waited."""
 
-TRIGGER = "100 milliseconds"
+    rows: int
+    seconds: float
 
 
-class QueryStarter:
-    """Starts the streaming query of a pipeline's offsets, which loads in the background.
+class Admission:
+    """Admits a batch at `batch_size` pending rows, or when the oldest is `flush_interval_secs` old.
+
+    `batch_size` is a trigger, never a limit: all pending rows go into the batch, up to
+    `max_batch_rows`.
 
     Args:
-        spark: the session.
-        state: where the offsets are.
-        name: of the pipeline.
+        running: returns how many running pipelines of this process share the driver's memory.
+        target: if given, everything up to this offset is admitted at once, and nothing after it.
     """
 
-    def __init__(self, spark: SparkSession, state: PipelineState, name: str) -> None:
-        self._spark = spark
-        self._state = state
-        self._name = name
-        self._stream: DataFrame | None = None
-        # Spark starts processes of its own for this; meanwhile the table and the source are read.
-        self._loading = threading.Thread(target=self._load, daemon=True)
-        self._loading.start()
+    def __init__(
+        self,
+        source: Source[Any],
+        batching: Batching,
+        *,
+        target: Offset | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        running: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._source = source
+        self._batching = batching
+        self._target = target
+        self._clock = clock
+        self._running = running
+        self._waiting_since: float | None = None
+        self.lag = Lag(0, 0.0)
 
-    def _load(self) -> None:
-        try:
-            self._stream = self._offset_stream()
-        except Exception:  # starting the query meets it again, and reports it
-            logger.debug("loading the stream of %s", self._name, exc_info=True)
-
-    def _offset_stream(self) -> DataFrame:
-        from icestream.spark.offset_stream import load_stream
-
-        return load_stream(self._spark, self._state.start_file, self._state.next_file)
-
-    def query(self, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        """Start the query; its first batch follows later."""
-        self._loading.join()
-        self._stream = self._stream or self._offset_stream()
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
-        return (
-            self._stream.writeStream.queryName(self._name)
-            .foreachBatch(on_batch)
-            .option("checkpointLocation", str(self._state.checkpoint))
-            .trigger(processingTime=TRIGGER)
-            .start()
+    def next_end(self, current: Offset) -> Offset | None:
+        """Return the end offset for a batch that starts at `current`, or None to wait."""
+        newest = self._target if self._target is not None else self._source.latest(current)
+        rows = self._source.rows_between(current, newest)
+        if rows == 0:
+            self._waiting_since = None
+            self.lag = Lag(0, 0.0)
+            return None
+        now = self._clock()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        waited = now - self._waiting_since
+        self.lag = Lag(rows, waited)
+        enough = (
+            rows >= self._batching.batch_size
+            or waited >= self._batching.flush_interval_secs
+            or self._target is not None
+            or self._source.ends(newest)
         )
+        if not enough:
+            return None
+        most_rows = self._batching.most_rows(self._running())
+        end = self._source.limit(current, newest, most_rows)
+        # Rows left out of this batch keep their waiting time.
+        self._waiting_since = None if end == newest else self._waiting_since
+        return end
 
 
-POLL_SECS = 0.2
+class Acknowledgements:
+    """Committed batches that are not yet acknowledged to the source.
+
+    Spark may replay a batch until its commit log lists it. A source may delete what has been
+    acknowledged, so batches are acknowledged only then, not right after the table's commit.
+    """
+
+    def __init__(self, source: Source[Any], checkpoint: Path) -> None:
+        self._source = source
+        self._checkpoint = checkpoint
+        self._written: tuple[int, Offset, int] | None = None
+        self._lock = threading.Lock()
+
+    def record(self, epoch: int, end: Offset, rows: int) -> None:
+        """Record a batch that was committed to the table."""
+        with self._lock:
+            unsent_rows = self._written[2] if self._written is not None else 0
+            self._written = (epoch, end, unsent_rows + rows)
+
+    def send(self) -> None:
+        """Acknowledge the recorded batches, once Spark has logged the last of them as done."""
+        written = self._written
+        if written is None or read_checkpoint(self._checkpoint).done < written[0]:
+            return
+        with self._lock:
+            if self._written is written:
+                self._written = None
+        self._source.committed(written[1], written[2])
+
 
 # Every pipeline that runs in this process.
 _running: set[PipelineRunner] = set()
@@ -244,8 +290,7 @@ class PipelineRunner:
 
     def _run_until_fault(self) -> None:
         self._fault = None
-        stream = self._stream or QueryStarter(self._spark, self.state, self.plan.name)
-        self._stream = stream
+        stream = self._stream = self._stream or self._start_stream()
         self.plan.sink.open(self._spark, self.plan.name, self.state.folder / "cache")
         if self.plan.dead_letter is not None:
             self.plan.dead_letter.open(self._spark, self.plan.name)
@@ -286,6 +331,19 @@ class PipelineRunner:
         finally:
             if query is not None:
                 query.stop()
+
+    def _start_stream(self) -> QueryStarter:
+        # With the module comes pyspark, which `status` and `check` do without.
+        from icestream.spark.offset_stream import QueryStarter
+
+        state = self.state
+        return QueryStarter(
+            self._spark,
+            self.plan.name,
+            start=state.start_file,
+            following=state.next_file,
+            checkpoint=state.checkpoint,
+        )
 
     def _refuse_if_overtaken(self) -> None:
         """Refuse to restart if another instance has taken over."""

@@ -9,16 +9,23 @@ the batch begins and replays it after a crash.
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+TRIGGER = "100 milliseconds"
 
 
 class OffsetStreamSource(DataSource):
@@ -55,11 +62,52 @@ class OffsetStreamReader(DataSourceStreamReader):
         return iter(())
 
 
-def load_stream(spark: SparkSession, start: Path, following: Path) -> DataFrame:
-    """Return the stream of a pipeline's offsets. Spark starts its own processes for this."""
-    spark.dataSource.register(OffsetStreamSource)
-    files = {"start": str(start), "next": str(following)}
-    return spark.readStream.format(OffsetStreamSource.name()).options(**files).load()
+class QueryStarter:
+    """Starts the streaming query of a pipeline's offsets, which loads in the background.
+
+    Args:
+        spark: the session.
+        name: of the pipeline.
+        start: the file with the offset that the pipeline starts from.
+        following: the file with the end offset of the next batch.
+        checkpoint: Spark's folder.
+    """
+
+    def __init__(
+        self, spark: SparkSession, name: str, *, start: Path, following: Path, checkpoint: Path
+    ) -> None:
+        self._spark = spark
+        self._name = name
+        self._files = {"start": str(start), "next": str(following)}
+        self._checkpoint = checkpoint
+        self._stream: DataFrame | None = None
+        # Spark starts processes of its own for this; meanwhile the table and the source are read.
+        self._loading = threading.Thread(target=self._load, daemon=True)
+        self._loading.start()
+
+    def _load(self) -> None:
+        try:
+            self._stream = self._offset_stream()
+        except Exception:  # starting the query meets it again, and reports it
+            logger.debug("loading the stream of %s", self._name, exc_info=True)
+
+    def _offset_stream(self) -> DataFrame:
+        self._spark.dataSource.register(OffsetStreamSource)
+        name = OffsetStreamSource.name()
+        return self._spark.readStream.format(name).options(**self._files).load()
+
+    def query(self, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Start the query; its first batch follows later."""
+        self._loading.join()
+        self._stream = self._stream or self._offset_stream()
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
+        return (
+            self._stream.writeStream.queryName(self._name)
+            .foreachBatch(on_batch)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icestream.contracts.reports import collect_exactly
-from icestream.sinks.iceberg.jobs import run_in_tasks
+from icestream.contracts.reports import collect_exactly, run_in_tasks
 from icestream.verify.checksums import (
     ChecksumTask,
     ComparisonSpec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from icestream.engine.recovery.acks import Acknowledgements
+from icestream.engine.runner import Acknowledgements
 
 if TYPE_CHECKING:
     from pathlib import Path

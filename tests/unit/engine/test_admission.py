@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fixtures.counted_source import START, Clock, Counted, admission
 
-from icestream.engine.batch.admission import Admission, Lag
+from icestream.engine.runner import Admission, Lag
 from icestream.plan.plan import Batching
 
 

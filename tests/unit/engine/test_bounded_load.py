@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.contracts.offset import BatchMark
-from icestream.engine.recovery.bounded_load import begin_load, end_load
+from icestream.engine.recovery.start import begin_load, end_load
 from icestream.engine.state import PipelineState
 from icestream.errors import AttentionError
 from icestream.plan.plan import Batching, PipelinePlan, RestartPolicy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from icestream.engine.recovery.checkpoint import Checkpoint, read_checkpoint
+from icestream.engine.state import Checkpoint, read_checkpoint
 from icestream.errors import CorruptStateError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import pytest
 
 from icestream.contracts.offset import BatchMark
 from icestream.contracts.sink import LostRows
-from icestream.engine.recovery.checkpoint import Checkpoint
 from icestream.engine.recovery.reconcile import (
     Choice,
     LastCommit,
@@ -20,6 +19,7 @@ from icestream.engine.recovery.reconcile import (
     reconcile,
     renamed_pipeline_error,
 )
+from icestream.engine.state import Checkpoint
 from icestream.errors import CheckpointLostError
 
 NO_CHECKPOINT = Checkpoint(Path("nowhere"), None, -1, -1)

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from icestream.errors import PlanError, UnreachableError
 from icestream.sources.kafka import KafkaOptions, KafkaSource
-from icestream.sources.kafka import offset as kafka_offset
-from icestream.sources.kafka.offset import Span
+from icestream.sources.kafka import source as kafka_source
 from icestream.sources.kafka.options import StartingPoint
+from icestream.sources.kafka.reader import Span
 
 
 def options(**changes: Any) -> KafkaOptions:
@@ -30,32 +30,32 @@ def problem(**changes: Any) -> str:
 def at(*offsets: int | None, begins: dict[int, int] | None = None) -> dict[str, Any]:
     told = {("orders", i): offset for i, offset in enumerate(offsets) if offset is not None}
     new = {("orders", i): begin for i, begin in (begins or {}).items()}
-    return kafka_offset.build_offset({"orders": "x1"}, told, new)
+    return kafka_source.build_offset({"orders": "x1"}, told, new)
 
 
 def in_epoch(epoch: int, *offsets: int) -> dict[str, Any]:
     told = {("orders", i): offset for i, offset in enumerate(offsets)}
-    return kafka_offset.build_offset({"orders": "x1"}, told, epochs=dict.fromkeys(told, epoch))
+    return kafka_source.build_offset({"orders": "x1"}, told, epochs=dict.fromkeys(told, epoch))
 
 
 def test_leader_epoch_of_the_start_is_compared_if_it_changed() -> None:
-    assert kafka_offset.spans_between(in_epoch(3, 0, 5), in_epoch(4, 9, 5)) == [
+    assert kafka_source.spans_between(in_epoch(3, 0, 5), in_epoch(4, 9, 5)) == [
         Span("orders", 0, 0, 9, 3)
     ]
-    assert kafka_offset.spans_between(in_epoch(3, 0), in_epoch(3, 9)) == [
+    assert kafka_source.spans_between(in_epoch(3, 0), in_epoch(3, 9)) == [
         Span("orders", 0, 0, 9, -1)
     ]
-    assert kafka_offset.spans_between(in_epoch(3, 0), at(9)) == [Span("orders", 0, 0, 9, 3)]
-    assert kafka_offset.spans_between(at(0), in_epoch(4, 9)) == [Span("orders", 0, 0, 9, -1)]
-    pieces = kafka_offset.make_splits(in_epoch(3, 0), in_epoch(4, 40_000), 2)
+    assert kafka_source.spans_between(in_epoch(3, 0), at(9)) == [Span("orders", 0, 0, 9, 3)]
+    assert kafka_source.spans_between(at(0), in_epoch(4, 9)) == [Span("orders", 0, 0, 9, -1)]
+    pieces = kafka_source.make_splits(in_epoch(3, 0), in_epoch(4, 40_000), 2)
     assert [piece.what[0].epoch for piece in pieces] == [3, -1], "later offsets were listed later"
 
 
 def test_capped_offset_has_the_epoch_in_which_it_was_listed() -> None:
-    capped = kafka_offset.limit_offset(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
-    assert kafka_offset.partition_offsets(capped, "epochs") == {("orders", 0): 4, ("orders", 1): 3}
-    unknown = kafka_offset.limit_offset(in_epoch(3, 0), at(90), 10)
-    assert kafka_offset.partition_offsets(unknown, "epochs") == {}, (
+    capped = kafka_source.limit_offset(in_epoch(3, 0, 5), in_epoch(4, 90, 5), 10)
+    assert kafka_source.partition_offsets(capped, "epochs") == {("orders", 0): 4, ("orders", 1): 3}
+    unknown = kafka_source.limit_offset(in_epoch(3, 0), at(90), 10)
+    assert kafka_source.partition_offsets(unknown, "epochs") == {}, (
         "an older epoch may end before it"
     )
 
@@ -211,28 +211,28 @@ def test_position_is_json_in_the_form_of_the_docs() -> None:
 
 
 def test_partition_met_for_the_first_time_begins_at_its_lowest_offset() -> None:
-    assert kafka_offset.spans_between(at(5, None), at(6, 9, begins={1: 4})) == [
+    assert kafka_source.spans_between(at(5, None), at(6, 9, begins={1: 4})) == [
         Span("orders", 0, 5, 6),
         Span("orders", 1, 4, 9),
     ]
 
 
 def test_capped_position_moves_partitions_by_their_share() -> None:
-    assert kafka_offset.limit_offset(at(0, 100), at(800, 300), 100) == at(80, 120)
+    assert kafka_source.limit_offset(at(0, 100), at(800, 300), 100) == at(80, 120)
 
 
 def test_capped_position_leaves_out_a_new_partition_that_gets_no_rows() -> None:
     start, end = at(0, None), at(1000, 101, begins={1: 100})
 
-    assert kafka_offset.limit_offset(start, end, 10) == at(10)
-    assert kafka_offset.limit_offset(at(999, None), end, 1) == at(1000)
+    assert kafka_source.limit_offset(start, end, 10) == at(10)
+    assert kafka_source.limit_offset(at(999, None), end, 1) == at(1000)
 
 
 def test_long_partition_is_cut_when_there_are_fewer_than_slots() -> None:
-    parts = kafka_offset.make_splits(at(0, 0), at(90_000, 30_000), 4)
+    parts = kafka_source.make_splits(at(0, 0), at(90_000, 30_000), 4)
 
     assert sorted(split.rows for split in parts) == [30_000] * 4
 
 
 def test_short_partition_is_not_cut() -> None:
-    assert len(kafka_offset.make_splits(at(0), at(15_000), 4)) == 1
+    assert len(kafka_source.make_splits(at(0), at(15_000), 4)) == 1

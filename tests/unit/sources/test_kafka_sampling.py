@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from icestream.sources.kafka import sampling
-from icestream.sources.kafka.offset import Span
+from icestream.sources.kafka.reader import Span
 from icestream.sources.kafka.sampling import SizeEstimator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from icestream.sources.kafka.offset import Partition
+    from icestream.sources.kafka.cluster import Partition
 
 MIB = 1 << 20
 GIB = 1 << 30

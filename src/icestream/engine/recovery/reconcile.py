@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.sink import LostRows
-    from icestream.engine.recovery.checkpoint import Checkpoint
+    from icestream.engine.state import Checkpoint
 
 
 _DROPPED = (

@@ -1,10 +1,16 @@
-"""One commit: the files and the mark, both or neither, and never twice."""
+"""The commit: what each commit mode does to the table, and the files with the mark, or neither.
+
+Importing this brings no PyIceberg, which planning does without.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from icestream.contracts.offset import BatchMark, superseded_error
 from icestream.contracts.sink import Commit
@@ -24,15 +30,125 @@ from icestream.sinks.iceberg.java import (
     java_message,
     refuse_dropped,
 )
-from icestream.sinks.iceberg.java_table import Fence
+from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from icestream.sinks.iceberg.java_table import JavaTable, TableChange
+    import pyarrow as pa
+
+    from icestream.contracts.sink import TaskWriter, WrittenFile
+    from icestream.sinks.iceberg.java_table import JavaTable
     from icestream.sinks.iceberg.ledger import MarkSnapshot
+    from icestream.sinks.iceberg.options import IcebergOptions
+    from icestream.sinks.iceberg.table import TargetTable
+    from icestream.sinks.iceberg.writer import IcebergWriter
 
 logger = logging.getLogger(__name__)
+
+
+EVERY_ROW = "true"  # an expression that any row meets, as JSON
+
+
+class Mode(ABC):
+    """One `commit_mode`, for one sink.
+
+    Args:
+        options: the sink's.
+        target: its table.
+    """
+
+    replaces: ClassVar[bool] = False  # whether rows leave the table for those of a load
+    sorts_itself: ClassVar[bool] = False  # whether rows must come in the order of the stream
+    task_modules: ClassVar[tuple[str, ...]] = ("icestream.sinks.iceberg.writer",)
+
+    def __init__(self, options: IcebergOptions, target: TargetTable) -> None:
+        self.options = options
+        self.target = target
+
+    def opened(self) -> None:  # noqa: B027 - most modes keep nothing
+        """Forget what was known of the table: it was opened, maybe by another client."""
+
+    def table_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns that the table has for rows with `columns`."""
+        return columns
+
+    def stream_columns(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of the rows that a table with `columns` is filled from."""
+        return columns
+
+    @abstractmethod
+    def writer(self) -> TaskWriter:
+        """Return what tasks write the rows with."""
+
+    @abstractmethod
+    def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
+        """Change the table by what the tasks wrote, in one commit with the mark.
+
+        Without a mark the rows were fed by hand, and belong to no pipeline.
+        """
+
+    def discard(self, files: list[WrittenFile]) -> None:
+        """Remove what the tasks wrote: the batch is written anew, or not at all."""
+        self.target.delete_files(written_paths(files))
+
+
+def written_paths(files: Iterable[WrittenFile]) -> list[str]:
+    """Return every file that tasks wrote: data files, or staged rows and the keys beside them."""
+    found = [file.what.get(name) for file in files for name in ("file-path", "keys-path")]
+    return [path for path in found if path is not None]
+
+
+class Append(Mode):
+    """Data files, straight from the tasks."""
+
+    def writer(self) -> IcebergWriter:
+        return self.target.writer()
+
+    def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
+        change = TableChange(added=[file.what for file in files], branch=self.options.branch)
+        return self.target.commit(change, mark, rows=sum(file.rows for file in files))
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What one commit does to a table. Files are in the JSON form of Iceberg's specification.
+
+    Attributes:
+        added: data files that join the table.
+        partition_replacements: data files that replace everything in their partitions.
+        overwrite_filter: an expression, as JSON; the rows that it matches are removed.
+        deletes: delete files that join it.
+        replaced_deletes: delete files that leave it, their content being in `deletes`.
+        referenced_files: paths of the data files that `deletes` refer to; the commit fails if
+            one was removed.
+        is_keyed: whether the change was computed from the keys that the table holds.
+        base_snapshot_id: snapshot that it was computed on; None if the table was empty.
+        branch: the branch to commit to.
+        properties: table properties that are set in the same commit.
+        summary: further lines for the snapshot's summary.
+    """
+
+    added: Sequence[Mapping[str, Any]] = ()
+    partition_replacements: Sequence[Mapping[str, Any]] = ()
+    overwrite_filter: str | None = None
+    deletes: Sequence[Mapping[str, Any]] = ()
+    replaced_deletes: Sequence[Mapping[str, Any]] = ()
+    referenced_files: Sequence[str] = ()
+    is_keyed: bool = False
+    base_snapshot_id: int | None = None
+    branch: str = MAIN
+    properties: Mapping[str, str] = field(default_factory=dict)
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_append(self) -> bool:
+        return not self.is_keyed
+
+    @property
+    def data_files(self) -> list[Mapping[str, Any]]:
+        """Every data file that joins the table."""
+        return [*self.added, *self.partition_replacements]
 
 
 def commit_once(
@@ -65,7 +181,9 @@ def commit_once(
     summary = {**properties, **ledger.snapshot_summary(mark)}
     snapshot_key = ledger.snapshot_property_key(mark.pipeline)
     try:
-        made: MarkSnapshot | None = table.commit(change, summary, {key: text}, fence, snapshot_key)
+        made: MarkSnapshot | None = apply_change(
+            table, change, summary, {key: text}, fence, snapshot_key
+        )
     except java_errors() as exc:
         _resolve_failed_commit(exc, table, fence, key=key, text=text, seen=seen, where=where)
         made = ledger.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
@@ -95,7 +213,7 @@ def commit_unmarked(
     """Make a change that belongs to no batch; whoever made it knows what was written."""
     started = time.monotonic()
     try:
-        snapshot_id = table.commit(change, properties, {}, None).snapshot
+        snapshot_id = apply_change(table, change, properties, {}, None).snapshot
     except java_errors() as exc:
         if java_class(exc) == VALIDATION_FAILED:
             raise _stale_error(exc, where) from exc
@@ -181,3 +299,163 @@ def _superseded_error(found: str | None, key: str, where: str) -> IcestreamError
             todo=RUN_AGAIN,
         )
     return superseded_error(ledger.parse_mark(found, key), where)
+
+
+class Fence:
+    """Checks, inside every attempt of a commit, the mark that we last saw and its snapshot.
+
+    Iceberg compares and swaps the table's metadata, and calls this on the metadata that it will
+    swap. So no commit of another instance, no rollback and no replaced table goes unnoticed.
+
+    Attributes:
+        attempts: how often Iceberg called it.
+        is_refused: whether the last call refused the commit.
+        found_mark: the mark that the table had then.
+        lost_history: why the table no longer holds the rows of the mark, if that is so.
+    """
+
+    def __init__(
+        self,
+        table: JavaTable,
+        key: str,
+        expected: str | None,
+        recorded: MarkSnapshot | None,
+        branch: str,
+    ) -> None:
+        self._table = table
+        self._key = key
+        self._expected = expected
+        self._recorded = recorded
+        self._branch = branch
+        self.attempts = 0
+        self.is_refused = False
+        self.found_mark: str | None = None
+        self.lost_history: str | None = None
+
+    def validate(self, snapshots: object) -> bool:  # noqa: ARG002 - the interface's signature
+        self.attempts += 1
+        java = self._table.java
+        self.found_mark = java.properties().get(self._key)
+        self.is_refused = self.found_mark != self._expected
+        if not self.is_refused:
+            self.lost_history = ledger.find_lost_history(
+                self._table.jvm, java, self._recorded, self._branch
+            )
+            self.is_refused = self.lost_history is not None
+        return not self.is_refused
+
+    def errorMessage(self) -> str:  # noqa: N802 - the interface's name
+        return "the mark of this pipeline, or its snapshot, is not the one last seen"
+
+    def toString(self) -> str:  # noqa: N802 - asked by Java for messages
+        return f"Fence({self._key})"
+
+    class Java:
+        """Tells Py4J which interface this is."""
+
+        implements = ["org.apache.iceberg.SnapshotAncestryValidator"]
+
+
+def apply_change(
+    table: JavaTable,
+    change: TableChange,
+    summary: Mapping[str, str],
+    properties: Mapping[str, str],
+    fence: Fence | None,
+    snapshot_key: str | None = None,
+) -> MarkSnapshot:
+    """Make a change, the snapshot's summary and table properties one commit.
+
+    Args:
+        table: the table.
+        change: what happens to the table.
+        summary: further lines for the snapshot's summary.
+        properties: table properties.
+        fence: what every attempt is checked by.
+        snapshot_key: the table property that records the new snapshot; None for none.
+
+    Returns:
+        The snapshot that this made.
+    """
+    transaction = table.java.newTransaction()
+    for number, operation in enumerate(_operations(table, transaction, change)):
+        for key, value in {**change.summary, **summary}.items():
+            operation.set(key, value)
+        if change.branch != MAIN:
+            operation.toBranch(change.branch)
+        if fence is not None and number == 0:
+            operation.validateWith(fence)
+        operation.commit()
+    # What the transaction has staged so far; a retry stages the same snapshot id again.
+    staged = ledger.head_mark_snapshot(transaction.table(), change.branch)
+    assert staged is not None  # noqa: S101 - every operation stages a snapshot
+    updated = {**change.properties, **properties}
+    if snapshot_key is not None:
+        updated[snapshot_key] = staged.to_json()
+    if updated:
+        update = transaction.updateProperties()
+        for key, value in updated.items():
+            update.set(key, value)
+        update.commit()
+    transaction.commitTransaction()
+    return staged
+
+
+def _operations(table: JavaTable, transaction: Any, change: TableChange) -> Iterator[Any]:
+    """Yield the steps of a change; each is committed to the transaction before the next."""
+    if change.overwrite_filter is not None:
+        yield _overwrite(table, transaction, change)
+        return
+    if change.partition_replacements:
+        replacement = transaction.newReplacePartitions()
+        for file in change.partition_replacements:
+            replacement.addFile(_file(table, file))
+        yield replacement
+    if change.added or not change.partition_replacements:
+        yield _operation(table, transaction, change)
+
+
+def _overwrite(table: JavaTable, transaction: Any, change: TableChange) -> Any:
+    overwrite = transaction.newOverwrite()
+    parser = table.jvm.org.apache.iceberg.expressions.ExpressionParser
+    overwrite.overwriteByRowFilter(parser.fromJson(change.overwrite_filter, table.java.schema()))
+    for file in change.added:
+        overwrite.addFile(_file(table, file))
+    return overwrite
+
+
+def _operation(table: JavaTable, transaction: Any, change: TableChange) -> Any:
+    if change.is_append:
+        append = transaction.newAppend()
+        for file in change.added:
+            append.appendFile(_file(table, file))
+        return append
+    return _row_delta(table, transaction, change)
+
+
+def _row_delta(table: JavaTable, transaction: Any, change: TableChange) -> Any:
+    delta = transaction.newRowDelta()
+    for file in change.added:
+        delta.addRows(_file(table, file))
+    for file in change.deletes:
+        delta.addDeletes(_file(table, file))
+    for file in change.replaced_deletes:
+        delta.removeDeletes(_file(table, file))
+    if change.base_snapshot_id is not None:
+        delta.validateFromSnapshot(change.base_snapshot_id)
+    # A row that another writer added meanwhile may have one of our keys; a file that was
+    # compacted away, or a delete that another one put on it, makes our positions wrong.
+    paths = table.jvm.java.util.ArrayList()
+    for path in change.referenced_files:
+        paths.add(path)
+    delta.validateDataFilesExist(paths)
+    delta.validateDeletedFiles()
+    delta.validateNoConflictingDataFiles()
+    delta.validateNoConflictingDeleteFiles()
+    return delta
+
+
+def _file(table: JavaTable, described: Mapping[str, Any]) -> Any:
+    mapper = table.jvm.org.apache.iceberg.util.JsonUtil.mapper()
+    parser = table.jvm.org.apache.iceberg.ContentFileParser
+    return parser.fromJson(mapper.readTree(json.dumps(described)), table.java.specs())

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import CheckpointLostError
-from icestream.sinks.iceberg.java_table import JavaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.sorting import SortOrder
     from pyspark.sql import SparkSession
+
+    from icestream.sinks.iceberg.java_table import JavaTable
 
 
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
@@ -75,7 +76,7 @@ class JavaCatalog:
 
     def load(self, namespace: Sequence[str], table: str) -> JavaTable:
         loaded = self._catalog.loadTable(self._identifier(namespace, table))
-        return JavaTable(self._jvm, loaded, partial(self.exists, namespace, table))
+        return self._handle(loaded, namespace, table)
 
     def create_namespace(self, namespace: Sequence[str]) -> None:
         """Create a namespace and those it lies in, where missing."""
@@ -114,7 +115,7 @@ class JavaCatalog:
             .withProperties(java_properties)
         )
         try:
-            return JavaTable(self._jvm, builder.create(), partial(self.exists, namespace, table))
+            return self._handle(builder.create(), namespace, table)
         except java_errors():
             # Another pipeline may have made it since we asked.
             if not self.exists(namespace, table):
@@ -128,6 +129,12 @@ class JavaCatalog:
         )
         builder = self._catalog.buildTable(self._identifier(namespace, table), schema)
         return str(builder.createTransaction().table().location())
+
+    def _handle(self, loaded: Any, namespace: Sequence[str], table: str) -> JavaTable:
+        # With the module comes PyIceberg, which planning does without.
+        from icestream.sinks.iceberg.java_table import JavaTable
+
+        return JavaTable(self._jvm, loaded, partial(self.exists, namespace, table))
 
     def _namespace(self, parts: Sequence[str]) -> Any:
         array = self._gateway.new_array(self._jvm.java.lang.String, len(parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.partitioning import PartitionSpec
@@ -17,16 +17,13 @@ from icestream.schemas.changes import (
     RenameColumn,
     UpdateType,
 )
-from icestream.sinks.iceberg.ledger import find_lost_history, head_mark_snapshot
-from icestream.sinks.iceberg.options import MAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyiceberg.types import IcebergType
 
     from icestream.schemas.changes import SchemaChange
-    from icestream.sinks.iceberg.ledger import MarkSnapshot
     from icestream.sinks.iceberg.partition_terms import PartitionTerm
     from icestream.sinks.iceberg.partitioning import SpecChange
 
@@ -105,102 +102,6 @@ def _storage_credentials(io: Any) -> list[Any]:
         return []
 
 
-class Fence:
-    """Checks, inside every attempt of a commit, the mark that we last saw and its snapshot.
-
-    Iceberg compares and swaps the table's metadata, and calls this on the metadata that it will
-    swap. So no commit of another instance, no rollback and no replaced table goes unnoticed.
-
-    Attributes:
-        attempts: how often Iceberg called it.
-        is_refused: whether the last call refused the commit.
-        found_mark: the mark that the table had then.
-        lost_history: why the table no longer holds the rows of the mark, if that is so.
-    """
-
-    def __init__(
-        self,
-        table: JavaTable,
-        key: str,
-        expected: str | None,
-        recorded: MarkSnapshot | None,
-        branch: str,
-    ) -> None:
-        self._table = table
-        self._key = key
-        self._expected = expected
-        self._recorded = recorded
-        self._branch = branch
-        self.attempts = 0
-        self.is_refused = False
-        self.found_mark: str | None = None
-        self.lost_history: str | None = None
-
-    def validate(self, snapshots: object) -> bool:  # noqa: ARG002 - the interface's signature
-        self.attempts += 1
-        java = self._table.java
-        self.found_mark = java.properties().get(self._key)
-        self.is_refused = self.found_mark != self._expected
-        if not self.is_refused:
-            self.lost_history = find_lost_history(
-                self._table.jvm, java, self._recorded, self._branch
-            )
-            self.is_refused = self.lost_history is not None
-        return not self.is_refused
-
-    def errorMessage(self) -> str:  # noqa: N802 - the interface's name
-        return "the mark of this pipeline, or its snapshot, is not the one last seen"
-
-    def toString(self) -> str:  # noqa: N802 - asked by Java for messages
-        return f"Fence({self._key})"
-
-    class Java:
-        """Tells Py4J which interface this is."""
-
-        implements = ["org.apache.iceberg.SnapshotAncestryValidator"]
-
-
-@dataclass(frozen=True)
-class TableChange:
-    """What one commit does to a table. Files are in the JSON form of Iceberg's specification.
-
-    Attributes:
-        added: data files that join the table.
-        partition_replacements: data files that replace everything in their partitions.
-        overwrite_filter: an expression, as JSON; the rows that it matches are removed.
-        deletes: delete files that join it.
-        replaced_deletes: delete files that leave it, their content being in `deletes`.
-        referenced_files: paths of the data files that `deletes` refer to; the commit fails if
-            one was removed.
-        is_keyed: whether the change was computed from the keys that the table holds.
-        base_snapshot_id: snapshot that it was computed on; None if the table was empty.
-        branch: the branch to commit to.
-        properties: table properties that are set in the same commit.
-        summary: further lines for the snapshot's summary.
-    """
-
-    added: Sequence[Mapping[str, Any]] = ()
-    partition_replacements: Sequence[Mapping[str, Any]] = ()
-    overwrite_filter: str | None = None
-    deletes: Sequence[Mapping[str, Any]] = ()
-    replaced_deletes: Sequence[Mapping[str, Any]] = ()
-    referenced_files: Sequence[str] = ()
-    is_keyed: bool = False
-    base_snapshot_id: int | None = None
-    branch: str = MAIN
-    properties: Mapping[str, str] = field(default_factory=dict)
-    summary: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_append(self) -> bool:
-        return not self.is_keyed
-
-    @property
-    def data_files(self) -> list[Mapping[str, Any]]:
-        """Every data file that joins the table."""
-        return [*self.added, *self.partition_replacements]
-
-
 @dataclass(frozen=True)
 class TableState:
     """What a table looked like when it was last read."""
@@ -268,104 +169,6 @@ class JavaTable:
         """Return how often a commit is tried before it is given up, by the table's own policy."""
         properties = self.java.properties()
         return int(properties.get("commit.retry.num-retries") or 4) + 1
-
-    def commit(
-        self,
-        change: TableChange,
-        summary: Mapping[str, str],
-        properties: Mapping[str, str],
-        fence: Fence | None,
-        snapshot_key: str | None = None,
-    ) -> MarkSnapshot:
-        """Make a change, the snapshot's summary and table properties one commit.
-
-        Args:
-            change: what happens to the table.
-            summary: further lines for the snapshot's summary.
-            properties: table properties.
-            fence: what every attempt is checked by.
-            snapshot_key: the table property that records the new snapshot; None for none.
-
-        Returns:
-            The snapshot that this made.
-        """
-        transaction = self.java.newTransaction()
-        for number, operation in enumerate(self._operations(transaction, change)):
-            for key, value in {**change.summary, **summary}.items():
-                operation.set(key, value)
-            if change.branch != MAIN:
-                operation.toBranch(change.branch)
-            if fence is not None and number == 0:
-                operation.validateWith(fence)
-            operation.commit()
-        # What the transaction has staged so far; a retry stages the same snapshot id again.
-        staged = head_mark_snapshot(transaction.table(), change.branch)
-        assert staged is not None  # noqa: S101 - every operation stages a snapshot
-        updated = {**change.properties, **properties}
-        if snapshot_key is not None:
-            updated[snapshot_key] = staged.to_json()
-        if updated:
-            update = transaction.updateProperties()
-            for key, value in updated.items():
-                update.set(key, value)
-            update.commit()
-        transaction.commitTransaction()
-        return staged
-
-    def _operations(self, transaction: Any, change: TableChange) -> Iterator[Any]:
-        """Yield the steps of a change; each is committed to the transaction before the next."""
-        if change.overwrite_filter is not None:
-            yield self._overwrite(transaction, change)
-            return
-        if change.partition_replacements:
-            replacement = transaction.newReplacePartitions()
-            for file in change.partition_replacements:
-                replacement.addFile(self._file(file))
-            yield replacement
-        if change.added or not change.partition_replacements:
-            yield self._operation(transaction, change)
-
-    def _overwrite(self, transaction: Any, change: TableChange) -> Any:
-        overwrite = transaction.newOverwrite()
-        parser = self.jvm.org.apache.iceberg.expressions.ExpressionParser
-        overwrite.overwriteByRowFilter(parser.fromJson(change.overwrite_filter, self.java.schema()))
-        for file in change.added:
-            overwrite.addFile(self._file(file))
-        return overwrite
-
-    def _operation(self, transaction: Any, change: TableChange) -> Any:
-        if change.is_append:
-            append = transaction.newAppend()
-            for file in change.added:
-                append.appendFile(self._file(file))
-            return append
-        return self._row_delta(transaction, change)
-
-    def _row_delta(self, transaction: Any, change: TableChange) -> Any:
-        delta = transaction.newRowDelta()
-        for file in change.added:
-            delta.addRows(self._file(file))
-        for file in change.deletes:
-            delta.addDeletes(self._file(file))
-        for file in change.replaced_deletes:
-            delta.removeDeletes(self._file(file))
-        if change.base_snapshot_id is not None:
-            delta.validateFromSnapshot(change.base_snapshot_id)
-        # A row that another writer added meanwhile may have one of our keys; a file that was
-        # compacted away, or a delete that another one put on it, makes our positions wrong.
-        paths = self.jvm.java.util.ArrayList()
-        for path in change.referenced_files:
-            paths.add(path)
-        delta.validateDataFilesExist(paths)
-        delta.validateDeletedFiles()
-        delta.validateNoConflictingDataFiles()
-        delta.validateNoConflictingDeleteFiles()
-        return delta
-
-    def _file(self, described: Mapping[str, Any]) -> Any:
-        mapper = self.jvm.org.apache.iceberg.util.JsonUtil.mapper()
-        parser = self.jvm.org.apache.iceberg.ContentFileParser
-        return parser.fromJson(mapper.readTree(json.dumps(described)), self.java.specs())
 
     def delete_where(self, expression: str) -> None:
         """Delete the rows that an expression in JSON matches, which must be those of whole files.

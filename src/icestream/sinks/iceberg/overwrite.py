@@ -12,14 +12,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from icestream.errors import CorruptStateError, SchemaMismatchError
-from icestream.sinks.iceberg.mode import EVERY_ROW, Mode
+from icestream.sinks.iceberg.commit import EVERY_ROW, Mode, TableChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
-    from icestream.sinks.iceberg.java_table import TableChange
     from icestream.sinks.iceberg.partition_terms import NamedPartition
     from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -38,8 +37,6 @@ class Overwrite(Mode):
         return self.target.writer()
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
-        from icestream.sinks.iceberg.java_table import TableChange
-
         change = TableChange(branch=self.options.branch)
         if files:  # no rows replace nothing
             try:
@@ -50,8 +47,6 @@ class Overwrite(Mode):
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
 
     def _replacement(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
-        from icestream.sinks.iceberg.java_table import TableChange
-
         described, branch = [file.what for file in files], self.options.branch
         if self.options.commit_mode == "overwrite":
             return self._replace_touched(files, mark)
@@ -65,8 +60,6 @@ class Overwrite(Mode):
 
     def _replace_touched(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
         """Replace the partitions that the load meets for the first time, and add to the others."""
-        from icestream.sinks.iceberg.java_table import TableChange
-
         self._refuse_older_specs()
         load = mark.load if mark is not None else ""
         replaced = self._replaced(load) if load and self._last_load() == load else set()

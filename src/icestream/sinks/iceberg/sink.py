@@ -11,11 +11,13 @@ from icestream.contracts.faults import CheckStep, exception_text
 from icestream.contracts.sink import RowExpectation, Sink
 from icestream.schemas.column_names import reserved_problem
 from icestream.sinks.iceberg import ledger
-from icestream.sinks.iceberg.modes import MODES
+from icestream.sinks.iceberg.commit import Append, Mode
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
+from icestream.sinks.iceberg.overwrite import Overwrite
 from icestream.sinks.iceberg.publish import publish
 from icestream.sinks.iceberg.store_check import storage_check_steps
 from icestream.sinks.iceberg.table import TargetTable
+from icestream.sinks.iceberg.upsert import Upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, LostRows, TaskWriter, WrittenFile
     from icestream.errors import IcestreamError
+
+
+# The commit modes by their names in the file.
+MODES: dict[str, type[Mode]] = {
+    "append": Append,
+    "overwrite": Overwrite,
+    "overwrite_table": Overwrite,
+    "overwrite_partitions": Overwrite,
+    "upsert": Upsert,
+}
 
 
 def expectations_of(options: IcebergOptions) -> tuple[RowExpectation, ...]:

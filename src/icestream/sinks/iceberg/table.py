@@ -19,6 +19,7 @@ from icestream.errors import (
 )
 from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within
 from icestream.sinks.iceberg import ledger
+from icestream.sinks.iceberg.commit import commit_once, commit_unmarked
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.properties import (
     CREATED_BY,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit
+    from icestream.sinks.iceberg.commit import TableChange
     from icestream.sinks.iceberg.java import JavaCatalog
-    from icestream.sinks.iceberg.java_table import JavaTable, TableChange, TableState
+    from icestream.sinks.iceberg.java_table import JavaTable, TableState
     from icestream.sinks.iceberg.ledger import MarkSnapshot
     from icestream.sinks.iceberg.migration import SchemaMigration
     from icestream.sinks.iceberg.options import IcebergOptions
@@ -363,8 +365,6 @@ class TargetTable:
 
     def commit(self, change: TableChange, mark: BatchMark | None, *, rows: int) -> Commit:
         """Make a change and the mark one commit; without a mark, the change alone."""
-        from icestream.sinks.iceberg.commit import commit_once, commit_unmarked
-
         properties = self.options.snapshot_properties
         if mark is None:
             where = f"table {self.identity}"

@@ -10,7 +10,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from difflib import get_close_matches
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import confluent_kafka.admin
 from confluent_kafka import (
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from icestream.sources.kafka.offset import Partition
     from icestream.sources.kafka.options import KafkaOptions
 
+Partition: TypeAlias = tuple[str, int]
 
 _UNREACHABLE = frozenset(
     {

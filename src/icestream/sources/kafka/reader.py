@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -30,7 +31,6 @@ Message: TypeAlias = Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from icestream.sources.kafka.offset import Span
     from icestream.sources.kafka.options import KafkaOptions
 
 _MAX_RECORDS = 20_000
@@ -72,6 +72,26 @@ EXTRA_TYPES: dict[str, pa.DataType] = {
 # Idle consumers. A worker process runs one task after another, and reconnecting for each would take
 # longer than reading a small batch.
 _idle: dict[tuple[Any, ...], list[Consumer]] = {}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets of one partition, from `begin` up to but not including `end`.
+
+    `epoch` is the leader epoch in which `begin` was listed, if the log may have been truncated
+    since; otherwise -1, librdkafka's value for none.
+    """
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+    epoch: int = -1
+
+    @property
+    def rows(self) -> int:
+        """The number of offsets: an upper bound of the number of records."""
+        return self.end - self.begin
 
 
 def consumer_settings(options: KafkaOptions) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from icestream.sources.kafka.reader import consumer_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from icestream.sources.kafka.offset import Partition, Span
+    from icestream.sources.kafka.cluster import Partition
     from icestream.sources.kafka.options import KafkaOptions
+    from icestream.sources.kafka.reader import Span
 
 _INTERVALS = 4
 _MAX_PARTITIONS = 50

@@ -1,10 +1,18 @@
-"""The Kafka source: offsets on the driver, records in tasks."""
+"""The Kafka source: offsets on the driver, records in tasks.
+
+An offset is `{"topics": {"orders": {"id": ..., "partitions": {"0": 1234}}}}`: for each partition
+the offset of the next record. A partition that is new also has its lowest offset, under `begins`,
+since the previous offset does not include it. `epochs` has the leader epoch in which the offset of
+each partition was listed, if the broker reports one.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +26,6 @@ from icestream.formats.lookup import (
     make_decoder,
     read_schema,
 )
-from icestream.sources.kafka import offset as kafka_offset
 from icestream.sources.kafka.cluster import (
     Cluster,
     ListedOffset,
@@ -29,16 +36,16 @@ from icestream.sources.kafka.cluster import (
     truncated_error,
 )
 from icestream.sources.kafka.options import KafkaOptions, StartingPoint
-from icestream.sources.kafka.reader import EXTRA_TYPES, read_spans
+from icestream.sources.kafka.reader import EXTRA_TYPES, Span, read_spans
 from icestream.sources.kafka.sampling import RecordSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from icestream.contracts.changes import ChangeDecoder
     from icestream.contracts.decoder import Decoder, Records
     from icestream.contracts.offset import Offset
-    from icestream.sources.kafka.offset import Partition
+    from icestream.sources.kafka.cluster import Partition
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +53,8 @@ _log = logging.getLogger(__name__)
 _DESCRIBE_SECS = 10.0
 # How long a topic that this process has read may be missing before it counts as deleted.
 _MISSING_TOPIC_SECS = 60.0
+# Below this, another task costs more than it saves.
+_MIN_SPLIT_ROWS = 10_000
 
 
 class KafkaSource(Source[KafkaOptions]):
@@ -94,7 +103,7 @@ class KafkaSource(Source[KafkaOptions]):
                 where=error_location(self.options.brokers),
             )
         ids = {name: topic.id for name, topic in topics.items()}
-        return kafka_offset.build_offset(ids, _offsets(listed), epochs=_epochs(listed))
+        return build_offset(ids, _offsets(listed), epochs=_epochs(listed))
 
     def _starting_offsets(self, partitions: list[Partition]) -> dict[Partition, ListedOffset]:
         starting, cluster = self.options.starting, self._connect()
@@ -121,9 +130,9 @@ class KafkaSource(Source[KafkaOptions]):
 
     def latest(self, current: Offset) -> Offset:
         """Return the end of every partition, or `current` if none has moved."""
-        before = kafka_offset.partition_offsets(current)
+        before = partition_offsets(current)
         is_due = time.monotonic() - self._described_at >= _DESCRIBE_SECS
-        topics = self._describe(kafka_offset.topic_ids(current)) if is_due else self._topics
+        topics = self._describe(topic_ids(current)) if is_due else self._topics
         if is_due:
             self._warn_about_missing(current, topics)
             self._refuse_recreated_topics(current, topics)
@@ -143,39 +152,37 @@ class KafkaSource(Source[KafkaOptions]):
         if not moved:
             return current
         found = {name: topics[name].id for name, _ in moved}
-        ids = {**found, **kafka_offset.topic_ids(current)}
-        epochs = kafka_offset.partition_offsets(current, "epochs")
+        ids = {**found, **topic_ids(current)}
+        epochs = partition_offsets(current, "epochs")
         kept = {key: epoch for key, epoch in epochs.items() if key not in moved}
-        return kafka_offset.build_offset(
-            ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)}
-        )
+        return build_offset(ids, {**before, **_offsets(moved)}, begins, {**kept, **_epochs(moved)})
 
     def rows_between(self, start: Offset, end: Offset) -> int:
         """Return the number of offsets: an upper bound, since compaction removes records."""
-        return sum(span.rows for span in kafka_offset.spans_between(start, end))
+        return sum(span.rows for span in spans_between(start, end))
 
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         """Return an offset at which every partition has advanced by the same share.
 
         It is at most about `max_batch_mb` away, estimated from sampled records.
         """
-        capped = kafka_offset.limit_offset(start, end, max_rows)
+        capped = limit_offset(start, end, max_rows)
         if self._sampler is None:
             self._sampler = RecordSampler(self.options)
         most_bytes = self.options.max_batch_mb << 20
-        rows = self._sampler.rows_within(kafka_offset.spans_between(start, capped), most_bytes)
-        return kafka_offset.limit_offset(start, capped, rows)
+        rows = self._sampler.rows_within(spans_between(start, capped), most_bytes)
+        return limit_offset(start, capped, rows)
 
     def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
         """Split by partition; with few partitions, split long ones further."""
-        return kafka_offset.make_splits(start, end, slots)
+        return make_splits(start, end, slots)
 
     def refuse_changed(self, start: Offset, end: Offset) -> None:
         """Compare the ids of the topics to read with those in the offsets.
 
         The reader reports a missing topic: what it can still read belongs to the old topic.
         """
-        read = {span.topic for span in kafka_offset.spans_between(start, end)}
+        read = {span.topic for span in spans_between(start, end)}
         self._refuse_recreated_topics(end, self._connect().describe(read))
 
     def read(self, split: Split) -> Iterator[Records]:
@@ -277,7 +284,7 @@ class KafkaSource(Source[KafkaOptions]):
         return topic_deleted_error(name, self.options.brokers)
 
     def _warn_about_missing(self, current: Offset, topics: dict[str, Topic]) -> None:
-        for name in kafka_offset.topic_ids(current):
+        for name in topic_ids(current):
             if name not in topics and name not in self._warned:
                 _log.warning(
                     "topic %r is no longer read: it was deleted, or is no longer configured", name
@@ -285,7 +292,7 @@ class KafkaSource(Source[KafkaOptions]):
                 self._warned.add(name)
 
     def _refuse_recreated_topics(self, offset: Offset, topics: dict[str, Topic]) -> None:
-        for name, known in kafka_offset.topic_ids(offset).items():
+        for name, known in topic_ids(offset).items():
             found = topics.get(name)
             if found is not None and found.id != known:
                 self._described_at = float("-inf")
@@ -327,3 +334,115 @@ def _epochs(listed: dict[Partition, ListedOffset]) -> dict[Partition, int]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def build_offset(
+    ids: Mapping[str, str],
+    offsets: Mapping[Partition, int],
+    begins: Mapping[Partition, int] | None = None,
+    epochs: Mapping[Partition, int] | None = None,
+) -> Offset:
+    """Return the offset of a source, in the canonical order that is stored and compared."""
+    topics: dict[str, dict[str, object]] = {}
+    for topic in sorted(ids):
+        topics[topic] = {"id": ids[topic], "partitions": _partitions_of(offsets, topic)}
+        for name, more in (("begins", begins), ("epochs", epochs)):
+            if found := _partitions_of(more or {}, topic):
+                topics[topic][name] = found
+    return {"topics": topics}
+
+
+def _partitions_of(offsets: Mapping[Partition, int], topic: str) -> dict[str, int]:
+    numbers = sorted(number for name, number in offsets if name == topic)
+    return {str(number): offsets[topic, number] for number in numbers}
+
+
+def topic_ids(offset: Offset) -> dict[str, str]:
+    """Return the id of each topic."""
+    return {topic: entry["id"] for topic, entry in offset["topics"].items()}
+
+
+def partition_offsets(offset: Offset, key: str = "partitions") -> dict[Partition, int]:
+    """Return the offset of each partition, or its value under another `key`."""
+    return {
+        (topic, int(number)): value
+        for topic, entry in offset["topics"].items()
+        for number, value in entry.get(key, {}).items()
+    }
+
+
+def spans_between(start: Offset, end: Offset) -> list[Span]:
+    """Return the spans between two offsets, without partitions that have nothing new."""
+    before = {**partition_offsets(end, "begins"), **partition_offsets(start)}
+    epochs, listed = partition_offsets(start, "epochs"), partition_offsets(end, "epochs")
+    # Within one epoch a log only grows, so comparing it is needed only if the epoch changed.
+    changed = {key: epoch for key, epoch in epochs.items() if listed.get(key) != epoch}
+    found = [
+        Span(*key, before.get(key, 0), offset, changed.get(key, -1))
+        for key, offset in sorted(partition_offsets(end).items())
+    ]
+    return [span for span in found if span.rows > 0]
+
+
+def limit_offset(start: Offset, end: Offset, max_rows: int) -> Offset:
+    """Return an offset about `max_rows` past `start`; each partition advances by its share."""
+    parts = spans_between(start, end)
+    total = sum(span.rows for span in parts)
+    if total <= max_rows:
+        return end
+    offsets, left = partition_offsets(start), max(max_rows, 1)
+    new, listed = partition_offsets(end, "begins"), partition_offsets(end, "epochs")
+    epochs = partition_offsets(start, "epochs")
+    begins: dict[Partition, int] = {}
+    shares = [max_rows * span.rows // total for span in parts]
+    left -= sum(shares)
+    for index, span in enumerate(parts):
+        # Rounding down leaves less than one row per partition: the first partitions get them.
+        share = shares[index] + (1 if index < left else 0)
+        key = (span.topic, span.partition)
+        if share:
+            offsets[key] = span.begin + min(share, span.rows)
+            epochs[key] = listed.get(key, -1)
+            if key in new and key not in partition_offsets(start):
+                begins[key] = new[key]
+    met = {topic for topic, _ in offsets} | set(topic_ids(start))
+    ids = {
+        topic: name
+        for topic, name in {**topic_ids(end), **topic_ids(start)}.items()
+        if topic in met
+    }
+    known = {key: epoch for key, epoch in epochs.items() if epoch >= 0}
+    return build_offset(ids, offsets, begins, known)
+
+
+def make_splits(start: Offset, end: Offset, slots: int) -> list[Split]:
+    """Split a range for `slots` parallel tasks.
+
+    With more partitions than slots, several share a task, so that a small batch does not become
+    many small files. With fewer, long ones are split.
+    """
+    parts = spans_between(start, end)
+    if not parts:
+        return []
+    if len(parts) < slots:
+        total = sum(span.rows for span in parts)
+        cut = [piece for span in parts for piece in _split_span(span, total, slots)]
+        return [Split((piece,), piece.rows) for piece in cut]
+    groups: list[list[Span]] = [[] for _ in range(slots)]
+    loads = [0] * slots
+    for span in sorted(parts, key=lambda span: -span.rows):
+        lightest = loads.index(min(loads))
+        groups[lightest].append(span)
+        loads[lightest] += span.rows
+    return [Split(tuple(group), load) for group, load in zip(groups, loads, strict=True) if group]
+
+
+def _split_span(span: Span, total: int, slots: int) -> list[Span]:
+    pieces = min(round(slots * span.rows / total), span.rows // _MIN_SPLIT_ROWS)
+    pieces = max(pieces, 1)
+    edges = [span.begin + span.rows * number // pieces for number in range(pieces + 1)]
+    # The epoch is that of the span's first offset.
+    return [
+        replace(span, begin=begin, end=end, epoch=span.epoch if begin == span.begin else -1)
+        for begin, end in itertools.pairwise(edges)
+    ]

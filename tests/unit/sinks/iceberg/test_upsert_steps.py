@@ -18,8 +18,8 @@ from tests.fixtures.table_folder import TableFolder, rows_of
 from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS
 from icestream.plan.spark_settings import KEEP_FACTOR, ROWS_PER_GIB
 from icestream.schemas.comparison import arrow_to_iceberg
+from icestream.sinks.iceberg.commit import written_paths
 from icestream.sinks.iceberg.java import LiveFile
-from icestream.sinks.iceberg.mode import written_paths
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.upsert import key_index, matching, staging, table_rows
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints

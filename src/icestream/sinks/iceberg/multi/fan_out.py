@@ -11,15 +11,14 @@ import pyarrow as pa
 
 from icestream.arrow import group_by_bytes
 from icestream.contracts.faults import CheckStep
+from icestream.contracts.reports import run_in_tasks
 from icestream.contracts.sink import ROUTE, Commit, RowExpectation, TableCommits, added_up
 from icestream.errors import CommitConflictError, IcestreamError
-from icestream.sinks.iceberg.jobs import run_in_tasks
-from icestream.sinks.iceberg.modes import MODES
 from icestream.sinks.iceberg.multi.routing import StagedRows
 from icestream.sinks.iceberg.multi.sink import TablesSink
 from icestream.sinks.iceberg.multi.table_names import STAGING
 from icestream.sinks.iceberg.partition_terms import parse_sort
-from icestream.sinks.iceberg.sink import expectations_of
+from icestream.sinks.iceberg.sink import MODES, expectations_of
 from icestream.sinks.iceberg.store_check import storage_check_steps
 from icestream.sinks.iceberg.writer import sort_rows
 

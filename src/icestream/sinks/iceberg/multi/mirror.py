@@ -17,7 +17,7 @@ from icestream.contracts.changes import ChangeSchema, change_schema_of
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.sink import Commit, TableCommits, added_up
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
-from icestream.sinks.iceberg.mode import written_paths
+from icestream.sinks.iceberg.commit import written_paths
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
 from icestream.sinks.iceberg.multi.sink import TablesSink
 from icestream.sinks.iceberg.store_check import storage_check_steps

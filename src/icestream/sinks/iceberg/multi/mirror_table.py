@@ -13,14 +13,13 @@ from icestream.contracts.changes import OP
 from icestream.errors import SchemaMismatchError
 from icestream.schemas.changes import DropColumn, RenameColumn
 from icestream.schemas.column_names import refuse_reserved
-from icestream.sinks.iceberg.mode import EVERY_ROW, written_paths
-from icestream.sinks.iceberg.modes import MODES
+from icestream.sinks.iceberg.commit import EVERY_ROW, TableChange, written_paths
 from icestream.sinks.iceberg.multi.mirror_columns import column_ids
 from icestream.sinks.iceberg.multi.mirror_writer import TableWriters
 from icestream.sinks.iceberg.multi.table_names import TableNameRules
 from icestream.sinks.iceberg.options import MAIN
 from icestream.sinks.iceberg.properties import SOURCE_COLUMNS, SOURCE_TABLE
-from icestream.sinks.iceberg.sink import IcebergTableSink
+from icestream.sinks.iceberg.sink import MODES, IcebergTableSink
 from icestream.sinks.iceberg.upsert.mode import Upsert
 
 if TYPE_CHECKING:
@@ -207,8 +206,6 @@ class MirrorTable(IcebergTableSink):
         return commit
 
     def _add(self, files: list[WrittenFile], mark: BatchMark, *, replaces: bool) -> Commit:
-        from icestream.sinks.iceberg.java_table import TableChange
-
         change = TableChange(
             added=[file.what for file in files],
             overwrite_filter=EVERY_ROW if replaces else None,

@@ -9,7 +9,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType
 
-from icestream.sinks.iceberg.jobs import run_in_tasks
+from icestream.contracts.reports import run_in_tasks
 from icestream.sinks.iceberg.partition_terms import parse_sort
 from icestream.sinks.iceberg.upsert.latest_changes import OLDEST
 from icestream.sinks.iceberg.upsert.matching import MatchTask, balance_files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from icestream.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
-from icestream.sinks.iceberg.mode import EVERY_ROW, Mode
+from icestream.sinks.iceberg.commit import EVERY_ROW, Mode, TableChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, WrittenFile
     from icestream.sinks.iceberg.java import LiveFiles
-    from icestream.sinks.iceberg.java_table import TableChange
     from icestream.sinks.iceberg.upsert.key_index import IndexSettings
     from icestream.sinks.iceberg.upsert.latest_changes import LatestChanges
     from icestream.sinks.iceberg.upsert.matching import MatchResult
@@ -250,8 +249,6 @@ class Upsert(Mode):
         return Tombstones(options, self.target)
 
     def _change(self, outcome: _UpsertResult) -> TableChange:
-        from icestream.sinks.iceberg.java_table import TableChange
-
         matched = outcome.matched
         return TableChange(
             added=[file.what for file in outcome.files],

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.contracts.catalog import quote_for_spark
+from icestream.contracts.reports import run_in_tasks
+from icestream.sinks.iceberg.commit import TableChange
 from icestream.sinks.iceberg.conform import types_by_id
 from icestream.sinks.iceberg.java import LiveFiles
-from icestream.sinks.iceberg.java_table import TableChange
-from icestream.sinks.iceberg.jobs import run_in_tasks
 from icestream.sinks.iceberg.properties import TOMBSTONES
 from icestream.sinks.iceberg.table import TargetTable
 from icestream.sinks.iceberg.upsert.key_index import (
