@@ -123,20 +123,19 @@ def test_wrong_key_of_azure_is_refused_without_showing_it(
     assert isinstance(error, RefusedError)
     assert str(error) == (
         f"storage azure {azure_store.endpoint}: the store does not accept the credentials\n"
-        "  Look at `azure.access_key` or `azure.sas_token`, and whether it belongs to "
+        "  Check `azure.access_key` or `azure.sas_token`, and that it belongs to "
         "`azure.storage_account`."
     )
     assert error.__cause__ is None
 
 
-def test_key_that_is_none_is_told_apart(azure_store: AzureStore, tmp_path: Path) -> None:
+def test_key_that_is_not_base64_is_reported(azure_store: AzureStore, tmp_path: Path) -> None:
     error = first_fault(in_azure(azure_store, tmp_path, access_key="not base64"))
 
     assert isinstance(error, RefusedError)
     assert str(error) == (
-        f"storage azure {azure_store.endpoint}: the access key is not one of Azure's: it cannot be "
-        "decoded\n"
-        "  Look at `azure.access_key`: it was cut off, or holds a space or a line break."
+        f"storage azure {azure_store.endpoint}: the access key is not valid base64\n"
+        "  Check `azure.access_key`: it is truncated, or contains a space or a line break."
     )
 
 
@@ -148,8 +147,8 @@ def test_signature_that_ran_out_is_refused(azure_store: AzureStore, tmp_path: Pa
     assert isinstance(error, RefusedError)
     (ended,) = parse_qs(token)["se"]
     assert str(error) == (
-        f"storage azure {azure_store.endpoint}: the shared access signature ran out at {ended}\n"
-        "  Make a new one, and give it as `azure.sas_token`."
+        f"storage azure {azure_store.endpoint}: the shared access signature expired at {ended}\n"
+        "  Create a new one, and set it as `azure.sas_token`."
     )
 
 
@@ -159,7 +158,7 @@ def test_missing_container_is_named_as_such(azure_store: AzureStore, tmp_path: P
     assert isinstance(error, ConnectorError)
     assert str(error) == (
         f"storage azure {azure_store.endpoint}: there is no such container\n"
-        "  Create it, or look at the spelling of `azure.container` or of the catalog's `warehouse`."
+        "  Create it, or check the spelling of `azure.container` or of the catalog's `warehouse`."
     )
 
 

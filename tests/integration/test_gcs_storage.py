@@ -80,7 +80,7 @@ def test_missing_bucket_of_google_is_named_as_such(gcs_store: GcsStore, tmp_path
 
     assert str(caught.value) == (
         f"storage gcs {gcs_store.endpoint}, project icestream-tests: there is no such bucket\n"
-        "  Create it, or look at the spelling of `gcs.bucket` or of the catalog's `warehouse`."
+        "  Create it, or check the spelling of `gcs.bucket` or of the catalog's `warehouse`."
     )
 
 

@@ -232,8 +232,8 @@ class RecreatedTopic(KafkaSource):
             self._recreate()
         return super().splits(start, end, slots)
 
-    def refuse_changed(self, start: Offset, end: Offset) -> None:
-        super().refuse_changed(start, end)
+    def verify_offsets(self, start: Offset, end: Offset) -> None:
+        super().verify_offsets(start, end)
         if self.moment == "after the first check" and offset_of(start):
             self._recreate()
 
@@ -279,9 +279,9 @@ def test_topic_created_again_at_any_moment_is_read_whole_or_refused(
     while refusal is None and time.monotonic() < deadline:
         try:
             end = source.limit(current, source.latest(current), 7)
-            source.refuse_changed(current, end)
+            source.verify_offsets(current, end)
             read = values(source, current, end)
-            source.refuse_changed(current, end)
+            source.verify_offsets(current, end)
         except (SourceChangedError, ConnectorError) as exc:  # noqa: PERF203
             # While the topic is gone, that is what is said.
             refusal = exc if "created again" in str(exc) else None

@@ -64,6 +64,6 @@ def test_catalog_that_is_refused_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(PlanError, match="lies elsewhere"):
+    with pytest.raises(PlanError, match="the storage block is `s3`, but the warehouse is"):
         build(s3={"region": "r"})
     assert [*tmp_path.iterdir()] == []

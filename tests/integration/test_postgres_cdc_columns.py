@@ -160,7 +160,7 @@ def test_table_with_another_key_is_read_anew_after_changes_by_the_older_one(shop
     )
     # The batch that was planned before: its log has the old key, the catalog the new one.
     splits = source.splits(mirror.position, end, 1)
-    assert source.shapes(splits) == []
+    assert source.block_schemas(splits) == []
     blocks = [block for split in splits for block in source.read(split)]
     assert [change_schema_of(block.schema).key for block in blocks] == [("id",)]
     mirror.commit(end)

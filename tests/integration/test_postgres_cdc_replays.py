@@ -51,7 +51,7 @@ def test_rows_written_between_a_commit_and_its_replay_are_read(shop: Shop) -> No
 
     again = crashed(shop, mirror)
     again.source.latest(again.position)
-    again.source.shapes(again.source.splits(again.position, end, 2))
+    again.source.block_schemas(again.source.splits(again.position, end, 2))
     again.position = end  # the tables hold the batch, so that nothing is read
     shop.run("INSERT INTO log VALUES (3)")
     again.follow()

@@ -49,7 +49,7 @@ def test_empty_table_has_a_shape(shop: Shop) -> None:
     source = shop.source()
     start = source.initial()
     splits = source.splits(start, source.limit(start, source.latest(start), 10), 2)
-    (columns,) = source.shapes(splits)
+    (columns,) = source.block_schemas(splits)
     shape = change_schema_of(columns)
     assert (shape.table, shape.key) == (("public", "nothing"), ("id",))
     assert shape.is_snapshot
@@ -300,7 +300,7 @@ def test_shapes_of_changes_are_known_before_they_are_read(shop: Shop) -> None:
     source, start = mirror.source, mirror.position
     splits = source.splits(start, source.limit(start, source.latest(start), 10), 2)
 
-    (known,) = source.shapes(splits)
+    (known,) = source.block_schemas(splits)
     (block,) = [block for split in splits for block in source.read(split)]
     assert isinstance(block, pa.RecordBatch)
 

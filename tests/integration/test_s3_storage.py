@@ -107,7 +107,7 @@ def test_wrong_secret_is_refused_without_showing_it(s3_store: S3Store, tmp_path:
     assert str(error) == refused(
         s3_store,
         "the signature is wrong: the secret key does not belong to the access key id",
-        "Look at `s3.secret_access_key`: no space or line break may be at its end.",
+        "Check `s3.secret_access_key`: it must not end with a space or a line break.",
     )
     assert error.__cause__ is None
 
@@ -119,11 +119,11 @@ def test_unknown_key_is_refused(s3_store: S3Store, tmp_path: Path) -> None:
     assert str(error) == refused(
         s3_store,
         "the store does not know the access key id",
-        "Look at `s3.access_key_id`, and whether `s3.endpoint` is the store that it belongs to.",
+        "Check `s3.access_key_id`, and that `s3.endpoint` is the store that it belongs to.",
     )
 
 
-def test_user_without_rights_is_told_which_are_needed(s3_store: S3Store, tmp_path: Path) -> None:
+def test_denied_access_names_the_required_permissions(s3_store: S3Store, tmp_path: Path) -> None:
     outsider = {
         "access_key_id": s3_store.outsider_access_key_id,
         "secret_access_key": s3_store.outsider_secret_access_key,
@@ -135,8 +135,8 @@ def test_user_without_rights_is_told_which_are_needed(s3_store: S3Store, tmp_pat
         s3_store,
         "the store denies access",
         "Are the credentials those of the right account? Do they allow s3:ListBucket, "
-        "s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket? S3-compatible stores mostly "
-        "want `s3.path_style_access: true`.",
+        "s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket? Most S3-compatible stores "
+        "need `s3.path_style_access: true`.",
     )
 
 
@@ -147,7 +147,7 @@ def test_missing_bucket_is_named_as_such(s3_store: S3Store, tmp_path: Path) -> N
     assert str(error) == refused(
         s3_store,
         "there is no such bucket",
-        "Create it, or look at the spelling of `s3.bucket` or of the catalog's `warehouse`.",
+        "Create it, or check the spelling of `s3.bucket` or of the catalog's `warehouse`.",
     )
 
 
@@ -165,7 +165,7 @@ def test_bucket_before_an_unknown_host_hints_at_path_style(
         f"storage s3 {endpoint}: cannot resolve the host name 'store.invalid', or the "
         "bucket's name before it\n"
         "  Check the spelling of `s3.endpoint`. "
-        "Set `s3.path_style_access: true`, as most S3-compatible stores want."
+        "Set `s3.path_style_access: true`, as most S3-compatible stores need."
     )
 
 
@@ -174,8 +174,8 @@ def test_bucket_before_localhost_hints_at_path_style(s3_store: S3Store, tmp_path
     error = first_fault(in_s3(s3_store, tmp_path, path_style_access=False, endpoint=endpoint))
 
     assert str(error) == (
-        f"storage s3 {endpoint}: the store does not understand where the bucket's name is\n"
-        "  Set `s3.path_style_access: true`, as most S3-compatible stores want."
+        f"storage s3 {endpoint}: the store does not find the bucket's name in the request\n"
+        "  Set `s3.path_style_access: true`, as most S3-compatible stores need."
     )
 
 

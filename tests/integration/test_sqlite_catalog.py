@@ -127,7 +127,7 @@ def test_warehouse_that_is_not_writable_is_found_by_check(folder: Path) -> None:
 
     assert str(caught.value) == (
         f"storage local files: the warehouse '{folder}/lake' is not writable (Permission denied)\n"
-        "  Let this user write to the folder, or name another one as `warehouse`."
+        "  Give this user write permission, or set `warehouse` to another folder."
     )
 
 

@@ -93,7 +93,7 @@ class ClientCatalog(Catalog[OptionsT]):
     def mask_secrets(self, text: str) -> str:
         """Return a text with the secrets of the catalog and of its store masked."""
         text = without_secrets(text, self.options)
-        return text if self.storage is None else self.storage.hidden(text)
+        return text if self.storage is None else self.storage.mask_secrets(text)
 
     def check(self) -> Iterator[CheckStep]:
         if self.addresses():

@@ -173,7 +173,7 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
     def __init__(
         self, name: str, options: GlueCatalogOptions, storage: Storage | None = None
     ) -> None:
-        given = storage or options.given_storage()
+        given = storage or options.configured_storage()
         warehouse = options.warehouse or (given.warehouse() if given else None)
         self.warehouse = as_uri(warehouse) if warehouse else None
         files = given or storage_at(self.warehouse or "s3://")

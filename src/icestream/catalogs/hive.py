@@ -126,7 +126,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
     def __init__(
         self, name: str, options: HiveCatalogOptions, storage: Storage | None = None
     ) -> None:
-        storage = storage or options.given_storage()
+        storage = storage or options.configured_storage()
         warehouse = options.hive.warehouse or (storage.warehouse() if storage else None)
         if warehouse is None:
             raise PlanError(

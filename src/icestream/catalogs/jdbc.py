@@ -83,7 +83,7 @@ class JdbcCatalog(SqlDatabaseCatalog[JdbcCatalogOptions]):
         self, name: str, options: JdbcCatalogOptions, storage: Storage | None = None
     ) -> None:
         store = _store(options.jdbc)
-        storage = storage or options.given_storage()
+        storage = storage or options.configured_storage()
         warehouse = options.warehouse or (storage.warehouse() if storage else None)
         if warehouse is None and isinstance(store, SqliteStore):
             warehouse = str(store.path.absolute().parent)

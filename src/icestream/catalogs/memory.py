@@ -46,7 +46,7 @@ class MemoryCatalog(SqlDatabaseCatalog[MemoryCatalogOptions]):
         self, name: str, options: MemoryCatalogOptions, storage: Storage | None = None
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="icestream-memory-"))
-        storage = storage or options.given_storage()
+        storage = storage or options.configured_storage()
         bucket = storage.warehouse() if storage else None
         warehouse = options.warehouse or bucket or str(folder / "warehouse")
         try:

@@ -132,7 +132,7 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
     def __init__(
         self, name: str, options: NessieCatalogOptions, storage: Storage | None = None
     ) -> None:
-        storage = storage or options.given_storage()
+        storage = storage or options.configured_storage()
         warehouse = options.nessie.warehouse or (storage.warehouse() if storage else None)
         if warehouse is None:
             raise PlanError(

@@ -123,7 +123,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     def __init__(
         self, name: str, options: RestCatalogOptions, storage: Storage | None = None
     ) -> None:
-        super().__init__(name, options, storage or options.given_storage())
+        super().__init__(name, options, storage or options.configured_storage())
         parts = urlsplit(options.rest.uri)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise PlanError(

@@ -129,7 +129,7 @@ def _check_all(
     """Check each component, then each pipeline whose source and sink both passed."""
     from icestream.plan.table_changes import compatibility_steps
 
-    plan.enter_environment()
+    plan.export_environment()
     reports = {
         (role, name): _check_component(
             f"{role} {name!r} ({component.identity()})", component.check, printer

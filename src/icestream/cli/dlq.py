@@ -49,7 +49,7 @@ def list_command(printer: Printer, path: Path, pipeline: str | None, limit: int)
     from icestream.engine.dead_letters.table import list_dead_letters
     from icestream.plan.planner import build
 
-    plan = build(load(path)).enter_environment()
+    plan = build(load(path)).export_environment()
     chosen = _pipelines_with_dead_letters(plan, pipeline)
     reports, texts = [], []
     for name in dict.fromkeys(one.dead_letter.identity() for one in chosen if one.dead_letter):
@@ -92,7 +92,7 @@ def replay_command(
     from icestream.tables.lookup import find_table
 
     after = None if since is None else parse_timestamp(since)
-    plan = build(load(path), only=[pipeline]).enter_environment()
+    plan = build(load(path), only=[pipeline]).export_environment()
     refuse_planned(plan)
     (chosen,) = _pipelines_with_dead_letters(plan, pipeline)
     _refuse_unreplayable(chosen)

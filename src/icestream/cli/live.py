@@ -13,11 +13,11 @@ from icestream.cli.output import VERBOSE_HINT, Printer, error_document, unexpect
 from icestream.errors import ConnectorError, IcestreamError
 from icestream.metrics.events import (
     BatchSkipped,
-    BatchSpread,
     BatchWritten,
     CommitFailed,
     ExpectationUnmet,
     LagMeasured,
+    MultiTableBatchWritten,
     RecordsFailed,
 )
 
@@ -61,7 +61,7 @@ class BatchLog:
             behind = max(self._lag_rows.get(event.pipeline, 0) - event.rows, 0)
             level = logging.DEBUG if event.of_many else self._level
             logger.log(level, "%s", batch_line(event, behind))
-        elif isinstance(event, BatchSpread):
+        elif isinstance(event, MultiTableBatchWritten):
             logger.log(self._level, "%s", multi_table_line(event))
         elif isinstance(event, BatchSkipped):
             level = logging.DEBUG if event.of_many else self._level
@@ -95,7 +95,7 @@ def batch_line(event: BatchWritten, lag_rows: int) -> str:
     )
 
 
-def multi_table_line(event: BatchSpread) -> str:
+def multi_table_line(event: MultiTableBatchWritten) -> str:
     """Return the log line of a batch that was written to several tables."""
     held = f", {event.held:,} already had it" if event.held else ""
     return (

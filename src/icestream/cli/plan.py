@@ -43,7 +43,7 @@ def command(
     from icestream.plan.planner import build
 
     plan = build(load(path), only=pipelines)
-    description = describe(plan if offline else plan.enter_environment(), ask=not offline)
+    description = describe(plan if offline else plan.export_environment(), ask=not offline)
     printer.print_result(description, render_text(description))
     differs = description["counts"]["create"] or description["counts"]["change"]
     return DIFFERENCES if detailed_exitcode and differs else 0

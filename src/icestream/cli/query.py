@@ -36,7 +36,7 @@ def command(printer: Printer, path: Path, sql: str, limit: int, branch: str | No
     from icestream.plan.planner import build
     from icestream.tables.query import query
 
-    answer = query(sql, build(load(path)).enter_environment().catalogs, limit=limit, branch=branch)
+    answer = query(sql, build(load(path)).export_environment().catalogs, limit=limit, branch=branch)
     printer.print_result(query_document(answer), query_text(answer))
     if answer.is_cut and not printer.is_json:
         printer.print_note(

@@ -53,7 +53,7 @@ def show_command(printer: Printer, path: Path, table: str | None, pipeline: str 
     from icestream.plan.planner import build
     from icestream.tables.lookup import find_table
 
-    plan = build(load(path)).enter_environment()
+    plan = build(load(path)).export_environment()
     found = find_table(select_table(plan, table, pipeline).split("."), plan.catalogs)
     document = {"table": found.name, **_table_document(found.table)}
     lines = [
@@ -88,7 +88,7 @@ def diff_command(
     from icestream.config import load
     from icestream.plan.planner import build
 
-    plan = build(load(path), only=names).enter_environment()
+    plan = build(load(path), only=names).export_environment()
     reports = [_diff_report(plan, pipeline) for pipeline in plan.pipelines]
     printer.print_result({"pipelines": reports}, "\n\n".join(map(_text, reports)))
     differs = any(report["changes"] or report["refused"] for report in reports)

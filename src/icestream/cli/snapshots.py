@@ -43,7 +43,7 @@ def command(
     from icestream.tables.lookup import find_table
     from icestream.tables.snapshots import list_snapshots
 
-    plan = build(load(path)).enter_environment()
+    plan = build(load(path)).export_environment()
     found = find_table(select_table(plan, table, pipeline).split("."), plan.catalogs)
     snapshots = list_snapshots(found.table, limit=limit)
     total = len(found.table.metadata.snapshots)

@@ -38,7 +38,7 @@ def command(printer: Printer, path: Path) -> int:
     from icestream.config import load
     from icestream.plan.planner import build
 
-    plan = build(load(path)).enter_environment()
+    plan = build(load(path)).export_environment()
     reports = [_report(plan, pipeline) for pipeline in plan.pipelines]
     printer.print_result({"pipelines": reports}, _text(reports))
     return 0

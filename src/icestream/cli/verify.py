@@ -62,7 +62,7 @@ def command(
 
     plan = build(load(path), only=pipelines)
     refuse_planned(plan)
-    plan.enter_environment()
+    plan.export_environment()
 
     @cache
     def spark() -> SparkSession:

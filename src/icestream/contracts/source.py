@@ -115,11 +115,11 @@ class Source(ABC, Generic[OptionsT]):
         say `changes`.
         """
 
-    def refuse_changed(self, start: Offset, end: Offset) -> None:
-        """Refuse a range whose offsets no longer refer to the records that they referred to.
+    def verify_offsets(self, start: Offset, end: Offset) -> None:
+        """Verify that the offsets still refer to the records that they were taken from.
 
         Called on the driver before each batch is read, and again after the tasks have read all of
-        it, before anything is committed. What holds both times held while the batch was read.
+        it, before anything is committed. If both calls pass, the records did not change meanwhile.
 
         Raises:
             SourceChangedError: another topic, table or log has replaced the one that the offsets
@@ -134,19 +134,19 @@ class Source(ABC, Generic[OptionsT]):
         """Return what decodes records into changes; None if `read` gives rows or changes."""
         return None
 
-    def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:  # noqa: ARG002
-        """Return columns, with their shape, of blocks that the splits are known to hold.
+    def block_schemas(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:  # noqa: ARG002
+        """Return the schemas of the blocks of changes that the splits are known to hold.
 
-        Asked before each batch of changes, for the tables to be ready when rows arrive. Blocks of
-        a snapshot must be among them; others may come as a surprise.
+        Called before each batch of changes, so that the tables are ready when rows arrive. The
+        schemas of snapshot blocks must be included; those of other blocks may be left out.
         """
         return ()
 
     def loaded_tables(self, offset: Offset) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
         """Return the tables of which rows were read before `offset`, for a source of changes.
 
-        Each of them has a table in the sink. None if an offset does not tell, or if the
-        source can't read a table again; otherwise `reload` does.
+        Each of them has a table in the sink. None if offsets do not say which tables these are, or
+        if the source cannot read a table again with `reload`.
         """
         return None
 
@@ -168,16 +168,16 @@ class Source(ABC, Generic[OptionsT]):
         """
 
     def schema(self) -> pa.Schema | None:
-        """Return the columns of a row as far as the options alone tell, `extra` included.
+        """Return the columns of a row, `extra` included, if the options determine them.
 
-        None if only the data, the table or a registry can tell.
+        None if only the data, the table or a registry determines them.
         """
         return None
 
     def declares(self) -> bool:
-        """Tell whether the options say what the columns are, so that `schema` tells all of them.
+        """Tell whether the options declare all columns, so that `schema` is complete.
 
-        False where `schema` looks into data that is there: the next may have other columns.
+        False if `schema` is inferred from existing data: later data may have other columns.
         """
         return self.schema() is not None
 
@@ -200,7 +200,7 @@ class Source(ABC, Generic[OptionsT]):
         """Tell, from the options alone, whether the source has a last row."""
         return False
 
-    def ends(self, offset: Offset) -> bool:  # noqa: ARG002 - the question needs its object
+    def ends(self, offset: Offset) -> bool:  # noqa: ARG002
         """Tell whether nothing can ever come after the offset (a source with an end)."""
         return False
 

@@ -1,4 +1,4 @@
-"""The storage contract: where the files of tables lie, told to Spark and to PyIceberg alike."""
+"""The storage contract: where table files are stored, configured alike for Spark and PyIceberg."""
 
 from __future__ import annotations
 
@@ -75,23 +75,23 @@ class Storage(ABC):
     def pyiceberg_properties(self) -> dict[str, str]:
         """Return PyIceberg's properties for the same store, secrets included.
 
-        Asked for each batch: credentials that are looked up elsewhere are looked up anew.
+        Called for each batch, so that credentials from elsewhere are looked up again.
         """
 
     @abstractmethod
     def check(self, warehouse: str) -> Iterator[CheckStep]:
-        """Look whether files below a place can be listed, written, read and removed."""
+        """Check that files below a location can be listed, written, read and removed."""
 
     def warehouse(self) -> str | None:
-        """Return the place of tables that the block itself names, by its bucket or container."""
+        """Return the warehouse location that the block's bucket or container implies, if any."""
         return None
 
     def environment(self) -> dict[str, str]:
-        """Return variables that libraries of this store read from the process's environment."""
+        """Return the environment variables to set for the client libraries of this store."""
         return {}
 
     def chain_variables(self) -> tuple[str, ...]:
-        """Return variables that would change as whom it is asked: it has no keys of its own."""
+        """Return the variables that choose the credentials if the options hold none."""
         return ()
 
     def covers(self, location: str) -> bool:
@@ -101,20 +101,20 @@ class Storage(ABC):
 
     def faults(self) -> tuple[type[Exception], ...]:
         """Return the classes of everything that PyIceberg's client of this store raises."""
-        # Arrow has a class for what it cannot read or is told wrongly, and it is a ValueError.
+        # Arrow raises a ValueError for invalid data and arguments.
         return OSError, ValueError
 
-    def hidden(self, text: str) -> str:
-        """Return a text with the secrets of the store's block put out of sight."""
+    def mask_secrets(self, text: str) -> str:
+        """Return a text with the secrets of the store's options masked."""
         options = getattr(self, "options", None)
         return text if options is None else without_secrets(text, options)
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:  # noqa: ARG002
-        """Turn a fault of the store into an error of ours; None if it is not known.
+    def explain(self, text: str, where: str) -> IcestreamError | None:  # noqa: ARG002
+        """Turn a fault of the store into an icestream error; None if it is unknown.
 
         Args:
-            said: the fault and its causes, as `contracts.faults.told` puts them.
-            where: the place, for the message.
+            text: the fault and its causes, from `contracts.faults.exception_text`.
+            where: the location, for the message.
         """
         return None
 
@@ -124,7 +124,7 @@ def installed_stores() -> dict[str, type[Storage]]:
     """Return the stores that are installed and complete, by the names of their blocks."""
     found = {}
     for name in registry.names("storage"):
-        # One that lacks a package is reported when a file names it.
+        # A store that lacks a package is reported when a configuration uses it.
         with suppress(DependencyError):
             found[name] = registry.find("storage", name)
     return found

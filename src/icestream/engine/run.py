@@ -124,7 +124,7 @@ def open_plan_session(plan: Plan) -> SparkSession:
     from icestream.spark.class_archive import with_archived
     from icestream.spark.session import on_class_path, open_session
 
-    plan.enter_environment()  # before the JVM starts: it and its Python workers inherit it
+    plan.export_environment()  # before the JVM starts: it and its Python workers inherit it
     executors = {f"spark.executorEnv.{name}": value for name, value in plan.environment.items()}
     conf = {**executors, **plan.spark_conf}
     # Spark's own resolver would load whatever a repository serves.
@@ -159,9 +159,9 @@ def _warm_workers(spark: SparkSession, plan: Plan) -> None:
     slots = spark.sparkContext.defaultParallelism
 
     def body() -> None:
-        from icestream.spark.workers import WarmUp
+        from icestream.spark.workers import WorkerWarmUp
 
-        task = WarmUp(sources, modules)
+        task = WorkerWarmUp(sources, modules)
         try:
             spark.range(0, slots, 1, slots).mapInArrow(task, "id long").count()
         except BaseException as exc:  # the first batch meets it too, and reports it

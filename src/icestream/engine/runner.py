@@ -140,8 +140,8 @@ class Admission:
         )
         if not enough:
             return None
-        most_rows = self._batching.most_rows(self._running())
-        end = self._source.limit(current, newest, most_rows)
+        max_rows = self._batching.max_rows(self._running())
+        end = self._source.limit(current, newest, max_rows)
         # Rows left out of this batch keep their waiting time.
         self._waiting_since = None if end == newest else self._waiting_since
         return end

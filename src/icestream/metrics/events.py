@@ -25,7 +25,7 @@ class BatchWritten:
         retries: attempts that another writer's commit spoiled.
         snapshot_id: the snapshot that the commit made; None if it made none.
         newest_row_at: when the newest row happened or arrived, in seconds since 1970, if known.
-        of_many: whether the batch went to several tables, which `BatchSpread` tells as a whole.
+        of_many: whether the batch went to several tables, see `MultiTableBatchWritten`.
     """
 
     pipeline: str
@@ -53,8 +53,8 @@ class BatchSkipped:
 
 
 @dataclass(frozen=True)
-class BatchSpread:
-    """A batch is in every table that its rows name; each table has told of itself.
+class MultiTableBatchWritten:
+    """A batch was written to all its tables; each table has its own `BatchWritten` before.
 
     Attributes:
         pipeline: the pipeline's name.
@@ -136,7 +136,7 @@ class PipelineRestarted:
 Event: TypeAlias = (
     BatchWritten
     | BatchSkipped
-    | BatchSpread
+    | MultiTableBatchWritten
     | CommitFailed
     | RecordsFailed
     | ExpectationUnmet

@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from icestream.metrics.events import (
     BatchSkipped,
-    BatchSpread,
     BatchWritten,
     CommitFailed,
     Event,
     ExpectationUnmet,
     LagMeasured,
+    MultiTableBatchWritten,
     PipelineRestarted,
     RecordsFailed,
 )
@@ -310,7 +310,7 @@ class PipelineMetrics:
         self._observers: dict[type, Callable[..., None]] = {
             BatchWritten: self._batch_written,
             BatchSkipped: self._batch_skipped,
-            BatchSpread: lambda _: None,  # counted table by table
+            MultiTableBatchWritten: lambda _: None,  # counted table by table
             CommitFailed: self._commit_failed,
             RecordsFailed: self._records_failed,
             ExpectationUnmet: self._expectation_unmet,

@@ -26,21 +26,21 @@ class Batching:
     """When a batch is committed: `batch_size` rows wait, or the oldest waited long enough.
 
     Attributes:
-        max_batch_rows: the most rows of a batch if no pipeline runs beside those of the plan.
-        share_of: the most rows of a batch while so many pipelines run in the process; None if the
-            number of rows was given.
+        max_batch_rows: the maximum number of rows of a batch if only the plan's pipelines run.
+        max_rows_for: returns the maximum number of rows of a batch while that many pipelines run
+            in the process; None if the configuration sets the number of rows.
     """
 
     batch_size: int
     flush_interval_secs: float
     max_batch_rows: int
-    share_of: Callable[[int], int] | None = field(default=None, compare=False, repr=False)
+    max_rows_for: Callable[[int], int] | None = field(default=None, compare=False, repr=False)
 
-    def most_rows(self, running: int) -> int:
-        """Return the most rows of a batch while `running` pipelines share the driver's memory."""
-        if self.share_of is None:
+    def max_rows(self, running: int) -> int:
+        """Return the maximum rows of a batch while `running` pipelines share the memory."""
+        if self.max_rows_for is None:
             return self.max_batch_rows
-        return min(self.max_batch_rows, self.share_of(running))
+        return min(self.max_batch_rows, self.max_rows_for(running))
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ class Plan:
     sources: Mapping[str, Source[Any]] = field(default_factory=dict)
     sinks: Mapping[str, Sink[Any]] = field(default_factory=dict)
 
-    def enter_environment(self) -> Plan:
-        """Set the variables that libraries read, before anything is connected to.
+    def export_environment(self) -> Plan:
+        """Set the environment variables that client libraries read, before any connection.
 
-        They hold for this process and those that it starts.
+        They apply to this process and its child processes.
 
         Raises:
-            PlanError: a profile is asked for, and a variable of the user's would win over it.
+            PlanError: the file names an AWS profile, and an environment variable would override it.
         """
         if "AWS_PROFILE" in self.environment and os.getenv("AWS_ACCESS_KEY_ID"):
             raise PlanError(

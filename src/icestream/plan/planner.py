@@ -163,7 +163,7 @@ class CatalogResolver:
 
             state = absolute_path(self.config.block.state.path, self.config.folder)
             folder = _embedded_folder(state, self.config.folder)
-            storage = files.given_storage() if files else None
+            storage = files.configured_storage() if files else None
             try:
                 self.catalogs[name] = jdbc.embedded(folder, name, storage)
             except PlanError as exc:
@@ -195,7 +195,7 @@ def _build_catalog(
 ) -> Catalog[Any]:
     """Build a catalog; the storage block of the sink that uses it wins over its own."""
     options = resolve_paths(component.options, config.folder)
-    storage = files.given_storage() if files else None
+    storage = files.configured_storage() if files else None
     if not is_available("catalogs", component.connector):
         return UnavailableCatalog(component.connector, name, options)
     kind = registry.find("catalogs", component.connector)

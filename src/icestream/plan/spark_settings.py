@@ -44,18 +44,18 @@ def batching_for(options: Any, spark_conf: Mapping[str, str], pipelines: int = 1
     """
     size: int = options.batch_size
 
-    def share_of(running: int) -> int:
-        most = max_batch_rows(spark_conf, running)
+    def max_rows_for(running: int) -> int:
+        rows = max_batch_rows(spark_conf, running)
         if getattr(options, "missing_fields", None) == "keep":
-            most //= KEEP_FACTOR
-        return max(most, size)
+            rows //= KEEP_FACTOR
+        return max(rows, size)
 
     given: int | None = options.max_batch_rows
     return Batching(
         batch_size=size,
         flush_interval_secs=options.flush_interval_secs,
-        max_batch_rows=given or share_of(pipelines),
-        share_of=None if given else share_of,
+        max_batch_rows=given or max_rows_for(pipelines),
+        max_rows_for=None if given else max_rows_for,
     )
 
 

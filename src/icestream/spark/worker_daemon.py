@@ -1,9 +1,9 @@
-"""Starts Spark's Python workers on this machine: from installed files, with our modules loaded.
+"""Starts Spark's Python workers from installed files, with icestream's modules preloaded.
 
-Spark puts its own archives before everything else on a worker's path, and lets Python read the
-index of each anew at the start of every task: 0.2 s of CPU, several times the work of a small
-batch. Here the same `pyspark` is installed, so the archives are left out. Workers are forked from
-this process, so what it has loaded costs them nothing.
+Spark puts its own archives first on a worker's path, and Python reads their indexes again at the
+start of every task: 0.2 s of CPU, several times the work of a small batch. The same `pyspark` is
+installed here, so the archives are not needed. Workers are forked from this process, so they get
+its imported modules for free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRELOADED = (
 
 
 def remove_archives() -> None:
-    """Take archives off the path, and what Python remembers of them."""
+    """Remove archives from the path and from Python's importer cache."""
     sys.path[:] = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
     for entry in list(sys.path_importer_cache):
         if ".zip" in entry or ".jar" in entry:
@@ -31,7 +31,7 @@ def remove_archives() -> None:
 
 
 def main() -> None:
-    """Load what tasks need, and serve Spark."""
+    """Import what tasks need, then run Spark's worker daemon."""
     remove_archives()
     for module in PRELOADED:
         importlib.import_module(module)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WarmUp:
-    """Loads what a worker needs for its first batch; unpickling the sources loads their modules."""
+class WorkerWarmUp:
+    """Imports what a worker needs for its first batch; unpickling sources imports their modules."""
 
     sources: list[Source[Any]]
     modules: list[str]
@@ -32,14 +32,14 @@ class WarmUp:
 
 
 WORKER_COMMAND = "icestream-worker"
-# The folder of commands may be that of several Pythons: the driver's own is meant.
+# Several Python installations may share the scripts folder; workers use the driver's.
 PYTHON_VARIABLE = "ICESTREAM_PYTHON"
 
 
 def worker_python() -> str:
-    """Return the command by which Spark is to start Python on this machine."""
+    """Return the command that Spark starts Python workers with on this machine."""
     script = Path(sysconfig.get_path("scripts"), WORKER_COMMAND)
-    # A Spark that was chosen by hand may be another one than the installed `pyspark`.
+    # SPARK_HOME may name another version than the installed `pyspark`.
     if "SPARK_HOME" in os.environ or not os.access(script, os.X_OK):
         return sys.executable
     os.environ[PYTHON_VARIABLE] = sys.executable
@@ -47,14 +47,14 @@ def worker_python() -> str:
 
 
 def without_spark_archives(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment whose path has no archive of Spark's own."""
+    """Return the environment without Spark's own archives in PYTHONPATH."""
     home = Path(environment.get("SPARK_HOME", os.devnull))
     entries = environment.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [entry for entry in entries if entry and home not in Path(entry).parents]
-    return {**environment, "PYTHONPATH": os.pathsep.join(kept)}
+    paths = [entry for entry in entries if entry and home not in Path(entry).parents]
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def main() -> None:
-    """Become Python, with the arguments that Spark gave."""
+    """Replace this process with Python, passing on Spark's arguments."""
     command = [os.environ.get(PYTHON_VARIABLE, sys.executable), *sys.argv[1:]]
     os.execve(command[0], command, without_spark_archives(os.environ))  # noqa: S606 - ourselves

@@ -1,4 +1,4 @@
-"""Azure's storage, and stores that speak its protocol."""
+"""Azure storage, and stores that implement its protocol."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-RIGHTS = (
+PERMISSIONS_HINT = (
     "Does the identity have the role Storage Blob Data Contributor on the container? A "
     "`sas_token` needs the permissions read, add, create, write, delete and list."
 )
-# Whose fault it is: sources and Spark have faults that read alike.
-OF_AZURE = (
+# Recognises whose fault it is: sources and Spark report similar ones.
+AZURE_PATTERN = (
     r"(?i:azure|adls|adlfs|abfs|wasbs?://|DataLake|BlobStorage)|(dfs|blob)\.core"
     r"|HttpResponseError|ResourceNotFoundError|ClientAuthenticationError"
     r"|Service(Request|Response)Error|ErrorCode:\w|reactor\.|unable to connect to account"
@@ -46,27 +46,27 @@ FAULTS = (
         r"|RequestTimeTooSkewed|AADSTS700024",
         RefusedError,
         "this machine's clock and the store's are too far apart",
-        "Set this machine's clock by NTP; a signature is good for 15 minutes.",
+        "Synchronise this machine's clock with NTP; signatures are valid for 15 minutes.",
     ),
     Fault(
         r"Signature not valid in the specified time frame|Signed expiry|signature has expired"
         r"|token (is|has) expired|AuthenticationTokenExpired",
         RefusedError,
-        "the shared access signature has run out, or is not valid yet",
-        "Make a new one, and give it as `azure.sas_token`.",
+        "the shared access signature has expired, or is not valid yet",
+        "Create a new one, and set it as `azure.sas_token`.",
     ),
     Fault(
         r"AuthorizationPermissionMismatch|AuthorizationServiceMismatch"
         r"|AuthorizationResourceTypeMismatch|InsufficientAccountPermissions",
         RefusedError,
-        "the credentials are good, and do not allow this",
-        RIGHTS,
+        "the credentials are valid, but lack a permission",
+        PERMISSIONS_HINT,
     ),
     Fault(
         r"KeyBasedAuthenticationNotPermitted",
         RefusedError,
-        "the account takes no access keys",
-        "Leave `azure.access_key` out and use the default Azure credential chain, or allow shared "
+        "the account does not allow access keys",
+        "Remove `azure.access_key` and use the default Azure credential chain, or allow shared "
         "keys in the account's settings.",
     ),
     Fault(
@@ -74,7 +74,7 @@ FAULTS = (
         r"|Server failed to authenticate|MAC signature",
         RefusedError,
         "the store does not accept the credentials",
-        "Look at `azure.access_key` or `azure.sas_token`, and whether it belongs to "
+        "Check `azure.access_key` or `azure.sas_token`, and that it belongs to "
         "`azure.storage_account`.",
     ),
     Fault(
@@ -88,22 +88,22 @@ FAULTS = (
     Fault(
         r"Incorrect padding|Illegal base64|[Ii]nvalid base64|not.{0,20}valid base64",
         RefusedError,
-        "the access key is not one of Azure's: it cannot be decoded",
-        "Look at `azure.access_key`: it was cut off, or holds a space or a line break.",
+        "the access key is not valid base64",
+        "Check `azure.access_key`: it is truncated, or contains a space or a line break.",
     ),
     Fault(
         r"ContainerNotFound|FilesystemNotFound|specified (container|filesystem) does not exist"
         r"|ContainerBeingDeleted",
         ConnectorError,
         "there is no such container",
-        "Create it, or look at the spelling of `azure.container` or of the catalog's `warehouse`.",
+        "Create it, or check the spelling of `azure.container` or of the catalog's `warehouse`.",
     ),
     Fault(
         r"AuthorizationFailure|PublicAccessNotPermitted|[Ss]tatus ?[Cc]ode:? ?403|\b403,"
         r"|Forbidden",
         RefusedError,
         "the store denies access",
-        f"{RIGHTS} Does the account's firewall let this machine in?",
+        f"{PERMISSIONS_HINT} Does the account's firewall allow this machine?",
     ),
     *transport_faults(
         "the storage account",
@@ -125,7 +125,7 @@ class AzureOptions(Options):
     container: str | None = Field(
         None,
         min_length=1,
-        description="Container; gives the warehouse where the catalog names none.",
+        description="Container; the default warehouse if the catalog names none.",
     )
     access_key: SecretStr | None = Field(None, description="Access key of the account.")
     sas_token: SecretStr | None = Field(None, description="Shared access signature.")
@@ -138,7 +138,7 @@ class AzureOptions(Options):
     @model_validator(mode="after")
     def _check_keys(self) -> AzureOptions:
         if self.access_key is not None and self.sas_token is not None:
-            raise ValueError("holds both an `access_key` and a `sas_token`; keep one of them")
+            raise ValueError("has both `access_key` and `sas_token`; keep one of them")
         if self.storage_account is None:
             for name in ("access_key", "sas_token", "endpoint", "container"):
                 if getattr(self, name) is not None:
@@ -147,7 +147,7 @@ class AzureOptions(Options):
 
 
 class AzureStorage(Storage):
-    """Containers of Azure's, by Iceberg's ADLSFileIO and by adlfs."""
+    """Azure containers, through Iceberg's ADLSFileIO and adlfs."""
 
     kind = "azure"
     schemes = ("abfss", "abfs", "wasb", "wasbs")
@@ -184,7 +184,7 @@ class AzureStorage(Storage):
         return settings
 
     def pyiceberg_properties(self) -> dict[str, str]:
-        # Arrow's own file system knows no shared access signature, and no account in a path.
+        # Arrow's own file system supports neither shared access signatures nor accounts in paths.
         properties = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
         account = self.options.storage_account
         if account is not None:
@@ -208,7 +208,7 @@ class AzureStorage(Storage):
                 "reach store", lambda: check_connection(endpoint, where, "`azure.endpoint`")
             )
         elif account is not None and not has_proxy():
-            # The account is a part of the name, and its library looks a wrong one up for minutes.
+            # The account is part of the host name, and the library retries a wrong one for minutes.
             host = f"{account}.{BLOB_DOMAIN}:443"
             yield CheckStep(
                 "reach store", lambda: check_connection(host, where, "`azure.storage_account`")
@@ -218,22 +218,22 @@ class AzureStorage(Storage):
     def faults(self) -> tuple[type[Exception], ...]:
         from azure.core.exceptions import AzureError
 
-        # adlfs wraps what it meets while it connects or removes into the last two.
+        # adlfs wraps errors of connecting and of deleting in the last two.
         return OSError, AzureError, ValueError, RuntimeError
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        if not mentions(said, OF_AZURE, self.options.endpoint):
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        if not mentions(text, AZURE_PATTERN, self.options.endpoint):
             return None
-        known = first_match(FAULTS, said, where)
-        ended = _ended(self._token) if self._token is not None else None
-        if isinstance(known, RefusedError) and ended is not None:
-            # Not every store says why it refuses a signature; the signature itself does.
+        error = first_match(FAULTS, text, where)
+        expiry = _past_expiry(self._token) if self._token is not None else None
+        if isinstance(error, RefusedError) and expiry is not None:
+            # Not every store says why it refuses a signature, but the signature has its expiry.
             return RefusedError(
-                f"the shared access signature ran out at {ended}",
+                f"the shared access signature expired at {expiry}",
                 where=where,
-                todo="Make a new one, and give it as `azure.sas_token`.",
+                todo="Create a new one, and set it as `azure.sas_token`.",
             )
-        return known
+        return error
 
     @property
     def _host(self) -> str:
@@ -260,12 +260,12 @@ class AzureStorage(Storage):
         return ";".join(f"{name}={value}" for name, value in parts.items() if value is not None)
 
 
-def _ended(token: str) -> str | None:
-    """Return when a signature ran out, as it says itself; None if it did not, or does not say."""
-    (told, *_) = parse_qs(token).get("se", [""])
+def _past_expiry(token: str) -> str | None:
+    """Return when a signature expired, by its own `se` field; None if it is valid or has none."""
+    (expiry, *_) = parse_qs(token).get("se", [""])
     try:
-        end = datetime.fromisoformat(told.replace("Z", "+00:00"))
+        end = datetime.fromisoformat(expiry.replace("Z", "+00:00"))
     except ValueError:
         return None
     end = end if end.tzinfo else end.replace(tzinfo=timezone.utc)
-    return told if end <= datetime.now(timezone.utc) else None
+    return expiry if end <= datetime.now(timezone.utc) else None

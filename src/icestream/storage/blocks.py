@@ -1,4 +1,4 @@
-"""The storage blocks that a sink or a catalog may hold, and the store that they mean."""
+"""The storage blocks that a sink or a catalog may have, and the store that they configure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def as_uri(warehouse: str) -> str:
-    """Return a place as the URI that every reader understands alike.
+    """Return a location as a URI that every reader resolves alike.
 
-    Iceberg takes locations letter by letter, so nothing in a path is percent-encoded.
+    Iceberg takes locations literally, so nothing in a path is percent-encoded.
 
     Raises:
         PlanError: no store for it is installed, or it needs a bucket and names none.
@@ -35,7 +35,7 @@ def as_uri(warehouse: str) -> str:
 
 
 def _missing(name: str) -> Any:
-    """Return the type of a block whose store is installed without a package that it needs."""
+    """Return the type of a block whose store lacks a package that it needs."""
 
     def refuse(_: Any) -> None:
         try:
@@ -47,11 +47,14 @@ def _missing(name: str) -> Any:
 
 
 def _fields() -> dict[str, Any]:
-    """Return the block of each store that has options, ours and others' alike."""
+    """Return the block of each installed store that has options."""
     stores, fields = installed_stores(), {}
     for name in registry.names("storage"):
         if name not in stores:
-            fields[name] = (_missing(name) | None, Field(None, description="Not complete."))
+            fields[name] = (
+                _missing(name) | None,
+                Field(None, description="Not usable: a package is missing."),
+            )
         elif (kind := stores[name].options_type) is not None:
             fields[name] = (kind | None, Field(None, description=stores[name].description))
     return fields
@@ -64,13 +67,15 @@ KINDS = tuple(_FIELDS)
 class _Blocks(Options):
     @model_validator(mode="after")
     def _check_one(self) -> _Blocks:
-        given = [name for name in KINDS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"holds {' and '.join(given)}; files lie in one store, keep one block")
+        blocks = [name for name in KINDS if getattr(self, name) is not None]
+        if len(blocks) > 1:
+            raise ValueError(
+                f"has {' and '.join(blocks)}; keep one block, since all files are in one store"
+            )
         return self
 
-    def given_storage(self) -> Storage | None:
-        """Return the store of the block that is given; None if there is none."""
+    def configured_storage(self) -> Storage | None:
+        """Return the store of the configured block; None if there is none."""
         for name in KINDS:
             options = getattr(self, name)
             if options is not None:
@@ -84,7 +89,7 @@ if TYPE_CHECKING:
     from icestream.storage.s3 import S3Options
 
     class StorageBlocks(_Blocks):
-        """Where files lie, at most one block. Without any, the warehouse's address tells."""
+        """Where files are stored: at most one block, or the warehouse's address."""
 
         azure: AzureOptions | None = None
         gcs: GcsOptions | None = None
@@ -95,33 +100,33 @@ else:
         "StorageBlocks",
         __base__=_Blocks,
         __module__=__name__,
-        __doc__="Where files lie, at most one block. Without any, the warehouse's address tells.",
+        __doc__="Where files are stored: at most one block, or the warehouse's address.",
         **_FIELDS,
     )
 
 
-def storage_for(warehouse: str, given: Storage | None) -> Storage:
-    """Return the store that a warehouse lies in: the given one, or the one that its address means.
+def storage_for(warehouse: str, configured: Storage | None) -> Storage:
+    """Return the store of a warehouse: the configured one, or the one for its address.
 
     Raises:
-        PlanError: the given store is of another kind, or the address means none that is known.
+        PlanError: the configured store is of another kind, or none is installed for the address.
     """
-    if given is None:
+    if configured is None:
         return storage_at(warehouse)
-    if not given.covers(warehouse):
-        bucket = given.bucket_option and f"`{given.kind}.{given.bucket_option}`, or "
+    if not configured.covers(warehouse):
+        bucket = configured.bucket_option and f"`{configured.kind}.{configured.bucket_option}`, or "
         raise PlanError(
-            f"the storage block is `{given.kind}`, and the warehouse {warehouse!r} lies elsewhere",
-            todo=f"Give {bucket or ''}a `warehouse` that begins with {given.schemes[0]}://; "
-            f"or take the block `{given.kind}` out.",
+            f"the storage block is `{configured.kind}`, but the warehouse is {warehouse!r}",
+            todo=f"Give {bucket or ''}a `warehouse` that begins with {configured.schemes[0]}://; "
+            f"or remove the block `{configured.kind}`.",
         )
-    return given
+    return configured
 
 
 def storage_at(warehouse: str | None) -> Storage:
-    """Return the store that an address means, with credentials from that store's default chain.
+    """Return the store for an address, with credentials from the store's default chain.
 
     Raises:
-        PlanError: it means none that is known.
+        PlanError: no store is installed for it.
     """
     return store_at(warehouse or "").from_options()

@@ -1,4 +1,4 @@
-"""Google Cloud Storage, and stores that speak its protocol."""
+"""Google Cloud Storage, and stores that implement its protocol."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-LONGEST_PATH = 4096
-KIND = "service_account"
+MAX_PATH_LENGTH = 4096
+KEY_TYPE = "service_account"
 
 
 def is_text(key: str) -> bool:
@@ -51,8 +51,8 @@ def check_key(key: str) -> None:
     """
     if is_text(key):
         check_json(key)
-    elif not key.strip() or "\n" in key.strip() or len(key) > LONGEST_PATH:
-        raise ValueError("is neither the path of a file nor JSON text")
+    elif not key.strip() or "\n" in key.strip() or len(key) > MAX_PATH_LENGTH:
+        raise ValueError("is neither a file path nor JSON text")
 
 
 def check_json(text: str) -> None:
@@ -62,19 +62,19 @@ def check_json(text: str) -> None:
         ValueError: with the reason, which never quotes the key.
     """
     try:
-        found = json.loads(text)
+        key = json.loads(text)
     except ValueError:
-        raise ValueError("begins like JSON and is not: was it cut off?") from None
-    kind = found.get("type") if isinstance(found, dict) else None
-    if kind != KIND:
-        raise ValueError(f"is JSON of the type {kind!r}, and must be of the type {KIND!r}")
-    missing = [name for name in ("client_email", "private_key") if not found.get(name)]
+        raise ValueError("begins like JSON, but is not valid: was it truncated?") from None
+    kind = key.get("type") if isinstance(key, dict) else None
+    if kind != KEY_TYPE:
+        raise ValueError(f"is JSON of the type {kind!r}, but must be of the type {KEY_TYPE!r}")
+    missing = [name for name in ("client_email", "private_key") if not key.get(name)]
     if missing:
         raise ValueError(f"is the key of a service account without {' and '.join(missing)}")
 
 
 def key_file(key: str) -> str:
-    """Return the path of a key's file; the text of a key gets one that lives with this process."""
+    """Return the path of a key's file; a key given as text gets one for this process's lifetime."""
     return _file_of(key) if is_text(key) else str(Path(key.strip()).expanduser().absolute())
 
 
@@ -84,23 +84,23 @@ def _file_of(text: str) -> str:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("icestream-gcs-key")
         os.write(descriptor, text.encode())
-        # Named by process: Java and Python's workers open it too, as the same user.
+        # Named by process id: the JVM and Python workers open it too, as the same user.
         return f"/proc/{os.getpid()}/fd/{descriptor}"
     descriptor, path = tempfile.mkstemp(prefix="icestream-gcs-key-", suffix=".json")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
-    atexit.register(_forget, path, os.getpid())
+    atexit.register(_remove_file, path, os.getpid())
     return path
 
 
-def _forget(path: str, owner: int) -> None:
-    # A forked child inherits the registration, but not the right to remove the file.
+def _remove_file(path: str, owner: int) -> None:
+    # A forked child inherits the registration, but must not remove the file.
     if os.getpid() == owner:
         Path(path).unlink(missing_ok=True)
 
 
-# Whose fault it is: sources and Spark have faults that read alike.
-OF_GCS = (
+# Recognises whose fault it is: sources and Spark report similar ones.
+GCS_PATTERN = (
     r"google::cloud|com\.google\.(cloud|api|auth)|StorageException|gs://|GCSFileIO"
     r"|(storage|oauth2)\.googleapis|cloud\.google\.com|metadata\.google|gcsfs"
     r"|GOOGLE_APPLICATION_CREDENTIALS|Application\s+Default Credentials"
@@ -110,13 +110,13 @@ FAULTS = (
         r"invalid_grant.{0,80}(iat|exp|short-lived|time)|Token used too (early|late)",
         RefusedError,
         "this machine's clock and Google's are too far apart",
-        "Set this machine's clock by NTP; a signature is good for an hour.",
+        "Synchronise this machine's clock with NTP; signatures are valid for an hour.",
     ),
     Fault(
         r"invalid_grant|Invalid JWT|account not found|invalid_client",
         RefusedError,
         "Google does not accept the key of the service account",
-        "Was the key deleted, or the account? Make a new key, and give it as "
+        "Was the key deleted, or the account? Create a new key, and set it as "
         "`gcs.service_account_key`.",
     ),
     Fault(
@@ -124,7 +124,7 @@ FAULTS = (
         r"|Cannot open credentials file|credentials? file .{0,200}(does not exist|parse)",
         RefusedError,
         "the key of the service account cannot be read",
-        "Look at `gcs.service_account_key`, or at the variable GOOGLE_APPLICATION_CREDENTIALS: "
+        "Check `gcs.service_account_key`, or the variable GOOGLE_APPLICATION_CREDENTIALS: "
         "on a cluster the file must be on every machine.",
     ),
     Fault(
@@ -136,18 +136,18 @@ FAULTS = (
         "(`gcloud auth application-default login`, or the machine's service account).",
     ),
     Fault(
-        # To list or to write, nothing but the bucket must be there.
+        # Listing and writing fail with 404 only if the bucket is missing.
         r"bucket does not exist|[Bb]ucket .{0,80}not (be )?found|404 Not Found\s+POST \S+/upload/"
         r"|retry\.function=(ListObjects|CreateResumableUpload|Insert\w+).{0,200}status_code=404",
         ConnectorError,
         "there is no such bucket",
-        "Create it, or look at the spelling of `gcs.bucket` or of the catalog's `warehouse`.",
+        "Create it, or check the spelling of `gcs.bucket` or of the catalog's `warehouse`.",
     ),
     Fault(
         r"UNAUTHENTICATED|401 Unauthorized|Invalid Credentials|Anonymous caller|status_code=401",
         RefusedError,
         "the store does not accept the credentials",
-        "Look at `gcs.service_account_key`; without it, at the application default credentials.",
+        "Check `gcs.service_account_key`, or without it the application default credentials.",
     ),
     Fault(
         r"PERMISSION_DENIED|403 Forbidden|does not have storage\.|status_code=403",
@@ -166,7 +166,7 @@ FAULTS = (
 
 
 HOST = "storage.googleapis.com:443"
-# Arrow is not told to go without credentials, but takes a token: it then looks for no others.
+# Arrow has no option for anonymous access, but with a token it looks for no other credentials.
 NO_TOKEN = {"gcs.oauth2.token": "none", "gcs.oauth2.token-expires-at": "4102444800000"}
 
 
@@ -175,7 +175,7 @@ class GcsOptions(Options):
 
     project_id: str | None = Field(None, description="Google Cloud project.")
     bucket: str | None = Field(
-        None, description="Bucket; gives the warehouse where the catalog names none."
+        None, description="Bucket; the default warehouse if the catalog names none."
     )
     service_account_key: SecretStr | None = Field(
         None,
@@ -184,8 +184,8 @@ class GcsOptions(Options):
     )
     endpoint: HttpAddress | None = Field(
         None,
-        description="Address of a compatible store, or of an emulator; without a key, it is asked "
-        "without credentials.",
+        description="Address of a compatible store, or of an emulator; without a key, it is "
+        "accessed without credentials.",
     )
 
     @field_validator("service_account_key")
@@ -197,7 +197,7 @@ class GcsOptions(Options):
 
 
 class GcsStorage(Storage):
-    """Buckets of Google's, by Iceberg's GCSFileIO and Arrow's file system."""
+    """Google Cloud buckets, through Iceberg's GCSFileIO and Arrow's file system."""
 
     kind = "gcs"
     schemes = ("gs", "gcs")
@@ -212,7 +212,7 @@ class GcsStorage(Storage):
     @classmethod
     def normalize(cls, location: str) -> str:
         scheme, _, rest = location.partition(":")
-        # PyIceberg knows the other scheme, and Java does not.
+        # PyIceberg accepts `gcs:` too, but Java does not.
         return super().normalize(f"gs:{rest}" if scheme.lower() == "gcs" else location)
 
     def identity(self) -> str:
@@ -231,17 +231,17 @@ class GcsStorage(Storage):
         return {} if key is None else {"GOOGLE_APPLICATION_CREDENTIALS": key_file(key)}
 
     def chain_variables(self) -> tuple[str, ...]:
-        has_its_own = self._key is not None or self._is_anonymous
-        return () if has_its_own else ("GOOGLE_APPLICATION_CREDENTIALS",)
+        has_credentials = self._key is not None or self._is_anonymous
+        return () if has_credentials else ("GOOGLE_APPLICATION_CREDENTIALS",)
 
     def spark_settings(self) -> dict[str, str]:
-        settings = {"io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO", **self._place()}
+        settings = {"io-impl": "org.apache.iceberg.gcp.gcs.GCSFileIO", **self._location()}
         if self._is_anonymous:
             settings["gcs.no-auth"] = "true"
         return settings
 
     def pyiceberg_properties(self) -> dict[str, str]:
-        return {**self._place(), **(NO_TOKEN if self._is_anonymous else {})}
+        return {**self._location(), **(NO_TOKEN if self._is_anonymous else {})}
 
     def check(self, warehouse: str) -> Iterator[CheckStep]:
         where, endpoint, key = f"storage {self.identity()}", self.options.endpoint, self._key
@@ -256,10 +256,10 @@ class GcsStorage(Storage):
             yield CheckStep("read key", lambda: _read_key(path, where))
         yield from probe(self, warehouse)
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        if not mentions(said, OF_GCS, self.options.endpoint):
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        if not mentions(text, GCS_PATTERN, self.options.endpoint):
             return None
-        return first_match(FAULTS, said, where)
+        return first_match(FAULTS, text, where)
 
     @property
     def _key(self) -> str | None:
@@ -270,7 +270,7 @@ class GcsStorage(Storage):
     def _is_anonymous(self) -> bool:
         return self.options.endpoint is not None and self.options.service_account_key is None
 
-    def _place(self) -> dict[str, str]:
+    def _location(self) -> dict[str, str]:
         names = {
             "gcs.project-id": self.options.project_id,
             "gcs.service.host": self.options.endpoint,
@@ -279,20 +279,20 @@ class GcsStorage(Storage):
 
 
 def _read_key(path: Path, where: str) -> str:
-    """Read the key as Google's libraries will, whose own words for a bad one are less clear."""
+    """Read the key before Google's libraries do: their errors for an invalid one are less clear."""
     try:
         check_json(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise RefusedError(
             f"the key file {str(path)!r} cannot be read ({exc.strerror})",
             where=where,
-            todo="Look at `gcs.service_account_key`, and whether this user may read the file.",
+            todo="Check `gcs.service_account_key`, and that this user may read the file.",
         ) from exc
     except ValueError as exc:
         raise RefusedError(
             f"the key file {str(path)!r} {exc}",
             where=where,
-            todo="Make a key of the service account as JSON, and name its file in "
+            todo="Create a JSON key of the service account, and name its file in "
             "`gcs.service_account_key`.",
         ) from None
     return path.name

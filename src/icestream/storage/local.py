@@ -1,4 +1,4 @@
-"""Folders of this machine, or of a file system that every machine mounts alike."""
+"""Folders on this machine, or on a file system that every machine mounts at the same path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LocalStorage(Storage):
-    """Local folders: what is used where nothing else is named."""
+    """Local folders, the default."""
 
     kind = "local"
     schemes = ("file",)
@@ -53,6 +53,6 @@ def _write(warehouse: str) -> str:
         raise RefusedError(
             f"the warehouse {str(folder)!r} is not writable ({exc.strerror})",
             where="storage local files",
-            todo="Let this user write to the folder, or name another one as `warehouse`.",
+            todo="Give this user write permission, or set `warehouse` to another folder.",
         ) from exc
     return str(folder)

@@ -23,27 +23,27 @@ CONTENT = b"icestream was here"
 def probe(
     storage: Storage, warehouse: str, properties: Mapping[str, str] | None = None
 ) -> Iterator[CheckStep]:
-    """Yield the steps that try a store below a place; nothing is left behind.
+    """Yield the steps that test a store below a location; they leave nothing behind.
 
     Args:
         storage: the store.
-        warehouse: the place.
-        properties: PyIceberg's properties for it, where they are not the store's own.
+        warehouse: the location.
+        properties: PyIceberg's properties for it, if they are not the store's own.
     """
     path = f"{warehouse.rstrip('/')}/.icestream-check-{uuid.uuid4().hex[:12]}"
     where = f"storage {storage.identity()}"
 
-    def step(name: str, ask: Callable[[FileIO], str]) -> CheckStep:
+    def step(name: str, action: Callable[[FileIO], str]) -> CheckStep:
         def run() -> str:
             try:
-                return ask(_file_io(properties or storage.pyiceberg_properties(), warehouse))
+                return action(_file_io(properties or storage.pyiceberg_properties(), warehouse))
             except ModuleNotFoundError as exc:
-                raise _missing(exc, storage, where) from exc
+                raise _missing_package_error(exc, storage, where) from exc
             except storage.faults() as exc:
-                said = exception_text(exc)
-                # Whatever was raised here is the store's: its address says so.
-                known = storage.explain(f"{said}\n{warehouse}", where)
-                raise known or _unknown(said, storage, where) from None
+                text = exception_text(exc)
+                # The warehouse's address marks the fault as one of this store.
+                error = storage.explain(f"{text}\n{warehouse}", where)
+                raise error or _unknown_error(text, storage, where) from None
 
         return CheckStep(name, run)
 
@@ -53,7 +53,9 @@ def probe(
     yield step("remove it", lambda io: _remove(io, path))
 
 
-def _missing(fault: ModuleNotFoundError, storage: Storage, where: str) -> DependencyError:
+def _missing_package_error(
+    fault: ModuleNotFoundError, storage: Storage, where: str
+) -> DependencyError:
     return DependencyError(
         f"needs the package {fault.name}, which is not installed",
         where=where,
@@ -61,11 +63,11 @@ def _missing(fault: ModuleNotFoundError, storage: Storage, where: str) -> Depend
     )
 
 
-def _unknown(said: str, storage: Storage, where: str) -> ConnectorError:
+def _unknown_error(text: str, storage: Storage, where: str) -> ConnectorError:
     return ConnectorError(
-        f"the store answered: {storage.hidden(said.splitlines()[0])}",
+        f"the store answered: {storage.mask_secrets(text.splitlines()[0])}",
         where=where,
-        todo=f"Look at the `{storage.kind}` block.",
+        todo=f"Check the `{storage.kind}` block.",
     )
 
 
@@ -81,8 +83,8 @@ def _list(io: Any, warehouse: str) -> str:
     if hasattr(io, "fs_by_scheme"):
         from pyarrow.fs import FileSelector
 
-        place = f"{parts.netloc}{parts.path}".rstrip("/")
-        below = FileSelector(place, allow_not_found=bool(parts.path.strip("/")))
+        folder = f"{parts.netloc}{parts.path}".rstrip("/")
+        below = FileSelector(folder, allow_not_found=bool(parts.path.strip("/")))
         io.fs_by_scheme(parts.scheme, parts.netloc).get_file_info(below)
     else:
         system = io.get_fs(parts.scheme, parts.hostname)
@@ -98,24 +100,24 @@ def _write(io: FileIO, path: str) -> str:
 
 
 def _read(io: FileIO, path: str, faults: tuple[type[Exception], ...]) -> str:
-    found = b""
+    content = b""
     try:
         with io.new_input(path).open() as stream:
-            found = stream.read()
+            content = stream.read()
     finally:
-        if found != CONTENT:
-            # The step that removes it is not asked after this one has failed.
+        if content != CONTENT:
+            # The step that removes it does not run if this one fails.
             with suppress(*faults):
                 io.delete(path)
-    if found != CONTENT:
+    if content != CONTENT:
         raise ConnectorError(
-            f"{len(CONTENT)} bytes were written and {len(found)} others came back",
+            f"{len(CONTENT)} bytes were written and {len(content)} different bytes were read back",
             where=path,
-            todo="Does a proxy or a gateway in front of the store change what passes?",
+            todo="Does a proxy or a gateway in front of the store modify responses?",
         )
-    return f"{len(found)} bytes"
+    return f"{len(content)} bytes"
 
 
 def _remove(io: FileIO, path: str) -> str:
     io.delete(path)
-    return "nothing is left behind"
+    return "removed"

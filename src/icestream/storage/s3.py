@@ -1,4 +1,4 @@
-"""S3, and stores that speak its protocol."""
+"""S3, and stores that implement its protocol."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-RIGHTS = (
+PERMISSIONS_HINT = (
     "Are the credentials those of the right account? Do they allow s3:ListBucket, s3:GetObject, "
     "s3:PutObject and s3:DeleteObject on the bucket?"
 )
-# Whose fault it is: sources and Spark have faults that read alike.
-OF_S3 = (
+# Recognises whose fault it is: sources and Spark report similar ones.
+S3_PATTERN = (
     r"AWS Error|S3Exception|services\.s3|s3[an]?://|S3FileIO|[Aa]mazon|aws-sdk|awssdk"
     r"|SdkClientException|NoSuchBucket|botocore|s3fs"
 )
@@ -57,38 +57,38 @@ FAULTS = (
         r"InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|InvalidClientTokenId|UnrecognizedClient",
         RefusedError,
         "the store does not know the access key id",
-        "Look at `s3.access_key_id`, and whether `s3.endpoint` is the store that it belongs to.",
+        "Check `s3.access_key_id`, and that `s3.endpoint` is the store that it belongs to.",
     ),
     Fault(
         r"SignatureDoesNotMatch|SIGNATURE_DOES_NOT_MATCH",
         RefusedError,
         "the signature is wrong: the secret key does not belong to the access key id",
-        "Look at `s3.secret_access_key`: no space or line break may be at its end.",
+        "Check `s3.secret_access_key`: it must not end with a space or a line break.",
     ),
     Fault(
         r"RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED|RequestExpired|REQUEST_EXPIRED",
         RefusedError,
         "this machine's clock and the store's are too far apart",
-        "Set this machine's clock by NTP; a signature is good for 15 minutes.",
+        "Synchronise this machine's clock with NTP; signatures are valid for 15 minutes.",
     ),
     Fault(
         r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist",
         ConnectorError,
         "there is no such bucket",
-        "Create it, or look at the spelling of `s3.bucket` or of the catalog's `warehouse`.",
+        "Create it, or check the spelling of `s3.bucket` or of the catalog's `warehouse`.",
     ),
     Fault(
         r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
         r"|[Ss]tatus [Cc]ode:? ?30[17]|HTTP status 301|region.{1,40}is wrong",
         RefusedError,
-        "the bucket lies in another region",
-        "Set `s3.region` to the bucket's own; `aws s3api get-bucket-location` tells it.",
+        "the bucket is in another region",
+        "Set `s3.region` to the bucket's; `aws s3api get-bucket-location` prints it.",
     ),
     Fault(
         r"AccessDenied|ACCESS_DENIED|[Ss]tatus [Cc]ode:? ?403|HTTP status 403|Forbidden",
         RefusedError,
         "the store denies access",
-        f"{RIGHTS} S3-compatible stores mostly want `s3.path_style_access: true`.",
+        f"{PERMISSIONS_HINT} Most S3-compatible stores need `s3.path_style_access: true`.",
     ),
     Fault(
         r"[Uu]nable to load credentials|Unable to locate credentials",
@@ -100,7 +100,7 @@ FAULTS = (
     Fault(
         r"[Uu]nable to load region|region must not be null",
         ConnectorError,
-        "no region is known",
+        "no AWS region is set",
         "Add e.g. `s3.region: eu-central-1`.",
     ),
     *transport_faults(
@@ -111,42 +111,47 @@ FAULTS = (
         r"|Connect to .{1,80} failed",
     ),
 )
-PATH_STYLE = "Set `s3.path_style_access: true`, as most S3-compatible stores want."
-# A bucket before `localhost` is this machine too, and the store takes the key for a bucket.
-MISUNDERSTOOD = re.compile(r"HTTP status 40[05]|[Ss]tatus [Cc]ode:? ?40[05]|InvalidBucketName")
+PATH_STYLE = "Set `s3.path_style_access: true`, as most S3-compatible stores need."
+# `bucket.localhost` resolves to this machine, and the store then takes the key for a bucket.
+BUCKET_NOT_IN_PATH = re.compile(r"HTTP status 40[05]|[Ss]tatus [Cc]ode:? ?40[05]|InvalidBucketName")
 UNRESOLVED = re.compile(r"resolve host|UnknownHost", re.IGNORECASE)
 
 
 def explain(
-    said: str, where: str, *, endpoint: str | None, path_style: bool
+    text: str, where: str, *, endpoint: str | None, path_style: bool
 ) -> IcestreamError | None:
-    """Return the error that a fault's text stands for; None if nothing is known of it.
+    """Return the error for a fault's text; None if it is unknown.
 
     Args:
-        said: what the library says.
-        where: the place, for the message.
+        text: the library's message.
+        where: the location, for the message.
         endpoint: the host of a store that is not Amazon's.
-        path_style: whether the bucket is put into the path.
+        path_style: whether requests have the bucket in the path.
     """
-    if endpoint is not None and not path_style and UNRESOLVED.search(said):
+    if endpoint is not None and not path_style and UNRESOLVED.search(text):
         return UnreachableError(
             f"cannot resolve the host name {endpoint!r}, or the bucket's name before it",
             where=where,
             todo=f"Check the spelling of `s3.endpoint`. {PATH_STYLE}",
         )
-    known = first_match(FAULTS, said, where)
-    if known is None and endpoint is not None and not path_style and MISUNDERSTOOD.search(said):
+    error = first_match(FAULTS, text, where)
+    if (
+        error is None
+        and endpoint is not None
+        and not path_style
+        and BUCKET_NOT_IN_PATH.search(text)
+    ):
         return ConnectorError(
-            "the store does not understand where the bucket's name is",
+            "the store does not find the bucket's name in the request",
             where=where,
             todo=PATH_STYLE,
         )
-    return known
+    return error
 
 
 CONNECT_SECS = 10
 REQUEST_SECS = 60
-# Stores that are not Amazon's mostly take any region, and signing needs one.
+# Most stores that are not Amazon's accept any region, and signing needs one.
 ANY_REGION = "us-east-1"
 AMAZON = re.compile(r"(^|\.)amazonaws\.com(\.cn)?$")
 
@@ -156,11 +161,11 @@ class S3Options(Options):
 
     region: str | None = Field(None, description="AWS region.")
     bucket: str | None = Field(
-        None, description="Bucket; gives the warehouse where the catalog names none."
+        None, description="Bucket; the default warehouse if the catalog names none."
     )
     endpoint: HttpAddress | None = Field(None, description="Address of an S3-compatible store.")
     path_style_access: bool = Field(
-        False, description="Put the bucket into the path, as most S3-compatible stores want."
+        False, description="Put the bucket into the path, as most S3-compatible stores need."
     )
     access_key_id: SecretStr | None = Field(None, description="Access key id.")
     secret_access_key: SecretStr | None = Field(None, description="Secret access key.")
@@ -170,18 +175,16 @@ class S3Options(Options):
     @model_validator(mode="after")
     def _check_keys(self) -> S3Options:
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError(
-                "`access_key_id` and `secret_access_key` belong together, and one is missing"
-            )
+            raise ValueError("`access_key_id` and `secret_access_key` must be set together")
         if self.session_token is not None and self.access_key_id is None:
             raise ValueError("`session_token` needs `access_key_id` and `secret_access_key`")
         if self.profile is not None and self.access_key_id is not None:
-            raise ValueError("holds both a `profile` and keys; keep one of them")
+            raise ValueError("has both `profile` and keys; keep one of them")
         return self
 
 
 class S3Storage(Storage):
-    """Buckets behind S3's protocol, by Iceberg's S3FileIO and Arrow's file system."""
+    """S3 buckets, through Iceberg's S3FileIO and Arrow's file system."""
 
     kind = "s3"
     schemes = ("s3", "s3a", "s3n")
@@ -192,7 +195,7 @@ class S3Storage(Storage):
 
     def __init__(self, options: S3Options) -> None:
         self.options = options
-        # Looked up here: the processes that this goes to may have other variables.
+        # Looked up here: the processes that this is sent to may have other variables.
         self._region = options.region or region_at(options.endpoint)
 
     def identity(self) -> str:
@@ -207,17 +210,17 @@ class S3Storage(Storage):
         return (AWS_BUNDLE,)
 
     def environment(self) -> dict[str, str]:
-        # Amazon's libraries in Java, C++ and Python have this one way of naming a profile alike.
+        # The one setting of a profile that AWS's Java, C++ and Python libraries share.
         return {"AWS_PROFILE": self.options.profile} if self.options.profile else {}
 
     def chain_variables(self) -> tuple[str, ...]:
-        has_its_own = self.options.profile or self.options.access_key_id
-        return () if has_its_own else ("AWS_PROFILE",)
+        has_credentials = self.options.profile or self.options.access_key_id
+        return () if has_credentials else ("AWS_PROFILE",)
 
     def spark_settings(self) -> dict[str, str]:
         settings = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **self._keys()}
-        # Of the two variables, Java knows only the other.
-        region = self._region or (None if os.getenv("AWS_REGION") else _region_by_default())
+        # Java reads only AWS_REGION, not AWS_DEFAULT_REGION.
+        region = self._region or (None if os.getenv("AWS_REGION") else _default_region())
         if region is not None:
             settings["client.region"] = region
         if self.options.endpoint is not None:
@@ -249,11 +252,11 @@ class S3Storage(Storage):
             )
         yield from probe(self, warehouse)
 
-    def explain(self, said: str, where: str) -> IcestreamError | None:
-        if not mentions(said, OF_S3, self.options.endpoint):
+    def explain(self, text: str, where: str) -> IcestreamError | None:
+        if not mentions(text, S3_PATTERN, self.options.endpoint):
             return None
         host = urlsplit(self.options.endpoint or "").hostname
-        return explain(said, where, endpoint=host, path_style=self.options.path_style_access)
+        return explain(text, where, endpoint=host, path_style=self.options.path_style_access)
 
     def _keys(self) -> dict[str, str]:
         options = self.options
@@ -266,17 +269,17 @@ class S3Storage(Storage):
 
 
 def region_at(endpoint: str | None) -> str | None:
-    """Return the region for an address that the file names without one; None to let others look.
+    """Return the region for an endpoint without one; None to let the client libraries find it.
 
-    Java and Python look in different places, and a store checks the region that a request is
+    Java and Python look in different places, and the store checks the region that a request was
     signed for.
     """
     if endpoint is None:
         return None
-    told = os.getenv("AWS_REGION") or _region_by_default()
+    region = os.getenv("AWS_REGION") or _default_region()
     is_amazon = AMAZON.search(urlsplit(endpoint).hostname or "")
-    return told or (None if is_amazon else ANY_REGION)
+    return region or (None if is_amazon else ANY_REGION)
 
 
-def _region_by_default() -> str | None:
+def _default_region() -> str | None:
     return os.getenv("AWS_DEFAULT_REGION") or None

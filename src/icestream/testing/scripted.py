@@ -185,7 +185,7 @@ class ScriptedChanges(Source[ScriptedOptions]):
         blocks = [block for batch in self.script[start["batch"] : end["batch"]] for block in batch]
         return [Split(blocks, sum(block.num_rows for block in blocks))]
 
-    def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
+    def block_schemas(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
         """Tell those of snapshots, as the contract asks; the others come as a surprise."""
         found = [block.schema for split in splits for block in split.what]
         return [columns for columns in found if change_schema_of(columns).is_snapshot]

@@ -78,7 +78,7 @@ class StorageSuite(ConformanceSuite):
         ]
         assert not any(secret in storage.identity() for secret in secrets)
         for secret in secrets:
-            assert secret not in storage.hidden(f"refused: {secret}")
+            assert secret not in storage.mask_secrets(f"refused: {secret}")
 
     @fact("jars")
     def test_jars_are_maven_coordinates(self, storage: Storage) -> None:

@@ -26,7 +26,7 @@ def planned(folder: Path, **options: Any) -> PipelinePlan:
     return Pipeline.from_source(source).to_sink(sink)._plan("orders", sink)
 
 
-def test_most_rows_of_a_batch_are_never_fewer_than_its_size(tmp_path: Path) -> None:
+def test_max_rows_of_a_batch_are_never_fewer_than_its_size(tmp_path: Path) -> None:
     assert planned(tmp_path).batching.max_batch_rows == 1_000_000
     assert planned(tmp_path, batch_size=7_000_000).batching.max_batch_rows == 7_000_000
     assert planned(tmp_path, max_batch_rows=50_000).batching.max_batch_rows == 50_000

@@ -13,9 +13,9 @@ from icestream.cli.live import BatchLog, _lines
 from icestream.engine.progress import Progress
 from icestream.metrics.events import (
     BatchSkipped,
-    BatchSpread,
     BatchWritten,
     LagMeasured,
+    MultiTableBatchWritten,
     RecordsFailed,
 )
 
@@ -62,7 +62,7 @@ def test_batch_of_many_tables_is_one_line(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.INFO, logger="icestream.cli.live"):
         log.observe(replace(WRITTEN, of_many=True))
         log.observe(BatchSkipped("orders", "lake.sales.refunds", 12, of_many=True))
-        log.observe(BatchSpread("orders", 12, 1, 1, 10_000, 3, 0.81, 1.25))
+        log.observe(MultiTableBatchWritten("orders", 12, 1, 1, 10_000, 3, 0.81, 1.25))
     assert caplog.messages == [
         "orders: batch 12, 10,000 rows in 3 files of 1 table, 1 already had it, stage 0.8 s, "
         "commit 1.2 s"

@@ -9,11 +9,11 @@ from prometheus_client import generate_latest
 
 from icestream.metrics.events import (
     BatchSkipped,
-    BatchSpread,
     BatchWritten,
     CommitFailed,
     ExpectationUnmet,
     LagMeasured,
+    MultiTableBatchWritten,
     PipelineRestarted,
     RecordsFailed,
 )
@@ -137,7 +137,7 @@ def test_failures_lag_and_restarts_are_counted() -> None:
     metrics.observe(CommitFailed("orders", "lake.sales.orders", retries=3, reason="moved"))
     metrics.observe(RecordsFailed("orders", "lake.sales.orders", count=5, dead_letters=4))
     metrics.observe(BatchSkipped("orders", "lake.sales.orders", epoch=3))
-    metrics.observe(BatchSpread("orders", 3, 0, 1, 0, 0, 0.1, 0.2))
+    metrics.observe(MultiTableBatchWritten("orders", 3, 0, 1, 0, 0, 0.1, 0.2))
     metrics.observe(LagMeasured("orders", rows=42, seconds=1.5))
     metrics.observe(PipelineRestarted("orders", attempt=1, reason="broker away"))
 

@@ -222,7 +222,7 @@ def test_dead_letters_cannot_go_to_the_table_itself() -> None:
     )
 
 
-def test_most_rows_cannot_be_fewer_than_a_batch() -> None:
+def test_max_rows_cannot_be_fewer_than_a_batch() -> None:
     assert message("max_batch_rows: 5") == (
         "orders.yaml:7:23 sinks.lake.config.max_batch_rows: the most rows of a batch, 5, are "
         "fewer than batch_size 10000\n"

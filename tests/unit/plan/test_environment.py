@@ -42,7 +42,7 @@ def test_planning_sets_no_variable_and_connecting_does(tmp_path: Path) -> None:
     plan = plan_of(WORK, tmp_path)
     assert plan.environment == {"AWS_PROFILE": "work"}
     assert "AWS_PROFILE" not in os.environ
-    assert plan.enter_environment() is plan
+    assert plan.export_environment() is plan
     assert os.environ["AWS_PROFILE"] == "work"
 
 
@@ -54,7 +54,7 @@ def test_profile_is_refused_where_keys_of_the_environment_win(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     with pytest.raises(PlanError) as caught:
-        plan_of(catalog, tmp_path).enter_environment()
+        plan_of(catalog, tmp_path).export_environment()
     assert str(caught.value) == (
         f"{tmp_path}/a.yaml: the file asks for the profile 'work', and Amazon's libraries take the "
         "keys of the variable AWS_ACCESS_KEY_ID before any profile\n"
@@ -69,7 +69,7 @@ def test_keys_of_the_environment_are_taken_where_no_profile_is_named(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     plan = plan_of("  a: {type: memory, warehouse: 's3://b/w'}\n", tmp_path)
-    assert plan.enter_environment() is plan
+    assert plan.export_environment() is plan
 
 
 @pytest.mark.parametrize("command", [["check", "--offline"], ["plan", "--offline"]])

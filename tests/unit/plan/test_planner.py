@@ -159,7 +159,7 @@ def test_dead_letters_with_a_bare_name_are_in_the_namespace_of_the_sink(tmp_path
 @pytest.mark.parametrize(
     ("memory", "rows"), [("512m", 500_000), ("1g", 1_000_000), ("900g", 5_000_000)]
 )
-def test_most_rows_of_a_batch_follow_memory(
+def test_max_rows_of_a_batch_follow_memory(
     memory: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
@@ -199,15 +199,15 @@ def test_pipelines_started_later_take_their_share_of_memory(
     monkeypatch.setattr("icestream.plan.spark_settings.physical_memory", lambda: 64 << 30)
     memory = {"spark.driver.memory": "2g"}
     planned_alone = batching_for(IcebergOptions(namespace="a"), memory)
-    assert [planned_alone.most_rows(running) for running in (1, 2, 4)] == [
+    assert [planned_alone.max_rows(running) for running in (1, 2, 4)] == [
         2_000_000,
         1_000_000,
         500_000,
     ]
     one_of_four = batching_for(IcebergOptions(namespace="a"), memory, 4)
-    assert one_of_four.most_rows(1) == 500_000, "others of the plan may be about to start"
+    assert one_of_four.max_rows(1) == 500_000, "others of the plan may be about to start"
     given = batching_for(IcebergOptions(namespace="a", max_batch_rows=900_000), memory)
-    assert given.most_rows(100) == 900_000
+    assert given.max_rows(100) == 900_000
 
 
 def test_batches_that_keep_missing_fields_have_a_quarter_of_the_rows(

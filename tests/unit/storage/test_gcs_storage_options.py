@@ -112,18 +112,18 @@ def test_text_of_a_key_is_for_this_user_where_memory_has_no_files(
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("{", "begins like JSON and is not: was it cut off?"),
+        ("{", "begins like JSON, but is not valid: was it truncated?"),
         (
             '{"type": "authorized_user"}',
-            "is JSON of the type 'authorized_user', and must be of the type 'service_account'",
+            "is JSON of the type 'authorized_user', but must be of the type 'service_account'",
         ),
-        ("{}", "is JSON of the type None, and must be of the type 'service_account'"),
+        ("{}", "is JSON of the type None, but must be of the type 'service_account'"),
         (
             '{"type": "service_account", "client_email": "a"}',
             "is the key of a service account without private_key",
         ),
-        ("", "is neither the path of a file nor JSON text"),
-        ("-----BEGIN\nPRIVATE", "is neither the path of a file nor JSON text"),
+        ("", "is neither a file path nor JSON text"),
+        ("-----BEGIN\nPRIVATE", "is neither a file path nor JSON text"),
     ],
 )
 def test_unusable_key_is_refused_without_showing_it(key: str, message: str) -> None:
@@ -149,9 +149,9 @@ def test_key_file_is_read_before_the_store_is_asked(tmp_path: Path) -> None:
     with pytest.raises(RefusedError) as caught:
         steps(build(service_account_key=str(bad)))["read key"]()
     assert str(caught.value) == (
-        f"storage gcs of Google: the key file '{bad}' is JSON of the type None, and must be of the "
+        f"storage gcs of Google: the key file '{bad}' is JSON of the type None, but must be of the "
         "type 'service_account'\n"
-        "  Make a key of the service account as JSON, and name its file in "
+        "  Create a JSON key of the service account, and name its file in "
         "`gcs.service_account_key`."
     )
     with pytest.raises(RefusedError) as caught:
@@ -159,7 +159,7 @@ def test_key_file_is_read_before_the_store_is_asked(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"storage gcs of Google: the key file '{tmp_path}/no.json' cannot be read (No such file or "
         "directory)\n"
-        "  Look at `gcs.service_account_key`, and whether this user may read the file."
+        "  Check `gcs.service_account_key`, and that this user may read the file."
     )
 
 

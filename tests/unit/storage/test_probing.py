@@ -56,7 +56,7 @@ def test_store_that_is_well_is_left_as_it_was(tmp_path: Path) -> None:
     told = {name: step.run() for name, step in steps_of(Store(), tmp_path).items()}
     assert told["list store"] == tmp_path.as_uri()
     assert told["read it back"] == "18 bytes"
-    assert told["remove it"] == "nothing is left behind"
+    assert told["remove it"] == "removed"
     assert [*tmp_path.iterdir()] == []
 
 
@@ -64,7 +64,7 @@ def test_store_that_is_well_is_left_as_it_was(tmp_path: Path) -> None:
     ("reader", "what"),
     [
         (UnreadableIO, "the store answered: OSError: no right to read "),
-        (GarblingIO, "18 bytes were written and 5 others came back"),
+        (GarblingIO, "18 bytes were written and 5 different bytes were read back"),
     ],
 )
 def test_object_that_cannot_be_read_back_is_removed(

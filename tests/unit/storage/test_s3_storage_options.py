@@ -86,13 +86,13 @@ def test_secrets_are_in_no_text_of_the_options() -> None:
     [
         (
             {"access_key_id": "id"},
-            "`access_key_id` and `secret_access_key` belong together, and one is missing",
+            "`access_key_id` and `secret_access_key` must be set together",
         ),
         (
             {"session_token": "t"},
             "`session_token` needs `access_key_id` and `secret_access_key`",
         ),
-        ({"profile": "p", **KEYS}, "holds both a `profile` and keys; keep one of them"),
+        ({"profile": "p", **KEYS}, "has both `profile` and keys; keep one of them"),
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused(options: dict[str, Any], message: str) -> None:
@@ -108,7 +108,9 @@ def test_files_lie_in_one_store() -> None:
         StorageBlocks.model_validate({"s3": {}, "gcs": {}})
 
     (error,) = caught.value.errors()
-    assert error["msg"] == ("Value error, holds gcs and s3; files lie in one store, keep one block")
+    assert error["msg"] == (
+        "Value error, has gcs and s3; keep one block, since all files are in one store"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_files_lie_in_one_store() -> None:
         (
             "S3Exception: null (Service: S3, Status Code: 301)",
             RefusedError,
-            "the bucket lies in another region",
+            "the bucket is in another region",
         ),
         (
             "SdkClientException: Unable to load credentials from any of the providers",
@@ -189,7 +191,7 @@ def test_bucket_before_the_host_hints_at_path_style() -> None:
     assert str(error) == (
         "storage s3: cannot resolve the host name 'store.local', or the bucket's name before it\n"
         "  Check the spelling of `s3.endpoint`. "
-        "Set `s3.path_style_access: true`, as most S3-compatible stores want."
+        "Set `s3.path_style_access: true`, as most S3-compatible stores need."
     )
 
 
@@ -199,8 +201,8 @@ def test_bucket_that_the_store_does_not_see_hints_at_path_style() -> None:
     error = build(endpoint="http://localhost:9000").explain(said, "storage s3")
 
     assert str(error) == (
-        "storage s3: the store does not understand where the bucket's name is\n"
-        "  Set `s3.path_style_access: true`, as most S3-compatible stores want."
+        "storage s3: the store does not find the bucket's name in the request\n"
+        "  Set `s3.path_style_access: true`, as most S3-compatible stores need."
     )
     styled = build(endpoint="http://localhost:9000", path_style_access=True)
     assert styled.explain(said, "storage s3") is None

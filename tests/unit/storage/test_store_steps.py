@@ -78,7 +78,7 @@ def test_fault_of_arrow_is_shown_without_its_secrets(monkeypatch: pytest.MonkeyP
         steps["write an object"].run()
     assert str(caught.value) == (
         "storage s3 of Amazon: the store answered: ArrowInvalid: cannot sign s3:/ by ***\n"
-        "  Look at the `s3` block."
+        "  Check the `s3` block."
     )
 
 

@@ -34,9 +34,9 @@ def problem_of(text: str, folder: Path) -> str:
 
 def test_block_without_a_bucket_is_refused_on_the_embedded_catalog(tmp_path: Path) -> None:
     assert problem_of(EMBEDDED, tmp_path) == (
-        "a.yaml:6:5 sinks.lake.config: the storage block is `s3`, and the warehouse "
-        f"'file://{tmp_path}/lake' lies elsewhere\n"
-        "  Give `s3.bucket`, or a `warehouse` that begins with s3://; or take the block `s3` out."
+        "a.yaml:6:5 sinks.lake.config: the storage block is `s3`, but the warehouse is "
+        f"'file://{tmp_path}/lake'\n"
+        "  Give `s3.bucket`, or a `warehouse` that begins with s3://; or remove the block `s3`."
     ).replace(f"{tmp_path}/", "")
 
 
@@ -53,10 +53,10 @@ def test_block_without_a_bucket_is_refused_on_the_embedded_catalog(tmp_path: Pat
 def test_block_of_another_store_than_the_warehouse_is_refused(block: str, tmp_path: Path) -> None:
     text = f"catalogs:\n  a: {{type: {block}, azure: {{storage_account: x}}}}\n"
     assert problem_of(text, tmp_path) == (
-        "a.yaml:2:3 catalogs.a: the storage block is `azure`, and the warehouse 'file:///data' "
-        "lies elsewhere\n"
-        "  Give `azure.container`, or a `warehouse` that begins with abfss://; or take the block "
-        "`azure` out."
+        "a.yaml:2:3 catalogs.a: the storage block is `azure`, but the warehouse is "
+        "'file:///data'\n"
+        "  Give `azure.container`, or a `warehouse` that begins with abfss://; or remove the "
+        "block `azure`."
     )
 
 

@@ -24,9 +24,9 @@ from icestream.engine.dead_letters.row_validation import with_row_checks
 from icestream.errors import IcestreamError, SchemaMismatchError
 from icestream.metrics.events import (
     BatchSkipped,
-    BatchSpread,
     BatchWritten,
     ExpectationUnmet,
+    MultiTableBatchWritten,
     RecordsFailed,
 )
 
@@ -135,7 +135,7 @@ def _table_events(pipeline: str, epoch: int, result: BatchResult) -> Iterator[Ev
         yield replace(event, of_many=True)
     for table, rows in committed.refused.items():
         yield RecordsFailed(pipeline, table, rows, rows if committed.keeps_refused else 0)
-    yield BatchSpread(
+    yield MultiTableBatchWritten(
         pipeline=pipeline,
         epoch=epoch,
         tables=len(committed.commits),
@@ -163,7 +163,7 @@ def write_once(
     started = time.monotonic()
     slots = spark.sparkContext.defaultParallelism
     splits = tuple(plan.source.splits(mark.start, mark.end, slots))
-    plan.source.refuse_changed(mark.start, mark.end)
+    plan.source.verify_offsets(mark.start, mark.end)
     crash_point("before-write")
     if plan.sink.is_mirror:
         outcome = write_changes(spark, plan, splits, mark)
@@ -181,7 +181,7 @@ def write_once(
 def _refuse_changed(plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark) -> None:
     """Discard the written files if the source was replaced while it was being read."""
     try:
-        plan.source.refuse_changed(mark.start, mark.end)
+        plan.source.verify_offsets(mark.start, mark.end)
     except IcestreamError:
         discard_files(plan, outcome)
         raise

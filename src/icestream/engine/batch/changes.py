@@ -86,7 +86,7 @@ def write_changes(
 ) -> BatchOutcome:
     """Read the splits and write files, evolving each table like its table in the source."""
     sink = plan.sink
-    shapes = list(plan.source.shapes(splits))
+    shapes = list(plan.source.block_schemas(splits))
     letters = prepare_dead_letters(plan, mark)
     outcome = BatchOutcome()
     decoder = plan.source.change_decoder()

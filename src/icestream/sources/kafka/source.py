@@ -177,7 +177,7 @@ class KafkaSource(Source[KafkaOptions]):
         """Split by partition; with few partitions, split long ones further."""
         return make_splits(start, end, slots)
 
-    def refuse_changed(self, start: Offset, end: Offset) -> None:
+    def verify_offsets(self, start: Offset, end: Offset) -> None:
         """Compare the ids of the topics to read with those in the offsets.
 
         The reader reports a missing topic: what it can still read belongs to the old topic.

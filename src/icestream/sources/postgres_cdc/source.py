@@ -366,7 +366,7 @@ class PostgresCdcSource(Source[PostgresCdcOptions]):
             for each in balance(parts, slots, chunk_rows)
         ]
 
-    def shapes(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
+    def block_schemas(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
         """Return the current columns of the tables; the log may have older ones."""
         found: dict[str, pa.Schema] = {}
         for split in splits:

@@ -78,7 +78,7 @@ def test_store_is_tried_with_what_comes_with_the_table(tmp_path: Path) -> None:
         told(catalog)
     assert str(caught.value) == (
         "storage local files: the store answered: OSError: no right to write\n"
-        "  Look at the `local` block."
+        "  Check the `local` block."
     )
 
 
