@@ -183,7 +183,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
         return expectations_of(self.options)
 
     def row_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None] | None:
-        from icestream.sinks.iceberg.conform import missing_values
+        from icestream.sinks.iceberg.missing_values import missing_values
 
         schema = self.target.state.schema if self.target.exists else None
         return missing_values(schema, self.options)

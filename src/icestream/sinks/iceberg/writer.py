@@ -8,42 +8,32 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.conversions import to_json
-from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+from pyiceberg.io.pyarrow import parquet_path_to_id_mapping, schema_to_pyarrow
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.transforms import (
-    DayTransform,
-    IdentityTransform,
-    TruncateTransform,
-    VoidTransform,
-)
-from pyiceberg.types import (
-    DateType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    UUIDType,
-)
+from pyiceberg.types import ListType, MapType, StructType, UUIDType
 
 from icestream.contracts.sink import TaskWriter, WrittenFile
+from icestream.errors import SchemaMismatchError
 from icestream.sinks.iceberg.column_metrics import FLOATS, column_metrics
-from icestream.sinks.iceberg.conform import conform, file_columns
+from icestream.sinks.iceberg.partitioning import (
+    apply_transform,
+    field_path,
+    partition_json,
+    partition_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyiceberg.io import FileIO, OutputStream
     from pyiceberg.table.locations import LocationProvider
-    from pyiceberg.transforms import Transform
-    from pyiceberg.types import IcebergType, StructType
+    from pyiceberg.types import IcebergType
 
     from icestream.sinks.iceberg.partition_terms import SortTerm
 
@@ -98,80 +88,107 @@ def _column(rows: pa.Table, name: str) -> Any:
     return pc.struct_field(rows[top], rest)
 
 
-def apply_transform(
-    column: pa.Array, kind: IcebergType, transform: Transform[Any, Any]
-) -> pa.Array:
-    """Return the partition value of each value of a column."""
-    is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
-    if is_nano and not isinstance(transform, IdentityTransform | VoidTransform):
-        # PyIceberg has no hours of nanoseconds, and rounds those before 1970 up for a bucket.
-        # Arrow's `floor_temporal` overflows for the earliest nanoseconds.
-        nanos = column.cast(pa.int64()).fill_null(0).to_numpy()
-        is_null = column.is_null().to_numpy(zero_copy_only=False)
-        micros = pa.array(nanos // 1_000, mask=is_null)
-        column, kind = micros.cast(pa.timestamp("us")), TimestampType()
-    result: pa.Array = transform.pyarrow_transform(kind)(column)
-    return result
+def file_columns(schema: Schema) -> pa.Schema:
+    """Return the columns of a data file, with Iceberg's field ids at every level."""
+    large = schema_to_pyarrow(schema, include_field_ids=True)
+    return pa.schema([_with_32_bit_offsets(column) for column in large])
 
 
-def partition_values(column: pa.Array) -> list[Any]:
-    """Return partition values, dates and timestamps as numbers: Python lacks some of them."""
-    if pa.types.is_date32(column.type):
-        column = column.cast(pa.int32())
-    elif pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    values: list[Any] = column.to_pylist()
-    return values
+def _with_32_bit_offsets(field: pa.Field) -> pa.Field:
+    """Use 32-bit offsets: 64-bit ones cost a copy of every text that comes in."""
+    kind = field.type
+    if pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_large_list(kind):
+        kind = pa.list_(_with_32_bit_offsets(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_with_32_bit_offsets(kind.key_field), _with_32_bit_offsets(kind.item_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct(
+            [_with_32_bit_offsets(kind.field(index)) for index in range(kind.num_fields)]
+        )
+    return field.with_type(kind)
 
 
-def partition_json(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the values of a partition by field id, in the single-value form of the spec."""
-    described: dict[str, Any] = {}
-    for item, value in zip(spec.fields, values, strict=True):
-        if value is None:
-            continue
-        if isinstance(item.transform, DayTransform):
-            # Java's partition type of a day is a date, Arrow's transform gives a number.
-            described[str(item.field_id)] = _iso(value, "D")
-        elif isinstance(item.transform, IdentityTransform | TruncateTransform):
-            source = schema.find_type(item.source_id)
-            described[str(item.field_id)] = _to_json(source, value)
+def types_by_id(schema: Schema) -> dict[int, pa.DataType]:
+    """Return the types of a table's columns as its data files should have them, by field id."""
+    columns = zip(schema.fields, file_columns(schema), strict=True)
+    return {field.field_id: column.type for field, column in columns}
+
+
+def cast_array(array: pa.Array, into: pa.DataType) -> pa.Array:
+    """Return values as a primitive type; nanoseconds, where that has none, are cut off."""
+    if array.type == into:
+        return array
+    return array.cast(into, safe=not pa.types.is_timestamp(into))
+
+
+def conform(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with exactly the columns of `target`.
+
+    Args:
+        batch: the rows, with the table's own names.
+        schema: the table's schema.
+        target: the same columns as the files have them; their names may be other ones, since not
+            every name is fit for a file.
+
+    Raises:
+        SchemaMismatchError: a column that the table requires has no value in some row.
+    """
+    columns = []
+    for column, into in zip(schema.fields, target, strict=True):
+        index = batch.schema.get_field_index(column.name)
+        if index < 0:
+            found = pa.nulls(batch.num_rows, into.type)
         else:
-            described[str(item.field_id)] = value
-    return described
+            found = _conform_array(batch.column(index), column.field_type, into.type)
+        if column.required and found.null_count:
+            raise SchemaMismatchError(
+                f"column {column.name!r} is required by the table, and a row has no value for it",
+                todo="Leave such rows out with a `filter` transform, or make the column optional.",
+            )
+        columns.append(found)
+    return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _to_json(kind: IcebergType, value: Any) -> Any:
-    if isinstance(kind, DateType):
-        return _iso(value, "D")
-    if isinstance(kind, TimestampType | TimestamptzType | TimestampNanoType | TimestamptzNanoType):
-        is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
-        has_zone = isinstance(kind, TimestamptzType | TimestamptzNanoType)
-        return _iso(value, "ns" if is_nano else "us") + ("+00:00" if has_zone else "")
-    return to_json(kind, value)  # type: ignore[arg-type]
+def _conform_array(array: pa.Array, kind: IcebergType, into: pa.DataType) -> pa.Array:
+    if array.type == into:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), into)
+    if isinstance(kind, StructType):
+        return _conform_struct(array, kind, into)
+    if isinstance(kind, ListType):
+        array = _rebase_offsets(array)
+        values = _conform_array(array.values, kind.element_type, into.value_type)
+        offsets = array.offsets.cast(pa.int32())
+        return pa.ListArray.from_arrays(offsets, values, type=into, mask=array.is_null())
+    if isinstance(kind, MapType):
+        array = _rebase_offsets(array)
+        keys = _conform_array(array.keys, kind.key_type, into.key_type)
+        items = _conform_array(array.items, kind.value_type, into.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=into, mask=array.is_null())
+    return cast_array(array, into)
 
 
-def _iso(value: int, unit: Literal["D", "us", "ns"]) -> str:
-    """Return a date or a timestamp as ISO 8601 has it, also outside of the years 1 to 9999."""
-    text = str(np.datetime64(value, unit)).removesuffix(".000000")
-    year, month, rest = text.rsplit("-", 2)
-    # Java wants four digits at least, and a sign before more of them.
-    sign = "-" if int(year) < 0 else "+" if int(year) > 9999 else ""
-    return f"{sign}{abs(int(year)):04}-{month}-{rest}"
+def _conform_struct(array: pa.Array, kind: StructType, into: pa.DataType) -> pa.Array:
+    names = [array.type.field(index).name for index in range(array.type.num_fields)]
+    members = dict(zip(names, array.flatten(), strict=True))
+    fields = [into.field(index) for index in range(into.num_fields)]
+    arrays = [
+        _conform_array(members[member.name], member.field_type, field.type)
+        if member.name in members
+        else pa.nulls(len(array), field.type)
+        for member, field in zip(kind.fields, fields, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=array.is_null())
 
 
-def field_path(struct: StructType, field_id: int) -> list[int]:
-    """Return the way to a field through nested structs, as the index at each level."""
-    from pyiceberg.types import StructType
-
-    for index, column in enumerate(struct.fields):
-        if column.field_id == field_id:
-            return [index]
-        if isinstance(column.field_type, StructType):
-            rest = field_path(column.field_type, field_id)
-            if rest:
-                return [index, *rest]
-    return []
+def _rebase_offsets(array: pa.Array) -> pa.Array:
+    """Return the array with offsets that begin at its own values, which a slice has not."""
+    return array.take(pa.array(range(len(array)), pa.int64())) if array.offset else array
 
 
 logger = logging.getLogger(__name__)

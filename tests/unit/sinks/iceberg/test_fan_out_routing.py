@@ -11,7 +11,7 @@ from icestream.contracts.catalog import Abilities
 from icestream.contracts.offset import BatchMark
 from icestream.contracts.transform import ROW
 from icestream.errors import AttentionError, BadRecordError, CorruptStateError, SchemaMismatchError
-from icestream.sinks.iceberg.conform import MissingValues
+from icestream.sinks.iceberg.missing_values import MissingValues
 from icestream.sinks.iceberg.multi import routing
 from icestream.sinks.iceberg.multi.fan_out import WriteUnit, _balance_units, _split_rows
 from icestream.sinks.iceberg.multi.routing import (

@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from icestream.contracts.changes import UNCHANGED_COLUMNS
-from icestream.sinks.iceberg.conform import missing_values
+from icestream.sinks.iceberg.missing_values import missing_values
 from icestream.sinks.iceberg.options import IcebergOptions
 
 TABLE = Schema(

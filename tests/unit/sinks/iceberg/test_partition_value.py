@@ -27,7 +27,7 @@ from pyiceberg.types import (
 from tests.fixtures.table_folder import TableFolder, batch, rows_of
 
 from icestream.sinks.iceberg.partition_terms import parse_partition_term
-from icestream.sinks.iceberg.writer import apply_transform, field_path
+from icestream.sinks.iceberg.partitioning import apply_transform, field_path
 
 if TYPE_CHECKING:
     from pathlib import Path

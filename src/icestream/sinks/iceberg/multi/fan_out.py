@@ -195,7 +195,7 @@ class FanOutSink(TablesSink):
         return expectations_of(self.options)
 
     def row_faults(self) -> RouteFaults:
-        from icestream.sinks.iceberg.conform import missing_values
+        from icestream.sinks.iceberg.missing_values import missing_values
         from icestream.sinks.iceberg.multi.routing import RouteFaults
 
         # What a table requires beside the keys, its own writer looks at.

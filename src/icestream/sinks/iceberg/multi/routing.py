@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from icestream.contracts.catalog import Catalog, Identifier
-    from icestream.sinks.iceberg.conform import MissingValues
+    from icestream.sinks.iceberg.missing_values import MissingValues
     from icestream.sinks.iceberg.options import IcebergOptions
 
 COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")

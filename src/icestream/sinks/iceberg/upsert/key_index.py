@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.errors import ConnectorError, TransientError
-from icestream.sinks.iceberg.conform import cast_array
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints, numbers
 from icestream.sinks.iceberg.upsert.table_rows import names_by_id, open_data_file
+from icestream.sinks.iceberg.writer import cast_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -280,8 +280,8 @@ class Upsert(Mode):
         return self._live
 
     def _index(self) -> IndexSettings:
-        from icestream.sinks.iceberg.conform import types_by_id
         from icestream.sinks.iceberg.upsert.key_index import IndexSettings
+        from icestream.sinks.iceberg.writer import types_by_id
 
         schema = self.target.state.schema
         sequence = self.options.sequence_field

@@ -22,7 +22,6 @@ from icestream.arrow import GROUP_BYTES, group_by_bytes, split_by_bytes
 from icestream.contracts.changes import DELETES, UNCHANGED_COLUMNS
 from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
-from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.upsert.fingerprints import Fingerprints, fingerprints, numbers
 from icestream.sinks.iceberg.upsert.latest_changes import concatenate_flags
 from icestream.sinks.iceberg.upsert.mode import (
@@ -30,7 +29,7 @@ from icestream.sinks.iceberg.upsert.mode import (
     DELETED_AT,
     set_soft_delete_columns,
 )
-from icestream.sinks.iceberg.writer import as_arrow_file, map_concurrently
+from icestream.sinks.iceberg.writer import as_arrow_file, conform, file_columns, map_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -11,8 +11,8 @@ from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
 from pyiceberg.schema import Schema
 
 from icestream.errors import ConnectorError
-from icestream.sinks.iceberg.conform import conform, file_columns
 from icestream.sinks.iceberg.upsert.staging import make_optional
+from icestream.sinks.iceberg.writer import conform, file_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -20,7 +20,6 @@ import pyarrow as pa
 from icestream.contracts.catalog import quote_for_spark
 from icestream.contracts.reports import run_in_tasks
 from icestream.sinks.iceberg.commit import TableChange
-from icestream.sinks.iceberg.conform import types_by_id
 from icestream.sinks.iceberg.java import LiveFiles
 from icestream.sinks.iceberg.properties import TOMBSTONES
 from icestream.sinks.iceberg.table import TargetTable
@@ -34,6 +33,7 @@ from icestream.sinks.iceberg.upsert.key_index import (
 from icestream.sinks.iceberg.upsert.latest_changes import OLDEST
 from icestream.sinks.iceberg.upsert.matching import balance_files
 from icestream.sinks.iceberg.upsert.staging import read_staged_rows
+from icestream.sinks.iceberg.writer import types_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
