@@ -99,9 +99,9 @@ def test_jar_that_changed_in_the_cache_or_the_repository_is_refused(
     _, needed = jars.resolve_packages([PACKAGE], state)
     needed.write_text("altered")
     message = (
-        f"jar {needed}: it has SHA-512 {digest('altered')[:16]!r}, and {state}/packages.lock.json "
+        f"jar {needed}: found SHA-512 {digest('altered')[:16]!r}, but {state}/packages.lock.json "
         f"recorded SHA-512 {digest('needed')[:16]!r}\n"
-        "  The file was altered, or its repository now serves another one. Delete "
+        "  The file was modified, or the repository now serves another one. Delete "
         f"{needed.parent} to download it again; delete the lock only if you trust the new file."
     )
     with pytest.raises(DependencyError) as caught:
@@ -122,7 +122,7 @@ def test_jar_that_nothing_recorded_is_refused(repository: Repository, tmp_path: 
     first, _ = jars.resolve_packages([PACKAGE], tmp_path / "state")
     (first.parent / "planted.jar").write_text("more")
 
-    with pytest.raises(DependencyError, match=r"planted\.jar: it has .* recorded no file"):
+    with pytest.raises(DependencyError, match=r"planted\.jar: found .* recorded no file"):
         jars.resolve_packages([PACKAGE], tmp_path / "state")
 
 
@@ -132,9 +132,10 @@ def test_package_that_is_nowhere_is_named(tmp_path: Path) -> None:
         jars.resolve_packages(["com.example:nothing:1.0"], tmp_path)
 
     assert str(caught.value) == (
-        "package com.example:nothing:1.0: it could not be downloaded\n"
-        "  Check the coordinates and the network. Behind a mirror or a proxy, describe it in "
-        "~/.ivy2/ivysettings.xml, or in a file that `spark.jars.ivySettings` of `spark.conf` names."
+        "package com.example:nothing:1.0: cannot be downloaded\n"
+        "  Check the coordinates and the network. Configure a mirror or a proxy in "
+        "~/.ivy2/ivysettings.xml, or in the file that `spark.jars.ivySettings` in `spark.conf` "
+        "names."
     )
     assert not (tmp_path / "packages.lock.json").exists()
 

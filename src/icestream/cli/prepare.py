@@ -30,13 +30,13 @@ def command(printer: Printer, path: Path | None) -> int:
     from icestream.config import load
     from icestream.plan.planner import build
     from icestream.spark.class_archive import archived_jars, write_archive
-    from icestream.spark.jars import resolve, resolve_packages, unlocked
+    from icestream.spark.jars import resolve, resolve_packages, user_packages
 
     plan = build(load(path)) if path else None
     wanted = tuple(dict.fromkeys((*archived_jars(), *(plan.jars if plan else ()))))
     jars = resolve(wanted)
     printer.print_text(f"{output.format_count(len(jars), 'jar')} in {jars[0].parent}")
-    if plan is not None and (packages := resolve_packages(unlocked(wanted), plan.state)):
+    if plan is not None and (packages := resolve_packages(user_packages(wanted), plan.state)):
         printer.print_text(
             f"{output.format_count(len(packages), 'package jar')} in {packages[0].parent}"
         )

@@ -121,18 +121,18 @@ class Run:
 def open_plan_session(plan: Plan) -> SparkSession:
     """Start Spark with the jars and settings of a plan."""
     from icestream.spark import jars
-    from icestream.spark.class_archive import with_archived
-    from icestream.spark.session import on_class_path, open_session
+    from icestream.spark.class_archive import add_archived_jars
+    from icestream.spark.session import can_use_class_path, open_session
 
     plan.export_environment()  # before the JVM starts: it and its Python workers inherit it
     executors = {f"spark.executorEnv.{name}": value for name, value in plan.environment.items()}
     conf = {**executors, **plan.spark_conf}
     # Spark's own resolver would load whatever a repository serves.
     given = conf.pop("spark.jars.packages", "").split(",")
-    packages = [*jars.unlocked(plan.jars), *(each.strip() for each in given if each.strip())]
+    packages = [*jars.user_packages(plan.jars), *(each.strip() for each in given if each.strip())]
     log = plan.state / "spark.log"
     light = not any(each.uses_spark_sql() or each.sink.audits() for each in plan.pipelines)
-    wanted = with_archived(plan.jars) if on_class_path(plan.master, conf) else plan.jars
+    wanted = add_archived_jars(plan.jars) if can_use_class_path(plan.master, conf) else plan.jars
     settings = jars.ivy_settings(conf)
     found = [
         *jars.resolve(wanted, settings),

@@ -1,8 +1,8 @@
 """A CDS archive of the classes of Spark and Iceberg, for a faster start-up.
 
 Spark spends most of its start-up loading some twenty thousand classes. Java can write them to an
-archive once (`icestream prepare`) and memory-map it from then on. Java itself ignores an archive
-of other jars or of another Java version.
+archive once (`icestream prepare`) and memory-map it from then on. Java ignores an archive that was
+written for other jars or another Java version.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ HEADER_BYTES = 8
 
 
 def archived_jars() -> tuple[str, ...]:
-    """Return the coordinates of the jars whose classes are archived: those of the default lake."""
+    """Return the coordinates of the jars whose classes are archived: those of the default sink."""
     return (iceberg_runtime(), SQLITE)
 
 
-def with_archived(coordinates: Sequence[str]) -> tuple[str, ...]:
-    """Return the jars of a plan, with those that an archive, if there is one, needs beside them."""
+def add_archived_jars(coordinates: Sequence[str]) -> tuple[str, ...]:
+    """Return the jars of a plan, and those that the archive needs if there is one."""
     folder = cache_path("jars")
-    are_here = all((folder / jar_name(each)).exists() for each in archived_jars())
-    archived = archived_jars() if are_here and find_archive() else ()
+    has_jars = all((folder / jar_name(coordinate)).exists() for coordinate in archived_jars())
+    archived = archived_jars() if has_jars and find_archive() else ()
     return tuple(dict.fromkeys((*coordinates, *archived)))
 
 
 def class_path(jars: Iterable[Path]) -> list[Path]:
-    """Return jars as the archive knows them: the archived ones first, then others if any."""
-    names = [jar_name(each) for each in archived_jars()]
+    """Return jars in the order that the archive requires: the archived ones first."""
+    names = [jar_name(coordinate) for coordinate in archived_jars()]
     return sorted(jars, key=lambda jar: names.index(jar.name) if jar.name in names else len(names))
 
 
@@ -55,45 +55,45 @@ def find_archive() -> Path | None:
     """Return the archive for the Java and the Spark of this installation, if one was written."""
     try:
         for path in archive_folder().glob(f"{_installation_id()}-*.jsa"):
-            # One that was cut short would end Java at once; its name says how long it has to be.
+            # A truncated archive crashes Java; the file name holds the expected size.
             if path.stem.endswith(f"-{path.stat().st_size}"):
                 return path
-    except OSError:  # it can't be read, or was replaced at this moment: one start without it
+    except OSError:  # unreadable, or just being replaced: this start goes without it
         return None
     return None
 
 
 def store_archive(written: Path) -> Path | None:
-    """Put an archive that Java wrote where the next start finds it; None if it is not whole."""
+    """Move an archive that Java wrote to where the next start finds it; None if incomplete."""
     if not written.exists() or not _is_complete(written):
         return None
     with written.open("rb") as file:
         os.fsync(file.fileno())
-    this = _installation_id()
-    kept = archive_folder() / f"{this}-{written.stat().st_size}.jsa"
-    older = [path for path in archive_folder().glob(f"{this}-*.jsa") if path != kept]
-    written.replace(kept)
+    installation = _installation_id()
+    target = archive_folder() / f"{installation}-{written.stat().st_size}.jsa"
+    older = [path for path in archive_folder().glob(f"{installation}-*.jsa") if path != target]
+    written.replace(target)
     for path in older:
         path.unlink(missing_ok=True)
-    return kept
+    return target
 
 
 def archive_folder() -> Path:
-    """Return where archives are, or would be."""
+    """Return the folder of archives; it may not exist yet."""
     return cache_path("classes")
 
 
 def _installation_id() -> str:
-    """Return a name for this Java and this Spark, by where they are: an upgrade there replaces."""
+    """Return an id of this Java and Spark, from their paths: an upgrade in place keeps it."""
     spec = find_spec("pyspark")  # without importing it, which takes a second
     parts = (java_command().resolve(), spec and spec.origin)
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
 
 
 def _is_complete(archive: Path) -> bool:
-    """Tell whether an archive ends where it should: one that was cut short crashes Java."""
+    """Tell whether an archive is complete: a truncated one crashes Java."""
     with archive.open("rb") as file:
-        # Java writes the head last of all, and starts without an archive that has none.
+        # Java writes the header last, and ignores an archive without one.
         if not any(file.read(HEADER_BYTES)):
             return False
     options = (f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces", "-Xlog:disable")
@@ -109,7 +109,7 @@ def _is_complete(archive: Path) -> bool:
 RUN_COMMAND = (sys.executable, "-c", "from icestream.cli.main import main; main(['run', '--once'])")
 RUN_TIMEOUT_SECS = 300
 MAX_LOG_CHARACTERS = 2000
-# Each puts something before the jars on the class path; Java keeps no classes beside folders.
+# Each puts folders on the class path, and Java archives no classes then.
 CONFLICTING_VARIABLES = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",
@@ -117,7 +117,7 @@ CONFLICTING_VARIABLES = (
     "YARN_CONF_DIR",
     "SPARK_DIST_CLASSPATH",
 )
-# Rows as they are and through Spark, appended and by key, so that all of it is loaded.
+# Uses rows with and without Spark's transforms, appends and upserts, so that all classes load.
 TRAINING_CONFIG = """\
 sources:
   events: {connector: datagen, config: {rows: 2000}}
@@ -139,27 +139,27 @@ metrics: {port: 0}
 
 
 def write_archive() -> Path:
-    """Write the archive for this installation, in place of an older one, and return it.
+    """Write the archive for this installation, replacing an older one, and return its path.
 
     Raises:
-        DependencyError: Java is missing, or would keep no classes here.
+        DependencyError: Java is missing, or an environment variable prevents an archive.
         IcestreamError: it could not be written.
     """
     require_java()
     _refuse_conflicting_variables()
-    place = archive_folder()
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _remove_leftovers(place)
-    # Java may still be writing there when we give up.
+    folder = archive_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_leftovers(folder)
+    # After a timeout, Java may still be writing there.
     with tempfile.TemporaryDirectory(
-        prefix="new-", dir=place, ignore_cleanup_errors=True
+        prefix="new-", dir=folder, ignore_cleanup_errors=True
     ) as scratch:
         written = Path(scratch, "archive")
         _run_training(Path(scratch), written)
-        kept = store_archive(written)
-        if kept is None:
+        stored = store_archive(written)
+        if stored is None:
             raise _archive_error("Java wrote no complete archive", _read_log(Path(scratch)))
-    return kept
+    return stored
 
 
 def _refuse_conflicting_variables() -> None:
@@ -173,11 +173,11 @@ def _refuse_conflicting_variables() -> None:
             )
 
 
-def _remove_leftovers(place: Path) -> None:
-    """Remove what was left behind by one that was killed."""
-    for left in place.glob("new-*"):
-        if time.time() - left.stat().st_mtime > RUN_TIMEOUT_SECS:
-            shutil.rmtree(left, ignore_errors=True)
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the folders of killed processes."""
+    for leftover in folder.glob("new-*"):
+        if time.time() - leftover.stat().st_mtime > RUN_TIMEOUT_SECS:
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _run_training(folder: Path, archive: Path) -> None:
@@ -186,8 +186,8 @@ def _run_training(folder: Path, archive: Path) -> None:
     spark = json.dumps({"master": "local[2]", "conf": conf})
     (folder / "icestream.yaml").write_text(f"{TRAINING_CONFIG}spark: {spark}\n", encoding="utf-8")
     try:
-        # Java outlives our command while it writes, and holds the pipe open for so long.
-        done = subprocess.run(  # noqa: S603 - ourselves
+        # Java outlives the command while it writes the archive, and keeps the pipe open.
+        process = subprocess.run(  # noqa: S603 - our own command
             RUN_COMMAND,
             cwd=folder,
             capture_output=True,
@@ -197,9 +197,9 @@ def _run_training(folder: Path, archive: Path) -> None:
         )
     except subprocess.TimeoutExpired:
         raise _archive_error(f"the training run took over {RUN_TIMEOUT_SECS} s") from None
-    if done.returncode:
+    if process.returncode:
         raise _archive_error(
-            f"the training run ended with exit code {done.returncode}", done.stderr
+            f"the training run ended with exit code {process.returncode}", process.stderr
         )
 
 

@@ -1,7 +1,8 @@
-"""Gets the jars that Spark loads: downloaded once, and checked against a lock at every start.
+"""Provides the jars that Spark loads: downloads them once, and verifies them at every start.
 
-The lock of our own jars is part of icestream. For packages that the user adds, the first start
-records what it downloaded in a lock of the state folder, with everything they depend on.
+The checksums of icestream's own jars come with icestream. For packages that the user adds, the
+first start records the checksums of the packages and their dependencies in a lock file of the
+state folder.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 DOWNLOAD_TIMEOUT_SECS = 900
 DIGEST_PREFIX = 16
 PACKAGES_LOCK = "packages.lock.json"
-# What Spark has itself, and what its own resolver leaves out too.
+# Part of Spark itself, so Spark's own resolver excludes them too.
 PROVIDED = (
     ("org[.]scala-lang", "scala-library"),
     (
@@ -57,107 +58,111 @@ def _lock() -> dict[str, str]:
     return lock
 
 
-def unlocked(coordinates: Sequence[str]) -> list[str]:
-    """Return those that icestream's lock does not know: packages that the user adds."""
-    return [each for each in coordinates if each not in _lock()]
+def user_packages(coordinates: Sequence[str]) -> list[str]:
+    """Return the coordinates that are not in icestream's lock: packages that the user adds."""
+    return [coordinate for coordinate in coordinates if coordinate not in _lock()]
 
 
 def ivy_settings(conf: Mapping[str, str]) -> Path:
-    """Return the file that tells Ivy where to download from; it may be missing.
+    """Return the path of Ivy's settings, which name the repositories; the file may be missing.
 
     Raises:
-        DependencyError: Spark's settings name one, and it is missing.
+        DependencyError: Spark's settings name a file that does not exist.
     """
-    given = conf.get("spark.jars.ivySettings")
-    if given is None:
+    value = conf.get("spark.jars.ivySettings")
+    if value is None:
         return Path.home() / ".ivy2" / "ivysettings.xml"
-    path = Path(given.removeprefix("file://")).expanduser()
+    path = Path(value.removeprefix("file://")).expanduser()
     if not path.is_file():
         raise DependencyError(
-            f"there is no file {given!r}",
+            f"file {value!r} does not exist",
             where="spark.jars.ivySettings",
-            todo="Give the path of an Ivy settings file on this machine.",
+            todo="Set it to the path of an Ivy settings file on this machine.",
         )
     return path
 
 
 def resolve(coordinates: Sequence[str], settings: Path | None = None) -> list[Path]:
-    """Return the local jar of each coordinate that the lock knows, downloading what is missing.
+    """Return the local jar of each coordinate in the lock, downloading the missing ones.
 
-    Every jar is checked at every call: 50 MB take a tenth of a second.
+    Every call verifies every jar: 50 MB take a tenth of a second.
 
     Args:
         coordinates: Maven coordinates.
-        settings: what `ivy_settings` returned.
+        settings: the path from `ivy_settings`.
 
     Raises:
-        DependencyError: a jar is not the one in the lock, or there is no Java to download with.
-        UnreachableError: a jar is missing, and could not be downloaded.
+        DependencyError: a jar's checksum differs from the lock, or there is no Java for Ivy.
+        UnreachableError: a jar could not be downloaded.
     """
     folder = cache_folder()
-    wanted = {each: folder / jar_name(each) for each in coordinates if each in _lock()}
-    missing = [each for each, path in wanted.items() if not path.exists()]
+    paths = {
+        coordinate: folder / jar_name(coordinate)
+        for coordinate in coordinates
+        if coordinate in _lock()
+    }
+    missing = [coordinate for coordinate, path in paths.items() if not path.exists()]
     if missing:
         _download(missing, folder, settings or ivy_settings({}))
-    for each, path in wanted.items():
-        if each not in missing:
-            _verify(path, each)
-    return list(wanted.values())
+    for coordinate, path in paths.items():
+        if coordinate not in missing:
+            _verify(path, coordinate)
+    return list(paths.values())
 
 
 def resolve_packages(
     packages: Sequence[str], state: Path, settings: Path | None = None
 ) -> list[Path]:
-    """Return the jars of packages that the user adds, and of everything they depend on.
+    """Return the jars of packages that the user adds, and of their dependencies.
 
     Args:
         packages: Maven coordinates.
         state: the folder that holds the lock.
-        settings: what `ivy_settings` returned.
+        settings: the path from `ivy_settings`.
 
     Raises:
-        DependencyError: a coordinate is malformed, or a jar is not the one that was recorded.
-        UnreachableError: a package is missing, and could not be downloaded.
+        DependencyError: a coordinate is malformed, or a jar differs from the recorded checksum.
+        UnreachableError: a package could not be downloaded.
     """
     if not packages:
         return []
-    wanted = sorted(set(packages))
-    for each in wanted:
-        if len(each.split(":")) != len(("group", "artifact", "version")):
+    names = sorted(set(packages))
+    for package in names:
+        if len(package.split(":")) != len(("group", "artifact", "version")):
             raise DependencyError(
-                f"{each!r} is not `group:artifact:version`",
+                f"{package!r} is not `group:artifact:version`",
                 where="spark.packages",
                 todo="Write the Maven coordinates with a fixed version.",
             )
-    digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()
+    digest = hashlib.sha256(" ".join(names).encode()).hexdigest()
     folder = cache_path("packages") / digest[:DIGEST_PREFIX]
     if not folder.exists():
-        _download_packages(wanted, folder, settings or ivy_settings({}))
-    found = {path.name: _sha512(path) for path in sorted(folder.glob("*.jar"))}
-    _compare_with_lock(wanted, found, folder, state / PACKAGES_LOCK)
-    return [folder / name for name in found]
+        _download_packages(names, folder, settings or ivy_settings({}))
+    digests = {path.name: _sha512(path) for path in sorted(folder.glob("*.jar"))}
+    _compare_with_lock(names, digests, folder, state / PACKAGES_LOCK)
+    return [folder / name for name in digests]
 
 
 def _compare_with_lock(
-    packages: Sequence[str], found: dict[str, str], folder: Path, lock: Path
+    packages: Sequence[str], digests: dict[str, str], folder: Path, lock: Path
 ) -> None:
-    """Refuse jars that differ from the recorded ones; record those that are new."""
+    """Refuse jars that differ from their recorded checksums; record new jars."""
     recorded = json.loads(lock.read_text(encoding="utf-8")) if lock.exists() else {}
-    known: dict[str, str] = recorded.get("jars", {})
+    expected: dict[str, str] = recorded.get("jars", {})
     if recorded.get("packages") != packages:
-        # Of other packages; a jar that both have must still be the same.
-        known = {name: known.get(name, digest) for name, digest in found.items()}
-    for name in sorted(found.keys() | known.keys()):
-        if found.get(name) != known.get(name):
-            now, before = (_format_digest(each.get(name)) for each in (found, known))
+        # The lock is of other packages; a jar that both have must still be the same.
+        expected = {name: expected.get(name, digest) for name, digest in digests.items()}
+    for name in sorted(digests.keys() | expected.keys()):
+        if digests.get(name) != expected.get(name):
+            now, before = (_format_digest(source.get(name)) for source in (digests, expected))
             raise DependencyError(
-                f"it has {now}, and {lock} recorded {before}",
+                f"found {now}, but {lock} recorded {before}",
                 where=f"jar {folder / name}",
-                todo="The file was altered, or its repository now serves another one. Delete "
+                todo="The file was modified, or the repository now serves another one. Delete "
                 f"{folder} to download it again; delete the lock only if you trust the new file.",
             )
-    if recorded != (new := {"packages": packages, "jars": found}):
-        _log.info("recorded the checksums of %d jars in %s", len(found), lock)
+    if recorded != (new := {"packages": packages, "jars": digests}):
+        _log.info("recorded the checksums of %d jars in %s", len(digests), lock)
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         scratch = lock.with_suffix(".new")
         scratch.write_text(json.dumps(new, indent=1), encoding="utf-8")
@@ -173,38 +178,38 @@ def _download_packages(packages: Sequence[str], folder: Path, settings: Path) ->
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="download-", dir=folder.parent) as scratch:
         names = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
-        said = _run_ivy(_ivy_module(packages, transitive=True), names, Path(scratch), settings)
-        arrived = Path(scratch) / "jars"
-        for each in packages:
-            if not (arrived / "{}_{}-{}.jar".format(*each.split(":"))).exists():
-                _log.debug("Ivy said: %s", said)
+        output = _run_ivy(_ivy_module(packages, transitive=True), names, Path(scratch), settings)
+        downloads = Path(scratch) / "jars"
+        for package in packages:
+            if not (downloads / "{}_{}-{}.jar".format(*package.split(":"))).exists():
+                _log.debug("output of Ivy: %s", output)
                 raise UnreachableError(
-                    "it could not be downloaded",
-                    where=f"package {each}",
-                    todo="Check the coordinates and the network. Behind a mirror or a proxy, "
-                    "describe it in ~/.ivy2/ivysettings.xml, or in a file that "
-                    "`spark.jars.ivySettings` of `spark.conf` names.",
+                    "cannot be downloaded",
+                    where=f"package {package}",
+                    todo="Check the coordinates and the network. Configure a mirror or a proxy in "
+                    "~/.ivy2/ivysettings.xml, or in the file that `spark.jars.ivySettings` in "
+                    "`spark.conf` names.",
                 )
-        # A folder that has its final name is whole; another process may have been quicker.
+        # A folder with its final name is complete; another process may have been first.
         with suppress(OSError):
-            arrived.rename(folder)
+            downloads.rename(folder)
 
 
 def cache_path(part: str) -> Path:
-    """Return where something that can be had again is kept, or would be."""
+    """Return the path of a cache; it may not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "icestream" / part
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloaded jars, made for this user alone."""
+    """Return the folder of downloaded jars, private to this user; create it if needed."""
     folder = cache_path("jars")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
 def jar_name(coordinate: str) -> str:
-    """Return the name of the file of a jar."""
+    """Return the file name of a jar."""
     _, artifact, version = coordinate.split(":")
     return f"{artifact}-{version}.jar"
 
@@ -218,13 +223,13 @@ def _sha512(path: Path) -> str:
 
 
 def _checksum_mismatch(path: Path, coordinate: str) -> str:
-    """Say how a jar differs from the lock; empty if it does not."""
-    expected, found = _lock()[coordinate], _sha512(path)
-    if found == expected:
+    """Describe how a jar's checksum differs from the lock; empty if it does not."""
+    expected, actual = _lock()[coordinate], _sha512(path)
+    if actual == expected:
         return ""
     return (
-        f"its SHA-512 begins with {found[:DIGEST_PREFIX]!r}, "
-        f"and the lock of icestream says {expected[:DIGEST_PREFIX]!r}"
+        f"its SHA-512 begins with {actual[:DIGEST_PREFIX]!r}, "
+        f"but icestream expects {expected[:DIGEST_PREFIX]!r}"
     )
 
 
@@ -234,41 +239,41 @@ def _verify(path: Path, coordinate: str) -> None:
         raise DependencyError(
             difference,
             where=f"jar {path}",
-            todo="The file is damaged, or somebody altered it. Delete it: the next start "
-            "downloads it again.",
+            todo="The file is damaged or was modified. Delete it, and the next start downloads it "
+            "again.",
         )
 
 
 def _download(coordinates: Sequence[str], folder: Path, settings: Path) -> None:
-    """Download into a folder of its own first: a jar of the final name is whole and verified."""
+    """Download to a temporary folder first: a jar with its final name is complete and verified."""
     _log.info("downloading %s", ", ".join(coordinates))
     with tempfile.TemporaryDirectory(prefix="download-", dir=folder) as scratch:
         names = "[artifact]-[revision].[ext]"
-        said = _run_ivy(_ivy_module(coordinates), names, Path(scratch), settings)
-        for each in coordinates:
-            arrived = Path(scratch) / "jars" / jar_name(each)
-            if not arrived.exists():
-                _log.debug("Ivy said: %s", said)
+        output = _run_ivy(_ivy_module(coordinates), names, Path(scratch), settings)
+        for coordinate in coordinates:
+            jar = Path(scratch) / "jars" / jar_name(coordinate)
+            if not jar.exists():
+                _log.debug("output of Ivy: %s", output)
                 raise UnreachableError(
-                    "it is not in the cache, and could not be downloaded",
-                    where=f"jar {each}",
-                    todo="The first start needs the network. Behind a mirror or a proxy, describe "
-                    "it in ~/.ivy2/ivysettings.xml, or copy the jar to "
-                    f"{folder / jar_name(each)}",
+                    "not in the cache, and cannot be downloaded",
+                    where=f"jar {coordinate}",
+                    todo="The first start needs network access. Configure a mirror or a proxy in "
+                    "~/.ivy2/ivysettings.xml, or copy the jar to "
+                    f"{folder / jar_name(coordinate)}",
                 )
-            difference = _checksum_mismatch(arrived, each)
+            difference = _checksum_mismatch(jar, coordinate)
             if difference:
                 raise DependencyError(
-                    f"the file was downloaded, but {difference}",
-                    where=f"jar {each}",
-                    todo="It was not kept. The repository, or something on the way to it, serves "
-                    "another file than the one icestream was tested with: ask who runs it.",
+                    f"the downloaded file is not the expected one: {difference}",
+                    where=f"jar {coordinate}",
+                    todo="It was discarded. The repository, or a proxy in between, serves another "
+                    "file than the one icestream was tested with: ask its operator.",
                 )
-            arrived.replace(folder / arrived.name)
+            jar.replace(folder / jar.name)
 
 
 def _run_ivy(module: str, names: str, scratch: Path, settings: Path) -> str:
-    """Let the Ivy inside pyspark, which Spark itself downloads with, get some jars."""
+    """Download jars with the Ivy inside pyspark, as Spark itself does; return its output."""
     description = scratch / "ivy.xml"
     description.write_text(module, encoding="utf-8")
     command = [
@@ -278,41 +283,41 @@ def _run_ivy(module: str, names: str, scratch: Path, settings: Path) -> str:
         *("-retrieve", f"{scratch / 'jars'}/{names}"),
     ]
     try:
-        done = subprocess.run(  # noqa: S603 - our own arguments
+        process = subprocess.run(  # noqa: S603 - our own arguments
             command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT_SECS
         )
     except subprocess.TimeoutExpired:
         return f"no answer in {DOWNLOAD_TIMEOUT_SECS} s"
-    return (done.stdout + done.stderr)[-4000:]
+    return (process.stdout + process.stderr)[-4000:]
 
 
 def _ivy_module(coordinates: Sequence[str], *, transitive: bool = False) -> str:
-    wanted = "".join(
+    dependencies = "".join(
         f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
         f' transitive="{str(transitive).lower()}"'
         f' conf="default->{"default" if transitive else "master"}"/>'
-        for group, artifact, version in (each.split(":") for each in coordinates)
+        for group, artifact, version in (coordinate.split(":") for coordinate in coordinates)
     )
     if transitive:
-        wanted += "".join(
+        dependencies += "".join(
             f'<exclude org="{group}" module="{module}" matcher="regexp"/>'
             for group, module in PROVIDED
         )
     return (
         '<ivy-module version="2.0"><info organisation="icestream" module="jars"/>'
         '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{wanted}</dependencies></ivy-module>"
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
 
 
 def _ivy_jar() -> Path:
-    # Found without importing pyspark, which takes a second.
+    # Importing pyspark to find it would take a second.
     spec = find_spec("pyspark")
-    for place in (spec and spec.submodule_search_locations) or ():
-        for jar in (Path(place) / "jars").glob("ivy-*.jar"):
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for jar in (Path(folder) / "jars").glob("ivy-*.jar"):
             return jar
     raise DependencyError(
-        "the package pyspark has no Ivy jar to download with",
+        "the pyspark package has no Ivy jar, which downloads need",
         where="pyspark",
-        todo="Install pyspark from its own wheel: pip install --force-reinstall pyspark",
+        todo="Install pyspark from its wheel: pip install --force-reinstall pyspark",
     )

@@ -16,13 +16,13 @@ VERSION_TIMEOUT_SECS = 30
 INSTALL_HINT = (
     "Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless\n"
     "macOS: brew install openjdk@17\n"
-    "If it is installed already, name it: export JAVA_HOME=/path/to/java-17"
+    "If it is installed already, set its path: export JAVA_HOME=/path/to/java-17"
 )
 
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """A Java runtime: its command and its version, in full and in short (`17.0.15`, 17)."""
+    """A Java runtime: its command, its full version and its major version (`17.0.15`, 17)."""
 
     command: Path
     version: str
@@ -30,15 +30,15 @@ class JavaRuntime:
 
 
 def require_java() -> JavaRuntime:
-    """Return the Java that Spark's own scripts will choose: `JAVA_HOME` first, then `PATH`.
+    """Return the Java that Spark's scripts will choose: from `JAVA_HOME`, else from `PATH`.
 
     Raises:
-        DependencyError: there is none, or Spark does not run on it.
+        DependencyError: there is none, or Spark does not support its version.
     """
     java = _probe_version(java_command())
     if java.major not in SUPPORTED:
         raise DependencyError(
-            f"Java {java.version} was found at {java.command}, and Spark needs "
+            f"Java {java.version} at {java.command} is not supported, Spark needs "
             f"{_supported_versions()}",
             where="java",
             todo=INSTALL_HINT,
@@ -51,7 +51,7 @@ def _supported_versions() -> str:
 
 
 def java_command() -> Path:
-    """Return where the Java is that Spark will start, of whatever version.
+    """Return the path of the Java that Spark will start, of any version.
 
     Raises:
         DependencyError: there is none.
@@ -62,19 +62,19 @@ def java_command() -> Path:
         if os.access(command, os.X_OK):
             return command
         raise DependencyError(
-            f"JAVA_HOME is {home!r}, where there is no bin/java, and Spark needs "
+            f"JAVA_HOME is {home!r}, which has no bin/java, and Spark needs "
             f"{_supported_versions()}",
             where="java",
             todo=f"Unset JAVA_HOME, or correct it.\n{INSTALL_HINT}",
         )
-    found = shutil.which("java")
-    if found is None:
+    path = shutil.which("java")
+    if path is None:
         raise DependencyError(
             f"no Java was found in JAVA_HOME or PATH, and Spark needs {_supported_versions()}",
             where="java",
             todo=INSTALL_HINT,
         )
-    return Path(found)
+    return Path(path)
 
 
 def _probe_version(command: Path) -> JavaRuntime:

@@ -1,9 +1,9 @@
 """Passes the offsets that the driver admitted to Structured Streaming.
 
-A Python data source runs in a process of its own, where an error becomes a line of text and the
-batching rule could not be seen or tested. So the driver decides where the next batch ends, writes
-it to a file, and this source does no more than read that file. Spark logs the offset before
-the batch begins and replays it after a crash.
+A Python data source runs in its own process, where an error becomes a line of text and the batching
+rule could not be observed or tested. So the driver decides where the next batch ends and writes
+that offset to a file, and this source only reads the file. Spark logs the offset before the batch
+begins and replays it after a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIGGER = "100 milliseconds"
 
 
 class OffsetStreamSource(DataSource):
-    """The Spark side of every icestream source. Options `start` and `next`: files with offsets."""
+    """The Spark side of every source. Its options `start` and `next` are files with offsets."""
 
     @classmethod
     def name(cls) -> str:
@@ -81,14 +81,14 @@ class QueryStarter:
         self._files = {"start": str(start), "next": str(following)}
         self._checkpoint = checkpoint
         self._stream: DataFrame | None = None
-        # Spark starts processes of its own for this; meanwhile the table and the source are read.
+        # Spark starts Python processes for this; the table and the source are read meanwhile.
         self._loading = threading.Thread(target=self._load, daemon=True)
         self._loading.start()
 
     def _load(self) -> None:
         try:
             self._stream = self._offset_stream()
-        except Exception:  # starting the query meets it again, and reports it
+        except Exception:  # starting the query fails too, and reports it
             logger.debug("loading the stream of %s", self._name, exc_info=True)
 
     def _offset_stream(self) -> DataFrame:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
-# A JVM that never sees a row has nothing to compile well, and half the seconds to start.
+# A JVM that processes no rows needs no optimised code; this halves its start-up time.
 QUICK_START = "-XX:TieredStopAtLevel=1"
-# Nor much to collect: the simplest collector starts soonest, and leaves the cores to the workers.
+# Nor does it create much garbage: the serial collector starts fastest and uses one core.
 SIMPLE_COLLECTOR = "-XX:+UseSerialGC"
 COLLECTOR_OPTION = re.compile(r"-XX:\+Use\w+GC\b")
 ARCHIVE_OPTION = re.compile(r"-Xshare:|-XX:[+-]?\w*(?:SharedArchive|ArchiveClasses|DynamicDump)")
@@ -35,28 +35,28 @@ def java_options(conf: Mapping[str, str], *, light: bool, archive: Path | None) 
     """Return the options of the driver's Java, the user's last.
 
     Args:
-        conf: Spark's settings by the user.
-        light: whether the JVM only plans and commits, and no row passes through it.
-        archive: classes that it need not read anew.
+        conf: the user's Spark settings.
+        light: whether the JVM only plans and commits, and processes no rows.
+        archive: the class archive to use.
     """
     options = [f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
     if light:
         options.append(QUICK_START)
-        # Java refuses two.
+        # Java does not start with two collectors.
         if not _has_option(COLLECTOR_OPTION, conf):
             options.append(SIMPLE_COLLECTOR)
     if archive is not None and not _has_option(ARCHIVE_OPTION, conf):
-        # Java tells on standard output if it cannot use it, where some commands print JSON.
+        # Java reports an unusable archive on stdout, where some commands print JSON.
         options += [shlex.quote(f"-XX:SharedArchiveFile={archive}"), "-Xlog:cds*=off"]
-    given = conf.get("spark.driver.extraJavaOptions")
-    return " ".join([*options, *([given] if given else [])])
+    user_options = conf.get("spark.driver.extraJavaOptions")
+    return " ".join([*options, *([user_options] if user_options else [])])
 
 
 def _has_option(option: re.Pattern[str], conf: Mapping[str, str]) -> bool:
-    """Tell whether the user, or the environment, has an option of a kind already."""
-    named = [conf.get(f"spark.driver.{which}JavaOptions", "") for which in ("extra", "default")]
-    named += [os.environ.get(variable, "") for variable in JAVA_VARIABLES]
-    return any(option.search(options) for options in named)
+    """Tell whether the settings or the environment already contain such an option."""
+    settings = [conf.get(f"spark.driver.{which}JavaOptions", "") for which in ("extra", "default")]
+    settings += [os.environ.get(variable, "") for variable in JAVA_VARIABLES]
+    return any(option.search(options) for options in settings)
 
 
 # Spark's own pattern misses access-key ids, Authorization headers, SAS and connection strings,
@@ -66,14 +66,14 @@ REDACTION = (
     r"|(access|account|storage|private|api)[._-]?key|PRIVATE KEY|sas|connection[._-]?string"
     r"|sasl[._-]?jaas|[?&;]sig=|://[^/\s:@]*:[^\s@]+@"
 )
-# Settings by which the user adds jars, or says how they are loaded.
+# Settings with which the user adds jars or changes how they are loaded.
 JAR_SETTINGS = {
     "spark.jars",
     "spark.jars.packages",
     "spark.driver.extraClassPath",
     "spark.driver.userClassPathFirst",
 }
-# What Spark's scripts put behind its own jars.
+# Spark's scripts append it to the class path.
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
 CATALOG_PREFIX = "spark.sql.catalog."
 
@@ -87,7 +87,7 @@ DEFAULTS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # A column of an Arrow batch ends at 2 GiB, and 50,000 rows may have more.
+    # A column of an Arrow batch holds at most 2 GiB, and 50,000 rows may have more.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.streaming.stopTimeout": "60s",
 }
@@ -102,25 +102,25 @@ def launch_settings(
     light: bool = False,
     archive: Path | None = None,
 ) -> dict[str, str]:
-    """Return every setting that Spark is launched with; the user's win over ours.
+    """Return every setting that Spark is launched with; the user's override icestream's.
 
-    Catalogs are among them. Spark hides a secret in its event log only if it was launched with
-    it: what a session sets later is written there as it is.
+    They include the catalogs: Spark redacts a secret in its event log only if it was launched with
+    it, and writes what a session sets later unredacted.
 
     Args:
         master: where Spark runs.
         conf: the user's settings, and those of the catalogs.
-        jars: what Spark has to load and to send to its executors.
-        secrets: names of settings whose value must not be shown, beside those that tell by name.
-        light: whether the JVM only plans and commits, and no row passes through it.
-        archive: classes that the JVM need not read.
+        jars: the jars that Spark loads and sends to its executors.
+        secrets: names of settings to redact in addition to those that match `REDACTION`.
+        light: whether the JVM only plans and commits, and processes no rows.
+        archive: the class archive to use.
     """
     settings = {**DEFAULTS, "spark.master": master}
     if _is_local(master, conf):
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # Workers here have this very installation; those of a cluster may have another one.
+            # Local workers use this installation; those of a cluster may use another one.
             "spark.python.daemon.module": "icestream.spark.worker_daemon",
         }
     settings |= conf
@@ -133,11 +133,11 @@ def launch_settings(
     return settings
 
 
-def on_class_path(master: str, conf: Mapping[str, str]) -> bool:
-    """Tell whether our jars can stand on Java's own class path, where no copy of them is made.
+def can_use_class_path(master: str, conf: Mapping[str, str]) -> bool:
+    """Tell whether icestream's jars can be on Java's class path, which avoids copying them.
 
-    A cluster has to be sent them; and ours may need jars of the user's, which Spark loads apart
-    and which could not be seen from there.
+    To a cluster, they must be sent. And they may need the user's jars, which Spark loads in another
+    class loader, invisible from the class path.
     """
     return _is_local(master, conf) and not JAR_SETTINGS & conf.keys()
 
@@ -155,15 +155,15 @@ def open_session(
     secrets: Iterable[str] = (),
     light: bool = False,
 ) -> SparkSession:
-    """Start Spark, or return the session that runs already, with our catalogs set.
+    """Start Spark, or return the running session with the catalogs configured.
 
     Args:
         master: where Spark runs, e.g. `local[*]` or `spark://host:7077`.
         conf: Spark's settings, secrets included.
         jars: the jars that the session needs.
-        log: where the JVM's own output goes; to our standard error if None.
-        secrets: names of settings whose value must not be shown, beside those that tell by name.
-        light: whether the JVM only plans and commits, and no row passes through it.
+        log: the file for the JVM's stderr; None to leave it on this process's.
+        secrets: names of settings to redact in addition to those that match `REDACTION`.
+        light: whether the JVM only plans and commits, and processes no rows.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -175,16 +175,16 @@ def open_session(
         os.environ.setdefault("PYSPARK_PYTHON", python)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
         if conf.get("spark.ui.enabled") == "true":
-            # Spark's pages listen where its workers do: on loopback, unless told otherwise.
+            # The Spark UI listens on the workers' address: loopback by default.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        here, sent, archive = [], jars, None
-        # A path with a colon would be two on a class path.
-        if on_class_path(master, conf) and not any(os.pathsep in str(jar) for jar in jars):
-            here, sent, archive = class_path(jars), (), find_archive()
+        local_jars, shipped_jars, archive = [], jars, None
+        # On a class path, a path with a colon would be read as two.
+        if can_use_class_path(master, conf) and not any(os.pathsep in str(jar) for jar in jars):
+            local_jars, shipped_jars, archive = class_path(jars), (), find_archive()
         settings = launch_settings(
-            master, conf, sent, secrets=secrets, light=light, archive=archive
+            master, conf, shipped_jars, secrets=secrets, light=light, archive=archive
         )
-        with launch_environment(settings, here), _redirect_stderr(log):
+        with launch_environment(settings, local_jars), _redirect_stderr(log):
             SparkContext._ensure_initialized()
         return SparkSession.builder.getOrCreate()
     for key, value in conf.items():
@@ -195,46 +195,46 @@ def open_session(
 
 @contextmanager
 def _redirect_stderr(path: Path | None) -> Iterator[None]:
-    """Let a process that is started meanwhile write its standard error to a file."""
+    """Redirect the stderr of processes that are started in the block to a file."""
     if path is None:
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    ours = os.dup(2)
+    original = os.dup(2)
     try:
         os.dup2(log, 2)
         yield
     finally:
-        os.dup2(ours, 2)
-        os.close(ours)
+        os.dup2(original, 2)
+        os.close(original)
         os.close(log)
 
 
 @contextmanager
 def launch_environment(settings: Mapping[str, str], jars: Sequence[Path]) -> Iterator[None]:
-    """Hand settings to the JVM in a file that only we can read, not on its command line."""
+    """Pass settings to the JVM in a private file instead of on its command line."""
     text = "".join(f"{key}={_escape_property(value)}\n" for key, value in settings.items())
     with _private_file(text) as path:
         variables = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {path} pyspark-shell"}
         if jars:
-            given = os.environ.get(CLASS_PATH_VARIABLE)
-            places = [*([given] if given else []), *map(str, jars)]
-            variables[CLASS_PATH_VARIABLE] = os.pathsep.join(places)
+            current = os.environ.get(CLASS_PATH_VARIABLE)
+            entries = [*([current] if current else []), *map(str, jars)]
+            variables[CLASS_PATH_VARIABLE] = os.pathsep.join(entries)
         with _environment(variables):
             yield
 
 
 @contextmanager
 def _private_file(text: str) -> Iterator[str]:
-    """Give the path of a file with a text that other processes of this user can read for a while.
+    """Yield the path of a temporary file that only this user's processes can read.
 
-    On Linux the file has no name in any folder: it lives in memory, and ends with this process
-    even if that is killed. Elsewhere it is a temporary file.
+    On Linux, the file exists only in memory and vanishes with this process, even if it is killed.
+    Elsewhere, it is a temporary file on disk.
     """
     try:
         file = os.fdopen(os.memfd_create("icestream.conf"), "w", encoding="utf-8")
-        # Java inherits none of our descriptors, but reaches them by way of our process id.
+        # Java inherits no file descriptors, but can open them through this process's id.
         path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
     except (AttributeError, OSError):  # not Linux, or a sandbox forbids the call
         handle, path = tempfile.mkstemp(prefix="icestream-", suffix=".conf")  # with mode 0600
@@ -251,7 +251,7 @@ def _private_file(text: str) -> Iterator[str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for a while."""
+    """Set environment variables within the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -265,5 +265,5 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _escape_property(value: str) -> str:
-    """Write a value as Java's properties format reads it."""
+    """Escape a value for Java's properties format."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

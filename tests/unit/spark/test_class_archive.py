@@ -8,7 +8,12 @@ import pytest
 
 from icestream.contracts.jars import SQLITE
 from icestream.spark import class_archive
-from icestream.spark.class_archive import archive_folder, class_path, find_archive, with_archived
+from icestream.spark.class_archive import (
+    add_archived_jars,
+    archive_folder,
+    class_path,
+    find_archive,
+)
 from icestream.spark.jars import cache_path, iceberg_runtime, jar_name
 
 RUNTIME = iceberg_runtime()
@@ -34,12 +39,12 @@ def write_jars(*coordinates: str) -> None:
         (cache_path("jars") / jar_name(each)).touch()
 
 
-def test_looking_for_an_archive_makes_no_folder() -> None:
+def test_search_for_an_archive_creates_no_folder() -> None:
     assert find_archive() is None
     assert not cache_path("").exists()
 
 
-def test_archive_is_used_if_it_is_as_long_as_its_name_says() -> None:
+def test_archive_is_used_if_its_size_matches_its_name() -> None:
     assert find_archive() is None
     path = write_archive()
     assert find_archive() == path
@@ -48,7 +53,7 @@ def test_archive_is_used_if_it_is_as_long_as_its_name_says() -> None:
     assert find_archive() is None
 
 
-def test_archive_that_is_replaced_while_it_is_looked_at_is_done_without(
+def test_archive_replaced_during_the_search_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone = archive_folder() / f"{INSTALLATION}-3.jsa"
@@ -57,19 +62,19 @@ def test_archive_that_is_replaced_while_it_is_looked_at_is_done_without(
     assert find_archive() is None
 
 
-def test_jars_of_the_archive_stand_beside_those_of_the_plan() -> None:
+def test_archived_jars_are_added_to_those_of_the_plan() -> None:
     write_jars(RUNTIME, SQLITE)
-    assert with_archived([RUNTIME, "a:other:1"]) == (RUNTIME, "a:other:1")
+    assert add_archived_jars([RUNTIME, "a:other:1"]) == (RUNTIME, "a:other:1")
 
     write_archive()
-    assert with_archived([RUNTIME, "a:other:1"]) == (RUNTIME, "a:other:1", SQLITE)
+    assert add_archived_jars([RUNTIME, "a:other:1"]) == (RUNTIME, "a:other:1", SQLITE)
 
 
-def test_no_jar_is_downloaded_for_the_sake_of_an_archive() -> None:
+def test_no_jar_is_downloaded_only_for_an_archive() -> None:
     write_archive()
     write_jars(RUNTIME)
 
-    assert with_archived([RUNTIME, "a:other:1"]) == (RUNTIME, "a:other:1")
+    assert add_archived_jars([RUNTIME, "a:other:1"]) == (RUNTIME, "a:other:1")
 
 
 def test_archived_jars_come_first_in_their_order() -> None:

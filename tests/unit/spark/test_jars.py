@@ -39,8 +39,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return jars.cache_folder()
 
 
-def test_lock_knows_what_the_connectors_name() -> None:
-    assert jars.unlocked([jars.iceberg_runtime(), SQLITE, POSTGRESQL]) == []
+def test_lock_has_every_jar_of_the_connectors() -> None:
+    assert jars.user_packages([jars.iceberg_runtime(), SQLITE, POSTGRESQL]) == []
 
 
 def test_iceberg_runtime_follows_the_installed_pyspark() -> None:
@@ -51,10 +51,10 @@ def test_iceberg_runtime_follows_the_installed_pyspark() -> None:
     )
 
 
-def test_users_own_packages_are_not_in_our_lock(cache: Path) -> None:
+def test_user_packages_are_not_in_the_lock(cache: Path) -> None:
     (cache / "thing-1.0.jar").write_bytes(CONTENT)
 
-    assert jars.unlocked([COORDINATE, "a:b:1"]) == ["a:b:1"]
+    assert jars.user_packages([COORDINATE, "a:b:1"]) == ["a:b:1"]
     assert jars.resolve([COORDINATE, "a:b:1"]) == [cache / "thing-1.0.jar"]
 
 
@@ -66,11 +66,11 @@ def test_missing_jar_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch)
     assert [path.name for path in cache.iterdir()] == ["thing-1.0.jar"]
 
 
-def test_cache_is_for_its_user_alone(cache: Path) -> None:
+def test_cache_is_private_to_the_user(cache: Path) -> None:
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
-def test_altered_jar_is_refused_by_name(cache: Path) -> None:
+def test_modified_jar_is_refused(cache: Path) -> None:
     jar = cache / "thing-1.0.jar"
     jar.write_bytes(b"altered")
     found = hashlib.sha512(b"altered").hexdigest()
@@ -80,13 +80,14 @@ def test_altered_jar_is_refused_by_name(cache: Path) -> None:
 
     assert str(caught.value) == (
         f"jar {jar}: its SHA-512 begins with {found[:16]!r}, "
-        f"and the lock of icestream says {DIGEST[:16]!r}\n"
-        "  The file is damaged, or somebody altered it. Delete it: the next start downloads it "
-        "again."
+        f"but icestream expects {DIGEST[:16]!r}\n"
+        "  The file is damaged or was modified. Delete it, and the next start downloads it again."
     )
 
 
-def test_download_of_another_file_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_with_another_checksum_is_discarded(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CONTENT", "something else")
     found = hashlib.sha512(b"something else").hexdigest()
 
@@ -94,21 +95,21 @@ def test_download_of_another_file_is_not_kept(cache: Path, monkeypatch: pytest.M
         jars.resolve([COORDINATE])
 
     assert str(caught.value) == (
-        f"jar {COORDINATE}: the file was downloaded, but its SHA-512 begins with {found[:16]!r}, "
-        f"and the lock of icestream says {DIGEST[:16]!r}\n"
-        "  It was not kept. The repository, or something on the way to it, serves another file "
-        "than the one icestream was tested with: ask who runs it."
+        f"jar {COORDINATE}: the downloaded file is not the expected one: its SHA-512 begins with "
+        f"{found[:16]!r}, but icestream expects {DIGEST[:16]!r}\n"
+        "  It was discarded. The repository, or a proxy in between, serves another file than the "
+        "one icestream was tested with: ask its operator."
     )
     assert list(cache.iterdir()) == []
 
 
-def test_no_network_says_how_to_bring_the_jar(cache: Path) -> None:
+def test_failed_download_explains_how_to_provide_the_jar(cache: Path) -> None:
     with pytest.raises(UnreachableError) as caught:
         jars.resolve([COORDINATE])
 
     assert str(caught.value) == (
-        f"jar {COORDINATE}: it is not in the cache, and could not be downloaded\n"
-        "  The first start needs the network. Behind a mirror or a proxy, describe it in "
+        f"jar {COORDINATE}: not in the cache, and cannot be downloaded\n"
+        "  The first start needs network access. Configure a mirror or a proxy in "
         f"~/.ivy2/ivysettings.xml, or copy the jar to {cache / 'thing-1.0.jar'}"
     )
 
@@ -123,13 +124,13 @@ def test_package_without_a_version_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_ivy_settings_that_are_missing_are_named(tmp_path: Path) -> None:
+def test_missing_ivy_settings_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "mine.xml"
     with pytest.raises(DependencyError) as caught:
         jars.ivy_settings({"spark.jars.ivySettings": str(path)})
     assert str(caught.value) == (
-        f"spark.jars.ivySettings: there is no file '{path}'\n"
-        "  Give the path of an Ivy settings file on this machine."
+        f"spark.jars.ivySettings: file '{path}' does not exist\n"
+        "  Set it to the path of an Ivy settings file on this machine."
     )
     path.touch()
     assert jars.ivy_settings({"spark.jars.ivySettings": path.as_uri()}) == path

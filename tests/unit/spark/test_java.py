@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 INSTALL = """
   Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless
   macOS: brew install openjdk@17
-  If it is installed already, name it: export JAVA_HOME=/path/to/java-17"""
+  If it is installed already, set its path: export JAVA_HOME=/path/to/java-17"""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def install_java(home: Path, *, says: str, code: int = 0) -> Path:
         ('openjdk version "21" 2023-09-19', "21", 21),
     ],
 )
-def test_java_17_and_21_are_taken(home: Path, says: str, version: str, major: int) -> None:
+def test_java_17_and_21_are_supported(home: Path, says: str, version: str, major: int) -> None:
     command = install_java(home, says=says)
 
     assert require_java() == JavaRuntime(command, version, major)
@@ -52,18 +52,18 @@ def test_java_17_and_21_are_taken(home: Path, says: str, version: str, major: in
         ('openjdk version "25-ea" 2025-09-16', "25-ea"),
     ],
 )
-def test_too_old_or_too_new_java_is_named(home: Path, says: str, version: str) -> None:
+def test_unsupported_java_version_is_an_error(home: Path, says: str, version: str) -> None:
     command = install_java(home, says=says)
 
     with pytest.raises(DependencyError) as caught:
         require_java()
 
     assert str(caught.value) == (
-        f"java: Java {version} was found at {command}, and Spark needs Java 17 or 21{INSTALL}"
+        f"java: Java {version} at {command} is not supported, Spark needs Java 17 or 21{INSTALL}"
     )
 
 
-def test_no_java_at_all_says_where_it_was_sought(home: Path) -> None:
+def test_missing_java_names_where_it_was_looked_for(home: Path) -> None:
     with pytest.raises(DependencyError) as caught:
         require_java()
 
@@ -72,7 +72,7 @@ def test_no_java_at_all_says_where_it_was_sought(home: Path) -> None:
     )
 
 
-def test_java_home_goes_before_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_takes_precedence_over_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_java(home, says='openjdk version "11"')
     chosen = install_java(home / "jdk", says='openjdk version "17"')
     monkeypatch.setenv("JAVA_HOME", str(home / "jdk"))
@@ -80,7 +80,7 @@ def test_java_home_goes_before_path(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert require_java().command == chosen
 
 
-def test_java_home_without_java_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_without_java_is_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_java(home, says='openjdk version "17"')
     monkeypatch.setenv("JAVA_HOME", "/nowhere/jdk")
 
@@ -88,12 +88,12 @@ def test_java_home_without_java_is_named(home: Path, monkeypatch: pytest.MonkeyP
         require_java()
 
     assert str(caught.value) == (
-        "java: JAVA_HOME is '/nowhere/jdk', where there is no bin/java, and Spark needs "
+        "java: JAVA_HOME is '/nowhere/jdk', which has no bin/java, and Spark needs "
         f"Java 17 or 21\n  Unset JAVA_HOME, or correct it.{INSTALL}"
     )
 
 
-def test_java_that_tells_no_version_is_quoted(home: Path) -> None:
+def test_java_without_a_version_has_its_output_quoted(home: Path) -> None:
     command = install_java(home, says="Unable to locate a Java Runtime.", code=1)
 
     with pytest.raises(DependencyError) as caught:

@@ -27,26 +27,26 @@ def options(
     return others
 
 
-def test_options_of_the_user_come_last() -> None:
+def test_user_options_come_last() -> None:
     given = {"spark.driver.extraJavaOptions": "-Dx=y"}
 
     assert options(given) == ["-Dx=y"]
     assert options(given, light=True, archive=ARCHIVE)[-1] == "-Dx=y"
 
 
-def test_java_that_sees_no_row_starts_with_the_simplest_parts() -> None:
+def test_light_jvm_uses_the_quick_start_options() -> None:
     assert options(light=True) == ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     assert options(light=False) == []
 
 
 @pytest.mark.parametrize("which", ["extra", "default"])
-def test_collector_of_the_user_is_the_only_one(which: str) -> None:
+def test_collector_in_the_settings_replaces_ours(which: str) -> None:
     conf = {f"spark.driver.{which}JavaOptions": "-Xss1m -XX:+UseG1GC"}
     assert "-XX:+UseSerialGC" not in options(conf, light=True)
 
 
 @pytest.mark.parametrize("variable", JAVA_VARIABLES)
-def test_collector_of_the_environment_is_the_only_one(
+def test_collector_in_the_environment_replaces_ours(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "-XX:+UseZGC")
@@ -73,7 +73,9 @@ def test_archive_whose_path_has_a_space_is_one_option() -> None:
         "-XX:+RecordDynamicDumpInfo",
     ],
 )
-def test_archive_of_the_user_is_the_only_one(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_in_the_settings_replaces_ours(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert options({"spark.driver.extraJavaOptions": chosen}, archive=ARCHIVE) == [chosen]
 
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", chosen)

@@ -15,9 +15,9 @@ import pytest
 from icestream.spark.session import (
     JAR_SETTINGS,
     REDACTION,
+    can_use_class_path,
     launch_environment,
     launch_settings,
-    on_class_path,
 )
 
 # Spark hides a setting when its key or its value matches; each line is one that it must hide.
@@ -77,7 +77,7 @@ def test_plain_setting_is_shown(key: str, value: str) -> None:
     assert not pattern.search(value)
 
 
-def test_pattern_of_the_user_is_joined_with_ours() -> None:
+def test_user_redaction_pattern_is_added_to_ours() -> None:
     joined = settings({"spark.redaction.regex": "pin|cvv"})["spark.redaction.regex"]
 
     assert joined == f"{REDACTION}|pin|cvv"
@@ -85,7 +85,7 @@ def test_pattern_of_the_user_is_joined_with_ours() -> None:
     assert re.search(joined, "s3.access-key-id")
 
 
-def test_secret_named_by_the_plan_joins_the_pattern() -> None:
+def test_secret_settings_of_the_plan_are_redacted() -> None:
     conf = {"spark.sql.catalog.lake.pin": "1234", "spark.sql.shuffle.partitions": "3"}
     launched = launch_settings("local[*]", conf, [], secrets=["spark.sql.catalog.lake.pin"])
 
@@ -94,7 +94,7 @@ def test_secret_named_by_the_plan_joins_the_pattern() -> None:
     assert launched["spark.sql.shuffle.partitions"] == "3", "the user's settings win over ours"
 
 
-def test_jars_of_the_user_are_loaded_beside_ours() -> None:
+def test_user_jars_are_added_to_ours() -> None:
     ours = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
     assert "spark.jars" not in settings()
@@ -105,18 +105,18 @@ def test_jars_of_the_user_are_loaded_beside_ours() -> None:
     )
 
 
-def test_our_jars_stand_on_the_class_path_of_a_spark_that_is_here() -> None:
-    assert on_class_path("local[*]", {"spark.driver.memory": "4g"})
-    assert not on_class_path("spark://head:7077", {})
-    assert not on_class_path("local[*]", {"spark.master": "spark://head:7077"})
+def test_local_spark_has_our_jars_on_its_class_path() -> None:
+    assert can_use_class_path("local[*]", {"spark.driver.memory": "4g"})
+    assert not can_use_class_path("spark://head:7077", {})
+    assert not can_use_class_path("local[*]", {"spark.master": "spark://head:7077"})
 
 
 @pytest.mark.parametrize("key", sorted(JAR_SETTINGS))
-def test_our_jars_stay_beside_those_of_the_user(key: str) -> None:
-    assert not on_class_path("local[*]", {key: "mine"})
+def test_our_jars_are_loaded_together_with_user_jars(key: str) -> None:
+    assert not can_use_class_path("local[*]", {key: "mine"})
 
 
-def test_class_path_of_the_user_stands_before_our_jars_for_so_long(
+def test_class_path_of_the_environment_precedes_our_jars_during_launch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/theirs")
@@ -141,7 +141,7 @@ with launch_environment({"spark.sql.catalog.lake.token": "hunter2", "a": "b\\\\c
 """
 
 
-def test_no_secret_stays_behind_when_the_start_is_killed(tmp_path: Path) -> None:
+def test_killed_start_leaves_no_secret_on_disk(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", KILLED_WHILE_STARTING],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -154,7 +154,7 @@ def test_no_secret_stays_behind_when_the_start_is_killed(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_are_in_a_private_file_where_there_are_no_files_in_memory(
+def test_settings_are_in_a_private_file_without_memfd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbidden(name: str) -> int:
@@ -169,7 +169,7 @@ def test_settings_are_in_a_private_file_where_there_are_no_files_in_memory(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_java_is_told_of_kept_classes_and_of_rows_that_it_does_not_see() -> None:
+def test_launch_settings_have_the_archive_and_light_options() -> None:
     launched = launch_settings("local[*]", {}, [], light=True, archive=Path("/kept.jsa"))
     options = launched["spark.driver.extraJavaOptions"]
 
@@ -178,7 +178,7 @@ def test_java_is_told_of_kept_classes_and_of_rows_that_it_does_not_see() -> None
     assert "-XX:" not in settings()["spark.driver.extraJavaOptions"]
 
 
-def test_pages_are_off_unless_asked_for() -> None:
+def test_spark_ui_is_off_by_default() -> None:
     assert settings()["spark.ui.enabled"] == "false"
     assert settings({"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
     assert settings()["spark.ui.showConsoleProgress"] == "false"
@@ -197,7 +197,7 @@ def test_pipelines_share_the_session_fairly_and_in_utc() -> None:
     assert settings()["spark.sql.session.timeZone"] == "UTC"
 
 
-def test_master_that_the_settings_name_decides_what_workers_are() -> None:
+def test_master_in_the_settings_decides_how_workers_start() -> None:
     conf = {"spark.master": "spark://cluster:7077"}
     assert "spark.python.daemon.module" in settings()
     assert "spark.python.daemon.module" not in settings(conf)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOOK = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['PYTHONPATH']]))"
 
 
-def test_only_archives_of_spark_are_left_out() -> None:
+def test_only_spark_archives_are_removed_from_the_path() -> None:
     told = {
         "SPARK_HOME": "/opt/spark",
         "PYTHONPATH": "/opt/spark/python/lib/pyspark.zip:/opt/spark/jars/core.jar::/mine/all.zip",
@@ -27,7 +27,7 @@ def test_only_archives_of_spark_are_left_out() -> None:
     assert without_spark_archives({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
 
 
-def test_command_is_python_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_command_runs_python_without_spark_archives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
     env = {**os.environ, "SPARK_HOME": "/opt/spark", "PYTHONPATH": "/opt/spark/a.zip:/mine"}
     done = subprocess.run(
@@ -37,7 +37,7 @@ def test_command_is_python_without_them(monkeypatch: pytest.MonkeyPatch) -> None
     assert json.loads(done.stdout) == [["x", "y z"], "/mine"]
 
 
-def test_python_that_is_installed_without_commands_is_itself(
+def test_python_without_the_worker_command_is_used_directly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
@@ -45,6 +45,6 @@ def test_python_that_is_installed_without_commands_is_itself(
     assert worker_python() == sys.executable
 
 
-def test_spark_that_was_chosen_by_hand_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_home_keeps_plain_python_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert worker_python() == sys.executable
