@@ -13,9 +13,9 @@ from icestream.errors import PlanError
 from icestream.formats.avro import SCHEMA_FAULTS, read_record, schema_id_of
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium.assembly import PLACEHOLDER, Key
-from icestream.formats.debezium.decoder import DebeziumDecoder
+from icestream.formats.debezium.decoder import DebeziumDecoder, EventSchema
 from icestream.formats.debezium.event_batch import SOURCE, EventBatch, flat_event_batch
-from icestream.formats.debezium.types import ConnectType, columns_of, from_avro
+from icestream.formats.debezium.types import from_avro
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     Bad = list[tuple[int, str]]
 
 
-class _EventSchema:
-    """A schema that records were written with."""
+class _AvroEventSchema(EventSchema):
+    """An Avro schema that records were written with."""
 
     def __init__(self, schema: Any, references: dict[str, Any]) -> None:
         named_schemas: dict[str, Any] = {}
@@ -44,18 +44,12 @@ class _EventSchema:
                 _without_logical_types(schema), named_schemas=named_schemas
             )
             self.type = from_avro(self.parsed, _named_types(self.parsed, dict(named_schemas)))
-            self._prepare(self.type)
+            self.set_columns(self.type, is_text=False)
         except SCHEMA_FAULTS as exc:
             self.fault = f"its schema can't be read: {str(exc) or type(exc).__name__}"
-
-    def _prepare(self, connect_type: ConnectType) -> None:
-        self.is_connector_event = connect_type.is_connector_event or connect_type.kind != "struct"
-        self.is_envelope = connect_type.is_envelope
-        if self.is_connector_event:
             return
-        row = connect_type.members["after"] if self.is_envelope else connect_type
-        self.columns = columns_of(row, is_text=False)
-        self.row = pa.struct([(column.name, column.written) for column in self.columns])
+        if not self.is_connector_event:
+            self.row = self.row_type()
 
     def event_batch(self, indices: list[int], records: list[dict[str, Any]]) -> EventBatch:
         """Return records as columns."""
@@ -73,7 +67,7 @@ class _EventSchema:
 
 
 def _without_logical_types(schema: Any) -> Any:
-    """Return a schema whose values are read as they are written: Connect's names tell the rest."""
+    """Return a schema whose values are read unconverted: Connect's names give their meaning."""
     if isinstance(schema, list):
         return [_without_logical_types(branch) for branch in schema]
     if isinstance(schema, dict):
@@ -118,7 +112,7 @@ class DebeziumAvroDecoder(DebeziumDecoder):
     ) -> None:
         super().__init__(placeholder, unrepresentable=unrepresentable)
         self.registry = registry
-        self._writers: dict[int, _EventSchema] = {}
+        self._writers: dict[int, _AvroEventSchema] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_writers": {}}
@@ -147,7 +141,8 @@ class DebeziumAvroDecoder(DebeziumDecoder):
             indices.append(index)
             records.append(record)
         return [
-            self._writers[number].event_batch(*each) for number, each in records_by_schema.items()
+            self._writers[schema_id].event_batch(indices, records)
+            for schema_id, (indices, records) in records_by_schema.items()
         ], bad
 
     def read_key(self, key: bytes) -> Key | None:
@@ -157,10 +152,10 @@ class DebeziumAvroDecoder(DebeziumDecoder):
             return None
         return Key(read_record(key, writer.parsed), writer.columns)
 
-    def _writer(self, schema_id: int) -> _EventSchema:
+    def _writer(self, schema_id: int) -> _AvroEventSchema:
         writer = self._writers.get(schema_id)
         if writer is None:
-            writer = self._writers[schema_id] = _EventSchema(*self.registry.by_id(schema_id))
+            writer = self._writers[schema_id] = _AvroEventSchema(*self.registry.by_id(schema_id))
         if writer.fault:
             raise BadValueError(writer.fault)
         return writer

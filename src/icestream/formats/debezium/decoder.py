@@ -17,6 +17,7 @@ from icestream.formats.debezium.event_batch import (
     table_of_tombstones,
     table_of_topic,
 )
+from icestream.formats.debezium.types import columns_of
 from icestream.formats.lookup import RECORD_KEY, RECORD_TOPIC
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         TableChanges,
         Unrepresentable,
     )
+    from icestream.formats.debezium.types import ConnectType, DebeziumColumn
 
     Bad = list[tuple[int, str]]
 
@@ -41,6 +43,34 @@ _UNFORESEEN_FAULTS = (
     RecursionError,
 )  # fmt: skip
 _LONGEST_REASON = 500  # a reason may name all fields of a record
+
+
+class EventSchema:
+    """The schema of event values: whether they carry rows, and which columns a row has.
+
+    Attributes:
+        fault: why the schema can't be read; empty if it can.
+        is_connector_event: whether values carry no rows; the schema then has no columns.
+        is_envelope: whether values hold the row before and after the change; else they are rows.
+        columns: of a row.
+    """
+
+    fault: str
+    is_connector_event: bool
+    is_envelope: bool
+    columns: tuple[DebeziumColumn, ...]
+
+    def set_columns(self, connect_type: ConnectType, *, is_text: bool) -> None:
+        """Derive the attributes from the type of values; `is_text`: see `columns_of`."""
+        self.is_connector_event = connect_type.is_connector_event or connect_type.kind != "struct"
+        self.is_envelope = connect_type.is_envelope
+        if not self.is_connector_event:
+            row = connect_type.members["after"] if self.is_envelope else connect_type
+            self.columns = columns_of(row, is_text=is_text)
+
+    def row_type(self) -> pa.DataType:
+        """Return the type of a row in its encoded form."""
+        return pa.struct([(column.name, column.written) for column in self.columns])
 
 
 class DebeziumDecoder(ChangeDecoder):

@@ -14,7 +14,7 @@ from icestream.contracts.decoder import Format
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium import schemaless_json
 from icestream.formats.debezium.assembly import PLACEHOLDER, Key
-from icestream.formats.debezium.decoder import DebeziumDecoder
+from icestream.formats.debezium.decoder import DebeziumDecoder, EventSchema
 from icestream.formats.debezium.event_batch import (
     HIDDEN_FIELDS,
     SOURCE,
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 _SCHEMA = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
-_QUICK = re.compile(rb'\s*\{\s*"schema"')
+_SCHEMA_BYTES = re.compile(rb'\s*\{\s*"schema"')
 _PARSER = json.JSONDecoder()
 _MAX_SCHEMAS = 1000
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 
-class SchemaHeader:
+class SchemaHeader(EventSchema):
     """The part of a value up to its payload: the same bytes for all records of a schema.
 
     Args:
@@ -62,25 +62,19 @@ class SchemaHeader:
             return
         try:
             self.type = from_json(schema)
-            self._prepare(self.type)
+            self.set_columns(self.type, is_text=True)
         except (ValueError, AttributeError) as exc:
             self.fault = f"its schema can't be read: {exc}"
-
-    def _prepare(self, connect_type: ConnectType) -> None:
-        self.is_connector_event = connect_type.is_connector_event or connect_type.kind != "struct"
-        self.is_envelope = connect_type.is_envelope
-        if self.is_connector_event:
             return
-        row = connect_type.members["after"] if self.is_envelope else connect_type
-        self.columns = columns_of(row, is_text=True)
-        written = [(column.name, column.written) for column in self.columns]
-        columns = written
-        if self.is_envelope:
-            kind = pa.struct(written)
-            columns = [("before", kind), ("after", kind), ("op", pa.string())]
-            columns.append(("source", SOURCE))
-        self._decoder = _PayloadDecoder(self.columns, is_envelope=self.is_envelope)
-        self._written = pa.schema(columns)
+        if not self.is_connector_event:
+            self._decoder = _PayloadDecoder(self.columns, is_envelope=self.is_envelope)
+            self._payload_schema = self._schema_of_payloads()
+
+    def _schema_of_payloads(self) -> pa.Schema:
+        row = self.row_type()
+        if not self.is_envelope:
+            return pa.schema(row)
+        return pa.schema([("before", row), ("after", row), ("op", pa.string()), ("source", SOURCE)])
 
     def payload(self, value: bytes) -> bytes:
         """Return the payload of a value with this header."""
@@ -92,7 +86,7 @@ class SchemaHeader:
             return None, [(index, self.fault) for index in indices]
         if self.is_connector_event:
             return None, []
-        decoded = self._decoder.decode(pa.array(payloads, pa.binary()), self._written)
+        decoded = self._decoder.decode(pa.array(payloads, pa.binary()), self._payload_schema)
         at = np.array(indices, np.int64)
         bad = [(indices[index], reason) for index, reason in decoded.bad]
         if decoded.kept is not None:
@@ -105,17 +99,20 @@ class SchemaHeader:
 
 
 class _PayloadDecoder(JsonDecoder):
-    """Reads payloads, with what Connect writes otherwise than its schema says."""
+    """Reads payloads, including values that Connect encodes differently from their schema."""
 
     def __init__(self, columns: tuple[DebeziumColumn, ...], *, is_envelope: bool) -> None:
         super().__init__(ignores_new=True)
         self._is_envelope = is_envelope
-        self._decimals = {one.name: one.scale for one in columns if one.scale is not None}
-        self._floats = {one.name for one in columns if "float" in str(one.written)}
-        self._floats |= {one.name for one in columns if "double" in str(one.written)}
+        self._decimals = {col.name: col.scale for col in columns if col.scale is not None}
+        self._floats = {
+            col.name
+            for col in columns
+            if "float" in str(col.written) or "double" in str(col.written)
+        }
 
     def parse(self, value: bytes) -> dict[str, Any]:
-        """Return one payload: not-a-numbers as such, and decimals as bytes if they are numbers."""
+        """Return one payload with `NaN` and infinities as floats, and numeric decimals as bytes."""
         record = parse_object(value)
         rows = [record]
         if self._is_envelope:
@@ -158,9 +155,9 @@ class DebeziumJsonDecoder(DebeziumDecoder):
     def read_event_batches(
         self, values: Sequence[bytes | None], keys: Keys
     ) -> tuple[list[EventBatch], Bad]:
-        """Read the values of each schema, and those without, together."""
+        """Read the values of each schema together, and those without a schema together."""
         by_header: dict[int, tuple[SchemaHeader, list[int], list[bytes]]] = {}
-        plain: tuple[list[int], list[bytes]] = ([], [])
+        without_schema: tuple[list[int], list[bytes]] = ([], [])
         header: SchemaHeader | None = None
         for index, value in enumerate(values):
             if value is None:
@@ -168,11 +165,11 @@ class DebeziumJsonDecoder(DebeziumDecoder):
             if header is None or not value.startswith(header.prefix):
                 header = self._header_for(value)
             if header is None:
-                plain[0].append(index)
-                plain[1].append(value)
+                without_schema[0].append(index)
+                without_schema[1].append(value)
             elif header.type is None and not header.fault:
-                plain[0].append(index)
-                plain[1].append(header.payload(value))
+                without_schema[0].append(index)
+                without_schema[1].append(header.payload(value))
             else:
                 _, indices, payloads = by_header.setdefault(id(header), (header, [], []))
                 indices.append(index)
@@ -182,8 +179,8 @@ class DebeziumJsonDecoder(DebeziumDecoder):
             event_batch, faults = header.read(indices, payloads)
             bad += faults
             event_batches += [] if event_batch is None else [event_batch]
-        if plain[0]:
-            schemaless, faults = schemaless_json.read(*plain, keys)
+        if without_schema[0]:
+            schemaless, faults = schemaless_json.read(*without_schema, keys)
             event_batches += schemaless
             bad += faults
         return event_batches, bad
@@ -191,27 +188,27 @@ class DebeziumJsonDecoder(DebeziumDecoder):
     def absent_fields(
         self, values: Sequence[bytes | None], event_batch: EventBatch
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Look for the names of columns in the row of each record."""
+        """Find by column the records whose row has no field for it."""
         rows = [
             _row_of(parse_object(values[index] or b"")) for index in event_batch.indices.tolist()
         ]
-        wanted = {column.name for column in event_batch.columns}
+        names = {column.name for column in event_batch.columns}
         for row in rows:
-            wanted.update(name for name, value in (row or {}).items() if value is None)
+            names.update(name for name, value in (row or {}).items() if value is None)
         absent = {
             name: np.array([row is not None and name not in row for row in rows], np.bool_)
-            for name in sorted(wanted - HIDDEN_FIELDS)
+            for name in sorted(names - HIDDEN_FIELDS)
         }
         columns = {column.name for column in event_batch.columns}
         return {name: flags for name, flags in absent.items() if flags.any() or name not in columns}
 
     def _header_for(self, value: bytes) -> SchemaHeader | None:
-        if _QUICK.match(value) is None:
+        if _SCHEMA_BYTES.match(value) is None:
             return None
-        for number, header in enumerate(self._headers):
+        for position, header in enumerate(self._headers):
             if value.startswith(header.prefix):
                 # The most recently used header comes first.
-                self._headers.insert(0, self._headers.pop(number))
+                self._headers.insert(0, self._headers.pop(position))
                 return header
         new = _parse_header(value)
         if new is not None:
@@ -237,7 +234,7 @@ class DebeziumJsonDecoder(DebeziumDecoder):
 
 
 def _row_of(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row that a change event brings; None if it brings none."""
+    """Return the row that a change event carries; None if it carries none."""
     if record.keys() == {"schema", "payload"}:
         record = record["payload"]
     row = record.get("after") if schemaless_json.is_envelope(record) else record
@@ -254,8 +251,8 @@ def _parse_header(value: bytes) -> SchemaHeader | None:
         schema, end = _PARSER.raw_decode(text, start.end())
     except (ValueError, RecursionError):
         return None
-    follows = _PAYLOAD.match(text, end)
-    return None if follows is None else SchemaHeader(text[: follows.end()].encode(), schema)
+    payload = _PAYLOAD.match(text, end)
+    return None if payload is None else SchemaHeader(text[: payload.end()].encode(), schema)
 
 
 class DebeziumJsonFormat(Format):
