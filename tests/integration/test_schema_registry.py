@@ -53,8 +53,8 @@ def bad_records(registry: Registry, schema_id: int) -> tuple[tuple[int, str], ..
 def test_schema_registered_after_it_was_asked_for_is_found(
     schema_registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "_PATIENCE_SECS", 0.0)
-    monkeypatch.setattr(registry_module, "_ASK_AGAIN_SECS", 0.0)
+    monkeypatch.setattr(registry_module, "_RETRY_SECS", 0.0)
+    monkeypatch.setattr(registry_module, "_RECHECK_SECS", 0.0)
     registry = Registry(RegistryOptions(url=schema_registry.url))
     for _ in range(10):  # another test may take the next id
         name = f"r{uuid4().hex}"

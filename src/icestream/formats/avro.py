@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct(">bI")
 HEADER_SIZE = _HEADER.size
-# What fastavro raises for bytes that do not match the schema: it validates nothing itself.
+# What fastavro, which validates nothing, raises for bytes that do not match the schema.
 _READ_FAULTS = (
     EOFError, ValueError, IndexError, KeyError, TypeError, StopIteration,
     OverflowError, struct.error, MemoryError, AttributeError,
 )  # fmt: skip
-# What a faulty schema can raise: a registry checks little, and nothing that is not Avro.
+# What a faulty schema can raise: a registry validates little, and only Avro.
 SCHEMA_FAULTS = (
     IcestreamError, SchemaParseException, pa.ArrowException, ValueError, KeyError, IndexError,
     TypeError, AttributeError, OverflowError, RecursionError,
@@ -45,36 +45,36 @@ _ARGUMENTS = reader_arguments()
 
 
 class _WriterSchema:
-    """A schema that records were written with, ready for use.
+    """A schema that records were written with, parsed.
 
     Raises:
-        BadValueError: it is no schema of Avro records, or none that rows can be made of.
+        BadValueError: it is not an Avro record schema, or has a type that no column can have.
     """
 
     def __init__(self, schema: Any, named: dict[str, Any]) -> None:
-        known: dict[str, Any] = {}
+        named_schemas: dict[str, Any] = {}
         try:
             fields = AvroFields(schema, named)
             for reference in named.values():
-                fastavro.parse_schema(reference, named_schemas=known)
-            self.parsed = fastavro.parse_schema(schema, named_schemas=known)
+                fastavro.parse_schema(reference, named_schemas=named_schemas)
+            self.parsed = fastavro.parse_schema(schema, named_schemas=named_schemas)
         except SCHEMA_FAULTS as exc:
             raise BadValueError(f"its schema can't be used: {_first_line(exc)}") from exc
         self.columns, self.adapt = fields.columns, fields.adapt
-        # An endlessly nested value would crash the process in the compiled reader.
+        # A deeply nested value would crash the process in the compiled reader.
         self.read = (
             plain_reader.schemaless_reader if fields.is_recursive else fastavro.schemaless_reader
         )
 
 
 def schema_id_of(value: bytes) -> int:
-    """Return the id of the schema that a record of a registry was written with.
+    """Return the id of the schema that a record was written with.
 
     Raises:
-        BadValueError: the record begins with no id.
+        BadValueError: the record does not start with a schema id.
     """
     if len(value) < HEADER_SIZE or value[0] != 0:
-        raise BadValueError("not Avro of a registry: it does not begin with a schema's id")
+        raise BadValueError("not in the registry's wire format: no schema id at the start")
     return int(_HEADER.unpack_from(value)[1])
 
 
@@ -89,28 +89,30 @@ def read_record(
     """Read one record.
 
     Args:
-        value: its bytes, after `offset` others.
-        parsed: the schema that it was written with, as fastavro parses it.
-        offset: where it begins.
-        adapt: by field, what turns fastavro's value into one that Arrow takes.
-        read: fastavro's compiled reader, or its plain one.
+        value: the bytes that hold it.
+        parsed: the schema that it was written with, parsed by fastavro.
+        offset: where in `value` it starts.
+        adapt: by field, converts fastavro's value to one that Arrow takes.
+        read: fastavro's compiled reader, or its pure Python one.
 
     Raises:
-        BadValueError: the bytes are not of the schema.
+        BadValueError: the bytes do not match the schema.
     """
     stream = io.BytesIO(value)
     stream.seek(offset)
     try:
         record: Any = read(stream, parsed, None, **_ARGUMENTS)
-        for name, change in (adapt or {}).items():
-            record[name] = change(record[name])
+        for name, adapt_value in (adapt or {}).items():
+            record[name] = adapt_value(record[name])
     except RecursionError:
-        raise BadValueError("not Avro of the schema: it is nested thousands deep") from None
+        raise BadValueError(
+            "does not match the Avro schema: nested thousands of levels deep"
+        ) from None
     except _READ_FAULTS as exc:
-        raise BadValueError(f"not Avro of the schema: {_first_line(exc)}") from None
+        raise BadValueError(f"does not match the Avro schema: {_first_line(exc)}") from None
     left = len(value) - stream.tell()
     if left:
-        raise BadValueError(f"not Avro of the schema: {left} bytes are left over")
+        raise BadValueError(f"does not match the Avro schema: {left} bytes left over")
     return record  # type: ignore[no-any-return]
 
 
@@ -119,8 +121,8 @@ class AvroDecoder(Decoder):
 
     Args:
         schema: the schema of every record, as parsed JSON; not needed with a registry.
-        registry: where schemas are fetched by the id that each record begins with.
-        subjects: subjects of the registry whose newest schemas tell the columns.
+        registry: resolves the schema id that each record starts with.
+        subjects: subjects of the registry whose latest schemas define the columns.
     """
 
     def __init__(
@@ -130,32 +132,33 @@ class AvroDecoder(Decoder):
         subjects: tuple[str, ...] = (),
     ) -> None:
         self.schema, self.registry, self.subjects = schema, registry, subjects
-        self._writers: dict[int, _WriterSchema | str] = {}  # a text says why a schema is of no use
+        # By schema id; a string says why the schema can't be used.
+        self._writers: dict[int, _WriterSchema | str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_writers": {}}
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
-        """Return the columns of the schema given, of the subjects, or of the sample's ids."""
+        """Return the columns of the given schema, of the subjects, or of the sample's schemas."""
         if self.registry is None:
             return self._writer(0).columns
-        found: dict[str, pa.DataType] = {}
+        types: dict[str, pa.DataType] = {}
         for subject in self.subjects:
             latest = self.registry.latest(subject)
             if latest is not None:
-                found = merge_fields(found, _types(_WriterSchema(*latest).columns))
-        if not found:
+                types = merge_fields(types, _types(_WriterSchema(*latest).columns))
+        if not types:
             for value in sample:
                 try:
                     writer, _ = self._split(value or b"")
-                    found = merge_fields(found, _types(writer.columns))
+                    types = merge_fields(types, _types(writer.columns))
                 except BadValueError:  # noqa: PERF203 - decode reports it
                     continue
-        return pa.schema(list(found.items()))
+        return pa.schema(list(types.items()))
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         """Decode each value with the schema it was written with."""
-        found: dict[_WriterSchema, list[tuple[int, dict[str, Any]]]] = {}
+        by_writer: dict[_WriterSchema, list[tuple[int, dict[str, Any]]]] = {}
         bad: list[tuple[int, str]] = []
         for index, value in enumerate(values.to_pylist()):
             if value is None:
@@ -166,12 +169,12 @@ class AvroDecoder(Decoder):
             except BadValueError as exc:
                 bad.append((index, str(exc)))
             else:
-                found.setdefault(writer, []).append((index, record))
+                by_writer.setdefault(writer, []).append((index, record))
         pieces: list[pa.RecordBatch] = []
         kept: list[int] = []
         new_fields: dict[str, pa.DataType] = {}
         wider: dict[str, pa.Field] = {}
-        for writer, records in found.items():
+        for writer, records in by_writer.items():
             rows, indices, misfits = _conform_records(records, writer.columns, columns)
             pieces.append(rows)
             kept += indices
@@ -191,7 +194,7 @@ class AvroDecoder(Decoder):
     def absent_fields(
         self, values: pa.Array, rows: pa.RecordBatch
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Look for the columns in the schema that each record was written with."""
+        """Flag, by column, the records whose schema has no field for it."""
         writers = [self._split(value)[0] for value in values.to_pylist()]
         names = {writer: set(writer.columns.names) for writer in set(writers)}
         return {
@@ -235,12 +238,12 @@ def _first_line(exc: BaseException) -> str:
 def _conform_records(
     records: list[tuple[int, dict[str, Any]]], own: pa.Schema, columns: pa.Schema
 ) -> tuple[pa.RecordBatch, list[int], list[tuple[int, str]]]:
-    """Return records of one schema as columns; those with a value that does not fit apart.
+    """Return records of one schema as columns, the indices of the good ones, and the bad ones.
 
     Args:
-        records: with their places.
-        own: their columns by their schema.
-        columns: the columns to give.
+        records: the records, each with its index.
+        own: the columns of their schema.
+        columns: the columns to return.
     """
     try:
         arrays = [_column_array([record for _, record in records], own, field) for field in columns]
@@ -264,12 +267,12 @@ def _column_array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field
     index = own.get_field_index(field.name)
     kind = pa.null() if index < 0 else own.field(index).type
     try:
-        # By their own type first: Arrow would turn the double 1.5 into 1 for an integer column.
+        # In their own type first: Arrow would turn the double 1.5 into 1 for an integer column.
         array = cast_exactly(pa.array(values, kind), field.type)
     except _CAST_FAULTS:
         value = values[0]
-        shown = value if isinstance(value, (int, float, str, Decimal)) else str(value)
-        raise BadValueError(MisfitError(shown, type_name(field.type)).reason(field.name)) from None
+        scalar = value if isinstance(value, (int, float, str, Decimal)) else str(value)
+        raise BadValueError(MisfitError(scalar, type_name(field.type)).reason(field.name)) from None
     if array.null_count and not field.nullable:
         raise BadValueError(f"column {field.name!r}: no value, and it is required")
     return array
@@ -278,7 +281,7 @@ def _column_array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field
 def _optional_columns(
     records: list[tuple[int, dict[str, Any]]], columns: pa.Schema
 ) -> dict[str, pa.Field]:
-    """Return the required columns that some record has no value for, as optional ones."""
+    """Return the required columns that some record has no value for, made optional."""
     return {
         field.name: field.with_nullable(True)
         for field in columns
@@ -287,7 +290,7 @@ def _optional_columns(
 
 
 class AvroFormat(Format):
-    """Avro records, by a schema or a schema registry."""
+    """Avro records, with a schema or a schema registry."""
 
     name = "avro"
 

@@ -1,4 +1,4 @@
-"""Avro schemas as Arrow types, and what turns a decoded Avro value into an Arrow one."""
+"""Maps Avro schemas to Arrow types, and adapts decoded Avro values to them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _read_decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:  # n
 def reader_arguments() -> dict[str, bool]:
     """Make fastavro read decimals exactly, and return the arguments that its readers need.
 
-    Its own way rounds a number to the digits that the schema promises. With these arguments, a
-    value of a union of several named types comes with the name of its own.
+    By default, fastavro rounds a number to the precision in the schema. With these arguments, a
+    value of a union of several named types comes with the name of its type.
     """
     import fastavro.read as compiled_reader
     from fastavro import _read_py as plain_reader
@@ -69,8 +69,8 @@ class AvroFields:
 
     Attributes:
         columns: the fields as Arrow columns, in order.
-        adapt: for some fields, what turns fastavro's value into one that Arrow takes.
-        is_recursive: whether a type holds itself, so that records may be nested without end.
+        adapt: for some fields, converts fastavro's value to one that Arrow takes.
+        is_recursive: whether a type contains itself, so that records may be nested without limit.
     """
 
     def __init__(self, schema: Any, named: dict[str, Any] | None = None) -> None:
@@ -117,9 +117,9 @@ class AvroFields:
             if schema in _PLAIN:
                 return _PLAIN[schema], None
             if schema not in self._named:
-                raise PlanError(f"schema: the Avro type {schema!r} is not known")
+                raise PlanError(f"schema: unknown Avro type {schema!r}")
             return self._resolve(self._named[schema], inside)
-        if id(schema) in inside:  # a type that holds itself has no Arrow type
+        if id(schema) in inside:  # a type that contains itself has no Arrow type
             self.is_recursive = True
             return pa.string(), _as_json
         return self._complex(schema, (*inside, id(schema)))
@@ -144,15 +144,15 @@ class AvroFields:
             return _decimal(schema["precision"], schema.get("scale", 0))
         if kind == "fixed":
             return pa.binary(), None
-        known = _LOGICAL.get((kind, str(logical))) if isinstance(kind, str) else None
-        return (known, None) if known is not None else self._resolve(kind, inside)
+        arrow_type = _LOGICAL.get((kind, str(logical))) if isinstance(kind, str) else None
+        return (arrow_type, None) if arrow_type is not None else self._resolve(kind, inside)
 
     def _nested(self, schema: dict[str, Any], inside: tuple[int, ...]) -> tuple[pa.DataType, Adapt]:
         if schema["type"] == "array":
             kind, adapt = self._resolve(schema["items"], inside)
             if _takes_no_bytes(kind):
-                # Four bytes could ask for a thousand million of them.
-                raise PlanError("schema: it has an array of null, which has no type")
+                # Four bytes could ask for a billion of them.
+                raise PlanError("schema: arrays of null are not supported")
             return pa.list_(kind), _each(adapt)
         if schema["type"] == "map":
             kind, adapt = self._resolve(schema["values"], inside)
@@ -177,7 +177,7 @@ def _takes_no_bytes(kind: pa.DataType) -> bool:
 
 
 def _decimal(precision: int, scale: int) -> tuple[pa.DataType, Adapt]:
-    """Return the type of decimals: text for those with more digits than a table can hold."""
+    """Return the type of decimals, and how to adapt them: to text if a table can't hold them."""
     if 0 < precision <= _MOST_DIGITS and 0 <= scale <= precision:
         return pa.decimal128(precision, scale), None
     return pa.string(), lambda value: None if value is None else f"{value:f}"
@@ -188,7 +188,7 @@ def _as_json(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; one of several named types under its name, as in Avro."""
+    """Return a value as JSON types; a value of a union comes under its type's name, as in Avro."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -220,6 +220,6 @@ def _members(adapts: dict[str, Callable[[Any], Any]]) -> Adapt:
     def adapt(value: Any) -> Any:
         if value is None:
             return None
-        return {**value, **{name: change(value[name]) for name, change in adapts.items()}}
+        return {**value, **{name: adapts[name](value[name]) for name in adapts}}
 
     return adapt

@@ -1,4 +1,4 @@
-"""Decode whole blocks, and single records only where a block has a bad one."""
+"""Decodes whole blocks, and single records only where a block has a bad one."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class DecodedBlocks:
         rows: pa.RecordBatch,
         new_fields: Mapping[str, pa.DataType],
     ) -> None:
-        """Keep good rows; `indices` says which value each came from."""
+        """Keep good rows; `indices` are the positions of their values."""
         self._indices.append(indices)
         self._rows.append(rows)
         if new_fields:
             self.new_fields = merge_fields(self.new_fields, new_fields)
 
     def decoded(self) -> Decoded:
-        """Return the result that the contract asks for, rows in the order of their values."""
+        """Return everything as the contract's result, rows in the order of their values."""
         rows = self._concat_rows()
         bad = tuple(sorted(self.bad))
         indices = np.concatenate(self._indices) if self._indices else np.empty(0, np.int64)
@@ -82,7 +82,7 @@ class BlockDecoder(Decoder):
     def read_block(
         self, values: pa.Array, columns: pa.Schema
     ) -> tuple[pa.RecordBatch, dict[str, pa.DataType]] | None:
-        """Return the rows and new fields of a block of plain values; None if any is at fault."""
+        """Return the rows and new fields of a block of plain values; None if any is bad."""
 
     @abstractmethod
     def read_values(self, values: list[bytes], columns: pa.Schema, outcome: DecodedValues) -> None:
@@ -146,7 +146,7 @@ class BlockDecoder(Decoder):
 
 
 class DecodedValues:
-    """The result of the slow path: rows, the index of each, and the values that are bad."""
+    """The result of the slow path: rows, the index of each row's value, and bad values."""
 
     def __init__(self) -> None:
         self.rows: pa.RecordBatch | None = None
@@ -164,14 +164,14 @@ def empty_rows(columns: pa.Schema) -> pa.RecordBatch:
 
 
 def value_offsets(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the offsets of values in their buffer, one more than values, and the buffer."""
+    """Return the offsets of values in their buffer (one more than values), and the buffer."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     return ends, np.frombuffer(data if data is not None else b"", np.uint8)
 
 
 def _blocks(values: pa.Array) -> Iterator[tuple[int, pa.Array]]:
-    """Cut values into runs of at most `_BLOCK_BYTES`, or of one value that is longer."""
+    """Cut values into blocks of at most `_BLOCK_BYTES`, or of a single longer value."""
     if not len(values):
         return
     ends, _ = value_offsets(values)

@@ -1,4 +1,4 @@
-"""CSV records, one line a value, without a header."""
+"""CSV without a header: each record is one line."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_LONGEST = 4300  # digits that Python's own `int` takes
+_LONGEST = 4300  # the most digits that Python's `int` takes
 _LOGICAL = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False
 }  # fmt: skip
-# What a column that was declared to be of a type takes besides.
+# What a declared column also accepts.
 _DECLARED_LOGICAL = {**_LOGICAL, "1": True, "0": False}
 _LENIENT = re.compile(
     r"([+-]?)(?:0*([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))((?:[eE][+-]?[0-9]+)?)", re.ASCII
@@ -55,9 +55,9 @@ class CsvDecoder(BlockDecoder):
 
     Args:
         layout: the columns.
-        delimiter: what separates cells.
-        inferred: the types are a guess, so that a number must be written as JSON writes it. To a
-            column that was declared a number, `007`, `+7`, `.7` and ` 7` are numbers as well.
+        delimiter: the character between cells.
+        inferred: whether the types were inferred; a number must then be written as in JSON. A
+            declared number column also takes `007`, `+7`, `.7` and ` 7`.
     """
 
     def __init__(self, layout: pa.Schema, delimiter: str = ",", *, inferred: bool = False) -> None:
@@ -66,23 +66,23 @@ class CsvDecoder(BlockDecoder):
         self.inferred = inferred
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:  # noqa: ARG002 - it is given
-        """Return the columns that were given: a line alone has no names."""
+        """Return the given columns: a line alone has no names."""
         return self.layout
 
     def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
-        """Tell which values are one line each, so that as many rows as values means one of each.
+        """Flag the values that are exactly one line, so that an equal row count means one row each.
 
-        Arrow takes what follows a closing quote for a part of the cell, so a value with quotes
-        anywhere but around whole cells is left to Python.
+        Arrow takes text after a closing quote as part of the cell, so a value with quotes anywhere
+        but around whole cells is left to Python.
         """
         if _are_simple(values):
             return np.ones(len(values), np.bool_)
         is_line = pc.invert(pc.match_substring_regex(values, r"^\s*$|[\r\n]"))
         quoted = pc.fill_null(pc.match_substring(values, '"'), False)
         if pc.any(quoted).as_py():
-            mark = re.escape(self.delimiter)
-            cell = rf'(?:[^"{mark}]*|"(?:[^"]|"")*")'
-            is_whole = pc.match_substring_regex(values, rf"^{cell}(?:{mark}{cell})*$")
+            delimiter = re.escape(self.delimiter)
+            cell = rf'(?:[^"{delimiter}]*|"(?:[^"]|"")*")'
+            is_whole = pc.match_substring_regex(values, rf"^{cell}(?:{delimiter}{cell})*$")
             is_line = pc.and_(is_line, pc.or_(pc.invert(quoted), is_whole))
         return np.asarray(is_line.fill_null(False).to_numpy(zero_copy_only=False))
 
@@ -92,8 +92,8 @@ class CsvDecoder(BlockDecoder):
         """Read a block with Arrow."""
         whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
         text = pc.binary_join(whole, b"\n")[0].as_buffer()
-        wanted = [field for field in columns if field.name in self.layout.names]
-        names = [field.name for field in wanted]
+        fields = [field for field in columns if field.name in self.layout.names]
+        names = [field.name for field in fields]
         try:
             table = arrow_csv.read_csv(
                 pa.BufferReader(text),
@@ -109,7 +109,7 @@ class CsvDecoder(BlockDecoder):
                 return None
             arrays = {
                 field.name: self._cast(table[field.name].combine_chunks(), field.type)
-                for field in wanted
+                for field in fields
             }
         except _CAST_FAULTS:
             return None
@@ -117,7 +117,7 @@ class CsvDecoder(BlockDecoder):
         return None if rows is None else (rows, {})
 
     def _cast(self, cells: pa.Array, kind: pa.DataType) -> pa.Array:
-        """Return cells as a type. Raises `pa.ArrowInvalid` where Python has to have a look."""
+        """Return cells cast to a type. Raises `pa.ArrowInvalid` if the slow path must decide."""
         if _is_text(kind):
             return cells.cast(kind)
         if pc.min(pc.binary_length(cells)).as_py() == 0:
@@ -160,12 +160,12 @@ class CsvDecoder(BlockDecoder):
         for field in columns:
             cell = cells.get(field.name)
             try:
-                found = None if cell is None else self._value(cell, field.type)
+                parsed = None if cell is None else self._value(cell, field.type)
             except MisfitError as exc:
                 raise BadValueError(exc.reason(field.name)) from None
-            if found is None and not field.nullable:
+            if parsed is None and not field.nullable:
                 raise BadValueError(f"column {field.name!r}: no value, and it is required")
-            row.append(found)
+            row.append(parsed)
         return row
 
     def _cells(self, value: bytes) -> list[str]:
@@ -174,10 +174,10 @@ class CsvDecoder(BlockDecoder):
         except UnicodeDecodeError as exc:
             raise BadValueError(f"not CSV: byte {exc.start} is not UTF-8") from None
         except csv.Error:
-            raise BadValueError("not CSV: a quote without its end, or a second line") from None
+            raise BadValueError("not CSV: unclosed quote, or more than one line") from None
         cells = lines[0] if lines else []
         if len(cells) != len(self.layout):
-            raise BadValueError(f"not CSV: {len(cells)} cells, not {len(self.layout)}")
+            raise BadValueError(f"not CSV: expected {len(self.layout)} cells, got {len(cells)}")
         return cells
 
     def _value(self, text: str, kind: pa.DataType) -> Any:
@@ -192,17 +192,17 @@ class CsvDecoder(BlockDecoder):
             raise MisfitError(text, type_name(kind))
         cell = text if self.inferred else text.strip()
         if pa.types.is_boolean(kind):
-            found = (_LOGICAL if self.inferred else _DECLARED_LOGICAL).get(cell)
+            value = (_LOGICAL if self.inferred else _DECLARED_LOGICAL).get(cell)
         elif _is_number(kind):
-            found = self._numeric(cell, kind)
+            value = self._numeric(cell, kind)
         else:
-            found = converter(kind)(cell)
-        if found is None:
+            value = converter(kind)(cell)
+        if value is None:
             raise MisfitError(text, type_name(kind))
-        return found
+        return value
 
     def _numeric(self, cell: str, kind: pa.DataType) -> Any:
-        """Return the number in a cell; None if there is none."""
+        """Return the number in a cell; None if it is not a number."""
         if self.inferred:
             number = _number(cell)
         elif pa.types.is_floating(kind) and _NOT_FINITE.fullmatch(cell) is not None:
@@ -213,18 +213,18 @@ class CsvDecoder(BlockDecoder):
 
 
 def _json_number(cell: str) -> str:
-    """Return a number as JSON writes it; what is none, as it is."""
-    found = _LENIENT.fullmatch(cell)
-    if found is None:
+    """Return a number as JSON writes it, and any other cell unchanged."""
+    match = _LENIENT.fullmatch(cell)
+    if match is None:
         return cell
-    sign, whole, fraction, only_fraction, power = found.groups()
+    sign, whole, fraction, only_fraction, power = match.groups()
     digits = fraction or only_fraction
     point = f".{digits}" if digits else ""
     return f"{sign.removeprefix('+')}{whole or '0'}{point}{power}"
 
 
 def cell_type(text: str) -> pa.DataType:
-    """Return the type that holds a cell, and gives its text back."""
+    """Return the type that holds a cell and can be written back as the same text."""
     if not text:
         return EMPTY
     if text in _LOGICAL:
@@ -240,14 +240,14 @@ def cell_type(text: str) -> pa.DataType:
 
 
 def _number(text: str) -> int | Decimal | None:
-    """Return the number that a text writes as JSON does; None if it is none."""
+    """Return a number written as in JSON; None if the text is no such number."""
     if len(text) > _LONGEST or NUMBER.fullmatch(text) is None:
         return None
     return int(text) if text != "-0" and _WHOLE.fullmatch(text) else Decimal(text)
 
 
 def _are_simple(values: pa.Array) -> bool:
-    """Tell whether no value is null, begins with a blank, or has a quote or a line's end."""
+    """Return whether no value is null or empty, starts with a blank, or has a quote or newline."""
     ends, data = value_offsets(values)
     if values.null_count or not len(values) or (np.diff(ends) == 0).any():
         return False
@@ -267,13 +267,13 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _strict_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return cells of an inferred column, in which a number is written as JSON writes it."""
+    """Return the cells of an inferred column, whose numbers are written as in JSON."""
     if pa.types.is_integer(kind):
         array = cells.cast(kind)
-        _keep_where(cells, pc.equal(array.cast(pa.string()), cells))
+        _require_all(cells, pc.equal(array.cast(pa.string()), cells))
         return array
     if _is_number(kind):
-        _keep_where(cells, pc.match_substring_regex(cells, f"^{NUMBER.pattern}$"))
+        _require_all(cells, pc.match_substring_regex(cells, f"^{NUMBER.pattern}$"))
     if not pa.types.is_floating(kind):
         return _plain_cast(cells, kind, _LOGICAL)
     doubles = cells.cast(pa.float64())
@@ -283,32 +283,32 @@ def _strict_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _declared_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return cells of a declared column.
+    """Return the cells of a declared column.
 
-    Arrow itself reads zeros in front, a missing zero and `nan`; nothing else is accepted.
+    Arrow reads leading zeros, `.5` and `nan`; nothing else is accepted.
     """
     if pa.types.is_integer(kind):
         # Arrow reads `0x10`, too.
         data = np.frombuffer(cells.buffers()[2] or b"", np.uint8)
         if ((data | 32) == ord("x")).any():
-            raise pa.ArrowInvalid("a cell for Python to look at")
+            raise pa.ArrowInvalid("a cell for the slow path")
         return cells.cast(kind)
     if not pa.types.is_floating(kind):
         return _plain_cast(cells, kind, _DECLARED_LOGICAL)
     doubles = cells.cast(pa.float64())
     values = np.asarray(doubles.to_numpy(zero_copy_only=False), np.float64)
-    if (is_odd := ~np.isfinite(values)).any():
-        odd = cells.filter(pa.array(is_odd))
-        _keep_where(
-            odd, pc.match_substring_regex(odd, f"^{_NOT_FINITE.pattern}$", ignore_case=True)
+    if (not_finite := ~np.isfinite(values)).any():
+        texts = cells.filter(pa.array(not_finite))
+        _require_all(
+            texts, pc.match_substring_regex(texts, f"^{_NOT_FINITE.pattern}$", ignore_case=True)
         )
     if (is_zero := values == 0).any():
         zeros = cells.filter(pa.array(is_zero))
-        _keep_where(zeros, pc.match_substring_regex(zeros, _ANY_ZERO))
+        _require_all(zeros, pc.match_substring_regex(zeros, _ANY_ZERO))
     if (is_large := np.abs(values) >= _EXACT_DOUBLES).any():
-        large = cells.filter(pa.array(is_large & ~is_odd))
+        large = cells.filter(pa.array(is_large & ~not_finite))
         whole = large.filter(pc.match_substring_regex(large, _ANY_WHOLE)).to_pylist()
-        if not all(len(each) < _LONGEST and rounds_to_double(int(each)) for each in whole):
+        if not all(len(text) < _LONGEST and rounds_to_double(int(text)) for text in whole):
             raise pa.ArrowInvalid("a value would change")
     return _as_floating(doubles, kind)
 
@@ -316,12 +316,12 @@ def _declared_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
 def _plain_cast(cells: pa.Array, kind: pa.DataType, logical: dict[str, bool]) -> pa.Array:
     if pa.types.is_boolean(kind):
         allowed = pc.is_in(cells, value_set=pa.array([*logical, None], pa.string()))
-        return _keep_where(cells, allowed).cast(kind)
+        return _require_all(cells, allowed).cast(kind)
     if pa.types.is_decimal(kind):
         return cast_decimals(cells, kind)
     array = cells.cast(kind)
     if not is_in_calendar(array):
-        raise pa.ArrowInvalid("a year that Python does not know")
+        raise pa.ArrowInvalid("a year outside 1 to 9999")
     return array
 
 
@@ -332,9 +332,9 @@ def _as_floating(doubles: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _normalise(cells: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return cells without blanks around them, and numbers without a plus sign.
+    """Return cells trimmed, and numbers without a plus sign.
 
-    Timestamps get a zone if none of them has one, since one without is taken for UTC.
+    Timestamps become UTC if none of them has a time zone.
     """
     cells = pc.ascii_trim_whitespace(cells)
     if _is_number(kind):
@@ -344,22 +344,22 @@ def _normalise(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     return cells
 
 
-def _keep_where(cells: pa.Array, allowed: pa.Array) -> pa.Array:
-    """Return the cells, all of which are allowed."""
+def _require_all(cells: pa.Array, allowed: pa.Array) -> pa.Array:
+    """Return the cells if all of them are allowed, else raise `pa.ArrowInvalid`."""
     if not pc.all(allowed).as_py():
-        raise pa.ArrowInvalid("a cell for Python to look at")
+        raise pa.ArrowInvalid("a cell for the slow path")
     return cells
 
 
 def _record_batch(
     arrays: dict[str, pa.Array], count: int, columns: pa.Schema
 ) -> pa.RecordBatch | None:
-    """Return the arrays as these columns; None if a required one has a null."""
-    whole = [arrays.get(field.name, pa.nulls(count, field.type)) for field in columns]
-    for field, array in zip(columns, whole, strict=True):
+    """Return the arrays as these columns; None if a required column has a null."""
+    ordered = [arrays.get(field.name, pa.nulls(count, field.type)) for field in columns]
+    for field, array in zip(columns, ordered, strict=True):
         if not field.nullable and array.null_count:
             return None
-    return pa.RecordBatch.from_arrays(whole, schema=columns)
+    return pa.RecordBatch.from_arrays(ordered, schema=columns)
 
 
 class CsvFormat(Format):

@@ -42,15 +42,15 @@ _PLAIN_TYPES: dict[str, pa.DataType] = {
 def parse_ddl(text: str) -> pa.Schema:
     """Return the columns that `text` lists.
 
-    Comments are kept as the field's metadata `doc`, and `NOT NULL` as a field that is not nullable.
-    Small integers become 32-bit ones, since Iceberg has no smaller.
+    Comments are kept as the field's metadata `doc`; `NOT NULL` makes a field that is not nullable.
+    Smaller integers become 32-bit ones, the smallest that Iceberg has.
 
     Raises:
         PlanError: a part of the text is not a column; the message names that part.
     """
     fields = [_parse_column(part) for part in _parts(text)]
     if not fields:
-        raise PlanError("schema: no column is listed", todo=_TODO)
+        raise PlanError("schema: it lists no columns", todo=_TODO)
     seen: set[str] = set()
     for field in fields:
         if field.name in seen:
@@ -60,7 +60,7 @@ def parse_ddl(text: str) -> pa.Schema:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Cut at the commas that are outside of brackets and quotes."""
+    """Split at the commas that are outside of brackets and quotes."""
     depth, quote, begin = 0, "", 0
     for index, char in enumerate(text):
         if quote:
@@ -80,7 +80,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _parse_column(part: str) -> pa.Field:
-    # sqlglot takes 250 ms to import, and most files need no DDL.
+    # sqlglot takes 250 ms to import, and most pipelines need no DDL.
     import sqlglot
     from sqlglot import errors, exp
 
@@ -107,7 +107,7 @@ def _field(column: Any, part: str) -> pa.Field:
             doc = kind.this.name
         else:
             raise PlanError(
-                f"schema: {part!r} has {constraint.sql('spark')!r}, which a schema cannot have",
+                f"schema: {part!r} has {constraint.sql('spark')!r}, which is not supported here",
                 todo="Only NOT NULL and COMMENT may follow a column's type.",
             )
     metadata = None if doc is None else {b"doc": doc.encode()}
@@ -121,9 +121,7 @@ def _arrow_type(kind: Any, part: str) -> pa.DataType:
         return plain
     build = _BUILDERS.get(name)
     if build is None:
-        raise PlanError(
-            f"schema: {part!r} has the type {kind.sql('spark')!r}, which is not known", todo=_TODO
-        )
+        raise PlanError(f"schema: {part!r} has the unknown type {kind.sql('spark')!r}", todo=_TODO)
     return build(kind, part)
 
 
@@ -132,7 +130,7 @@ def _decimal(kind: Any, part: str) -> pa.DataType:
     precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
         raise PlanError(
-            f"schema: {part!r} has decimal({precision},{scale}), which no table can hold",
+            f"schema: {part!r} has decimal({precision},{scale}), which Iceberg does not support",
             todo="The precision is 1 to 38, the scale at most the precision.",
         )
     return pa.decimal128(precision, scale)
@@ -153,7 +151,7 @@ def _struct(kind: Any, part: str) -> pa.DataType:
 
     members = kind.expressions
     if not members or not all(isinstance(member, exp.ColumnDef) for member in members):
-        raise PlanError(f"schema: {part!r} has a struct whose fields lack a name", todo=_TODO)
+        raise PlanError(f"schema: {part!r} has a struct with unnamed fields", todo=_TODO)
     return pa.struct([_field(member, part) for member in members])
 
 
@@ -161,7 +159,7 @@ def _inner(kind: Any, part: str, count: int) -> list[Any]:
     inner = list(kind.expressions)
     if len(inner) != count:
         raise PlanError(
-            f"schema: {part!r} has {kind.sql('spark')!r} without the types inside", todo=_TODO
+            f"schema: {part!r} has {kind.sql('spark')!r} without its element types", todo=_TODO
         )
     return inner
 

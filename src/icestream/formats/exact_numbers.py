@@ -1,12 +1,12 @@
-"""Keeps values as they are: whether a number fits a double or a float, and casts that lose nothing.
+"""Checks whether a number fits a double or a float, and casts without changing values.
 
 Inference is strict. A decimal text keeps its value in a double if the double, written with as many
 digits as the text has, gives the text back: `0.1` and `0.10000000000000001` do. An integer, which
 may be an id, keeps its value only if the double is exactly that number: `9007199254740993` is not.
 
-A column that was declared `double` or `float` rounds a number with a point or an exponent to the
-nearest value, but never to infinity or zero. An integer must be exact there too, or be the shortest
-way to write the value: JavaScript writes 2^60 as `1152921504606847000`.
+A column that was declared `double` or `float` rounds a number with a decimal point or an exponent
+to the nearest value, but never to infinity or zero. An integer must be exact there too, or be the
+shortest way to write the value: JavaScript writes 2^60 as `1152921504606847000`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _EXACT_DOUBLES = 2.0**53
-# Every text of at most 15 digits keeps its value in a double of this size.
+# Every text of at most 15 digits keeps its value in a double of at least this size.
 _TINY = 1e-290
 _LONG = 16
 _LONGEST = 64
@@ -39,16 +39,16 @@ _DECIMAL_DIGITS = 38
 _ZERO, _DOT, _NINE = ord("0"), ord("."), ord("9")
 _NUMBER = r"^[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WHOLE = r"^-?[0-9]+$"
-# An exponent where a JSON number ends, of two digits but not `05`, or of three.
+# An exponent that ends a JSON number: of two digits but not `05`, or of more.
 _SMALL_POWER = re.compile(rb"(?!0[0-9][^0-9])[0-9]+(?![^,}\]\s])")
 _TINY_POWER = re.compile(rb"[0-9]+(?![^,}\]\s])")
 _TINY_DECIMAL = r"[eE]-(?:[1-9][0-9]|0[0-9]{2})|0{38}"
-# With this many zeros behind the point, an exponent of two digits makes a number zero.
+# With this many zeros after the decimal point, a two-digit exponent makes a number zero.
 _MANY_ZEROS = b"0" * 200
 
 
 def fits_double(number: Decimal | int) -> bool:
-    """Tell whether a number keeps its value as a double."""
+    """Return whether a number keeps its value as a double."""
     if isinstance(number, int):
         return abs(number) <= _EXACT_DOUBLES or (number.bit_length() < 1024 and _is_exact(number))
     try:
@@ -66,10 +66,10 @@ def _is_exact(number: int) -> bool:
 
 
 def rounds_to_double(number: Decimal | int) -> bool:
-    """Tell whether a column that was declared `double` takes a number.
+    """Return whether a column that was declared `double` takes a number.
 
     Args:
-        number: an `int` if it was written in digits alone.
+        number: an `int` if it was written with digits alone.
     """
     try:
         double = float(number)
@@ -81,7 +81,7 @@ def rounds_to_double(number: Decimal | int) -> bool:
 
 
 def rounds_to_float(number: Decimal | float) -> bool:
-    """Tell whether a column that was declared `float` takes a number that rounds to a double."""
+    """Return whether a column that was declared `float` takes a number that rounds to a double."""
     if isinstance(number, Decimal):
         with np.errstate(over="ignore", under="ignore"):
             single = np.float32(float(number))
@@ -110,7 +110,7 @@ def doubles_in(columns: Iterable[pa.ChunkedArray]) -> list[pa.Array]:
 
 
 def floats_fit(doubles: pa.Array) -> bool:
-    """Tell whether each of some doubles may become a float.
+    """Return whether every double may become a float.
 
     Fractions are rounded. A whole number must be exact, or the shortest way to write the float.
     """
@@ -129,44 +129,44 @@ def floats_fit(doubles: pa.Array) -> bool:
 
 
 def doubles_round(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
-    """Tell whether columns that were declared `double` take the numbers that Arrow read.
+    """Return whether columns that were declared `double` take the numbers that Arrow read.
 
-    Costs little: only zero, and an integer of 16 digits or more, can be another number than what
-    was written. False also if there is doubt: then the slow path decides.
+    Costs little: only zero, and integers of 16 digits or more, can differ from the number in the
+    text. False also in case of doubt: then the slow path decides.
 
     Args:
-        text: what was read.
-        arrays: the doubles, of all columns.
+        text: the text that Arrow read.
+        arrays: the doubles of all columns.
     """
     values = [_numpy(array) for array in arrays if len(array)]
-    if any((each == 0).any() for each in values) and (
+    if any((doubles == 0).any() for doubles in values) and (
         _has_exponent(text, 3, _TINY_POWER) or _MANY_ZEROS in memoryview(text).tobytes()
     ):
         return False
     data = np.frombuffer(text, np.uint8)
-    if not any((np.abs(each) >= _EXACT_DOUBLES).any() for each in values):
+    if not any((np.abs(doubles) >= _EXACT_DOUBLES).any() for doubles in values):
         return True
     return _integers_fit(data, _long_runs(data), values, rounds_to_double)
 
 
 def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
-    """Tell whether the numbers of a text keep their value in the doubles that Arrow read.
+    """Return whether the numbers of a text keep their value in the doubles that Arrow read.
 
-    Costs little: only a number of 16 digits or more can lose some, or one that is next to zero or
-    too large. False also for a block in which such a number stands elsewhere, as within a string:
+    Costs little: only a number of 16 digits or more can lose digits, or one that is too close to
+    zero or too large. False also for a block that has such a number elsewhere, such as in a string:
     then the slow path decides.
 
     Args:
-        text: what was read.
-        arrays: the doubles, of all columns.
+        text: the text that Arrow read.
+        arrays: the doubles of all columns.
     """
     values = [_numpy(array) for array in arrays if len(array)]
     if not values:
         return True
-    if any(np.isinf(each).any() for each in values):  # `2e308`
+    if any(np.isinf(doubles).any() for doubles in values):  # `2e308`
         return False
     data = np.frombuffer(text, np.uint8)
-    is_tiny = any((np.abs(each) < _TINY).any() for each in values)
+    is_tiny = any((np.abs(doubles) < _TINY).any() for doubles in values)
     if is_tiny and _has_exponent(text, 3, _TINY_POWER):
         return False
     begins = _long_runs(data)
@@ -176,9 +176,9 @@ def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
 
 
 def decimals_are_safe(text: pa.Buffer) -> bool:
-    """Tell whether Arrow may read decimals from a text.
+    """Return whether Arrow can safely read decimals from a text.
 
-    A number next to zero, as `1e-999999999`, ends the process (pyarrow 26).
+    A number too close to zero, such as `1e-999999999`, crashes the process (pyarrow 26).
     """
     is_long = len(_long_runs(np.frombuffer(text, np.uint8))) > 0
     if is_long and b"0" * 38 in text.to_pybytes():
@@ -187,9 +187,9 @@ def decimals_are_safe(text: pa.Buffer) -> bool:
 
 
 def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return texts as decimals; raises `pa.ArrowInvalid` where one does not fit, or may not."""
+    """Return texts as decimals; raises `pa.ArrowInvalid` if one does not fit, or may not."""
     if pc.any(pc.match_substring_regex(texts, _TINY_DECIMAL)).as_py():
-        raise pa.ArrowInvalid("a number next to zero")
+        raise pa.ArrowInvalid("a number too close to zero")
     if wraps_around(kind):
         largest = np.abs(_numpy(texts.cast(pa.float64()).drop_null()))
         if (largest >= 10.0 ** (kind.precision - kind.scale)).any():
@@ -198,7 +198,7 @@ def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def wraps_around(kind: pa.DataType) -> bool:
-    """Tell whether Arrow may make another number of one that is too large for a decimal type.
+    """Return whether Arrow may misread a number that is too large for a decimal type.
 
     Arrow 26 multiplies by the scale within 128 bits, and checks the precision before or after
     that: `4e20` becomes 59717633079061536536.6 as `decimal(38,18)`. With 256 bits it never does.
@@ -207,36 +207,36 @@ def wraps_around(kind: pa.DataType) -> bool:
 
 
 def _has_exponent(text: pa.Buffer, digits: int, power: re.Pattern[bytes]) -> bool:
-    """Tell whether a text has a number with a negative exponent of this many digits or more.
+    """Return whether a text has a number with a negative exponent of at least this many digits.
 
     Args:
         text: JSON.
         digits: how many digits.
-        power: what the exponent looks like, and what follows it; in a UUID that is another dash.
+        power: matches the exponent and what follows it; in a UUID that is another dash.
     """
     data = np.frombuffer(text, np.uint8)
-    found = np.flatnonzero(data[2 : len(data) - digits] == ord("-")) + 2
-    # `| 32` makes a small letter of a capital.
-    found = found[(data[found - 1] | 32) == ord("e")]
+    signs = np.flatnonzero(data[2 : len(data) - digits] == ord("-")) + 2
+    # `| 32` turns an upper-case letter into a lower-case one.
+    signs = signs[(data[signs - 1] | 32) == ord("e")]
     for step in (-2, *range(1, digits + 1)):
-        found = found[_is_digit(data[found + step])]
+        signs = signs[_is_digit(data[signs + step])]
     view = memoryview(text)
-    return any(power.match(view, place + 1) is not None for place in found.tolist())
+    return any(power.match(view, sign + 1) is not None for sign in signs.tolist())
 
 
 def cast_exactly(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array with another type of the same sort, each value the same as before.
+    """Return an array cast to another type of the same family, with every value unchanged.
 
-    Members of structs are found by name; those that the array lacks are null.
+    Members of structs are matched by name; those that the array lacks are null.
 
     Raises:
-        pa.ArrowInvalid: a value does not fit, or the types are of different sorts.
+        pa.ArrowInvalid: a value does not fit, or the types are of different families.
     """
     if array.type == kind or pa.types.is_null(array.type):
         return array if array.type == kind else pa.nulls(len(array), kind)
     if pa.types.is_nested(array.type) and type(array.type) is type(kind):
         return _cast_nested(array, kind)
-    if not any(is_one(array.type) and is_one(kind) for is_one in _SORTS):
+    if not any(is_member(array.type) and is_member(kind) for is_member in _FAMILIES):
         raise pa.ArrowInvalid(f"{array.type} is not {kind}")
     if pa.types.is_float32(kind):
         array = array.cast(pa.float64())
@@ -252,8 +252,8 @@ def _cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         members = [
             pa.nulls(len(array), member.type)
-            if (place := array.type.get_field_index(member.name)) < 0
-            else cast_exactly(array.field(place), member.type)
+            if (index := array.type.get_field_index(member.name)) < 0
+            else cast_exactly(array.field(index), member.type)
             for member in kind
         ]
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)
@@ -283,8 +283,8 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-# Types that a value can go between; a cast of Arrow's then refuses what would be lost.
-_SORTS = (_is_number, _is_digits, _is_binary, pa.types.is_timestamp)
+# Families of types between which values are cast; Arrow's cast then refuses any loss.
+_FAMILIES = (_is_number, _is_digits, _is_binary, pa.types.is_timestamp)
 
 
 def _numpy(array: pa.Array) -> npt.NDArray[np.float64]:
@@ -292,28 +292,28 @@ def _numpy(array: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _is_digit(data: Bytes) -> npt.NDArray[np.bool_]:
-    """Tell which bytes are digits, points or, for the sake of speed, slashes."""
+    """Flag the bytes that are digits, points or, for the sake of speed, slashes."""
     return (data - np.uint8(_DOT)) <= _NINE - _DOT
 
 
 def _long_runs(data: Bytes) -> Ints:
     """Return where runs of at least 16 digits and points begin.
 
-    A run of 16 covers four bytes that are four apart. So most of the text is never looked at.
+    A run of 16 covers four bytes that are four apart, so most of the text is never read.
     """
     if len(data) < _LONG:
         return np.empty(0, np.int64)
     sampled = _is_digit(data[::_STRIDE])
     four = sampled[:-3] & sampled[1:-2] & sampled[2:-1] & sampled[3:]
-    found = np.flatnonzero(four) * _STRIDE
+    samples = np.flatnonzero(four) * _STRIDE
     for step in (2, 6, 10, 1, 3, 5, 7, 9, 11):
-        found = found[_is_digit(data[found + step])]
-    begins = found
+        samples = samples[_is_digit(data[samples + step])]
+    begins = samples
     for _ in range(_STRIDE):
         before = np.maximum(begins - 1, 0)
         begins = np.where(_is_digit(data[before]), before, begins)
     # The first sample of a run stands for those that follow in it.
-    begins = begins[found - begins < _STRIDE]
+    begins = begins[samples - begins < _STRIDE]
     last = np.minimum(begins + _LONG - 1, len(data) - 1)
     is_long = last - begins == _LONG - 1
     for step in range(13, _LONG):
@@ -341,7 +341,7 @@ def _fractions_are_exact(data: Bytes, begins: Ints) -> bool:
     ends = _run_ends(data, begins, b"0123456789")
     if ends is None:
         return False
-    # Most long numbers are integers: no point within the first digits, nor behind the last.
+    # Most long numbers are integers: no decimal point within the first digits, nor after the last.
     is_fraction = np.isin(data[np.minimum(ends, len(data) - 1)], list(b".eE"))
     for step in range(_LONG):
         is_fraction |= data[begins + step] == _DOT
@@ -359,15 +359,15 @@ def _integers_fit(
     values: list[npt.NDArray[np.float64]],
     fits: Callable[[int], bool],
 ) -> bool:
-    """Tell whether the integers of a text that became these doubles fit them.
+    """Return whether the integers of a text that became these doubles fit them.
 
     Args:
         data: the text.
         begins: where its long numbers begin.
         values: the doubles.
-        fits: whether an integer fits its double.
+        fits: tells whether an integer fits its double.
     """
-    large = np.concatenate([each[np.abs(each) >= _EXACT_DOUBLES] for each in values])
+    large = np.concatenate([doubles[np.abs(doubles) >= _EXACT_DOUBLES] for doubles in values])
     if not len(large):
         return True
     ends = _run_ends(data, begins, b"0123456789.eE")
@@ -376,13 +376,13 @@ def _integers_fit(
     texts = _texts(data, begins, ends)
     texts = texts.filter(pc.match_substring_regex(texts, _WHOLE))
     # Other columns hold other integers, such as ids.
-    is_ours = np.isin(_numpy(texts.cast(pa.float64())), np.unique(np.abs(large)))
-    ours = texts.filter(pa.array(is_ours)).unique().to_pylist()
-    return all(fits(int(each)) for each in ours)
+    is_large = np.isin(_numpy(texts.cast(pa.float64())), np.unique(np.abs(large)))
+    integers = texts.filter(pa.array(is_large)).unique().to_pylist()
+    return all(fits(int(text)) for text in integers)
 
 
 def texts_fit_doubles(texts: pa.Array) -> bool:
-    """Tell whether numbers, written as JSON writes them, keep their value as doubles."""
+    """Return whether numbers, written as JSON writes them, keep their value as doubles."""
     is_doubtful = pc.or_(
         pc.greater_equal(pc.utf8_length(texts), _LONG), pc.match_substring_regex(texts, "[eE]")
     )
@@ -392,14 +392,14 @@ def texts_fit_doubles(texts: pa.Array) -> bool:
 def _all_fit(texts: pa.Array) -> bool:
     written = texts.cast(pa.float64()).cast(pa.string())
     is_whole = pc.match_substring_regex(texts, _WHOLE)
-    if not all(fits_double(int(each)) for each in texts.filter(is_whole).to_pylist()):
+    if not all(fits_double(int(text)) for text in texts.filter(is_whole).to_pylist()):
         return False
     doubtful = texts.filter(pc.and_not(pc.not_equal(texts, written), is_whole)).to_pylist()
-    return all(fits_double(Decimal(each)) for each in doubtful)
+    return all(fits_double(Decimal(text)) for text in doubtful)
 
 
 def _texts(data: Bytes, begins: Ints, ends: Ints) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(ends - begins)]).astype(np.int32)
-    places = np.repeat(begins - offsets[:-1], ends - begins) + np.arange(offsets[-1])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[places])]
+    positions = np.repeat(begins - offsets[:-1], ends - begins) + np.arange(offsets[-1])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[positions])]
     return pa.Array.from_buffers(pa.string(), len(begins), buffers)

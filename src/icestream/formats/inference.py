@@ -1,12 +1,12 @@
-"""Types found in parsed JSON values, and what two of them become together.
+"""Infers types from parsed JSON values, and merges them.
 
 An inferred type holds every value that it was inferred from: a number that no double holds becomes
-a decimal or text, and so do kinds of values that have no type in common.
+a decimal or text, and values that have no type in common become text.
 
 Tasks infer types block by block, and the driver merges them. The result must not depend on how rows
-are cut into blocks, so what has been inferred stays unresolved until everything is merged: it may
-contain types that say less than a column needs (`NULL`, `EMPTY`) or more (a bigint that no double
-holds). `resolved_fields` turns it into the types of columns.
+are cut into blocks, so inferred types stay unresolved until everything is merged: they may say less
+than a column needs (`NULL`, `EMPTY`) or more (a bigint that no double holds). `resolved_fields`
+turns them into the types of columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BIGINT_LIMIT = 1 << 63
 _DECIMAL_LIMIT = 10**38
-_DEEPEST = 50
+_MAX_DEPTH = 50
 
 NULL, TEXT, DAY = pa.null(), pa.string(), pa.date32()
 ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
@@ -40,9 +40,9 @@ _DOUBLES = (pa.int32(), pa.int64(), pa.float32(), _DOUBLE)
 
 
 def infer_type(value: Any, depth: int = 0) -> pa.DataType:
-    """Return the type that holds one parsed JSON value; null if the value does not tell."""
+    """Return the type that holds one parsed JSON value; null for null."""
     if isinstance(value, (dict, list)):
-        return TEXT if depth >= _DEEPEST else _nested_type(value, depth + 1)
+        return TEXT if depth >= _MAX_DEPTH else _nested_type(value, depth + 1)
     if isinstance(value, str):
         return _text_type(value)
     if isinstance(value, bool):
@@ -70,25 +70,25 @@ def _nested_type(value: dict[str, Any] | list[Any], depth: int) -> pa.DataType:
 
 
 def _text_type(text: str) -> pa.DataType:
-    # Most texts are no dates: ask the cheap question first.
+    # Most strings are not dates, so the cheap check comes first.
     if len(text) < 10 or text[4] != "-":
         return TEXT
-    found = TIMESTAMP.fullmatch(text)
-    if found is None:
+    match = TIMESTAMP.fullmatch(text)
+    if match is None:
         return TEXT
     try:
         micros_since_epoch(text)
     except ValueError:
         return TEXT
-    if found[2] is None:
+    if match[2] is None:
         return DAY
-    return LOCAL if found[4] is None else ZONED
+    return LOCAL if match[4] is None else ZONED
 
 
 def merge(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both; text where nothing narrower does.
+    """Return the narrowest type that holds the values of both; text if there is no other.
 
-    The type that several types become together does not depend on their order.
+    The result of merging several types does not depend on their order.
     """
     if one == other:
         return one
@@ -116,9 +116,9 @@ def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def _merge_structs(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     members = {member.name: member for member in one}
     for member in other:
-        known = members.setdefault(member.name, member)
-        if known.type != member.type:
-            members[member.name] = known.with_type(merge(known.type, member.type))
+        first = members.setdefault(member.name, member)
+        if first.type != member.type:
+            members[member.name] = first.with_type(merge(first.type, member.type))
     return pa.struct(list(members.values()))
 
 
@@ -128,27 +128,26 @@ def merge_fields(
     """Return the fields of both; those of `one` first, in their order."""
     merged = dict(one)
     for name, kind in other.items():
-        known = merged.get(name)
-        merged[name] = kind if known is None else merge(known, kind)
+        merged[name] = merge(merged[name], kind) if name in merged else kind
     return merged
 
 
 def infer_fields(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
-    """Return the unresolved types of the fields of all rows together."""
-    found: dict[str, pa.DataType] = {}
+    """Return the unresolved types of the fields, merged over all rows."""
+    types: dict[str, pa.DataType] = {}
     for row in rows:
         for name, value in row.items():
             kind = infer_type(value)
-            known = found.get(name, NULL)
-            if known is not kind:
-                found[name] = merge(known, kind)
-    return found
+            before = types.get(name, NULL)
+            if before is not kind:
+                types[name] = merge(before, kind)
+    return types
 
 
-def resolved_fields(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+def resolved_fields(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Return unresolved types as types of columns; fields of unknown type are left out."""
-    known = {name: resolved_type(kind) for name, kind in found.items()}
-    return {name: kind for name, kind in known.items() if kind is not None}
+    resolved = {name: resolved_type(kind) for name, kind in types.items()}
+    return {name: kind for name, kind in resolved.items() if kind is not None}
 
 
 def resolved_type(kind: pa.DataType) -> pa.DataType | None:
@@ -164,50 +163,51 @@ def resolved_type(kind: pa.DataType) -> pa.DataType | None:
         inner = resolved_type(kind.value_type)
         return None if inner is None else pa.list_(kind.value_field.with_type(inner))
     if pa.types.is_struct(kind):
-        known = [(member, resolved_type(member.type)) for member in kind]
-        left = [member.with_type(part) for member, part in known if part is not None]
-        return pa.struct(left) if left else None
+        resolved = [(member, resolved_type(member.type)) for member in kind]
+        members = [member.with_type(part) for member, part in resolved if part is not None]
+        return pa.struct(members) if members else None
     return kind
 
 
 def new_columns(
-    columns: Iterable[pa.Field], found: Mapping[str, pa.DataType]
+    columns: Iterable[pa.Field], types: Mapping[str, pa.DataType]
 ) -> dict[str, pa.DataType]:
-    """Return what `columns` has to gain for fields of unresolved types; see `unknown_fields`."""
-    return unknown_fields(columns, resolved_fields(found))
+    """Return the columns to add for fields of unresolved types; see `unknown_fields`."""
+    return unknown_fields(columns, resolved_fields(types))
 
 
 def unknown_fields(
-    columns: Iterable[pa.Field], found: Mapping[str, pa.DataType]
+    columns: Iterable[pa.Field], types: Mapping[str, pa.DataType]
 ) -> dict[str, pa.DataType]:
-    """Return what `found` has beyond `columns`.
+    """Return the fields of `types` that `columns` lacks.
 
-    A struct column that has gained members appears under its own name with all members, the known
-    ones first, so that the result can be joined to a table's schema by name.
+    A struct column with new members appears under its own name with all members, the existing ones
+    first, so that the result can be joined to a table's schema by name.
     """
     by_name = {field.name: field.type for field in columns}
     unknown: dict[str, pa.DataType] = {}
-    for name, kind in found.items():
-        known = by_name.get(name)
-        widened = kind if known is None else _widen(known, kind)
-        if widened != known:
+    for name, kind in types.items():
+        column_type = by_name.get(name)
+        widened = kind if column_type is None else _add_members(column_type, kind)
+        if widened != column_type:
             unknown[name] = widened
     return unknown
 
 
-def _widen(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(known) and pa.types.is_struct(found):
-        members = [known.field(index) for index in range(known.num_fields)]
-        gained = unknown_fields(members, _members(found))
+def _add_members(column: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a column's type with the struct members, at any depth, that only `other` has."""
+    if pa.types.is_struct(column) and pa.types.is_struct(other):
+        members = [column.field(index) for index in range(column.num_fields)]
+        new = unknown_fields(members, _members(other))
         kept = [
-            member.with_type(gained.pop(member.name)) if member.name in gained else member
+            member.with_type(new.pop(member.name)) if member.name in new else member
             for member in members
         ]
-        return pa.struct([*kept, *(pa.field(name, kind) for name, kind in gained.items())])
-    if pa.types.is_list(known) and pa.types.is_list(found):
-        inner = _widen(known.value_type, found.value_type)
-        return pa.list_(known.value_field.with_type(inner))
-    return known
+        return pa.struct([*kept, *(pa.field(name, kind) for name, kind in new.items())])
+    if pa.types.is_list(column) and pa.types.is_list(other):
+        inner = _add_members(column.value_type, other.value_type)
+        return pa.list_(column.value_field.with_type(inner))
+    return column
 
 
 def _members(kind: pa.DataType) -> dict[str, pa.DataType]:
@@ -250,20 +250,20 @@ def _widest_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _widest_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the struct with its members widened; members that only `other` has are no part."""
+    """Return the struct with its members widened, without members that only `other` has."""
     members = []
     for index in range(one.num_fields):
         member = one.field(index)
-        place = other.get_field_index(member.name)
-        grown = member if place < 0 else widest_field(member, other.field(place))
-        if grown is None:
+        position = other.get_field_index(member.name)
+        wider = member if position < 0 else widest_field(member, other.field(position))
+        if wider is None:
             return None
-        members.append(grown)
+        members.append(wider)
     return pa.struct(members)
 
 
 def widest_field(one: pa.Field, other: pa.Field) -> pa.Field | None:
-    """Return the first of two fields, as wide as either; None if they do not join."""
+    """Return the first of two fields, as wide as either; None if neither type can widen."""
     kind = widest(one.type, other.type)
     if kind is None:
         return None
@@ -271,35 +271,34 @@ def widest_field(one: pa.Field, other: pa.Field) -> pa.Field | None:
 
 
 def join_columns(one: Mapping[str, pa.Field], other: Mapping[str, pa.Field]) -> dict[str, pa.Field]:
-    """Return the columns of both; one that both have is as wide as either."""
+    """Return the columns of both; a column that both have is as wide as either."""
     joined = dict(one)
     for name, field in other.items():
-        known = joined.get(name)
-        grown = field if known is None else widest_field(known, field)
-        joined[name] = field if grown is None else grown
+        wider = widest_field(joined[name], field) if name in joined else None
+        joined[name] = field if wider is None else wider
     return joined
 
 
 def wider_columns(columns: pa.Schema, declared: Mapping[str, pa.DataType]) -> dict[str, pa.Field]:
-    """Return the columns that are narrower than the type which the writer of a record declared."""
+    """Return the columns whose type is narrower than declared, with the declared type."""
     wider = {}
     for field in columns:
         kind = declared.get(field.name)
-        grown = None if kind is None else widest(field.type, kind)
-        if grown is not None and grown != field.type:
-            wider[field.name] = field.with_type(grown)
+        widened = None if kind is None else widest(field.type, kind)
+        if widened is not None and widened != field.type:
+            wider[field.name] = field.with_type(widened)
     return wider
 
 
 def columns_for(columns: Iterable[pa.Field], record: Mapping[str, Any]) -> dict[str, pa.Field]:
-    """Return the columns as they must be for a parsed JSON record; none if it can't be helped."""
+    """Return the columns, widened, that a parsed JSON record needs; none if it fits no widening."""
     wider = {}
     for field in columns:
-        grown = _field_for(field, record.get(field.name))
-        if grown is None:
+        widened = _field_for(field, record.get(field.name))
+        if widened is None:
             return {}
-        if grown != field:
-            wider[field.name] = grown
+        if widened != field:
+            wider[field.name] = widened
     return wider
 
 
@@ -314,11 +313,11 @@ def _type_for(kind: pa.DataType, value: Any) -> pa.DataType | None:
     try:
         converter(kind)(value)
     except MisfitError:
-        return _grow_type(kind, value)
+        return _widen_type(kind, value)
     return _nested(kind, value)
 
 
-def _grow_type(kind: pa.DataType, value: Any) -> pa.DataType | None:
+def _widen_type(kind: pa.DataType, value: Any) -> pa.DataType | None:
     if pa.types.is_int32(kind):
         return _type_for(pa.int64(), value)
     if pa.types.is_float32(kind):
@@ -330,7 +329,7 @@ def _grow_type(kind: pa.DataType, value: Any) -> pa.DataType | None:
 
 
 def _digits_of(value: Any, scale: int) -> int:
-    """Return how many digits a number has with `scale` of them behind the point; 0 for none."""
+    """Return the precision that a number needs at a scale; 0 if it is no such decimal."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return 0
     number = Decimal(value)
@@ -342,8 +341,8 @@ def _digits_of(value: Any, scale: int) -> int:
 def _nested(kind: pa.DataType, value: Any) -> pa.DataType | None:
     if pa.types.is_struct(kind) and isinstance(value, dict):
         members = [kind.field(index) for index in range(kind.num_fields)]
-        grown = [_field_for(member, value.get(member.name)) for member in members]
-        return None if any(member is None for member in grown) else pa.struct(grown)
+        widened = [_field_for(member, value.get(member.name)) for member in members]
+        return None if any(member is None for member in widened) else pa.struct(widened)
     if pa.types.is_list(kind) and isinstance(value, list):
         element = _fields_for(kind.value_field, value)
         return None if element is None else pa.list_(element)
@@ -355,8 +354,8 @@ def _nested(kind: pa.DataType, value: Any) -> pa.DataType | None:
 
 def _fields_for(field: pa.Field, values: list[Any]) -> pa.Field | None:
     for value in values:
-        grown = _field_for(field, value)
-        if grown is None:
+        widened = _field_for(field, value)
+        if widened is None:
             return None
-        field = grown
+        field = widened
     return field

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from icestream.contracts.decoder import Decoder, FormatSettings
 
 
-TOO_LARGE = "not JSON: a number of thousands of digits, or as many brackets"
-# The escape of half a pair, which JSON can write and UTF-8 cannot.
+TOO_LARGE = "not JSON: a number with thousands of digits, or thousands of nested brackets"
+# The escape of a surrogate, which JSON can write alone and UTF-8 cannot.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MOST_DIGITS = 4300  # what Python's own `int` takes
+_MOST_DIGITS = 4300  # the most that Python's `int` takes
 
 
 def _integer(text: str) -> int | Decimal:
-    # A double has a zero below zero, which an `int` has not.
+    # A double has a negative zero, an `int` has not.
     return int(text) if text != "-0" else Decimal(text)
 
 
@@ -59,7 +59,7 @@ _DECODER = json.JSONDecoder(parse_float=_fraction, parse_int=_integer)
 
 
 def join_lines(texts: pa.Array) -> pa.Buffer:
-    """Join texts to one, a line each."""
+    """Join texts into one, with a line each."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     return pc.binary_join(whole, "\n")[0].as_buffer()
 
@@ -68,12 +68,12 @@ def read_text(text: pa.Buffer, schema: pa.Schema | None, others: str = "infer") 
     """Read lines with Arrow.
 
     Args:
-        text: an object a line.
-        schema: types of fields that are known.
-        others: what becomes of other fields, `infer` or `ignore`.
+        text: one object per line.
+        schema: the types of declared fields.
+        others: what to do with other fields, `infer` or `ignore`.
 
     Raises:
-        pa.ArrowInvalid: a line is no object, or a value not of its type.
+        pa.ArrowInvalid: a line is not an object, or a value does not fit its type.
     """
     return arrow_json.read_json(
         pa.BufferReader(text),
@@ -88,7 +88,7 @@ def parse_object(value: bytes) -> dict[str, Any]:
     """Parse one record.
 
     Raises:
-        BadValueError: the value is no object.
+        BadValueError: the value is not an object.
     """
     try:
         record = _DECODER.decode(value.decode("utf-8-sig"))
@@ -97,7 +97,7 @@ def parse_object(value: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as exc:
         where = "" if value else ", the value is empty"
         raise BadValueError(f"not JSON: {exc.msg.lower()} at character {exc.pos}{where}") from None
-    # Thousands of digits or of brackets, or an exponent that no decimal has.
+    # Thousands of digits or of brackets, or an exponent that no decimal can have.
     except (ValueError, RecursionError, ArithmeticError):
         raise BadValueError(TOO_LARGE) from None
     if not isinstance(record, dict):
@@ -111,21 +111,21 @@ def _refuse_lone_surrogates(record: dict[str, Any]) -> None:
     try:
         json_text(record).encode()
     except UnicodeEncodeError:
-        raise BadValueError("not JSON: half of a surrogate pair, which no text can hold") from None
+        raise BadValueError("not JSON: lone surrogate, which UTF-8 can't encode") from None
     except RecursionError:
         raise BadValueError(TOO_LARGE) from None
 
 
 _OPEN, _CLOSE = ord("{"), ord("}")
-# Arrow's parser recurses, and a value nested 30,000 deep ends the process: a long value with this
-# many brackets is left to Python, which counts.
+# Arrow's parser recurses, and a value nested 30,000 deep crashes the process, so a long value with
+# this many brackets is left to Python, which has a limit.
 _MOST_BRACKETS = 2000
-# The years 1 to 9999, as microseconds: Arrow reads years on both sides of them, Python does not.
+# The years 1 to 9999, as microseconds: Arrow reads years outside of them, Python does not.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class JsonDecoder(BlockDecoder):
-    """Decodes JSON objects; fields are found by their exact name.
+    """Decodes JSON objects; fields are matched to columns by their exact name.
 
     Args:
         ignores_new: whether to skip fields that have no column.
@@ -143,12 +143,12 @@ class JsonDecoder(BlockDecoder):
         return pa.schema(list(resolved_fields(_infer(sample)).items()))
 
     def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
-        """Tell which values look like an object from `{` to `}`.
+        """Flag the values that start with `{` and end with `}`.
 
-        Arrow's parser sees one long text in which it finds objects, however the values were cut.
-        With values that begin and end like this and newlines between them, an object can't span two
-        values without being a fault, so as many rows as values means one of each. A bare `null`
-        would even end the process (pyarrow 26).
+        Arrow's parser reads objects from one long text, regardless of where values end. With values
+        that start and end like this and newlines between them, an object that spans two values is
+        malformed, so an equal row count means one row each. A bare `null` would even crash the
+        process (pyarrow 26).
         """
         ends, data = value_offsets(values)
         begin, stop = ends[:-1], ends[1:]
@@ -214,7 +214,7 @@ class JsonDecoder(BlockDecoder):
     def absent_fields(
         self, values: pa.Array, rows: pa.RecordBatch
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """Look for the names of columns that are null in the records themselves."""
+        """Flag, by column, the records that have no field for it: those whose value is null."""
         is_null = {
             name: column.is_null().to_numpy(zero_copy_only=False)
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
@@ -241,17 +241,17 @@ class JsonDecoder(BlockDecoder):
 def _new_fields(table: pa.Table, values: pa.Array, columns: pa.Schema) -> dict[str, pa.DataType]:
     """Return the unresolved types of fields that `columns` lacks, by the same rules as `infer`.
 
-    Arrow infers by other rules: it drops the zone of a timestamp and rounds numbers. So records
-    that have such a field are parsed in Python; once the field is a column, they no longer are.
+    Arrow infers by other rules: it drops the time zone of a timestamp and rounds numbers. So
+    records that have such a field are parsed in Python, until the field is a column.
     """
-    found = unknown_fields(columns, {field.name: field.type for field in table.schema})
-    if not new_columns(columns, found):
-        return found  # null, `[]` or `{}` everywhere
+    new = unknown_fields(columns, {field.name: field.type for field in table.schema})
+    if not new_columns(columns, new):
+        return new  # null, `[]` or `{}` everywhere
     has_value = np.zeros(len(values), np.bool_)
-    for name in found:
+    for name in new:
         has_value |= table.column(name).is_valid().to_numpy()
     records = values.filter(pa.array(has_value)).to_pylist()
-    return unknown_fields(columns, _infer(records, found.keys()))
+    return unknown_fields(columns, _infer(records, new.keys()))
 
 
 class _ColumnReader:
@@ -275,23 +275,23 @@ class _ColumnReader:
         ]
 
     def read(self, text: pa.Buffer) -> pa.Table:
-        """Read a block of text as columns that are castable to those asked for."""
+        """Read a block of text as columns that can be cast to the requested ones."""
         try:
             return read_text(text, self.readable, self._others)
         except pa.ArrowInvalid as exc:
             if "to timestamp[us" not in str(exc) or self.readable is None:
                 raise
-        # Fractions of 7 to 9 digits (Go, Rust, .NET write them) can only be read as nanoseconds;
-        # a source that writes them will keep doing so.
+        # Fractions of 7 to 9 digits, which Go, Rust and .NET write, can only be read as
+        # nanoseconds. A source that writes them will keep doing so.
         finer = pa.schema([field.with_type(_in_nanos(field.type)) for field in self.readable])
         table = read_text(text, finer, self._others)
         self.readable = finer
         return table
 
     def fit(self, table: pa.Table, text: pa.Buffer) -> pa.RecordBatch | None:
-        """Return a block as the columns asked for.
+        """Return a block as the requested columns.
 
-        None if a column lacks a required value, or a value may not be what the text says.
+        None if a required value is missing, or a value may differ from the text.
         """
         if not table.num_columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * table.num_rows, pa.struct([])))
@@ -305,7 +305,7 @@ class _ColumnReader:
             if is_float and not all(map(floats_fit, doubles_in([chunks]))):
                 return None
             if field.name in self._decimals:
-                # Arrow's reader counts a number's digits before it adds those of the scale.
+                # Arrow's reader checks a number's precision before it adds the digits of the scale.
                 column.validate(full=True)
             if column.type != field.type:
                 column = column.cast(field.type)
@@ -340,7 +340,7 @@ class _ColumnReader:
 
 
 def _readable(kind: pa.DataType) -> pa.DataType | None:
-    """Return a type that Arrow's JSON reader knows and that casts to `kind`; None for none."""
+    """Return a type that Arrow's JSON reader supports and that casts to `kind`; None if none."""
     if pa.types.is_struct(kind):
         members = [kind.field(index) for index in range(kind.num_fields)]
         inner = [_readable(member.type) for member in members]
@@ -357,26 +357,26 @@ def _readable_scalar(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_date(kind) or pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_float32(kind):
-        return pa.float64()  # whose overflow Arrow notices
+        return pa.float64()  # Arrow detects its overflow
     if wraps_around(kind):
         return pa.decimal256(kind.precision, kind.scale)
-    is_unknown = (
+    is_unsupported = (
         pa.types.is_map(kind)
         or pa.types.is_time(kind)
         or pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
-    return None if is_unknown else kind
+    return None if is_unsupported else kind
 
 
 def is_in_calendar(column: pa.Array) -> bool:
-    """Tell whether all dates and timestamps are of the years 1 to 9999."""
+    """Return whether all dates and timestamps are in the years 1 to 9999."""
     for leaf in leaves(column):
         if not pa.types.is_date(leaf.type) and not pa.types.is_timestamp(leaf.type):
             continue
         if pa.types.is_timestamp(leaf.type) and leaf.type.unit == "ns":
-            continue  # holds the years 1677 to 2262 alone
+            continue  # nanoseconds range from 1677 to 2262
         first, last = pc.min_max(leaf.cast(pa.timestamp("us"))).values()
         if first.is_valid and (first.value < _FIRST_MICROS or last.value > _LAST_MICROS):
             return False
@@ -397,7 +397,7 @@ def _in_nanos(kind: pa.DataType) -> pa.DataType:
 def _infer(
     sample: Sequence[bytes | None], names: Collection[str] | None = None
 ) -> dict[str, pa.DataType]:
-    """Return the unresolved types of fields, of all or of those with these names."""
+    """Return the unresolved types of all fields, or of those with the given names."""
     records = []
     for value in sample:
         try:

@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     FormatName: TypeAlias = str
     LineFormatName: TypeAlias = str
 else:
-    # The formats that are installed, ours and others, for validation, editors and the docs alike.
+    # All installed formats, built-in or not, for validation, editors and the docs.
     FormatName = Literal[tuple(plugins.names("formats"))]
-    # Of files, `csv` has a header, and `parquet` and `avro` are files of their own kind.
+    # In files, `csv` has a header, and `parquet` and `avro` are container formats.
     ADDED = [name for name in plugins.names("formats") if not plugins.is_ours("formats", name)]
     LineFormatName = Literal[("json", "csv", "parquet", "avro", *ADDED)]
 
 
-# What decoders of changes want to know beside a record's value: columns of `Records.extra`.
+# Columns of `Records.extra`, which change decoders need beside a record's value.
 RECORD_KEY = "record_key"
 RECORD_TOPIC = "record_topic"
 
 
 @cache
 def find_format(name: str) -> Format:
-    """Return a format by its name, loading no other.
+    """Return a format by name, without loading any other.
 
     Raises:
         PlanError: no format of that name is installed.
-        DependencyError: it is, but a package that it imports is not.
+        DependencyError: it is installed, but a package that it imports is not.
     """
-    found: Format = plugins.find("formats", name)()
-    return found
+    instance: Format = plugins.find("formats", name)()
+    return instance
 
 
 def read_schema(text: str) -> GivenSchema:
@@ -76,7 +76,7 @@ def _avro_columns(schema: Any) -> pa.Schema:
     try:
         return AvroFields(schema).columns
     except (KeyError, TypeError, AttributeError) as exc:
-        raise PlanError(f"schema: the Avro schema lacks a part: {exc}") from exc
+        raise PlanError(f"schema: the Avro schema is incomplete: {exc}") from exc
 
 
 def make_decoder(
@@ -90,12 +90,12 @@ def make_decoder(
 
     Args:
         name: the format.
-        schema: the `schema` option, read.
+        schema: the `schema` option, parsed.
         registry: a schema registry, for Avro.
-        subjects: the registry's subjects that tell the columns, such as `orders-value`.
+        subjects: the registry's subjects that define the columns, such as `orders-value`.
 
     Raises:
-        PlanError: the format needs a schema and none is given, or gives changes, not rows.
+        PlanError: the format needs a schema and none is given, or it decodes changes, not rows.
     """
     settings = FormatSettings(schema=schema, registry=registry, subjects=subjects)
     return find_format(name).decoder(settings)
@@ -108,13 +108,13 @@ def make_change_decoder(
     placeholder: str,
     unrepresentable: Literal["fail", "null"],
 ) -> ChangeDecoder | None:
-    """Return the decoder of a format that gives changes; None for one that gives rows.
+    """Return the decoder of a format of changes; None for a format of rows.
 
     Args:
         name: the format.
         registry: a schema registry, for Avro.
-        placeholder: what stands for a large value that did not change.
-        unrepresentable: what becomes of values that no table can hold.
+        placeholder: what the connector writes for a large value that did not change.
+        unrepresentable: what happens to values that no table can hold.
 
     Raises:
         PlanError: the format needs a registry and none is given.

@@ -1,4 +1,4 @@
-"""A schema registry with Confluent's API."""
+"""A client of schema registries with Confluent's API."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 _TRANSPORT = transport_faults("the schema registry", "`schema_registry.url`")
-*_, _NO_ANSWER = _TRANSPORT
+*_, _NO_RESPONSE = _TRANSPORT
 _NOT_FOUND = 404
 _TOO_MANY_REQUESTS = 429
 _AVRO = "AVRO"
 _LARGEST_ID = (1 << 31) - 1
-# A replica of the registry may lag behind the producer that registered a schema. So an unknown id
-# is asked for again this long, and from then on once in a while.
-_PATIENCE_SECS = 3.0
+# A replica of the registry may lag behind the producer that registered a schema, so the lookup of
+# an unknown id is retried for this long, and later once in a while.
+_RETRY_SECS = 3.0
 _PAUSE_SECS = 0.2
-# An id of no schema at all, which a broken producer may write, costs the whole wait once; and a few
-# such ids a minute do, not each of thousands.
+# A broken producer may write ids that do not exist. Such an id costs the full wait once, and only a
+# few ids per minute do.
 _MOST_WAITS, _WAITS_SECS = 5, 60.0
-_ASK_AGAIN_SECS = 5.0
+_RECHECK_SECS = 5.0
 _MOST_MISSING = 1000
 
 
@@ -57,8 +57,8 @@ class AvroSchema(NamedTuple):
     """A schema of a registry.
 
     Attributes:
-        schema: as parsed JSON.
-        named: the types of other schemas that it refers to, by name.
+        schema: the schema as parsed JSON.
+        named: the schemas that it refers to, by name.
     """
 
     schema: Any
@@ -66,21 +66,21 @@ class AvroSchema(NamedTuple):
 
 
 class _NoSuchSchemaError(Exception):
-    """The registry has no such schema, or lacks one that it refers to."""
+    """The registry lacks the schema, or one that it refers to."""
 
 
 _Login = tuple[str, str | None, str | None]
-# One client and one copy of each schema a process: a schema's id never changes its meaning. A text
-# in place of a schema says why it can't be used. Credentials are part of the key: another user may
-# see other schemas.
+# One client, and one copy of each schema, per process: the schema of an id never changes. A string
+# in place of a schema says why it can't be used. Credentials are part of the key, since another
+# user may see other schemas.
 _clients: dict[_Login, SchemaRegistryClient] = {}
 _schemas: dict[tuple[_Login, int], AvroSchema | str] = {}
-# When an unknown id was asked for last; the oldest are forgotten.
+# When an unknown id was last looked up; the oldest are evicted.
 _missing: dict[tuple[_Login, int], float] = {}
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of the registry client for a failed connection.
+    """Return the exceptions that the registry client raises for a failed connection.
 
     It uses one of two HTTP packages, depending on its version and Python's.
     """
@@ -98,58 +98,59 @@ class Registry:
         """Return the schema of an id.
 
         Raises:
-            BadValueError: no schema has that id, or it is not one of Avro.
-            TransientError: the registry does not answer.
+            BadValueError: no schema has that id, or it is not an Avro schema.
+            TransientError: the registry does not respond.
         """
         key = (self._login(), schema_id)
-        found = _schemas.get(key)
-        if found is None:
-            found = self._fetched(schema_id)
-            _schemas[key] = found
-        if isinstance(found, str):
-            raise BadValueError(found)
-        return found
+        schema = _schemas.get(key)
+        if schema is None:
+            schema = self._fetch(schema_id)
+            _schemas[key] = schema
+        if isinstance(schema, str):
+            raise BadValueError(schema)
+        return schema
 
     def latest(self, subject: str) -> AvroSchema | None:
-        """Return the newest schema of a subject; None if there is no such subject.
+        """Return the latest schema of a subject; None if there is no such subject.
 
         Raises:
-            PlanError: it is not one of Avro.
+            PlanError: it is not an Avro schema.
         """
         try:
-            registered = self._ask(lambda client: client.get_latest_version(subject))
-            found = self._read(registered.schema)
+            registered = self._request(lambda client: client.get_latest_version(subject))
+            schema = self._read(registered.schema)
         except _NoSuchSchemaError:
             return None
-        if isinstance(found, str):
+        if isinstance(schema, str):
             raise PlanError(
-                f"the newest schema of subject {subject!r} {found}",
+                f"the latest schema of subject {subject!r} {schema}",
                 where=self._where(),
-                todo="Give the format that the topic's records have.",
+                todo="Set `format` to the format of the topic's records.",
             )
-        return found
+        return schema
 
-    def _fetched(self, schema_id: int) -> AvroSchema | str:
-        """Fetch a schema, waiting a while for one that the registry does not know yet."""
+    def _fetch(self, schema_id: int) -> AvroSchema | str:
+        """Fetch a schema, waiting a while for one that the registry does not have yet."""
         missing = f"schema id {schema_id} is not in the registry"
         key, now = (self._login(), schema_id), time.monotonic()
-        asked = _missing.get(key)
-        if schema_id > _LARGEST_ID or (asked is not None and now - asked < _ASK_AGAIN_SECS):
+        last_lookup = _missing.get(key)
+        is_recent = last_lookup is not None and now - last_lookup < _RECHECK_SECS
+        if schema_id > _LARGEST_ID or is_recent:
             raise BadValueError(missing)
         recent = sum(
             key[0] == login and now - at < _WAITS_SECS for (login, _), at in [*_missing.items()]
         )
-        is_patient = asked is None and recent < _MOST_WAITS
-        deadline = now + _PATIENCE_SECS if is_patient else now
+        retries = last_lookup is None and recent < _MOST_WAITS
+        deadline = now + _RETRY_SECS if retries else now
         while True:
             try:
-                found = self._read(self._ask(lambda client: client.get_schema(schema_id)))
-            except _NoSuchSchemaError:  # noqa: PERF203 - asks again
+                schema = self._read(self._request(lambda client: client.get_schema(schema_id)))
+            except _NoSuchSchemaError:  # noqa: PERF203 - retries
                 if time.monotonic() >= deadline:
                     break
                 time.sleep(_PAUSE_SECS)
             else:
-                return f"schema id {schema_id} {found}" if isinstance(found, str) else found
+                return f"schema id {schema_id} {schema}" if isinstance(schema, str) else schema
         _missing.pop(key, None)
         _missing[key] = time.monotonic()
         if len(_missing) > _MOST_MISSING:
@@ -157,24 +158,25 @@ class Registry:
         raise BadValueError(missing)
 
     def _read(self, schema: Schema) -> AvroSchema | str:
-        """Return a schema with those that it refers to; a text if it is not one of Avro."""
+        """Return a schema with those that it refers to; a string says why it can't be used."""
         if (schema.schema_type or _AVRO) != _AVRO:
             return f"is {schema.schema_type}, not Avro"
         named: dict[str, Any] = {}
         for reference in schema.references or ():
-            found = self._read(self._version(str(reference.subject), int(reference.version or 0)))
-            if isinstance(found, str):
-                return found
-            named.update(found.named)
-            named[str(reference.name)] = found.schema
+            version = self._version(str(reference.subject), int(reference.version or 0))
+            referenced = self._read(version)
+            if isinstance(referenced, str):
+                return referenced
+            named.update(referenced.named)
+            named[str(reference.name)] = referenced.schema
         try:
             return AvroSchema(json.loads(schema.schema_str or "{}"), named)
         except (ValueError, RecursionError):
             return "is not JSON"
 
     def _version(self, subject: str, version: int) -> Schema:
-        found = self._ask(lambda client: client.get_version(subject, version))
-        schema: Schema = found.schema
+        registered = self._request(lambda client: client.get_version(subject, version))
+        schema: Schema = registered.schema
         return schema
 
     def _login(self) -> _Login:
@@ -182,11 +184,11 @@ class Registry:
         password = None if secret is None else secret.get_secret_value()
         return self.options.url, self.options.user, password
 
-    def _ask(self, question: Callable[[SchemaRegistryClient], Any]) -> Any:
+    def _request(self, call: Callable[[SchemaRegistryClient], Any]) -> Any:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
-            return question(self._client())
+            return call(self._client())
         except SchemaRegistryError as exc:
             if exc.http_status_code == _NOT_FOUND:
                 raise _NoSuchSchemaError from None
@@ -196,7 +198,7 @@ class Registry:
 
     def _transport_error(self, exc: Exception) -> IcestreamError:
         matched = first_match(_TRANSPORT, exception_text(exc), self._where())
-        return matched or _NO_ANSWER.to_error(self._where())
+        return matched or _NO_RESPONSE.to_error(self._where())
 
     def _fault(self, status: int, message: str) -> Exception:
         if status in (401, 403):
@@ -205,8 +207,8 @@ class Registry:
                 where=self._where(),
                 todo="Check `schema_registry.user` and `schema_registry.password`.",
             )
-        is_passing = status >= 500 or status == _TOO_MANY_REQUESTS
-        kind = TransientError if is_passing else ConnectorError
+        is_transient = status >= 500 or status == _TOO_MANY_REQUESTS
+        kind = TransientError if is_transient else ConnectorError
         return kind(f"the registry answered {status}: {message}", where=self._where())
 
     def _where(self) -> str:
@@ -227,6 +229,6 @@ class Registry:
 
 
 def registry_of(settings: FormatSettings) -> Registry | None:
-    """Return the client of the registry that a source names; None if it names none."""
+    """Return the registry in a source's settings; None if there is none."""
     options = settings.registry
     return Registry(options) if isinstance(options, RegistryOptions) else None

@@ -19,7 +19,7 @@ COLUMN = "value"
 
 
 class BytesDecoder(Decoder):
-    """Keeps each value as bytes; a record without a value is a null."""
+    """Keeps each value as bytes; a record without a value becomes null."""
 
     kind: pa.DataType = pa.binary()
 
@@ -28,7 +28,7 @@ class BytesDecoder(Decoder):
         return pa.schema([(COLUMN, self.kind)])
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
-        """Return the values themselves; a column of another name is null."""
+        """Return the values unchanged; columns with other names are null."""
         return Decoded(_record_batch(values, columns))
 
 

@@ -1,4 +1,4 @@
-"""Dates and times in text: their shapes, and what they mean."""
+"""Converts parsed JSON values to the types of columns, and reads dates and times from text."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def nanos_since_epoch(text: str) -> int:
-    """Return the nanoseconds from 1970 to a timestamp; one without a zone is taken for UTC.
+    """Return a timestamp in epoch nanoseconds; without a time zone, it is taken as UTC.
 
     Raises:
         ValueError: the text is not a timestamp.
     """
-    found = TIMESTAMP.fullmatch(text)
-    if found is None:
+    match = TIMESTAMP.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    day, clock, fraction, zone = found.groups()
+    day, clock, fraction, zone = match.groups()
     try:
         seconds = (clock or "00").partition(".")[0]
-        moment = datetime.fromisoformat(f"{day}T{seconds}+00:00") - _offset(zone)
+        timestamp = datetime.fromisoformat(f"{day}T{seconds}+00:00") - _offset(zone)
     except OverflowError as exc:
         raise ValueError(text) from exc
-    whole = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    whole = (timestamp - _EPOCH) // timedelta(microseconds=1) * 1000
     return whole + int((fraction or "").ljust(9, "0"))
 
 
 def micros_since_epoch(text: str) -> int:
-    """Return the microseconds from 1970 to a timestamp; one without a zone is taken for UTC.
+    """Return a timestamp in epoch microseconds; without a time zone, it is taken as UTC.
 
     Raises:
         ValueError: the text is not a timestamp, or has a fraction of a microsecond.
@@ -63,18 +63,18 @@ def micros_since_epoch(text: str) -> int:
 
 
 def parse_date(text: str) -> date:
-    """Return the day that `YYYY-MM-DD` names, else raise ValueError."""
+    """Parse `YYYY-MM-DD`; raises ValueError for any other text."""
     if _DATE.fullmatch(text) is None:
         raise ValueError(text)
     return date.fromisoformat(text)
 
 
 def parse_time(text: str) -> time:
-    """Return the time of day that `HH:MM[:SS[.ffffff]]` names, else raise ValueError."""
-    found = _CLOCK.fullmatch(text)
-    if found is None:
+    """Parse `HH:MM[:SS[.ffffff]]`; raises ValueError for any other text."""
+    match = _CLOCK.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    micros, left = divmod(int((found[2] or "").ljust(9, "0")), 1000)
+    micros, left = divmod(int((match[2] or "").ljust(9, "0")), 1000)
     if left:
         raise ValueError(text)
     return time.fromisoformat(text.partition(".")[0]).replace(microsecond=micros)
@@ -88,8 +88,8 @@ def _offset(zone: str | None) -> timedelta:
     return -size if zone[0] == "-" else size
 
 
-_SHOWN = 60
-# A number as JSON writes it. `007`, `+7`, `1_000` and ` 7` are no numbers but texts.
+_MAX_LENGTH = 60
+# A number as JSON writes it. `007`, `+7`, `1_000` and ` 7` are not numbers but text.
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 # A number in a text, for a column that was declared to be a decimal.
 _DIGITS = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -106,23 +106,23 @@ class MisfitError(ValueError):
         self.value, self.kind, self.path = value, kind, path
 
     def reason(self, column: str) -> str:
-        """Say what is wrong in a form that is the same for the same fault."""
+        """Return what is wrong, worded the same for the same fault."""
         article = "an" if self.kind[0] in "ai" else "a"
         value = render_value(self.value)
         return f"column {column + self.path!r}: {value} is not {article} {self.kind}"
 
 
 def render_value(value: Any) -> str:
-    """Return a value as text short enough for a message."""
+    """Return a value as text that is short enough for a message."""
     try:
         text = repr(value) if isinstance(value, str) else json_text(value)
     except RecursionError:
         text = "[[..."
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return text if len(text) <= _MAX_LENGTH else text[: _MAX_LENGTH - 3] + "..."
 
 
 def json_text(value: Any) -> str:
-    """Return a parsed JSON value as text again; numbers keep their digits, members their order."""
+    """Return a parsed JSON value as JSON text; numbers keep their digits, members their order."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, dict):
@@ -239,11 +239,11 @@ def _text(kind: pa.DataType) -> Convert:
     name = type_name(kind)
 
     def convert(value: Any) -> str:
-        # A producer that turns a string field into a number loses us nothing.
+        # A producer may turn a string field into a number: its text loses nothing.
         text = value if isinstance(value, str) else json_text(value)
         try:
             text.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which JSON's escapes can write
+        except UnicodeEncodeError:  # a lone surrogate, which JSON's escapes can write
             raise MisfitError(ascii(text), name) from None
         return text
 
@@ -337,7 +337,7 @@ def _map(kind: pa.DataType) -> Convert:
 
 
 def map_key(kind: pa.DataType) -> Convert:
-    """Return what makes a map's key, always text in JSON, fit `kind`."""
+    """Return a function that makes a map's key, always text in JSON, fit `kind`."""
     convert = converter(kind)
     if not pa.types.is_integer(kind):
         return convert
@@ -356,7 +356,7 @@ def _struct(kind: pa.DataType) -> Convert:
         for member, convert_member in inner:
             try:
                 row[member] = convert_member(value.get(member))
-            except MisfitError as exc:  # noqa: PERF203 - the slow road, and the path is worth it
+            except MisfitError as exc:  # noqa: PERF203 - adds the member to the error's path
                 raise MisfitError(exc.value, exc.kind, f".{member}{exc.path}") from None
         return row
 

@@ -74,7 +74,7 @@ class SmallRegistry:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallRegistry]:
     monkeypatch.setattr(registry_module, "_PAUSE_SECS", 0.01)
-    monkeypatch.setattr(registry_module, "_PATIENCE_SECS", 0.05)
+    monkeypatch.setattr(registry_module, "_RETRY_SECS", 0.05)
     registry = SmallRegistry()
     yield registry
     registry.server.shutdown()
@@ -97,7 +97,7 @@ def decode(registry: Registry, *numbers: int) -> Any:
 def test_schema_that_is_registered_while_a_record_waits_is_found(
     small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "_PATIENCE_SECS", 60.0)
+    monkeypatch.setattr(registry_module, "_RETRY_SECS", 60.0)
     small.schemas[path_of(1)] = {"schema": json.dumps(AVRO)}
     small.appear_after[path_of(1)] = 3
 
@@ -118,7 +118,7 @@ def test_schema_that_is_registered_later_is_found_by_the_next_batch(
     assert small.asked[path_of(2)] == asked, "a missing schema is remembered for a few seconds"
 
     small.schemas[path_of(2)] = {"schema": json.dumps(AVRO)}
-    monkeypatch.setattr(registry_module, "_ASK_AGAIN_SECS", 0.0)
+    monkeypatch.setattr(registry_module, "_RECHECK_SECS", 0.0)
     assert decode(registry, 2).rows.to_pylist() == [{"id": 7}]
     assert decode(registry, 2).bad == ()
     assert small.asked[path_of(2)] == asked + 1, "a schema is asked for once"
@@ -129,7 +129,7 @@ def test_one_id_of_no_schema_does_not_keep_another_from_being_waited_for(
 ) -> None:
     registry = Registry(RegistryOptions(url=small.url))
     assert len(decode(registry, 50).bad) == 1
-    monkeypatch.setattr(registry_module, "_PATIENCE_SECS", 60.0)
+    monkeypatch.setattr(registry_module, "_RETRY_SECS", 60.0)
     small.schemas[path_of(51)] = {"schema": json.dumps(AVRO)}
     small.appear_after[path_of(51)] = 3
 
@@ -182,7 +182,7 @@ def test_schema_whose_reference_is_missing_is_asked_for_again(
     references = [{"name": "inner", "subject": "inner", "version": 1}]
     small.schemas[path_of(5)] = {"schema": json.dumps(outer), "references": references}
     registry = Registry(RegistryOptions(url=small.url))
-    monkeypatch.setattr(registry_module, "_ASK_AGAIN_SECS", 0.0)
+    monkeypatch.setattr(registry_module, "_RECHECK_SECS", 0.0)
 
     assert decode(registry, 5).bad == ((0, "schema id 5 is not in the registry"),)
 
@@ -204,9 +204,9 @@ def test_subject_of_another_kind_is_refused_by_name(small: SmallRegistry) -> Non
         AvroDecoder(registry=registry, subjects=("t-value",)).infer([])
 
     assert str(caught.value) == (
-        f"schema registry {small.url}: the newest schema of subject 't-value' is PROTOBUF, not "
+        f"schema registry {small.url}: the latest schema of subject 't-value' is PROTOBUF, not "
         "Avro\n"
-        "  Give the format that the topic's records have."
+        "  Set `format` to the format of the topic's records."
     )
 
 

@@ -47,13 +47,13 @@ def test_bad_csv_lines_are_reported_and_spoil_no_neighbour() -> None:
     assert decoded.rows.column("name").to_pylist() == ["a", "f\ng"]
     assert decoded.bad == (
         (1, "column 'id': 'x' is not a bigint"),
-        (2, "not CSV: 2 cells, not 3"),
-        (3, "not CSV: 0 cells, not 3"),
+        (2, "not CSV: expected 3 cells, got 2"),
+        (3, "not CSV: expected 3 cells, got 0"),
         (4, "no value"),
-        (5, "not CSV: a quote without its end, or a second line"),
+        (5, "not CSV: unclosed quote, or more than one line"),
         (
             6,
-            "not CSV: a quote without its end, or a second line",
+            "not CSV: unclosed quote, or more than one line",
         ),
         (8, "not CSV: byte 2 is not UTF-8"),
     )
@@ -182,7 +182,7 @@ def test_schema_is_read_from_a_file(tmp_path: Path, ending: str) -> None:
             "schema: the Avro schema is not a record\n  Its outermost part must be "
             '`{"type": "record", "fields": [...]}`.',
         ),
-        ('{"type": "record"}', "schema: the Avro schema lacks a part: 'fields'"),
+        ('{"type": "record"}', "schema: the Avro schema is incomplete: 'fields'"),
     ],
 )
 def test_schema_that_cannot_be_read_is_named(text: str, message: str) -> None:

@@ -57,21 +57,21 @@ def test_quoted_names_and_keywords_are_names() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "schema: no column is listed" + TODO),
+        ("", "schema: it lists no columns" + TODO),
         ("id foo", "schema: 'id foo' is not a column with a type" + TODO),
         ("a int, id", "schema: 'id' is not a column with a type" + TODO),
         ("a int, , b int", "schema: '' is not a column with a type" + TODO),
         ("a int, a int", "schema: column 'a' is listed twice"),
-        ("a interval", "schema: 'a interval' has the type 'INTERVAL', which is not known" + TODO),
-        ("a array", "schema: 'a array' has 'ARRAY' without the types inside" + TODO),
+        ("a interval", "schema: 'a interval' has the unknown type 'INTERVAL'" + TODO),
+        ("a array", "schema: 'a array' has 'ARRAY' without its element types" + TODO),
         (
             "a decimal(50,2)",
-            "schema: 'a decimal(50,2)' has decimal(50,2), which no table can hold"
+            "schema: 'a decimal(50,2)' has decimal(50,2), which Iceberg does not support"
             "\n  The precision is 1 to 38, the scale at most the precision.",
         ),
         (
             "a int PRIMARY KEY",
-            "schema: 'a int PRIMARY KEY' has 'PRIMARY KEY', which a schema cannot have"
+            "schema: 'a int PRIMARY KEY' has 'PRIMARY KEY', which is not supported here"
             "\n  Only NOT NULL and COMMENT may follow a column's type.",
         ),
         (

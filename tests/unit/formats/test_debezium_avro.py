@@ -166,9 +166,9 @@ def test_heartbeats_are_passed_over_and_bad_records_told() -> None:
         ],
     )
     assert changes.bad == [
-        (1, "not Avro of a registry: it does not begin with a schema's id"),
+        (1, "not in the registry's wire format: no schema id at the start"),
         (2, "schema id 99 is not in the registry"),
-        (3, "not Avro of the schema: 1 bytes are left over"),
+        (3, "does not match the Avro schema: 1 bytes left over"),
         (4, "its schema can't be read: it has a union of several types"),
     ]
     assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]

@@ -219,7 +219,7 @@ def test_tombstone_whose_key_no_table_can_hold_is_bad() -> None:
     assert changes.bad == [
         (
             0,
-            "no value, and its key does not name a row: column 'x': type date32[day] can't hold "
+            "its key does not identify the row to delete: column 'x': type date32[day] can't hold "
             "its value",
         )
     ]

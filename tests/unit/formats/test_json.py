@@ -84,7 +84,7 @@ def one(value: str, kind: str) -> Any:
             "string",
             '{"c":0.12345678901234567890,"b":[1.50,18446744073709551615]}',
         ),
-        ('"\\ud800"', "string", "not JSON: half of a surrogate pair, which no text can hold"),
+        ('"\\ud800"', "string", "not JSON: lone surrogate, which UTF-8 can't encode"),
         ("true", "boolean", True),
         ("1", "boolean", "column 'a': 1 is not a boolean"),
         ("1.25", "decimal(10,2)", Decimal("1.25")),
@@ -159,11 +159,11 @@ def test_value_of_a_type(value: str, kind: str, expected: Any) -> None:
         (b'{"b": "\xff"}', "not JSON: byte 7 is not UTF-8"),
         (
             b'{"b": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
-            "not JSON: a number of thousands of digits, or as many brackets",
+            "not JSON: a number with thousands of digits, or thousands of nested brackets",
         ),
         (
             b'{"a": ' + b"9" * 5_000 + b"}",
-            "not JSON: a number of thousands of digits, or as many brackets",
+            "not JSON: a number with thousands of digits, or thousands of nested brackets",
         ),
     ],
 )

@@ -1,7 +1,7 @@
-"""Assemble the changes of each table into blocks.
+"""Assembles the changes of each table into blocks.
 
 PostgreSQL omits large values that an update did not change. Debezium writes a placeholder instead,
-in a form for each type; `Placeholder` finds it.
+in a form that depends on the type; `Placeholder` finds it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 
 
 class Placeholder:
-    """The placeholder, in the form of each type."""
+    """Debezium's placeholder for an unchanged large value, in the form of each type."""
 
     def __init__(self, text: str) -> None:
         raw = text.encode()
@@ -53,12 +53,12 @@ class Placeholder:
         self._numbers = list(raw)
 
     def find(self, array: pa.Array) -> Flags | None:
-        """Tell which values are the placeholder; None if none is."""
+        """Flag the values that are the placeholder; None if there are none."""
         kind = array.type
         if pa.types.is_string(kind):
-            return self._among(array, self._texts)
+            return _is_any_of(array, self._texts)
         if pa.types.is_binary(kind):
-            return self._among(array, (self._raw,))
+            return _is_any_of(array, (self._raw,))
         if pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
             return _items(array, 1, [[item] for item in self._items])
         if pa.types.is_list(kind) and pa.types.is_integer(kind.value_type):
@@ -67,14 +67,15 @@ class Placeholder:
             return _items(array, 1, [[(self._items[0], self._items[0])]])
         return None
 
-    def _among(self, array: pa.Array, forms: tuple[Any, ...]) -> Flags | None:
-        keys_by_index = pc.is_in(array, value_set=pa.array(forms, array.type))
-        flags: Flags = keys_by_index.to_numpy(zero_copy_only=False)
-        return flags if flags.any() else None
+
+def _is_any_of(array: pa.Array, forms: tuple[Any, ...]) -> Flags | None:
+    is_form = pc.is_in(array, value_set=pa.array(forms, array.type))
+    flags: Flags = is_form.to_numpy(zero_copy_only=False)
+    return flags if flags.any() else None
 
 
 def _items(array: pa.Array, length: int, forms: list[Any]) -> Flags | None:
-    """Look into lists of the right length only."""
+    """Flag the lists that equal one of `forms`, comparing only those of the right length."""
     lists = array.cast(pa.list_(array.type.field(0))) if pa.types.is_map(array.type) else array
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
     flags = np.zeros(len(array), np.bool_)
@@ -91,8 +92,8 @@ class Key:
     """The key of a record.
 
     Attributes:
-        values: as they are written, by name.
-        columns: that they are of, if the key tells.
+        values: the encoded values, by name.
+        columns: the columns of the values, as far as the key defines them.
     """
 
     values: Mapping[str, Any]
@@ -104,15 +105,15 @@ class Keys:
     """The keys of all records of one read.
 
     Attributes:
-        raw: as they came.
-        read: what reads one, raising `BadValueError`; None for a key without fields.
+        raw: the keys as bytes.
+        read: reads a key; returns None for one without fields, and raises `BadValueError`.
     """
 
     raw: Sequence[bytes | None]
     read: Callable[[bytes], Key | None]
 
     def of(self, index: int) -> Key | None:
-        """Return the key of a record; None if it has none that tells its fields."""
+        """Return the key of a record; None if it has no key with fields."""
         raw = self.raw[index]
         return None if raw is None else self.read(raw)
 
@@ -130,11 +131,11 @@ class Assembly:
     """Builds blocks.
 
     Attributes:
-        keys: of all records.
-        key_fields: key fields of tables that were met before.
-        tombstones: records without a value.
-        blocks: what is built.
-        bad: records that are at fault.
+        keys: the keys of all records.
+        key_fields: the key fields of tables, as last seen.
+        tombstones: the positions of records without a value.
+        blocks: the blocks built so far.
+        bad: the bad records so far, each with its reason.
     """
 
     keys: Keys
@@ -143,35 +144,37 @@ class Assembly:
     blocks: list[pa.RecordBatch] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, table: Table, parts: Sequence[TableChanges], removed: list[int]) -> None:
+    def add(self, table: Table, parts: Sequence[TableChanges], tombstones: list[int]) -> None:
         """Add the changes of one table.
 
         Args:
             table: its names.
-            parts: its changes, those of one schema together.
-            removed: records without a value, which delete the row of their key.
+            parts: its changes, one part for each schema.
+            tombstones: the positions of tombstones, which delete the row of their key.
         """
-        removed = sorted([*removed, *(index for part in parts for index in part.removed.tolist())])
+        deletes = sorted(
+            [*tombstones, *(index for part in parts for index in part.key_deletes.tolist())]
+        )
         runs = list(_runs([part for part in parts if len(part.indices)]))
         for number, (part, begin, stop) in enumerate(runs):
             last = len(self.keys.raw) if number + 1 == len(runs) else _first(runs[number + 1])
-            now = [index for index in removed if index < last]
-            removed = removed[len(now) :]
+            deletes_of_run = [index for index in deletes if index < last]
+            deletes = deletes[len(deletes_of_run) :]
             indices, rows = part.indices[begin:stop], part.rows.slice(begin, stop - begin)
-            if now:
-                indices, rows = self._with_removed(indices, rows, part.columns, now)
-            self._cut(table, indices, rows, part.nulled if begin == 0 else {})
-        if removed:
-            self._only_removed(table, removed)
+            if deletes_of_run:
+                indices, rows = self._with_key_deletes(indices, rows, part.columns, deletes_of_run)
+            self._add_blocks(table, indices, rows, part.nulled if begin == 0 else {})
+        if deletes:
+            self._add_key_deletes(table, deletes)
 
-    def _with_removed(
+    def _with_key_deletes(
         self,
         indices: Ints,
         rows: pa.RecordBatch,
         columns: tuple[DebeziumColumn, ...],
-        removed: list[int],
+        key_deletes: list[int],
     ) -> tuple[Ints, pa.RecordBatch]:
-        deletes = self._by_key(removed, columns)
+        deletes = self._by_key(key_deletes, columns)
         if deletes is None:
             return indices, rows
         both = pa.concat_batches([rows, conform(deletes[1], rows.schema)])
@@ -179,37 +182,37 @@ class Assembly:
         order = np.argsort(joined, kind="stable")
         return joined[order], both.take(pa.array(order))
 
-    def _only_removed(self, table: Table, removed: list[int]) -> None:
+    def _add_key_deletes(self, table: Table, key_deletes: list[int]) -> None:
         columns: dict[str, DebeziumColumn] = {}
-        for index in removed:
+        for index in key_deletes:
             try:
                 key = self.keys.of(index)
             except BadValueError:  # `_by_key` reports it
                 continue
-            columns.update({one.name: one for one in key.columns} if key is not None else {})
-        deletes = self._by_key(removed, tuple(columns.values()))
+            columns.update({column.name: column for column in key.columns} if key else {})
+        deletes = self._by_key(key_deletes, tuple(columns.values()))
         if deletes is not None:
-            self._cut(table, *deletes, {})
+            self._add_blocks(table, *deletes, {})
 
     def _by_key(
-        self, removed: list[int], columns: tuple[DebeziumColumn, ...]
+        self, key_deletes: list[int], columns: tuple[DebeziumColumn, ...]
     ) -> tuple[Ints, pa.RecordBatch] | None:
-        """Return deletes by the keys of records; None for none."""
+        """Return deletes by the keys of records; None if there are none."""
         keys_by_index: dict[int, Mapping[str, Any]] = {}
-        for index in removed:
+        for index in key_deletes:
             try:
                 key = self.keys.of(index)
             except BadValueError as exc:  # noqa: PERF203 - tombstones are few
-                self.bad.append((index, f"no value, and its key does not name a row: {exc}"))
+                self.bad.append((index, f"its key does not identify the row to delete: {exc}"))
             else:
                 keys_by_index.update({} if key is None else {index: key.values})
         try:
             rows = self._key_rows(keys_by_index, columns)
         except _CAST_FAULTS:
             keys_by_index = {
-                index: each
-                for index, each in keys_by_index.items()
-                if self._fits(index, each, columns)
+                index: key_values
+                for index, key_values in keys_by_index.items()
+                if self._fits(index, key_values, columns)
             }
             rows = self._key_rows(keys_by_index, columns)
         return None if rows is None else (np.array([*keys_by_index], np.int64), rows)
@@ -226,11 +229,11 @@ class Assembly:
         try:
             self._key_rows({index: key}, columns)
         except _CAST_FAULTS as exc:
-            self.bad.append((index, f"no value, and its key does not name a row: {exc}"))
+            self.bad.append((index, f"its key does not identify the row to delete: {exc}"))
             return False
         return True
 
-    def _cut(
+    def _add_blocks(
         self, table: Table, indices: Ints, rows: pa.RecordBatch, nulled: Mapping[str, int]
     ) -> None:
         """Add a block for each run of rows that have the same key fields."""
@@ -241,13 +244,13 @@ class Assembly:
             if key:
                 self.key_fields[table] = key
             elif _flags(part, TRUNCATE).all():
-                # With its columns it would look like a table without a key; so it says nothing.
+                # With columns it would look like a table without a key, so it has none.
                 part = part.select([OP])
             else:
                 part = self._without_changes(table, indices[begin:stop], part)
             if part.num_rows:
-                # Records of a topic's partitions have no common order, so that a column that is
-                # missing here may be one that is new elsewhere.
+                # Partitions of a topic are not ordered relative to each other, so a column that is
+                # missing here may be new in another partition.
                 version = -1 if part.num_columns == 1 else 0
                 is_tombstones = bool(_flags(part, TOMBSTONE).all())
                 columns = ChangeSchema(
@@ -260,19 +263,18 @@ class Assembly:
     def _key_runs(
         self, table: Table, indices: Ints, rows: pa.RecordBatch
     ) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        is_empty = _flags(rows, TRUNCATE)
-        telling = np.flatnonzero(~is_empty)
-        if not len(telling):
+        with_key = np.flatnonzero(~_flags(rows, TRUNCATE))
+        if not len(with_key):
             yield 0, len(indices), self.key_fields.get(table, ())
             return
-        # Keys of all rows are looked at only where those of the first and the last differ.
-        first = self.keys.names(int(indices[telling[0]]))
-        last = self.keys.names(int(indices[telling[-1]]))
+        # The keys of all rows are read only where those of the first and the last differ.
+        first = self.keys.names(int(indices[with_key[0]]))
+        last = self.keys.names(int(indices[with_key[-1]]))
         if first == last:
             yield 0, len(indices), first
             return
         begin, fields = 0, first
-        for at in telling.tolist():
+        for at in with_key.tolist():
             names = self.keys.names(int(indices[at]))
             if names != fields:
                 yield begin, at, fields
@@ -280,13 +282,13 @@ class Assembly:
         yield begin, len(indices), fields
 
     def _without_changes(self, table: Table, indices: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out what changes a row of a table without a key: nothing tells which row."""
+        """Reject updates and deletes of a table without a key: they can't identify their row."""
         changes = _flags(rows, "u") | _flags(rows, DELETE)
         if not changes.any():
             return rows
         reason = (
-            f"table {'.'.join(table)!r} has no key to find the row by that changed. Give it one by "
-            "the connector's `message.key.columns`"
+            f"table {'.'.join(table)!r} has no key to identify the changed row. Set one with the "
+            "connector's `message.key.columns`"
         )
         self.bad += [(int(index), reason) for index in indices[changes]]
         return rows.filter(pa.array(~changes))
@@ -303,7 +305,7 @@ def _first(run: tuple[TableChanges, int, int]) -> int:
 
 
 def _runs(parts: Sequence[TableChanges]) -> Iterator[tuple[TableChanges, int, int]]:
-    """Cut parts of different schemas where one comes between rows of another."""
+    """Yield runs of changes in input order, each of one part."""
     if len(parts) == 1:
         yield parts[0], 0, len(parts[0].indices)
     if len(parts) < 2:
@@ -324,17 +326,19 @@ def _key_rows(
     values: list[Mapping[str, Any]], columns: tuple[DebeziumColumn, ...], ops: list[str]
 ) -> pa.RecordBatch:
     """Return deletes of rows by their key, with the columns of the key alone."""
-    named = set().union(*values)
+    names = set().union(*values)
     arrays, fields = [], []
     for column in columns:
-        if column.name in named:
-            written = pa.array([each.get(column.name) for each in values], column.written)
+        if column.name in names:
+            written = pa.array([key.get(column.name) for key in values], column.written)
             arrays.append(written if column.convert is None else column.convert(written))
             if arrays[-1].null_count > written.null_count:
                 raise ValueError(f"column {column.name!r}: type {column.kind} can't hold its value")
             fields.append(pa.field(column.name, column.kind))
     if not arrays:
-        raise ValueError(f"it has no field of the table ({', '.join(sorted(named)) or 'none'})")
+        raise ValueError(
+            f"none of its fields is a column of the table ({', '.join(sorted(names)) or 'none'})"
+        )
     arrays.append(pa.array(ops, pa.string()))
     fields.append(pa.field(OP, pa.string()))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -98,7 +98,7 @@ class DebeziumAvroDecoder(DebeziumDecoder):
     """Decodes change events in Avro.
 
     Args:
-        registry: where schemas are fetched by the id that each record begins with.
+        registry: resolves the schema id that each record starts with.
         placeholder: what the connector writes for a large value that did not change.
         unrepresentable: see `DebeziumDecoder`.
     """

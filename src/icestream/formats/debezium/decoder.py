@@ -78,8 +78,8 @@ class DebeziumDecoder(ChangeDecoder):
 
     Args:
         placeholder: what the connector writes for a large value that did not change.
-        unrepresentable: whether a value that no table can hold makes its record bad (`fail`), or
-            becomes null.
+        unrepresentable: what happens to a value that no table can hold: its record is bad (`fail`),
+            or it becomes null (`null`).
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DebeziumDecoder(ChangeDecoder):
     def read_event_batches(
         self, values: Sequence[bytes | None], keys: Keys
     ) -> tuple[list[EventBatch], Bad]:
-        """Read values, those of one schema together, and tell which can't be read.
+        """Read values into one batch per schema, and report those that can't be read.
 
         Null values, and events that carry no rows, are in no batch.
         """
@@ -111,10 +111,10 @@ class DebeziumDecoder(ChangeDecoder):
         values: Sequence[bytes | None],  # noqa: ARG002
         event_batch: EventBatch,  # noqa: ARG002
     ) -> Mapping[str, npt.NDArray[np.bool_]]:
-        """Tell by column which records of a batch have a row without a field for it.
+        """Flag, by column, the records of a batch whose row has no field for it.
 
-        A column that the batch lacks because it is null in every record counts too. None are
-        absent where a schema makes each record have all fields.
+        Includes columns that the batch lacks because they are null in every record. Empty for a
+        format whose schema gives every record all fields.
         """
         return {}
 
@@ -129,16 +129,16 @@ class DebeziumDecoder(ChangeDecoder):
     def _decode_parts(
         self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
     ) -> DecodedChanges:
-        """Decode records together; where one of them is at fault in an unforeseen way, in halves.
+        """Decode records together, and in halves if one of them fails in an unforeseen way.
 
-        Events and their schemas are whatever the sender writes, and Arrow, fastavro and Python
-        raise many things for values that no connector writes.
+        Producers can write any event and any schema, and Arrow, fastavro and Python raise many
+        kinds of errors for values that no connector writes.
         """
         try:
             return self._decode(values, raw_keys, topic)
         except _UNFORESEEN_FAULTS as exc:
             if len(values) == 1:
-                text = f"not an event of Debezium: {type(exc).__name__}: {exc}"
+                text = f"not a Debezium event: {type(exc).__name__}: {exc}"
                 return DecodedChanges((), [(0, text[:_LONGEST_REASON])])
         half = len(values) // 2
         first = self._decode_parts(values[:half], raw_keys[:half], topic)
@@ -151,33 +151,30 @@ class DebeziumDecoder(ChangeDecoder):
         self, values: list[bytes | None], raw_keys: list[bytes | None], topic: str
     ) -> DecodedChanges:
         keys = Keys(raw_keys, self.read_key)
-        placeholder, named = Placeholder(self.placeholder), table_of_topic(topic)
+        placeholder, topic_table = Placeholder(self.placeholder), table_of_topic(topic)
         event_batches, bad = self.read_event_batches(values, keys)
         parts: dict[Table, list[TableChanges]] = {}
-        for each in event_batches:
-            event_batch = (
-                replace(each, absent=self.absent_fields(values, each))
-                if self.records_absent_fields
-                else each
+        for event_batch in event_batches:
+            if self.records_absent_fields:
+                absent = self.absent_fields(values, event_batch)
+                event_batch = replace(event_batch, absent=absent)  # noqa: PLW2901 - same events
+            by_table, faults = split_by_table(
+                event_batch, topic_table, placeholder, self.unrepresentable
             )
-            by_table, faults = split_by_table(event_batch, named, placeholder, self.unrepresentable)
             bad += faults
             for table, part in by_table.items():
                 parts.setdefault(table, []).append(part)
         tables = self._tables.setdefault(topic, set())
         tables.update(parts)
-        alone, owner = (
-            _tombstones(values, keys, parts),
-            table_of_tombstones(topic, tables),
-        )
-        ignored = {topic: len(alone)} if alone and owner is None else {}
+        tombstones, owner = _tombstones(values, keys, parts), table_of_tombstones(topic, tables)
+        ignored = {topic: len(tombstones)} if tombstones and owner is None else {}
         if owner is None:
-            alone = []
+            tombstones = []
         else:
             parts.setdefault(owner, [])
-        assembly = Assembly(keys, self._key_fields, frozenset(alone), bad=bad)
+        assembly = Assembly(keys, self._key_fields, frozenset(tombstones), bad=bad)
         for table, changes in parts.items():
-            assembly.add(table, changes, alone if table == owner else [])
+            assembly.add(table, changes, tombstones if table == owner else [])
         bad = [(index, reason[:_LONGEST_REASON]) for index, reason in assembly.bad]
         return DecodedChanges(assembly.blocks, sorted(bad), ignored)
 
@@ -187,28 +184,28 @@ def _tombstones(
     keys: Keys,
     parts: Mapping[Table, Sequence[TableChanges]],
 ) -> list[int]:
-    """Return the records without a value that may delete a row.
+    """Return the tombstones that may delete a row.
 
-    Debezium writes one after each delete, for the sake of compacted topics. It says nothing new
-    where the delete of the same key is before it. Elsewhere it may be the only trace of the delete:
-    a batch began between the two, the topic was compacted, or deletes are written no other way.
-    Which table it is of is told by `table_of_tombstones`.
+    Debezium writes one after each delete, for compacted topics. It adds nothing right after the
+    delete of the same key. Elsewhere it may be the only trace of the delete: a batch began between
+    the two, the topic was compacted, or the connector writes no other deletes.
+    `table_of_tombstones` finds the table.
     """
-    alone = [
+    tombstones = [
         index for index, value in enumerate(values) if value is None and keys.raw[index] is not None
     ]
-    deleted = _deleted(parts) if alone else set()
+    deletes = _deletes(parts) if tombstones else set()
     return [
         index
-        for index in alone
-        if index - 1 not in deleted or keys.raw[index] != keys.raw[index - 1]
+        for index in tombstones
+        if index - 1 not in deletes or keys.raw[index] != keys.raw[index - 1]
     ]
 
 
-def _deleted(parts: Mapping[Table, Sequence[TableChanges]]) -> set[int]:
-    deleted: set[int] = set()
-    for part in (part for each in parts.values() for part in each):
-        deleted.update(part.removed.tolist())
+def _deletes(parts: Mapping[Table, Sequence[TableChanges]]) -> set[int]:
+    deletes: set[int] = set()
+    for part in (part for changes in parts.values() for part in changes):
+        deletes.update(part.key_deletes.tolist())
         is_delete = [op == DELETE for op in part.rows.column("__op").to_pylist()]
-        deleted.update(part.indices[is_delete].tolist())
-    return deleted
+        deletes.update(part.indices[is_delete].tolist())
+    return deletes

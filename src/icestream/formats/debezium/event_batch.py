@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Bad = list[tuple[int, str]]
 
 
-# The parts of a record's `source` that name its table.
+# The fields of a record's `source` that name its table.
 SOURCE = pa.struct([("db", pa.string()), ("schema", pa.string()), ("table", pa.string())])
 
 _TRANSACTION = {"status", "id", "event_count", "data_collections"}
@@ -42,29 +42,29 @@ def table_of_topic(topic: str) -> Table:
 
 
 def table_of_tombstones(topic: str, tables: Collection[Table]) -> Table | None:
-    """Return the table that tombstones of a topic are of; None if nothing tells.
+    """Return the table that a topic's tombstones belong to; None if that is unclear.
 
-    Changes name their table and tombstones don't, so the topic must be of one table alone, and
+    Changes name their table and tombstones don't, so the topic must carry one table alone, and be
     named after it.
 
     Args:
         topic: its name.
-        tables: those whose changes came by the topic.
+        tables: the tables whose changes the topic has carried.
     """
     if not tables:
         return table_of_topic(topic)
     if len(tables) > 1:
         return None
     (only,) = tables
-    # Debezium replaces what a topic can't have in its name.
+    # Debezium replaces characters that a topic's name can't have.
     name = re.sub(r"[^\w.-]", "_", only[-1], flags=re.ASCII)
     return only if f".{topic}".endswith(f".{name}") else None
 
 
 def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
-    """Return the tables that rows are of, and which of them each row is of.
+    """Return the tables of rows, and for each row the index of its table.
 
-    MySQL and MariaDB have no schemas beneath a database, so there the database is the first name.
+    MySQL and MariaDB have no schemas within a database, so there the database is the first name.
     """
     outer, table = _outer(source), source.field("table")
     one, other = outer.dictionary_encode(), table.dictionary_encode()
@@ -78,7 +78,7 @@ def tables_of(source: pa.Array) -> tuple[list[Table], npt.NDArray[np.int64]]:
 
 
 def names_table(source: pa.Array) -> npt.NDArray[np.bool_]:
-    """Tell which rows name their table in full."""
+    """Flag the rows that name their table in full."""
     full = pc.and_(
         pc.not_equal(_outer(source), ""), pc.not_equal(source.field("table"), "")
     ).fill_null(False)
@@ -87,18 +87,18 @@ def names_table(source: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _outer(source: pa.Array) -> pa.Array:
-    """Return the schema of each row's table, or its database where that has no schemas."""
+    """Return the schema of each row's table, or its database where databases have no schemas."""
     db, schema = source.field("db"), source.field("schema")
-    # An empty text is no schema, as null is none.
+    # An empty string means no schema, as null does.
     return pc.coalesce(pc.if_else(pc.equal(schema, ""), pa.scalar(None, pa.string()), schema), db)
 
 
 def is_connector_event(fields: set[str], key: set[str]) -> bool:
-    """Tell whether fields are of a record that tells of the connector itself, not of rows.
+    """Return whether a record reports on the connector itself, not on rows.
 
     Args:
-        fields: of the value.
-        key: fields of the record's key.
+        fields: the names of the value's fields.
+        key: the names of the key's fields.
     """
     return (
         (fields <= {"ts_ms", "ts_us", "ts_ns"} and key == {"serverName"})
@@ -111,7 +111,7 @@ def is_connector_event(fields: set[str], key: set[str]) -> bool:
 Unrepresentable = Literal["fail", "null"]
 
 DELETE = "d"
-# Characters of a value that a reason shows.
+# Characters of a value to show in a reason.
 MAX_SHOWN_CHARS = 100
 _UPSERT_OPS = ("c", "r", "u")
 _MESSAGE = "m"
@@ -124,12 +124,13 @@ class EventBatch:
 
     Attributes:
         indices: the positions of the records in the input.
-        ops: what each did, as Debezium tells it.
-        before: rows as they were, a struct of `columns` as they are written.
-        after: rows as they are now.
-        source: what names the table; None if the topic does.
-        columns: of a row.
-        absent: by column, the records whose row has no field for it, where that is asked for.
+        ops: Debezium's `op` of each record.
+        before: rows before the change, a struct of `columns` in their encoded types.
+        after: rows after the change.
+        source: names the table of each record; None if the topic does.
+        columns: the columns of a row.
+        absent: by column, a flag for each record whose row has no field for it; empty unless the
+            decoder records absent fields.
     """
 
     indices: Ints
@@ -141,8 +142,8 @@ class EventBatch:
     absent: Mapping[str, Flags] = field(default_factory=dict)
 
     def where(self, flags: Flags) -> EventBatch:
-        """Return some of the records."""
-        absent = {name: each[flags] for name, each in self.absent.items()}
+        """Return the flagged records."""
+        absent = {name: is_absent[flags] for name, is_absent in self.absent.items()}
         kept = pa.array(flags)
         source = None if self.source is None else self.source.filter(kept)
         before, after = self.before.filter(kept), self.after.filter(kept)
@@ -159,17 +160,17 @@ class TableChanges:
     """Changes of one table and one schema, in their order.
 
     Attributes:
-        indices: which records they were.
-        rows: the columns with their types, then `OP`, then `UNCHANGED_COLUMNS`.
-        columns: of a row.
-        removed: records that delete a row and tell it by their key alone.
-        nulled: how many values, by column, are null because no table can hold them.
+        indices: the positions of the records in the input.
+        rows: the columns in the table's types, then `OP`, then `UNCHANGED_COLUMNS`.
+        columns: the columns of a row.
+        key_deletes: the positions of deletes that identify their row by the record's key alone.
+        nulled: by column, how many values are null because no table can hold them.
     """
 
     indices: Ints
     rows: pa.RecordBatch
     columns: tuple[DebeziumColumn, ...]
-    removed: Ints
+    key_deletes: Ints
     nulled: Mapping[str, int]
 
 
@@ -179,30 +180,32 @@ def split_by_table(
     placeholder: Placeholder,
     unrepresentable: Unrepresentable,
 ) -> tuple[dict[Table, TableChanges], Bad]:
-    """Return the changes of each table, and the records that are none.
+    """Return the changes of each table, and the records that are bad.
 
     Raises:
-        OddValueError: the records have no columns, or one with a name of ours.
+        MalformedValueError: the records have no columns, or one with a reserved name.
     """
     if not event_batch.columns and not _flags(pc.equal(event_batch.ops, TRUNCATE)).all():
         raise MalformedValueError({}, "a row: it has no columns")
     nameless = np.zeros(0, bool) if event_batch.source is None else ~names_table(event_batch.source)
     without_table = [(int(event_batch.indices[at]), NO_TABLE) for at in np.flatnonzero(nameless)]
-    event_batch, removed, bad = _split_by_op(
+    event_batch, key_deletes, bad = _split_by_op(
         event_batch.where(~nameless) if without_table else event_batch
     )
     bad += without_table
     rows, is_bad, nulled = _rows(event_batch, placeholder, unrepresentable, bad)
     if is_bad.any():
         rows, event_batch = rows.filter(pa.array(~is_bad)), event_batch.where(~is_bad)
-    ours, deleted = _rows_by_table(event_batch, topic), _rows_by_table(removed, topic)
+    with_row, by_key = _rows_by_table(event_batch, topic), _rows_by_table(key_deletes, topic)
     parts: dict[Table, TableChanges] = {}
-    for table in dict.fromkeys([*ours, *deleted]):
-        at = ours.get(table, np.empty(0, np.int64))
-        held = rows if len(at) == rows.num_rows else rows.take(pa.array(at))
-        away = removed.indices[deleted[table]] if table in deleted else at[:0]
+    for table in dict.fromkeys([*with_row, *by_key]):
+        at = with_row.get(table, np.empty(0, np.int64))
         parts[table] = TableChanges(
-            event_batch.indices[at], held, event_batch.columns, away, {} if parts else nulled
+            event_batch.indices[at],
+            rows if len(at) == rows.num_rows else rows.take(pa.array(at)),
+            event_batch.columns,
+            key_deletes.indices[by_key[table]] if table in by_key else at[:0],
+            {} if parts else nulled,
         )
     return parts, bad
 
@@ -217,25 +220,29 @@ def _rows_by_table(event_batch: EventBatch, topic: Table) -> dict[Table, Ints]:
 
 
 def _split_by_op(event_batch: EventBatch) -> tuple[EventBatch, EventBatch, Bad]:
-    """Leave out what brings no row, names no row, or names one by its key alone."""
+    """Split off the deletes that have only a key, and the events that carry no row.
+
+    Returns:
+        Events with their row, deletes without one, and bad records.
+    """
     bad: Bad = []
     ops = event_batch.ops
-    is_there = _flags(pc.is_valid(event_batch.after))
-    was_there = _flags(pc.is_valid(event_batch.before))
+    has_after = _flags(pc.is_valid(event_batch.after))
+    has_before = _flags(pc.is_valid(event_batch.before))
     deletes = _flags(pc.equal(ops, DELETE))
-    brings = _flags(pc.is_in(ops, value_set=pa.array(_UPSERT_OPS)))
-    empties = _flags(pc.equal(ops, TRUNCATE))
-    good = (brings & is_there) | (deletes & was_there) | empties
+    upserts = _flags(pc.is_in(ops, value_set=pa.array(_UPSERT_OPS)))
+    truncates = _flags(pc.equal(ops, TRUNCATE))
+    good = (upserts & has_after) | (deletes & has_before) | truncates
     if good.all():
         return event_batch, event_batch.where(~good), bad
-    removed = deletes & ~was_there
-    for at in np.flatnonzero(~good & ~removed).tolist():
+    key_deletes = deletes & ~has_before
+    for at in np.flatnonzero(~good & ~key_deletes).tolist():
         op = ops[at].as_py()
         if op in _UPSERT_OPS:
-            bad.append((int(event_batch.indices[at]), f"no row after the change (op {op!r})"))
+            bad.append((int(event_batch.indices[at]), f"no `after` row (op {op!r})"))
         elif op != _MESSAGE:
-            bad.append((int(event_batch.indices[at]), f"op {op!r} is not known"))
-    return event_batch.where(good), event_batch.where(removed), bad
+            bad.append((int(event_batch.indices[at]), f"unknown op {op!r}"))
+    return event_batch.where(good), event_batch.where(key_deletes), bad
 
 
 def _flags(array: pa.Array) -> Flags:
@@ -247,7 +254,7 @@ def _flags(array: pa.Array) -> Flags:
 def _rows(
     event_batch: EventBatch, placeholder: Placeholder, unrepresentable: Unrepresentable, bad: Bad
 ) -> tuple[pa.RecordBatch, Flags, dict[str, int]]:
-    """Return the rows with their types, which of them are bad, and how many values are lost."""
+    """Return the rows in the table's types, flags for bad ones, and lost values by column."""
     deletes = _flags(pc.equal(event_batch.ops, DELETE))
     chosen = event_batch.after
     if deletes.any():
@@ -263,7 +270,7 @@ def _rows(
         None,
     )
     if reserved is not None:
-        raise MalformedValueError(reserved, "a name that a column may have")
+        raise MalformedValueError(reserved, "an allowed column name")
     for column, written in zip(event_batch.columns, chosen.flatten(), strict=True):
         values = written
         flags = placeholder.find(written)
@@ -306,7 +313,7 @@ def _convert_column(
     for at in range(len(values)):
         try:
             column.convert(values.slice(at, 1))
-        except _CAST_FAULTS as exc:  # noqa: PERF203 - looks for the one that is at fault
+        except _CAST_FAULTS as exc:  # noqa: PERF203 - finds the faulty value
             odd[at] = True
             if not is_bad[at]:
                 bad.append((int(indices[at]), f"column {column.name!r}: {exc}"))
@@ -321,22 +328,21 @@ def _refuse_unrepresentable(
     is_bad: Flags,
     bad: Bad,
 ) -> None:
-    """Refuse rows with a value that the column's type can't hold, unless they are deleted."""
+    """Mark rows bad that have a value which the column's type can't hold, except deletes."""
     deletes = _flags(pc.equal(event_batch.ops, DELETE))
     written, converted = pair
     for at in np.flatnonzero(~is_bad & ~deletes).tolist():
         if _count_lost(written.slice(at, 1), converted.slice(at, 1)):
             value = repr(written[at].as_py())
-            inferred_columns = (
-                value if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]}..."
-            )
-            reason = f"column {column.name!r}: type {column.kind} can't hold {inferred_columns}"
+            if len(value) > MAX_SHOWN_CHARS:
+                value = f"{value[:MAX_SHOWN_CHARS]}..."
+            reason = f"column {column.name!r}: type {column.kind} can't hold {value}"
             bad.append((int(event_batch.indices[at]), reason))
             is_bad[at] = True
 
 
 def _count_lost(written: pa.Array, converted: pa.Array) -> int:
-    """Return how many values became null, those inside lists and structs included."""
+    """Return how many values became null, including those inside lists and structs."""
     lost = int(converted.null_count - written.null_count)
     if pa.types.is_list(written.type) and pa.types.is_list(converted.type):
         return lost + _count_lost(written.flatten(), converted.flatten())
@@ -347,20 +353,20 @@ def _count_lost(written: pa.Array, converted: pa.Array) -> int:
 
 
 def _null_where(values: pa.Array, flags: Flags) -> pa.Array:
-    """Return values, null in place of some; `if_else` has no way with some types."""
+    """Return values with nulls at the flags; `if_else` does not support every type."""
     return values.take(pa.array(np.arange(len(values)), mask=flags))
 
 
 def _refuse_new(
     event_batch: EventBatch, missing: dict[str, Flags], is_bad: Flags, bad: Bad
 ) -> None:
-    """Refuse new rows without a value: theirs is that of another key, which is gone by then."""
+    """Mark new rows bad whose value was not sent: it is in the row of the old key, now deleted."""
     is_new = _flags(pc.is_in(event_batch.ops, value_set=pa.array(["c", "r"])))
     for name, flags in missing.items():
         for at in np.flatnonzero(flags & is_new & ~is_bad).tolist():
             reason = (
-                f"column {name!r}: the row's key changed and this large value did not, so that it "
-                "was not sent. The table needs REPLICA IDENTITY FULL for that"
+                f"column {name!r}: the row's key changed and this large value did not, so it was "
+                "not sent. Set REPLICA IDENTITY FULL on the table"
             )
             bad.append((int(event_batch.indices[at]), reason))
             is_bad[at] = True
@@ -377,29 +383,29 @@ def flat_event_batch(
 
     Args:
         indices: the positions of the records in the input.
-        rows: a struct of `columns` as they are written.
-        columns: of a record: those of the table, `__op` and `__deleted` if they were asked for.
+        rows: a struct of `columns` in their encoded types.
+        columns: the table's columns, and `__op` and `__deleted` if the connector adds them.
 
     Raises:
-        OddValueError: no column is of the table.
+        MalformedValueError: there is no column of the table.
     """
-    held = dict(zip([column.name for column in columns], rows.flatten(), strict=True))
+    arrays = dict(zip([column.name for column in columns], rows.flatten(), strict=True))
     ops = pa.array(["u"] * len(rows), pa.string())
-    if _OP in held:
-        ops = pc.coalesce(held[_OP].cast(pa.string()), ops)
-    if _DELETED in held:
-        is_deleted = pc.equal(held[_DELETED].cast(pa.string()), "true")
+    if _OP in arrays:
+        ops = pc.coalesce(arrays[_OP].cast(pa.string()), ops)
+    if _DELETED in arrays:
+        is_deleted = pc.equal(arrays[_DELETED].cast(pa.string()), "true")
         ops = pc.if_else(pc.fill_null(is_deleted, False), DELETE, ops)
     kept = tuple(column for column in columns if column.name not in HIDDEN_FIELDS)
     if not kept:
         raise MalformedValueError({}, "a row: it has no columns")
     own = pa.StructArray.from_arrays(
-        [held[column.name] for column in kept],
+        [arrays[column.name] for column in kept],
         fields=[pa.field(column.name, column.written) for column in kept],
     )
     return EventBatch(indices, ops, own, own, None, kept)
 
 
 def row_columns(fields: Mapping[str, pa.DataType]) -> tuple[DebeziumColumn, ...]:
-    """Return columns of fields without a schema."""
+    """Return the columns of fields whose types were inferred."""
     return inferred_columns(pa.field(name, kind) for name, kind in fields.items())

@@ -1,6 +1,7 @@
-"""JSON without schemas: types are what the values show.
+"""JSON without schemas: types are inferred from the values.
 
-Texts stay texts, whatever they look like: a column that holds dates today may hold words tomorrow.
+Strings stay strings, whatever they look like: a column that holds dates today may hold words
+tomorrow.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def read(indices: list[int], values: list[bytes], keys: Keys) -> tuple[list[Even
 def _read_fast(
     indices: np.ndarray[Any, Any], values: pa.Array, keys: Keys
 ) -> list[EventBatch] | None:
-    """Read values with Arrow; None if one is at fault, or types do not go together."""
+    """Read values with Arrow; None if one is bad, or their types conflict."""
     try:
         has_envelope = is_envelope(parse_object(values[0].as_py()))
         text = join_lines(values.cast(pa.string()))
@@ -78,8 +79,8 @@ def _fast_envelopes(
     indices: np.ndarray[Any, Any], values: pa.Array, keys: Keys, table: pa.Table
 ) -> list[EventBatch] | None:
     source = table.column("source").combine_chunks()
-    strays = pc.any(pc.is_null(source.field("table"))).as_py()
-    if strays or not {"before", "after"} & set(table.schema.names):
+    lacks_table = pc.any(pc.is_null(source.field("table"))).as_py()
+    if lacks_table or not {"before", "after"} & set(table.schema.names):
         return None
     tables, which = tables_of(source)
     if len(tables) == 1:
@@ -87,16 +88,16 @@ def _fast_envelopes(
     # Each table has its own columns.
     event_batches: list[EventBatch] = []
     for number in range(len(tables)):
-        ours = which == number
-        found = _read_fast(indices[ours], values.filter(pa.array(ours)), keys)
-        if found is None:
+        of_table = which == number
+        batches = _read_fast(indices[of_table], values.filter(pa.array(of_table)), keys)
+        if batches is None:
             return None
-        event_batches += found
+        event_batches += batches
     return event_batches
 
 
 def _read_with_texts(text: pa.Buffer, known: pa.Schema | None) -> pa.Table:
-    """Read lines, and once more if Arrow took some texts for timestamps."""
+    """Read lines, and once more if Arrow took some strings for timestamps."""
     table = read_text(text, known)
     texts = [
         pa.field(field.name, kind)
@@ -110,49 +111,51 @@ def _read_with_texts(text: pa.Buffer, known: pa.Schema | None) -> pa.Table:
 
 
 def _texts_in(kind: pa.DataType) -> pa.DataType | None:
-    """Return the part of a type that keeps its strings strings if declared; None if none."""
+    """Return the part of a type to declare so that its strings stay strings; None if none."""
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_list(kind):
         inner = _texts_in(kind.value_type)
         return None if inner is None else pa.list_(inner)
     if pa.types.is_struct(kind):
-        found = {part.name: _texts_in(part.type) for part in kind}
-        declared = [(name, part) for name, part in found.items() if part is not None]
+        members = {part.name: _texts_in(part.type) for part in kind}
+        declared = [(name, part) for name, part in members.items() if part is not None]
         return pa.struct(declared) if declared else None
     return None
 
 
 def _envelopes(indices: np.ndarray[Any, Any], table: pa.Table) -> list[EventBatch] | None:
-    held = {
+    arrays = {
         name: table.column(name).combine_chunks()
         for name in ("before", "after")
         if name in table.schema.names and table.schema.field(name).type != NULL
     }
-    kinds = [array.type for array in held.values()]
+    kinds = [array.type for array in arrays.values()]
     kind = _row_type(*kinds) if all(map(pa.types.is_struct, kinds)) else None
     if kind is None:
         return None
     try:
-        rows = {name: _conform_struct(array, kind) for name, array in held.items()}
+        rows = {name: _conform_struct(array, kind) for name, array in arrays.items()}
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    none = pa.nulls(len(indices), kind)
+    nulls = pa.nulls(len(indices), kind)
     ops = table.column("op").combine_chunks()
     source = table.column("source").combine_chunks()
     columns = row_columns({part.name: part.type for part in kind})
     return [
-        EventBatch(indices, ops, rows.get("before", none), rows.get("after", none), source, columns)
+        EventBatch(
+            indices, ops, rows.get("before", nulls), rows.get("after", nulls), source, columns
+        )
     ]
 
 
 def _row_type(*kinds: pa.DataType) -> pa.DataType | None:
-    """Return the type of rows of all these types; None if that is for the slow road to find."""
+    """Return the type of rows of all these types; None if the slow path must infer it."""
     merged = pa.struct([])
     for kind in kinds:
         merged = merge(merged, kind)
     typed = [(part.name, part.type) for part in merged if part.type != NULL]
-    # A list or a struct of nothing but nulls, or texts before and numbers after.
+    # A list or struct with nothing but nulls, or strings in `before` and numbers in `after`.
     if any(resolved_type(kind) != kind for _, kind in typed) or _has_mixed(merged, kinds):
         return None
     return pa.struct(typed)
@@ -185,7 +188,7 @@ def _flat(indices: np.ndarray[Any, Any], rows: pa.Array) -> list[EventBatch]:
 
 
 def is_envelope(record: Mapping[str, Any]) -> bool:
-    """Tell whether a record is a change event, and not a row."""
+    """Return whether a record is a change event, and not a row."""
     return (
         isinstance(record.get("source"), dict)
         and isinstance(record.get("op"), str)
@@ -209,26 +212,28 @@ def _read_slowly(
             envelopes.append((index, record))
         elif not is_connector_event(set(record), set(keys.names(index))):
             rows.append((index, record))
-    event_batches = [_slow_event_batch(each, bad) for each in _by_table(envelopes)]
+    event_batches = [_slow_event_batch(of_table, bad) for of_table in _by_table(envelopes)]
     if rows:
         kind = _inferred_type([row for _, row in rows])
-        at, (fitted,) = _conform_rows(rows, [("", kind)], bad)
-        event_batches += _flat(at, fitted)
+        at, (structs,) = _conform_rows(rows, [("", kind)], bad)
+        event_batches += _flat(at, structs)
     return event_batches, bad
 
 
 def _by_table(
     envelopes: list[tuple[int, dict[str, Any]]],
 ) -> list[list[tuple[int, dict[str, Any]]]]:
-    found: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
+    by_table: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
     for index, record in envelopes:
-        named = tuple(str(record["source"].get(name)) for name in ("db", "schema", "table"))
-        found.setdefault(named, []).append((index, record))
-    return list(found.values())
+        table = tuple(str(record["source"].get(name)) for name in ("db", "schema", "table"))
+        by_table.setdefault(table, []).append((index, record))
+    return list(by_table.values())
 
 
 def _slow_event_batch(envelopes: list[tuple[int, dict[str, Any]]], bad: Bad) -> EventBatch:
-    kind = _inferred_type([one.get(part) for _, one in envelopes for part in ("before", "after")])
+    kind = _inferred_type(
+        [record.get(part) for _, record in envelopes for part in ("before", "after")]
+    )
     parts = [("before", kind), ("after", kind), ("source", SOURCE), ("op", pa.string())]
     at, (before, after, source, ops) = _conform_rows(envelopes, parts, bad)
     columns = row_columns({part.name: part.type for part in kind})
@@ -236,24 +241,24 @@ def _slow_event_batch(envelopes: list[tuple[int, dict[str, Any]]], bad: Bad) -> 
 
 
 def _inferred_type(rows: list[Any]) -> pa.DataType:
-    """Return the type of rows; numbers that are none (`NaN`) count as such among numbers."""
-    found: dict[str, pa.DataType] = {}
-    odd: set[str] = set()
+    """Return the type of rows; `NaN` and infinities count as numbers among numbers."""
+    types: dict[str, pa.DataType] = {}
+    not_numbers: set[str] = set()
     for row in (row for row in rows if isinstance(row, dict)):
         for name, value in row.items():
             if isinstance(value, str) and value in _NOT_NUMBERS:
-                odd.add(name)
+                not_numbers.add(name)
             else:
-                found[name] = merge(found.get(name, NULL), infer_type(value))
-    for name in odd:
-        is_number = found.get(name, NULL) in _NUMBERS
-        found[name] = pa.float64() if is_number else merge(found.get(name, NULL), pa.string())
-    return pa.struct(list(without_timestamps(found).items()))
+                types[name] = merge(types.get(name, NULL), infer_type(value))
+    for name in not_numbers:
+        is_number = types.get(name, NULL) in _NUMBERS
+        types[name] = pa.float64() if is_number else merge(types.get(name, NULL), pa.string())
+    return pa.struct(list(without_timestamps(types).items()))
 
 
-def without_timestamps(found: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return fields with strings where they look like dates, without those of unknown type."""
-    resolved = {name: resolved_type(_as_texts(kind)) for name, kind in found.items()}
+def without_timestamps(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Return fields with string in place of date and timestamp; unknown types are left out."""
+    resolved = {name: resolved_type(_as_texts(kind)) for name, kind in types.items()}
     return {name: kind for name, kind in resolved.items() if kind is not None}
 
 
@@ -273,12 +278,12 @@ def _conform_rows(
     """Return which records are good, and each of their parts as an array.
 
     Args:
-        records: with their places.
-        parts: name and type of each part; without a name it is the whole record.
-        bad: takes up the records that have a value which is not of its type.
+        records: the records, each with its position in the input.
+        parts: the name and type of each part; an empty name stands for the whole record.
+        bad: gains the records that have a value which does not fit its type.
     """
     indices: list[int] = []
-    built: list[list[Any]] = [[] for _ in parts]
+    columns: list[list[Any]] = [[] for _ in parts]
     for index, record in records:
         try:
             row = [
@@ -290,14 +295,14 @@ def _conform_rows(
             bad.append((index, TOO_LARGE))
         else:
             indices.append(index)
-            for array, value in zip(built, row, strict=True):
-                array.append(value)
-    arrays = [pa.array(each, kind) for each, (_, kind) in zip(built, parts, strict=True)]
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+    arrays = [pa.array(column, kind) for column, (_, kind) in zip(columns, parts, strict=True)]
     return np.array(indices, np.int64), arrays
 
 
 def _conform_value(value: Any, kind: pa.DataType) -> Any:
-    """Return a row as its type wants it; what is no row is null."""
+    """Return a value converted to its type; for a row that is not an object, null."""
     if not pa.types.is_struct(kind):
         return converter(kind)(value)
     if not isinstance(value, dict):

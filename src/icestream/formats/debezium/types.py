@@ -1,4 +1,4 @@
-"""Kafka Connect's schemas, which define the meaning of Debezium's values."""
+"""Kafka Connect schemas, which define the meaning of Debezium's values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _ENVELOPE = {"op", "source", "after"}
-# Records beside those of tables: they say nothing about rows.
+# Records that do not belong to a table, and carry no rows.
 _CONNECTOR_EVENTS = (
     ".Heartbeat",
     ".TransactionMetadataValue",
@@ -31,14 +31,14 @@ _CONNECTOR_EVENTS = (
 
 @dataclass(frozen=True)
 class ConnectType:
-    """A type of Kafka Connect.
+    """A Kafka Connect type.
 
     Attributes:
-        kind: how a value is written: `int64`, `string`, `bytes`, `struct`, ...
-        name: what the value means, such as `io.debezium.time.Date`; empty for no more than `kind`.
-        parameters: what `name` needs besides, such as a scale.
-        members: of a struct, by name.
-        inner: of an array its elements, of a map its values.
+        kind: how a value is encoded: `int64`, `string`, `bytes`, `struct`, ...
+        name: the semantic type, such as `io.debezium.time.Date`; empty if `kind` says it all.
+        parameters: the parameters of the semantic type, such as a scale.
+        members: the members of a struct, by name.
+        inner: the type of an array's elements, or of a map's values.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class ConnectType:
 
     @property
     def is_connector_event(self) -> bool:
-        """Whether values tell of the connector itself, not of rows."""
+        """Whether values report on the connector itself, not on rows."""
         return self.name.startswith("io.debezium.connector.") and self.name.endswith(
             _CONNECTOR_EVENTS
         )
@@ -64,7 +64,7 @@ def from_json(schema: Any) -> ConnectType:
     """Return the type that the `schema` part of a JSON record describes.
 
     Raises:
-        ValueError: it is no schema.
+        ValueError: it is not a schema.
     """
     if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
         raise ValueError("it has a part without a type")
@@ -88,11 +88,11 @@ def from_avro(schema: Any, named: Mapping[str, Any]) -> ConnectType:
     """Return the type that a parsed Avro schema describes.
 
     Args:
-        schema: as fastavro parses it, with full names.
-        named: the types that are referred to by name.
+        schema: the schema as parsed by fastavro, with full names.
+        named: the types that the schema refers to by name.
 
     Raises:
-        ValueError: it is a type that no connector writes.
+        ValueError: no connector writes such a type.
     """
     if isinstance(schema, list):
         branches = [branch for branch in schema if branch != "null"]
@@ -100,28 +100,28 @@ def from_avro(schema: Any, named: Mapping[str, Any]) -> ConnectType:
             raise ValueError("it has a union of several types")
         return from_avro(branches[0], named)
     if isinstance(schema, str):
-        known = named.get(schema)
-        plain = ConnectType(_AVRO_KINDS.get(schema, schema))
-        return plain if known is None else from_avro(known, named)
+        if schema in named:
+            return from_avro(named[schema], named)
+        return ConnectType(_AVRO_KINDS.get(schema, schema))
     kind = schema["type"]
     return from_avro(kind, named) if isinstance(kind, (dict, list)) else _from_part(schema, named)
 
 
 def _from_part(schema: Any, named: Mapping[str, Any]) -> ConnectType:
     kind, name = schema["type"], str(schema.get("connect.name") or "")
-    connect_type = schema.get("connect.parameters") or {}
+    parameters = schema.get("connect.parameters") or {}
     if kind == "record":
         members = {part["name"]: from_avro(part["type"], named) for part in schema["fields"]}
-        return ConnectType("struct", name or schema["name"], connect_type, members)
+        return ConnectType("struct", name or schema["name"], parameters, members)
     inner = schema.get("items") or schema.get("values")
     if inner is not None:
-        return ConnectType(kind, name, connect_type, inner=from_avro(inner, named))
-    return ConnectType(_AVRO_KINDS.get(kind, kind), name, connect_type)
+        return ConnectType(kind, name, parameters, inner=from_avro(inner, named))
+    return ConnectType(_AVRO_KINDS.get(kind, kind), name, parameters)
 
 
 def _uuids(array: pa.Array) -> pa.Array:
-    held = [None if text is None else _uuid(text) for text in array.to_pylist()]
-    return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(held, pa.binary(16)))
+    raw = [None if text is None else _uuid(text) for text in array.to_pylist()]
+    return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(raw, pa.binary(16)))
 
 
 def _uuid(text: str) -> bytes:
@@ -169,11 +169,11 @@ class DebeziumColumn:
     """A column of a table.
 
     Attributes:
-        name: as the table calls it.
-        written: the type of its values in a record.
+        name: its name in the table.
+        written: the type that encodes its values in a record.
         kind: its type in the table.
-        convert: from the one to the other; None where they are the same.
-        scale: digits behind the point, of numbers that are written as bytes; else None.
+        convert: converts from `written` to `kind`; None where they are the same.
+        scale: the decimal places of numbers that are encoded as bytes; else None.
     """
 
     name: str
@@ -188,10 +188,10 @@ def columns_of(row: ConnectType, *, is_text: bool) -> tuple[DebeziumColumn, ...]
 
     Args:
         row: a struct.
-        is_text: bytes are written as text in base64, as in JSON.
+        is_text: whether bytes are written as base64 text, as in JSON.
 
     Raises:
-        ValueError: a type is not known.
+        ValueError: a type is unknown.
     """
     return tuple(_column(name, member, is_text=is_text) for name, member in row.members.items())
 
@@ -220,7 +220,7 @@ def _encoded_type(connect_type: ConnectType, *, is_text: bool) -> pa.DataType:
         return pa.list_(_encoded_type(connect_type.inner, is_text=is_text))
     if connect_type.kind == "map" and connect_type.inner is not None:
         return pa.map_(pa.string(), _encoded_type(connect_type.inner, is_text=is_text))
-    raise ValueError(f"type {connect_type.kind!r} is not known")
+    raise ValueError(f"unknown type {connect_type.kind!r}")
 
 
 def _table_type(
@@ -252,7 +252,7 @@ def _nested(
 
 
 def _items(whole: pa.DataType, convert: Convert) -> Convert:
-    def each(array: pa.Array) -> pa.Array:
+    def convert_items(array: pa.Array) -> pa.Array:
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         ends = np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int32)
         mask = array.is_null() if array.null_count else None
@@ -260,21 +260,21 @@ def _items(whole: pa.DataType, convert: Convert) -> Convert:
             pa.array(ends), convert(array.flatten()), type=whole, mask=mask
         )
 
-    return each
+    return convert_items
 
 
 def _entries(whole: pa.DataType, convert: Convert) -> Convert:
-    def each(array: pa.Array) -> pa.Array:
-        done = iter(convert(array.items).to_pylist())
+    def convert_entries(array: pa.Array) -> pa.Array:
+        items = iter(convert(array.items).to_pylist())
         return pa.array(
             [
-                None if entries is None else [(key, next(done)) for key, _ in entries]
+                None if entries is None else [(key, next(items)) for key, _ in entries]
                 for entries in array.to_pylist()
             ],
             whole,
         )
 
-    return each
+    return convert_entries
 
 
 def _struct(connect_type: ConnectType, *, is_text: bool) -> tuple[pa.DataType, Convert | None]:
@@ -283,7 +283,7 @@ def _struct(connect_type: ConnectType, *, is_text: bool) -> tuple[pa.DataType, C
     if all(part.convert is None for part in parts):
         return whole, None
 
-    def members(array: pa.Array) -> pa.Array:
+    def convert_members(array: pa.Array) -> pa.Array:
         arrays = [
             values if part.convert is None else part.convert(values)
             for part, values in zip(parts, array.flatten(), strict=True)
@@ -292,7 +292,7 @@ def _struct(connect_type: ConnectType, *, is_text: bool) -> tuple[pa.DataType, C
             arrays, fields=list(whole), mask=array.is_null() if array.null_count else None
         )
 
-    return whole, members
+    return whole, convert_members
 
 
 def _bytes(array: pa.Array) -> pa.Array:
@@ -300,12 +300,12 @@ def _bytes(array: pa.Array) -> pa.Array:
 
 
 def inferred_columns(columns: Iterable[pa.Field]) -> tuple[DebeziumColumn, ...]:
-    """Return columns of JSON without a schema, whose values are taken as they are."""
+    """Return columns of JSON without a schema, whose values are kept unconverted."""
     return tuple(_inferred_column(field) for field in columns)
 
 
 def _inferred_column(field: pa.Field) -> DebeziumColumn:
-    # A struct of just these two is a number that brings its scale, whatever the column is.
+    # A struct with exactly these two members is a number with its scale, whatever the column is.
     if pa.types.is_struct(field.type) and set(field.type.names) == {"scale", "value"}:
         kinds = (field.type.field("scale").type, field.type.field("value").type)
         if kinds == (pa.int64(), pa.string()):
