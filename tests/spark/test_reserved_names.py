@@ -20,7 +20,7 @@ from icestream.transforms.rename import RenameOptions, RenameTransform
 if TYPE_CHECKING:
     from tests.fixtures.spark import Lake
 
-WHY = "column '_pos' has the name of a metadata column of Iceberg"
+WHY = "column '_pos' has the name of an Iceberg metadata column"
 REASON = f"{WHY}; use a `rename` or `drop` transform"
 
 
@@ -122,7 +122,7 @@ def test_record_with_such_a_field_is_dropped_before_it_names_a_table(lake: Lake)
     ("name", "what"),
     [
         ("_pos", WHY),
-        ("__op", "column '__op' has a name that icestream uses for columns of its own"),
+        ("__op", "column '__op' has a name that icestream reserves for its own columns"),
     ],
 )
 def test_mirror_refuses_such_a_column(lake: Lake, name: str, what: str) -> None:

@@ -1,1 +1,1 @@
-"""Schemas compared, changed and put into Spark's DDL. Needs no JVM."""
+"""Compares and changes schemas. Needs no JVM."""

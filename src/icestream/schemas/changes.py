@@ -1,4 +1,4 @@
-"""What can happen to a table's columns: one class a kind of change."""
+"""Changes to a table's columns: one class for each kind of change."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class SchemaChange:
     """One change of one column.
 
     Attributes:
-        path: the way to the column from the top, as Iceberg names it: members of a list's element
-            come after `element`, those of a map's value after `value`.
+        path: the column's path from the top, as Iceberg names it: members of a list's element come
+            after `element`, those of a map's value after `value`.
     """
 
     kind: ClassVar[str]
@@ -44,7 +44,7 @@ class SchemaChange:
 
 @dataclass(frozen=True)
 class AddColumn(SchemaChange):
-    """A column that the table lacks. It is optional: the rows that are there have no value."""
+    """A column that the table lacks. It is optional, since existing rows have no value."""
 
     kind: ClassVar[str] = "add_column"
     field_type: IcebergType
@@ -69,7 +69,7 @@ class DropColumn(SchemaChange):
 
 @dataclass(frozen=True)
 class RenameColumn(SchemaChange):
-    """A column that goes by another name, and keeps its values."""
+    """A column that gets another name and keeps its values."""
 
     kind: ClassVar[str] = "rename_column"
     new_name: str
@@ -98,10 +98,10 @@ class UpdateType(SchemaChange):
 
 @dataclass(frozen=True)
 class MakeOptional(SchemaChange):
-    """A column that need not have a value any more.
+    """A required column that becomes optional.
 
     Attributes:
-        is_missing: whether the stream lacks the column; else it has it, without promising values.
+        is_missing: whether the stream lacks the column; else it has the column as an optional one.
     """
 
     kind: ClassVar[str] = "make_optional"
@@ -114,20 +114,20 @@ class MakeOptional(SchemaChange):
 def apply(
     schema: Schema, changes: Iterable[SchemaChange], *, last_column_id: int | None = None
 ) -> Schema:
-    """Return the schema after the changes, made one after another.
+    """Return the schema with the changes applied in order.
 
-    Columns keep their field ids; new ones get ids past `last_column_id`, the highest that the
-    table ever gave, or past those of the schema.
+    Columns keep their field ids. New ones get ids above `last_column_id`, the highest that the
+    table has ever assigned, and above those of the schema.
 
     Raises:
-        ValueError: a change speaks of a column that is not there, or adds one that is.
+        ValueError: a change names a column that does not exist, or adds one that does.
     """
     fields = schema.as_struct()
     ids = count(1 + max(last_column_id or 0, schema.highest_field_id))
     for change in changes:
         fields = _apply_change(fields, change, ids)
-    kept = Schema(*fields.fields)
-    identifiers = [key for key in schema.identifier_field_ids if key in kept.field_ids]
+    field_ids = Schema(*fields.fields).field_ids
+    identifiers = [key for key in schema.identifier_field_ids if key in field_ids]
     return Schema(*fields.fields, schema_id=schema.schema_id, identifier_field_ids=identifiers)
 
 
@@ -151,9 +151,9 @@ def _apply_change(fields: StructType, change: SchemaChange, ids: Iterator[int]) 
 def _add_column(fields: StructType, change: AddColumn, ids: Iterator[int]) -> StructType:
     *parent, name = change.path
     own_id = next(ids)
-    # It takes a type as well as a whole schema, whatever its signature says.
+    # Despite its signature, it also takes a type.
     kind: Any = assign_fresh_schema_ids(change.field_type, lambda: next(ids))
-    fresh = NestedField(
+    new_field = NestedField(
         field_id=own_id,
         name=name,
         field_type=kind,
@@ -161,18 +161,18 @@ def _add_column(fields: StructType, change: AddColumn, ids: Iterator[int]) -> St
         doc=change.doc,
     )
 
-    def joined(struct: StructType) -> StructType:
+    def append(struct: StructType) -> StructType:
         if any(field.name == name for field in struct.fields):
-            raise ValueError(f"there is a column {change.column!r} already")
-        return StructType(*struct.fields, fresh)
+            raise ValueError(f"column {change.column!r} already exists")
+        return StructType(*struct.fields, new_field)
 
     if not parent:
-        return joined(fields)
+        return append(fields)
 
     def edit(field: NestedField) -> NestedField:
         if not isinstance(field.field_type, StructType):
-            raise ValueError(f"column {'.'.join(parent)!r} is no struct")
-        return _with(field, field_type=joined(field.field_type))
+            raise ValueError(f"column {'.'.join(parent)!r} is not a struct")
+        return _with(field, field_type=append(field.field_type))
 
     return _in_struct(fields, tuple(parent), edit)
 
@@ -218,7 +218,7 @@ def _with(
     field_type: IcebergType | None = None,
     required: bool | None = None,
 ) -> NestedField:
-    # Made anew, not copied: PyIceberg's types keep their hash.
+    # A new field rather than a copy: PyIceberg's types cache their hash.
     return NestedField(
         field_id=field.field_id,
         name=field.name if name is None else name,

@@ -1,8 +1,8 @@
-"""Names that a table's columns must not have, though Iceberg takes them.
+"""Names that a table's columns must not have, although Iceberg accepts them.
 
 Two names that differ only in case are two columns to Iceberg and one to most engines: Spark refuses
-every query that names one of them. The names of Iceberg's own metadata columns keep Spark from
-reading the table at all.
+every query that names one of them. A column with the name of an Iceberg metadata column keeps Spark
+from reading the table at all.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from icestream.schemas.changes import Path
 
 DIFFER_IN_CASE = (
-    "Most engines take such names for one. Give the stream's column another name with a `rename` "
-    "transform; of two columns of the stream, leave one out with the source's `schema`."
+    "Most engines treat such names as one column. Rename the stream's column with a `rename` "
+    "transform; if both columns are in the stream, leave one out with the source's `schema`."
 )
 
-# Iceberg's metadata columns, as far as they get in the way of a column at the top of a table. Spark
-# cannot read a table with one; in other capitals, it cannot DELETE from it or MERGE into it. Inside
-# a struct they are harmless, and `_change_type`, `_change_ordinal` and `_commit_snapshot_id` only
-# keep Spark from making a changelog view.
+# The Iceberg metadata columns that conflict with a top-level column. Spark cannot read a table with
+# such a column; if only the case differs, it cannot DELETE from it or MERGE into it. Inside a
+# struct they are harmless, and `_change_type`, `_change_ordinal` and `_commit_snapshot_id` only
+# keep Spark from creating a changelog view.
 RESERVED = frozenset(
     {
         "_deleted",
@@ -42,30 +42,30 @@ RESERVED = frozenset(
 )
 OWN_PREFIX = "__icestream"
 RENAME_RESERVED = (
-    "Give the column another name with a `rename` transform, or leave it out with `drop`. In a "
-    "mirror, rename the column in the source."
+    "Rename the column with a `rename` transform, or leave it out with `drop`. In a mirror, rename "
+    "it in the source."
 )
 
 RENAME_CLASH = (
-    "Give one of the columns another name with a `rename` transform, or leave one out with the "
-    "source's `schema`."
+    "Rename one of the columns with a `rename` transform, or leave one out with the source's "
+    "`schema`."
 )
 
 
 def reserved_problem(name: str) -> str | None:
-    """Say why a table can have no column of this name at its top; None if it can."""
+    """Return why a table can't have a top-level column of this name; None if it can."""
     if name.lower() in RESERVED:
-        return f"column {name!r} has the name of a metadata column of Iceberg"
+        return f"column {name!r} has the name of an Iceberg metadata column"
     if name == UNCHANGED_COLUMNS or name.startswith(OWN_PREFIX):
-        return f"column {name!r} has a name that icestream uses for columns of its own"
+        return f"column {name!r} has a name that icestream reserves for its own columns"
     return None
 
 
 def refuse_reserved(names: Iterable[str]) -> None:
-    """Refuse columns whose names are reserved.
+    """Refuse columns with reserved names.
 
     Raises:
-        SchemaMismatchError: there are such columns.
+        SchemaMismatchError: a column has a reserved name.
     """
     problems = [problem for name in names if (problem := reserved_problem(name)) is not None]
     if problems:
@@ -76,20 +76,20 @@ class ColumnNames:
     """The names of columns at all depths, which new columns must not clash with.
 
     Args:
-        columns: columns that are there already, whether they clash or not.
+        columns: existing columns, whether they clash or not.
         ignores_case: whether names that differ only in case clash.
     """
 
     def __init__(self, columns: Iterable[pa.Field] = (), *, ignores_case: bool = True) -> None:
         self._ignores_case = ignores_case
         self._taken: dict[tuple[str, ...], Path] = {}
-        self._known: set[Path] = set()
+        self._existing: set[Path] = set()
         for column in columns:
             self._take_all((column.name,), column.type)
 
     def _problem(self, path: Path) -> str | None:
-        """Say why the name of a column can't be taken; None if it can."""
-        if path in self._known:
+        """Return why a column can't have its name; None if it can."""
+        if path in self._existing:
             return None
         if not path[-1]:
             inside = f" of column {'.'.join(path[:-1])!r}" if path[1:] else ""
@@ -97,8 +97,8 @@ class ColumnNames:
         for key in self._keys(path):
             other = self._taken.get(key, path)
             if other != path:
-                one, two = (f"column {'.'.join(each)!r}" for each in (path, other))
-                names = " and ".join(" -> ".join(map(repr, each)) for each in (path, other))
+                one, two = f"column {'.'.join(path)!r}", f"column {'.'.join(other)!r}"
+                names = " and ".join(" -> ".join(map(repr, parts)) for parts in (path, other))
                 return {
                     "case": f"{one} differs from {two} only in case",
                     "file": f"{one} and {two} have the same name in data files",
@@ -109,10 +109,10 @@ class ColumnNames:
     def without_clashes(
         self, path: Path, kind: pa.DataType, problems: dict[Path, str]
     ) -> pa.DataType | None:
-        """Take the names of a new column and its members, and return its type without those taken.
+        """Take the names inside a new column, and return its type without those that clash.
 
-        Structs and lists of them lose the members whose names are taken; a map is left out as a
-        whole. None if nothing is left.
+        Structs and lists of structs lose the members that clash; a map is left out as a whole.
+        None if nothing is left.
 
         Args:
             path: the column.
@@ -127,32 +127,32 @@ class ColumnNames:
         is_list, is_struct = pa.types.is_list(kind), pa.types.is_struct(kind)
         loses_members = is_list or is_struct
         before = self._taken if loses_members else dict(self._taken)
-        found: dict[Path, str] = {}
-        left = {}
+        problems_inside: dict[Path, str] = {}
+        kept = {}
         for name, inner in children:
             here = (*path, name)
             problem = self._problem(here)
             if problem is not None:
-                found[here] = problem
-            elif (part := self.without_clashes(here, inner, found)) is not None:
-                left[name] = part
-                # Not before: a column of which nothing is left takes no name.
+                problems_inside[here] = problem
+            elif (part := self.without_clashes(here, inner, problems_inside)) is not None:
+                kept[name] = part
+                # Only now: a column of which nothing is left takes no name.
                 self._taken.update(dict.fromkeys(self._keys(here), here))
-        if found and not loses_members:
+        if problems_inside and not loses_members:
             self._taken = before
-            problems[path] = next(iter(found.values()))
+            problems[path] = next(iter(problems_inside.values()))
             return None
-        problems.update(found)
-        if not left:
+        problems.update(problems_inside)
+        if not kept:
             return None
         if is_list:
-            return pa.list_(kind.value_field.with_type(left["element"]))
+            return pa.list_(kind.value_field.with_type(kept["element"]))
         if is_struct:
-            return pa.struct([m.with_type(left[m.name]) for m in kind if m.name in left])
+            return pa.struct([m.with_type(kept[m.name]) for m in kind if m.name in kept])
         return kind
 
     def _take_all(self, path: Path, kind: pa.DataType) -> None:
-        self._known.add(path)
+        self._existing.add(path)
         for key in self._keys(path):
             self._taken.setdefault(key, path)
         for name, inner in _children(kind):
@@ -174,12 +174,12 @@ def _children(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
         return [(member.name, member.type) for member in kind]
     if pa.types.is_map(kind):
         return [("key", kind.key_type), ("value", kind.item_type)]
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return [("element", kind.value_type)] if any(each(kind) for each in lists) else []
+    list_checks = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return [("element", kind.value_type)] if any(check(kind) for check in list_checks) else []
 
 
 def refuse_clashes(columns: Iterable[pa.Field]) -> None:
-    """Refuse columns whose names PyIceberg cannot tell apart, or Parquet files cannot.
+    """Refuse columns whose names clash in PyIceberg or in Parquet files.
 
     Raises:
         SchemaMismatchError: there are such columns.
@@ -192,8 +192,8 @@ def refuse_clashes(columns: Iterable[pa.Field]) -> None:
         raise SchemaMismatchError("; ".join(problems.values()), todo=RENAME_CLASH)
 
 
-def twin_problem(path: Path, stream: StructType, table: StructType) -> str | None:
-    """Say which column a new one differs from only in case; None if from none.
+def case_clash(path: Path, stream: StructType, table: StructType) -> str | None:
+    """Return which column a new one differs from only in case; None if there is none.
 
     Args:
         path: the new column.
@@ -204,7 +204,7 @@ def twin_problem(path: Path, stream: StructType, table: StructType) -> str | Non
     low = name.lower()
     for column in stream.fields:
         if column.name.lower() == low and column.name != name:
-            one, other = sorted(_full_name(parents, each) for each in (name, column.name))
+            one, other = sorted((_full_name(parents, name), _full_name(parents, column.name)))
             return f"columns {one!r} and {other!r} of the stream differ only in case"
     for column in table.fields:
         if column.name.lower() == low:
@@ -215,25 +215,26 @@ def twin_problem(path: Path, stream: StructType, table: StructType) -> str | Non
     return None
 
 
-def twins_within(path: Path, kind: IcebergType) -> list[str]:
-    """Say which members of a type, at any depth, differ only in case."""
-    # Plans are made without PyIceberg, and look at reserved names.
+def case_clashes_within(path: Path, kind: IcebergType) -> list[str]:
+    """Return which members of a type, at any depth, differ only in case."""
+    # The planner imports this module for reserved names, without PyIceberg.
     from pyiceberg.types import ListType, MapType, StructType
 
     if isinstance(kind, ListType):
-        return twins_within((*path, "element"), kind.element_type)
+        return case_clashes_within((*path, "element"), kind.element_type)
     if isinstance(kind, MapType):
         return [
-            *twins_within((*path, "key"), kind.key_type),
-            *twins_within((*path, "value"), kind.value_type),
+            *case_clashes_within((*path, "key"), kind.key_type),
+            *case_clashes_within((*path, "value"), kind.value_type),
         ]
     if not isinstance(kind, StructType):
         return []
-    found = []
+    clashes = []
     for column in kind.fields:
         here = (*path, column.name)
-        found += [twin_problem(here, kind, StructType()), *twins_within(here, column.field_type)]
-    return list(dict.fromkeys(problem for problem in found if problem is not None))
+        clashes.append(case_clash(here, kind, StructType()))
+        clashes += case_clashes_within(here, column.field_type)
+    return list(dict.fromkeys(clash for clash in clashes if clash is not None))
 
 
 def _full_name(parents: list[str], name: str) -> str:

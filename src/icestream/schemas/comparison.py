@@ -1,4 +1,4 @@
-"""Compares the columns of a stream with a table's, and says what would have to change."""
+"""Compares a stream's columns with a table's, and lists the changes that the table needs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from icestream.schemas.changes import (
 )
 from icestream.schemas.column_names import (
     DIFFER_IN_CASE,
+    case_clash,
+    case_clashes_within,
     refuse_clashes,
-    twin_problem,
-    twins_within,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def arrow_to_iceberg(columns: pa.Schema, format_version: int = NEWEST_FORMAT) ->
 
     Args:
         columns: the Arrow columns.
-        format_version: of the table; before 3 there are no nanoseconds, and they are cut off.
+        format_version: of the table; before 3, nanoseconds are truncated to microseconds.
 
     Raises:
-        SchemaMismatchError: Iceberg has no such type, or names of columns clash.
+        SchemaMismatchError: Iceberg does not support a type, or column names clash.
     """
     from pyiceberg.io.pyarrow import (
         UnsupportedPyArrowTypeException,
@@ -75,7 +75,7 @@ def arrow_to_iceberg(columns: pa.Schema, format_version: int = NEWEST_FORMAT) ->
         )
     except UnsupportedPyArrowTypeException as exc:
         raise SchemaMismatchError(
-            f"the rows have a type that Iceberg lacks: {exc}",
+            f"the rows have a type that Iceberg does not support: {exc}",
             todo="Cast the column with a `cast` transform, or give a `schema`.",
         ) from exc
     return assign_fresh_schema_ids(schema)
@@ -94,12 +94,12 @@ ORDER = (RenameColumn, UpdateType, MakeOptional, AddColumn, DropColumn)
 
 @dataclass(frozen=True)
 class SchemaComparison:
-    """What a stream asks of a table.
+    """The difference between a stream and a table.
 
     Attributes:
-        changes: what makes the table fit, in the order to make it.
-        problems: what no change of the table mends, each in words.
-        todo: what mends them instead.
+        changes: the changes that let the table hold the stream's rows, in the order to apply them.
+        problems: what no change of the table fixes, as messages.
+        todo: how to fix the problems instead.
     """
 
     changes: tuple[SchemaChange, ...] = ()
@@ -120,23 +120,24 @@ def diff(
 
     Args:
         table_schema: the table's columns.
-        stream_schema: the stream's columns; in Iceberg's types, or in Arrow's.
-        renames: columns that go by another name now, old name to new.
-        declared: whether it has no other columns; what it lacks is then dropped, else left null.
+        stream_schema: the stream's columns, in Iceberg or Arrow types.
+        renames: columns that have a new name, old name to new.
+        declared: whether the stream's columns are complete: the table's other columns are then
+            dropped, else they are left null.
 
     Raises:
-        SchemaMismatchError: the two do not fit, and no change of the table mends it.
+        SchemaMismatchError: no change of the table lets it hold the stream's rows.
     """
-    found = compare(table_schema, stream_schema, renames=renames, declared=declared)
-    if found.problems:
-        raise SchemaMismatchError("; ".join(found.problems), todo=found.todo)
-    return list(found.changes)
+    comparison = compare(table_schema, stream_schema, renames=renames, declared=declared)
+    if comparison.problems:
+        raise SchemaMismatchError("; ".join(comparison.problems), todo=comparison.todo)
+    return list(comparison.changes)
 
 
 def is_compatible(table_schema: Schema, stream_schema: Schema | pa.Schema) -> bool:
-    """Tell whether every row of the stream can be written to the table as it is."""
-    found = compare(table_schema, stream_schema)
-    return not found.changes and not found.problems
+    """Return whether every row of the stream can be written to the table as it is."""
+    comparison = compare(table_schema, stream_schema)
+    return not comparison.changes and not comparison.problems
 
 
 def compare(
@@ -157,34 +158,34 @@ def compare(
         stream_schema: the stream's columns.
         renames: as for `diff`.
         declared: as for `diff`.
-        keys: columns that identify a row, beside those that the table's schema says.
+        keys: columns that identify a row, beside the table's identifier fields.
         needed: columns that can't be dropped, and what each does, e.g. `partitions the table`.
-        held: columns that are left null rather than dropped.
-        droppable: the only columns that may be dropped; None for any.
+        held: columns to leave null rather than drop.
+        droppable: the only columns that may be dropped; None if any may.
     """
     if not isinstance(stream_schema, Schema):
         stream_schema = arrow_to_iceberg(stream_schema)
-    comparing = _Comparer(droppable if declared else (), needed=needed or {}, held=held)
-    renamed = comparing.rename(table_schema, stream_schema, renames or {})
+    comparer = _Comparer(droppable if declared else (), needed=needed or {}, held=held)
+    renamed = comparer.rename(table_schema, stream_schema, renames or {})
     table_schema = apply(table_schema, renamed)
-    comparing.keys = {*keys, *table_schema.identifier_field_names()}
-    comparing.structs((), stream_schema.as_struct(), table_schema.as_struct())
-    changes = sorted(comparing.changes, key=lambda change: ORDER.index(type(change)))
-    twins = list(dict.fromkeys(comparing.twins))
-    todo = DIFFER_IN_CASE if twins and not comparing.problems else MISFIT
-    return SchemaComparison((*renamed, *changes), (*comparing.problems, *twins), todo)
+    comparer.keys = {*keys, *table_schema.identifier_field_names()}
+    comparer.compare_structs((), stream_schema.as_struct(), table_schema.as_struct())
+    changes = sorted(comparer.changes, key=lambda change: ORDER.index(type(change)))
+    case_clashes = list(dict.fromkeys(comparer.case_clashes))
+    todo = DIFFER_IN_CASE if case_clashes and not comparer.problems else MISFIT
+    return SchemaComparison((*renamed, *changes), (*comparer.problems, *case_clashes), todo)
 
 
 def renames_by_id(before: Mapping[int, str], now: Mapping[int, str]) -> dict[str, str]:
-    """Return the columns that kept their id in the source and go by another name now.
+    """Return the columns whose name changed while their id in the source did not.
 
-    For sources that tell ids of their columns; the result is what `diff` takes as `renames`.
+    For sources that report column ids; the result is what `diff` takes as `renames`.
     """
     return {name: now[key] for key, name in before.items() if key in now and now[key] != name}
 
 
 def pending_renames(table: Schema, renames: Mapping[str, str]) -> list[RenameColumn]:
-    """Return the renames that are left to make: of columns that go by their old name still."""
+    """Return the renames that are still to apply: of columns that have their old name."""
     names = set(table.column_names)
     return [
         RenameColumn(_path_of(table, old), _new_full_name(old, new).removeprefix(_parent(old)))
@@ -194,7 +195,7 @@ def pending_renames(table: Schema, renames: Mapping[str, str]) -> list[RenameCol
 
 
 def _new_full_name(old: str, new: str) -> str:
-    """Return the full name of a renamed column; the new one may leave the parents out."""
+    """Return the full name of a renamed column; `new` may omit the parents."""
     return new if new.startswith(_parent(old)) else _parent(old) + new
 
 
@@ -203,9 +204,9 @@ def _parent(name: str) -> str:
 
 
 def can_widen(old: IcebergType, new: IcebergType) -> bool:
-    """Tell whether a table's column may become `new`: what Iceberg's Java API 1.11 allows.
+    """Return whether a table's column may become `new`: what Iceberg's Java API 1.11 allows.
 
-    Format v3 names more (a date to a timestamp, unknown to anything), which no engine does yet.
+    Format v3 allows more (a date to a timestamp, unknown to anything), which no engine supports.
     """
     if isinstance(old, DecimalType) and isinstance(new, DecimalType):
         return old.scale == new.scale and old.precision < new.precision
@@ -228,111 +229,117 @@ class _Comparer:
         self.keys: set[str] = set()
         self.changes: list[SchemaChange] = []
         self.problems: list[str] = []
-        self.twins: list[str] = []
+        self.case_clashes: list[str] = []
 
     def rename(
         self, table: Schema, stream: Schema, renames: Mapping[str, str]
     ) -> list[RenameColumn]:
-        names, given = set(table.column_names), set(stream.column_names)
+        table_names, stream_names = set(table.column_names), set(stream.column_names)
         for old, new in renames.items():
             full = _new_full_name(old, new)
-            if old in names and full in names:
+            if old in table_names and full in table_names:
                 self.problems.append(
-                    f"column {old!r} can't be renamed: the table has a column {full!r} too"
+                    f"column {old!r} can't be renamed: the table already has a column {full!r}"
                 )
-            elif old in names and old in given:
+            elif old in table_names and old in stream_names:
                 self.problems.append(
                     f"column {old!r} can't be renamed to {new!r}: the stream still has it"
                 )
-        left = {old: new for old, new in renames.items() if old not in given}
-        return pending_renames(table, left)
+        possible = {old: new for old, new in renames.items() if old not in stream_names}
+        return pending_renames(table, possible)
 
-    def structs(
-        self, path: Path, found: StructType, wanted: StructType, *, in_key: bool = False
+    def compare_structs(
+        self, path: Path, stream: StructType, table: StructType, *, in_key: bool = False
     ) -> None:
-        known = {column.name: column for column in wanted.fields}
-        for column in found.fields:
-            match = known.get(column.name)
+        table_columns = {column.name: column for column in table.fields}
+        for column in stream.fields:
+            table_column = table_columns.get(column.name)
             here = (*path, column.name)
-            if match is not None:
-                self.field(here, column, match, in_key=in_key)
+            if table_column is not None:
+                self.compare_fields(here, column, table_column, in_key=in_key)
             elif in_key:
                 self.problems.append(
                     f"column {_name(here)!r} is missing in the table, and the key of a map can't "
                     "gain members"
                 )
-            elif twin := twin_problem(here, found, wanted):
-                self.twins.append(twin)
+            elif clash := case_clash(here, stream, table):
+                self.case_clashes.append(clash)
             else:
-                self.twins += twins_within(here, column.field_type)
+                self.case_clashes += case_clashes_within(here, column.field_type)
                 self.changes.append(AddColumn(here, column.field_type, column.doc))
-        given = {column.name for column in found.fields}
-        for column in wanted.fields:
-            if column.name not in given:
-                self.lacking((*path, column.name), column, in_key=in_key)
+        stream_names = {column.name for column in stream.fields}
+        for column in table.fields:
+            if column.name not in stream_names:
+                self.add_missing((*path, column.name), column, in_key=in_key)
 
-    def field(self, path: Path, found: NestedField, wanted: NestedField, *, in_key: bool) -> None:
-        # A key that is null is refused row by row, since the table can't do without it.
-        if wanted.required and not found.required and not in_key and _name(path) not in self.keys:
+    def compare_fields(
+        self, path: Path, stream: NestedField, table: NestedField, *, in_key: bool
+    ) -> None:
+        # A null key is refused row by row, since the table can't do without it.
+        if table.required and not stream.required and not in_key and _name(path) not in self.keys:
             self.changes.append(MakeOptional(path))
-        self.types(path, found.field_type, wanted.field_type, in_key=in_key)
+        self.compare_types(path, stream.field_type, table.field_type, in_key=in_key)
 
-    def lacking(self, path: Path, wanted: NestedField, *, in_key: bool) -> None:
-        """Note a column of the table that the stream lacks."""
+    def add_missing(self, path: Path, column: NestedField, *, in_key: bool) -> None:
+        """Add what follows from a column of the table that the stream lacks."""
         name = _name(path)
         use = "identifies its rows" if name in self.keys else self.needed.get(name)
-        is_unwanted = self.droppable is None or name in self.droppable
-        if in_key or (use is not None and (is_unwanted or name in self.keys)):
+        may_drop = self.droppable is None or name in self.droppable
+        if in_key or (use is not None and (may_drop or name in self.keys)):
             reason = use or "is part of a map's key"
             self.problems.append(
                 f"column {name!r} of the table {reason} and is missing in the stream"
             )
-        elif is_unwanted and not self._holds(name):
+        elif may_drop and not self._holds(name):
             self.changes.append(DropColumn(path))
-        elif wanted.required:
+        elif column.required:
             self.changes.append(MakeOptional(path, is_missing=True))
 
     def _holds(self, name: str) -> bool:
         inside = f"{name}."
-        return any(each == name or each.startswith(inside) for each in (*self.held, *self.needed))
+        return any(
+            column == name or column.startswith(inside) for column in (*self.held, *self.needed)
+        )
 
-    def types(
-        self, path: Path, found: IcebergType, wanted: IcebergType, *, in_key: bool = False
+    def compare_types(
+        self, path: Path, stream: IcebergType, table: IcebergType, *, in_key: bool = False
     ) -> None:
-        if isinstance(found, StructType) and isinstance(wanted, StructType):
-            self.structs(path, found, wanted, in_key=in_key)
-        elif isinstance(found, ListType) and isinstance(wanted, ListType):
-            self.field((*path, "element"), found.element_field, wanted.element_field, in_key=in_key)
-        elif isinstance(found, MapType) and isinstance(wanted, MapType):
-            self.types((*path, "key"), found.key_type, wanted.key_type, in_key=True)
-            self.field((*path, "value"), found.value_field, wanted.value_field, in_key=in_key)
-        elif can_widen(wanted, found) and not in_key:
-            self.changes.append(UpdateType(path, wanted, found))
-        elif not fits(found, wanted):
+        if isinstance(stream, StructType) and isinstance(table, StructType):
+            self.compare_structs(path, stream, table, in_key=in_key)
+        elif isinstance(stream, ListType) and isinstance(table, ListType):
+            element = (*path, "element")
+            self.compare_fields(element, stream.element_field, table.element_field, in_key=in_key)
+        elif isinstance(stream, MapType) and isinstance(table, MapType):
+            self.compare_types((*path, "key"), stream.key_type, table.key_type, in_key=True)
+            value = (*path, "value")
+            self.compare_fields(value, stream.value_field, table.value_field, in_key=in_key)
+        elif can_widen(table, stream) and not in_key:
+            self.changes.append(UpdateType(path, table, stream))
+        elif not fits(stream, table):
             self.problems.append(
-                f"column {_name(path)!r} is {wanted} in the table and {found} in the stream"
+                f"column {_name(path)!r} is {table} in the table and {stream} in the stream"
             )
 
 
-def fits(found: IcebergType, wanted: IcebergType) -> bool:
-    """Tell whether every value of `found` can be written as `wanted`."""
-    if found == wanted:
+def fits(stream: IcebergType, table: IcebergType) -> bool:
+    """Return whether every value of the stream's type can be written as the table's."""
+    if stream == table:
         return True
-    if not isinstance(found, PrimitiveType) or not isinstance(wanted, PrimitiveType):
+    if not isinstance(stream, PrimitiveType) or not isinstance(table, PrimitiveType):
         return False
-    if isinstance(found, BinaryType) and isinstance(wanted, StringType):
-        return False  # PyIceberg would take any bytes for text.
-    if isinstance(found, DecimalType) and isinstance(wanted, DecimalType):
-        # PyIceberg looks at the precision alone.
-        return found.scale == wanted.scale and found.precision <= wanted.precision
+    if isinstance(stream, BinaryType) and isinstance(table, StringType):
+        return False  # PyIceberg would take any bytes as text.
+    if isinstance(stream, DecimalType) and isinstance(table, DecimalType):
+        # PyIceberg checks the precision alone.
+        return stream.scale == table.scale and stream.precision <= table.precision
     try:
-        return promote(found, wanted) == wanted
+        return promote(stream, table) == table
     except ResolveError:
         return False
 
 
 def _path_of(schema: Schema, name: str) -> Path:
-    """Return the parts of a full name; a dot may be part of a column's own name."""
+    """Return the parts of a full name; a column's own name may contain dots."""
     field_id = schema.find_field(name).field_id
     parent_id = schema._lazy_id_to_parent.get(field_id)
     own = schema.find_field(field_id).name

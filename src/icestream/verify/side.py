@@ -104,7 +104,7 @@ class DatabaseSide(ABC):
 
     @abstractmethod
     def is_fully_loaded(self, table: TableNames, mark: Offset) -> bool:
-        """Tell whether a table with this mark has had its first rows in full."""
+        """Return whether a table with this mark has had its first rows in full."""
 
     @abstractmethod
     def point(self, marks: Mapping[TableNames, Offset]) -> Point:

@@ -80,7 +80,7 @@ class Mirror:
         return LakeTable(self.name(table), found, self.pipeline, None if branch == MAIN else branch)
 
     def matches(self, table: TableNames, word: str) -> bool:
-        """Tell whether a word names a table: as the database, or as the lake calls it."""
+        """Return whether a word names a table: as the database, or as the lake calls it."""
         own = ".".join(table)
         name = self.name(table)
         return word in (own, table[-1], name, name.partition(".")[2])

@@ -110,10 +110,10 @@ def test_declared_column_with_a_reserved_name_is_refused() -> None:
         build(parse(RESERVED % "", "orders.yaml"))
 
     assert str(caught.value) == (
-        "orders.yaml:7:15 sources.orders.config.schema: column '_pos' has the name of a metadata "
-        "column of Iceberg\n"
-        "  Give the column another name with a `rename` transform, or leave it out with `drop`. In "
-        "a mirror, rename the column in the source."
+        "orders.yaml:7:15 sources.orders.config.schema: column '_pos' has the name of an Iceberg "
+        "metadata column\n"
+        "  Rename the column with a `rename` transform, or leave it out with `drop`. In a mirror, "
+        "rename it in the source."
     )
 
 

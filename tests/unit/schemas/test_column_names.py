@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.errors import SchemaMismatchError
-from icestream.schemas.column_names import DIFFER_IN_CASE, twins_within
+from icestream.schemas.column_names import DIFFER_IN_CASE, case_clashes_within
 from icestream.tables.schema import RenameColumn, arrow_to_iceberg, diff, is_compatible
 
 TABLE = pa.schema([("id", pa.int64()), ("at", pa.struct([("zip", pa.string())]))])
@@ -74,7 +74,7 @@ def test_column_of_the_table_may_be_renamed_to_other_capitals() -> None:
 def test_names_of_different_structs_do_not_meet() -> None:
     columns = pa.schema([("a", pa.struct([("b", pa.int64())])), ("B", pa.int64())])
 
-    assert twins_within((), arrow_to_iceberg(columns).as_struct()) == []
+    assert case_clashes_within((), arrow_to_iceberg(columns).as_struct()) == []
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,6 @@ def test_columns_with_clashing_names_are_refused(columns: list[Any], problem: st
         arrow_to_iceberg(pa.schema(columns))
 
     assert str(caught.value) == (
-        f"{problem}\n  Give one of the columns another name with a `rename` transform, or leave "
-        "one out with the source's `schema`."
+        f"{problem}\n  Rename one of the columns with a `rename` transform, or leave one out with "
+        "the source's `schema`."
     )

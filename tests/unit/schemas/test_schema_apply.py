@@ -72,8 +72,8 @@ def test_keys_of_the_rows_are_kept() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (AddColumn(("id",), LongType()), "there is a column 'id' already"),
-        (AddColumn(("id", "x"), LongType()), "column 'id' is no struct"),
+        (AddColumn(("id",), LongType()), "column 'id' already exists"),
+        (AddColumn(("id", "x"), LongType()), "column 'id' is not a struct"),
         (DropColumn(("no",)), "there is no column 'no'"),
         (DropColumn(("at", "no")), "there is no column 'no'"),
         (DropColumn(("items", "no")), "there is no column 'no'"),

@@ -227,7 +227,7 @@ def test_rename_that_would_lose_something_is_refused() -> None:
         )
 
     assert caught.value.what == (
-        "column 'name' can't be renamed: the table has a column 'ratio' too; "
+        "column 'name' can't be renamed: the table already has a column 'ratio'; "
         "column 'price' can't be renamed to 'cost': the stream still has it"
     )
 
@@ -342,8 +342,8 @@ def test_type_that_iceberg_lacks_is_told() -> None:
         arrow_to_iceberg(pa.schema([("span", pa.duration("s"))]))
 
     assert str(caught.value) == (
-        "the rows have a type that Iceberg lacks: Column 'span' has an unsupported type: "
-        "duration[s]\n  Cast the column with a `cast` transform, or give a `schema`."
+        "the rows have a type that Iceberg does not support: Column 'span' has an unsupported "
+        "type: duration[s]\n  Cast the column with a `cast` transform, or give a `schema`."
     )
 
 

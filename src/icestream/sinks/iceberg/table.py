@@ -17,7 +17,7 @@ from icestream.errors import (
     IcestreamError,
     SchemaMismatchError,
 )
-from icestream.schemas.column_names import DIFFER_IN_CASE, refuse_reserved, twins_within
+from icestream.schemas.column_names import DIFFER_IN_CASE, case_clashes_within, refuse_reserved
 from icestream.sinks.iceberg import ledger
 from icestream.sinks.iceberg.commit import commit_once, commit_unmarked
 from icestream.sinks.iceberg.options import MAIN
@@ -250,7 +250,7 @@ class TargetTable:
             raise self.missing_table_error()
         refuse_reserved(columns.names)
         schema = arrow_to_iceberg(columns, self.options.format_version)
-        twins = twins_within((), schema.as_struct())
+        twins = case_clashes_within((), schema.as_struct())
         if twins:
             raise SchemaMismatchError("; ".join(twins), todo=DIFFER_IN_CASE)
         assert self._java is not None  # noqa: S101 - `open` comes first

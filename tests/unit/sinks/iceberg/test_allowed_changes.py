@@ -31,8 +31,8 @@ FULL = (
 )
 
 RENAME = (
-    "Most engines take such names for one. Give the stream's column another name with a `rename` "
-    "transform; of two columns of the stream, leave one out with the source's `schema`."
+    "Most engines treat such names as one column. Rename the stream's column with a `rename` "
+    "transform; if both columns are in the stream, leave one out with the source's `schema`."
 )
 
 

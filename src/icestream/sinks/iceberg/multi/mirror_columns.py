@@ -161,7 +161,7 @@ def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
         own = len(columns.get_all_field_indices(name)) - (0 if shape.is_snapshot else 1)
         if own > 0:
             raise SchemaMismatchError(
-                f"column {name!r} has a name that icestream uses for columns of its own",
+                f"column {name!r} has a name that icestream reserves for its own columns",
                 todo=RENAME_RESERVED,
             )
 
