@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -96,6 +97,8 @@ def one(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
             "decimal(38,18)",
             *["column 'a': 4E+20 is not a decimal(38,18)"] * 2,
         ),
+        (b"4e38", "decimal(38,0)", *["column 'a': 4E+38 is not a decimal(38,0)"] * 2),
+        (b"4e8", "decimal(10,0)", *[Decimal("4e8")] * 2),
         (b"TRUE", "boolean", True, True),
         (b"1", "boolean", True, "column 'a': '1' is not a boolean"),
         (b"2024-01-02T03:04:05", "timestamp", *[datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)] * 2),
