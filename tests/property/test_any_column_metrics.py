@@ -101,14 +101,14 @@ def write(kind: pa.DataType, groups: Groups) -> WrittenFile:
 
 def data_file(file: WrittenFile) -> DataFile:
     def metric(name: str) -> dict[int, Any]:
-        found = file.what[name]
+        found = file.metadata[name]
         return dict(zip(found["keys"], found["values"], strict=True))
 
     def bounds(name: str) -> dict[int, bytes]:
         return {key: bytes.fromhex(value) for key, value in metric(name).items()}
 
     return DataFile.from_args(
-        file_path=file.what["file-path"],
+        file_path=file.metadata["file-path"],
         file_format=FileFormat.PARQUET,
         record_count=file.rows,
         value_counts=metric("value-counts"),

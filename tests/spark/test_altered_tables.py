@@ -38,7 +38,7 @@ class Meddling:
             state_root=self.lake.state,
             emit=self.emit,
             choices=RunChoices(once=True),
-            known=[plan.name],
+            pipelines=[plan.name],
         ).run()
 
     def emit(self, event: object) -> None:

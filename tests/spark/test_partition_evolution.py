@@ -141,7 +141,7 @@ def test_files_of_the_old_spec_may_be_committed_after_the_change(lake: Lake) -> 
     lake.sql("ALTER TABLE lake.db.t REPLACE PARTITION FIELD ts_day WITH country")
     sink.commit(files, mark(1, rows=12))
     later = written(sink, rows(24))
-    assert {file.what["spec-id"] for file in later} == {1}, "the next batch follows them"
+    assert {file.metadata["spec-id"] for file in later} == {1}, "the next batch follows them"
     sink.commit(later, mark(2, rows=12))
 
     assert sorted(row["id"] for row in lake.rows("t")) == list(range(36))

@@ -185,7 +185,7 @@ class Pipeline:
         plan = build_plan(self.settings, self.sink.catalog, self._plan(name, self.sink))
         refuse_endless(plan, once=once)
         observe = _count_as_one_table(metrics, plan.pipelines[0].sink.identity())
-        run = Run(plan, RunChoices(once=once, beginning=beginning), observe)
+        run = Run(plan, RunChoices(once=once, recovery=beginning), observe)
         run.start()
         return replace(self, _live=_RunningPipeline(run, metrics))
 

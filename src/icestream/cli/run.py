@@ -81,6 +81,6 @@ def command(
     beginning: Choice = "ask"
     if resume or start_over or reload_tables:
         beginning = "resume" if resume else "start-over" if start_over else "reload"
-    run = run_plan(plan, RunChoices(once=once, take_over=take_over, beginning=beginning), printer)
+    run = run_plan(plan, RunChoices(once=once, take_over=take_over, recovery=beginning), printer)
     show_outcome(run, printer)
     return run.exit_code()

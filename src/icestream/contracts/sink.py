@@ -36,7 +36,7 @@ class WrittenFile:
 
     rows: int
     bytes: int
-    what: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True)

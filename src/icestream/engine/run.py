@@ -29,12 +29,12 @@ class RunChoices:
     Attributes:
         once: go up to where the source ends now, then stop.
         take_over: go on although another process holds the pipeline.
-        beginning: what to do when checkpoint and table disagree.
+        recovery: what to do when checkpoint and table disagree.
     """
 
     once: bool = False
     take_over: bool = False
-    beginning: Choice = "ask"
+    recovery: Choice = "ask"
 
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Run:
         """Start Spark and every pipeline; returns once they run."""
         spark = open_plan_session(self.plan)
         _warm_workers(spark, self.plan)
-        known = {*self.plan.names, *(pipeline.name for pipeline in self.plan.pipelines)}
+        names = {*self.plan.names, *(pipeline.name for pipeline in self.plan.pipelines)}
         for pipeline in self.plan.pipelines:
             runner = PipelineRunner(
                 pipeline,
@@ -71,7 +71,7 @@ class Run:
                 state_root=self.plan.state,
                 emit=self._emit,
                 choices=self._choices,
-                known=known,
+                pipelines=names,
             )
             thread = _inheriting_thread(runner)
             self.runners.append(runner)

@@ -192,7 +192,7 @@ class PipelineRunner:
         state_root: Path,
         emit: Callable[[Event], None],
         choices: RunChoices,
-        known: Collection[str] = (),
+        pipelines: Collection[str] = (),
     ) -> None:
         self.plan = plan
         self._instance = uuid.uuid4().hex
@@ -202,7 +202,7 @@ class PipelineRunner:
         self._spark = spark
         self._emit = emit
         self._choices = choices
-        self._known = known
+        self._pipelines = pipelines
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._fault: BaseException | None = None
@@ -297,10 +297,12 @@ class PipelineRunner:
         self._refuse_if_overtaken()
         # A choice applies once; a restart continues from its result. The exception is a reload,
         # which the source's offset records only after the first batch.
-        choice = self._choices.beginning
+        choice = self._choices.recovery
         if self._attempt > 0 and choice != "reload":
             choice = "ask"
-        self._current, self._admitted = resolve_start(self.plan, self.state, choice, self._known)
+        self._current, self._admitted = resolve_start(
+            self.plan, self.state, choice, self._pipelines
+        )
         self._load = begin_load(self.plan, self.state, choice, once=self._choices.once)
         self.progress.remember_commit(self.plan.sink.last_mark())
         if self._admitted is not None:

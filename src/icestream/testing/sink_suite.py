@@ -116,7 +116,7 @@ class SinkSuite:
     ) -> None:
         sink = _open_sink(harness)
         first, second = _write_files(sink, 1, 2), _write_files(sink, 1, 2)
-        assert not {repr(f.what) for f in first} & {repr(f.what) for f in second}
+        assert not {repr(f.metadata) for f in first} & {repr(f.metadata) for f in second}
 
         sink.commit(second, _mark(0, rows=2))
 

@@ -66,7 +66,7 @@ class Mode(ABC):
         self.options = options
         self.target = target
 
-    def opened(self) -> None:  # noqa: B027 - most modes keep nothing
+    def reset(self) -> None:  # noqa: B027 - most modes keep nothing
         """Forget what was known of the table: it was opened, maybe by another client."""
 
     def table_columns(self, columns: pa.Schema) -> pa.Schema:
@@ -95,7 +95,7 @@ class Mode(ABC):
 
 def written_paths(files: Iterable[WrittenFile]) -> list[str]:
     """Return every file that tasks wrote: data files, or staged rows and the keys beside them."""
-    found = [file.what.get(name) for file in files for name in ("file-path", "keys-path")]
+    found = [file.metadata.get(name) for file in files for name in ("file-path", "keys-path")]
     return [path for path in found if path is not None]
 
 
@@ -106,7 +106,7 @@ class Append(Mode):
         return self.target.writer()
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
-        change = TableChange(added=[file.what for file in files], branch=self.options.branch)
+        change = TableChange(added=[file.metadata for file in files], branch=self.options.branch)
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
 
 

@@ -47,7 +47,7 @@ class Overwrite(Mode):
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
 
     def _replacement(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
-        described, branch = [file.what for file in files], self.options.branch
+        described, branch = [file.metadata for file in files], self.options.branch
         if self.options.commit_mode == "overwrite":
             return self._replace_touched(files, mark)
         over = EVERY_ROW
@@ -63,8 +63,8 @@ class Overwrite(Mode):
         self._refuse_older_specs()
         load = mark.load if mark is not None else ""
         replaced = self._replaced(load) if load and self._last_load() == load else set()
-        fresh = [file.what for file in files if partition_key(file) not in replaced]
-        rest = [file.what for file in files if partition_key(file) in replaced]
+        fresh = [file.metadata for file in files if partition_key(file) not in replaced]
+        rest = [file.metadata for file in files if partition_key(file) in replaced]
         properties = {}
         if load:
             known = sorted(replaced | {partition_key(file) for file in files})
@@ -141,11 +141,13 @@ class Overwrite(Mode):
         self._refuse_older_specs()
         state, named = self.target.state, self._named_partitions()
         outside = [
-            file for file in files if not any(one.holds(file.what["partition"]) for one in named)
+            file
+            for file in files
+            if not any(one.holds(file.metadata["partition"]) for one in named)
         ]
         if outside:
-            partition = outside[0].what["partition"]
-            same = [file for file in outside if file.what["partition"] == partition]
+            partition = outside[0].metadata["partition"]
+            same = [file for file in outside if file.metadata["partition"] == partition]
             count = sum(file.rows for file in same)
             raise SchemaMismatchError(
                 f"{count} {'row' if count == 1 else 'rows'} of the batch belong to partition "
@@ -160,8 +162,8 @@ class Overwrite(Mode):
 
 def partition_key(file: WrittenFile) -> str:
     """Return a file's partition as text that is equal for equal partitions."""
-    values = json.dumps(file.what["partition"], sort_keys=True, separators=(",", ":"))
-    return f"{file.what['spec-id']}:{values}"
+    values = json.dumps(file.metadata["partition"], sort_keys=True, separators=(",", ":"))
+    return f"{file.metadata['spec-id']}:{values}"
 
 
 def _quote_all(names: Iterable[str]) -> str:

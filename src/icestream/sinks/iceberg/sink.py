@@ -102,7 +102,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:  # noqa: ARG002 - one table needs no memory beside it
         self.target.open(spark, pipeline)
-        self.mode.opened()
+        self.mode.reset()
 
     def last_mark(self) -> BatchMark | None:
         return self.target.last_mark()

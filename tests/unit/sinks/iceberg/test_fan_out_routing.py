@@ -53,7 +53,7 @@ def staged(folder: Path, *batches: pa.RecordBatch) -> dict[str, Any]:
     )
     (file,) = writer.write(batches)
     assert file.rows == sum(each.num_rows for each in batches)
-    return file.what
+    return file.metadata
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_partition_values_follow_the_specification(place: TableFolder, term: str
     for file in files:
         for row in rows_of(file):
             assert row[column] == samples[row["n"]]
-            found[row["n"]] = file.what["partition"].get("1000")
+            found[row["n"]] = file.metadata["partition"].get("1000")
     assert [found[n] for n in range(len(samples))] == EXPECTED[term]
     assert len(files) == len(set(EXPECTED[term]))
 
@@ -133,7 +133,7 @@ def test_any_value_can_be_a_partition(
     rows = pa.record_batch([pa.array([value], kind)], schema=columns)
     [file] = place.writer(columns, term).write([rows])
 
-    assert file.what["partition"] == {"1000": partition}
+    assert file.metadata["partition"] == {"1000": partition}
     assert len(place.files()) == 1
 
 
@@ -159,7 +159,7 @@ def test_partition_by_a_member_of_a_struct_takes_null_structs_as_null(place: Tab
     ]
     files = place.writer(columns, "at.city").write([batch(columns, *rows)])
 
-    found = {row["n"]: file.what["partition"] for file in files for row in rows_of(file)}
+    found = {row["n"]: file.metadata["partition"] for file in files for row in rows_of(file)}
     assert found == {0: {"1000": "Oslo"}, 1: {}, 2: {}}
 
 
@@ -168,7 +168,9 @@ def test_several_transforms_make_one_partition_together(place: TableFolder) -> N
     rows = [{"n": n, "day": date(2024, 1, 1 + n // 2)} for n in range(4)]
     files = place.writer(columns, "days(day)", "truncate(2, n)").write([batch(columns, *rows)])
 
-    assert {(f.what["partition"]["1000"], f.what["partition"]["1001"]): f.rows for f in files} == {
+    assert {
+        (f.metadata["partition"]["1000"], f.metadata["partition"]["1001"]): f.rows for f in files
+    } == {
         ("2024-01-01", 0): 2,
         ("2024-01-02", 2): 2,
     }

@@ -23,10 +23,10 @@ from icestream.sinks.iceberg.java import LiveFile
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.upsert import key_index, matching, staging, table_rows
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
+from icestream.sinks.iceberg.upsert.jobs import ChunkRows, Donors, WriteTask
 from icestream.sinks.iceberg.upsert.key_index import IndexSettings
 from icestream.sinks.iceberg.upsert.latest_changes import NOWHERE, OLDEST, find_latest_changes
 from icestream.sinks.iceberg.upsert.matching import MatchResult, MatchTask
-from icestream.sinks.iceberg.upsert.rows import ChunkRows, Donors, WriteTask
 from icestream.sinks.iceberg.upsert.staging import (
     KeySettings,
     StagingWriter,
@@ -150,14 +150,14 @@ def test_rows_are_the_same_in_pieces_of_any_size(
 
 def test_staged_rows_are_read_in_pieces_that_stay_below_the_bound(tmp_path: Path) -> None:
     (file,) = stage(tmp_path / "staged", CHANGES)
-    found = list(read_staged_rows(file.what["file-path"], {}, most_bytes=1_000))
+    found = list(read_staged_rows(file.metadata["file-path"], {}, most_bytes=1_000))
 
     assert [first for first, _ in found] == list(
         np.cumsum([0, *(rows.num_rows for _, rows in found)])[:-1]
     )
     assert sum(rows.num_rows for _, rows in found) == len(CHANGES)
     assert all(rows.nbytes <= 1_000 or rows.num_rows == 1 for _, rows in found)
-    some = list(read_staged_rows(file.what["file-path"], {}, ["at", "id"]))
+    some = list(read_staged_rows(file.metadata["file-path"], {}, ["at", "id"]))
     assert [rows.schema.names for _, rows in some] == [["at", "id"]]
 
 
@@ -181,7 +181,7 @@ def test_keys_of_staged_rows_are_in_a_file_if_they_are_many(
     assert chunk.sequence is not None
     assert chunk.sequence.tolist() == list(range(5_000))
     assert not chunk.deletes.any()
-    assert chunk.path == file.what["file-path"]
+    assert chunk.path == file.metadata["file-path"]
 
 
 def test_items_are_worked_on_at_once_and_one_that_fails_stops_no_other() -> None:
@@ -207,7 +207,7 @@ def test_items_are_worked_on_at_once_and_one_that_fails_stops_no_other() -> None
 def test_keys_of_a_task_of_the_upsert_benchmark_need_no_file(tmp_path: Path) -> None:
     rows = [change(f"key {n}", n, "text") for n in range(25_000)]
     (file,) = stage(tmp_path / "staged", rows, rows_a_batch=25_000)
-    assert written_paths([file]) == [file.what["file-path"]]
+    assert written_paths([file]) == [file.metadata["file-path"]]
 
 
 def test_columns_that_rows_were_sent_without_are_found_in_one_pass(

@@ -38,14 +38,14 @@ def place(tmp_path: Path) -> TableFolder:
 
 
 def bounds(file: WrittenFile, which: str) -> dict[int, bytes]:
-    found = file.what[which]
+    found = file.metadata[which]
     return {
         key: bytes.fromhex(value) for key, value in zip(found["keys"], found["values"], strict=True)
     }
 
 
 def counts(file: WrittenFile, which: str) -> dict[int, int]:
-    found = file.what[which]
+    found = file.metadata[which]
     return dict(zip(found["keys"], found["values"], strict=True))
 
 
@@ -84,10 +84,10 @@ def test_file_has_the_field_ids_of_the_table_at_every_level(place: TableFolder) 
     ]
     assert rows_of(file) == [row, nothing]
     assert (file.rows, file.bytes) == (2, path_of(file).stat().st_size)
-    assert file.what["record-count"] == 2
-    assert file.what["file-size-in-bytes"] == file.bytes
+    assert file.metadata["record-count"] == 2
+    assert file.metadata["file-size-in-bytes"] == file.bytes
     assert counts(file, "null-value-counts")[1] == 1
-    assert file.what["split-offsets"] == [4]
+    assert file.metadata["split-offsets"] == [4]
 
 
 def test_column_that_the_rows_lack_is_null_also_inside_structs(place: TableFolder) -> None:
@@ -167,7 +167,7 @@ def test_names_that_files_cannot_have_are_kept_by_field_id(place: TableFolder) -
         found = pq.ParquetFile(path_of(file)).schema_arrow
         assert [list(field_ids(field).values()) for field in found] == [[1], [2], [3, 4]]
         assert [value["order_x20id"] % 2 for value in rows_of(file)] == 2 * [
-            file.what["partition"]["1000"]
+            file.metadata["partition"]["1000"]
         ]
 
 
@@ -198,7 +198,7 @@ def test_rows_of_a_partition_keep_their_order(place: TableFolder) -> None:
     for file in files:
         numbers = [row["n"] for row in rows_of(file)]
         assert numbers == sorted(numbers)
-        assert file.what["sort-order-id"] == 7
+        assert file.metadata["sort-order-id"] == 7
     assert sum(file.rows for file in files) == 100_000
 
 

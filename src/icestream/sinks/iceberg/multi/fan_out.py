@@ -170,7 +170,7 @@ class FanOutSink(TablesSink):
 
         self._tables = self._tables or TableSet(self.options, self.catalog, self.name)
         self._tables.open(spark, pipeline, cache or temporary_folder(self))
-        self._touched = None
+        self._batch_sinks = None
         java = self._tables.java
         if self.options.create:
             java.create_namespace(self.options.namespace)
@@ -227,16 +227,16 @@ class FanOutSink(TablesSink):
 
         tables = self.tables
         mark = replace(mark, generation=tables.state_file.state.generation)
-        named = sorted({table for file in files for table in file.what["tables"]})
+        named = sorted({table for file in files for table in file.metadata["tables"]})
         sinks = {table: tables.sink(table) for table in named}
         batches = group_by_table(files, sinks, self.catalog.pyiceberg_properties())
-        tables.each(lambda batch: self._open(batch, mark), batches)
+        tables.run_concurrently(lambda batch: self._open(batch, mark), batches)
         opened = [batch for batch in batches if batch.error is None]
         # Before any of them is made: after a crash, each is known to hold rows or to lack them.
         tables.state_file.add(frozenset(batch.table for batch in opened))
-        if self._touched is not None:
-            self._touched = [batch.sink for batch in opened]
-        tables.each(lambda batch: self._prepare(batch, mark), opened)
+        if self._batch_sinks is not None:
+            self._batch_sinks = [batch.sink for batch in opened]
+        tables.run_concurrently(lambda batch: self._prepare(batch, mark), opened)
         tables.refuse_twins(batch.table for batch in opened if batch.error is None)
         ready = [batch for batch in batches if batch.is_ready]
         rows = [(batch.staged, batch.writer) for batch in ready if batch.writer is not None]
@@ -247,7 +247,7 @@ class FanOutSink(TablesSink):
                 batch.refuse(found, mark)
             else:
                 batch.files = found
-        tables.each(lambda batch: self._commit(batch, mark, on_commit), ready)
+        tables.run_concurrently(lambda batch: self._commit(batch, mark, on_commit), ready)
         tables.record_written()
         return TableCommits(
             commits={batch.name: batch.commit for batch in batches if batch.commit is not None},
@@ -297,7 +297,7 @@ class FanOutSink(TablesSink):
     def discard(self, files: list[WrittenFile]) -> None:
         from pyiceberg.io import load_file_io
 
-        for path in (file.what["file-path"] for file in files):
+        for path in (file.metadata["file-path"] for file in files):
             load_file_io(self.catalog.pyiceberg_properties(), path).delete(path)
 
     def check(self) -> Iterator[CheckStep]:

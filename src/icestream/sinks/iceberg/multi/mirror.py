@@ -49,7 +49,7 @@ class MirrorSink(TablesSink):
         "icestream.sinks.iceberg.multi.mirror_writer",
         "icestream.sinks.iceberg.upsert.staging",
         "icestream.sinks.iceberg.upsert.matching",
-        "icestream.sinks.iceberg.upsert.rows",
+        "icestream.sinks.iceberg.upsert.jobs",
     )
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
@@ -73,7 +73,7 @@ class MirrorSink(TablesSink):
 
         self._tables = self._tables or TableSet(self.options, self.catalog, self.name, MirrorTable)
         self._tables.open(spark, pipeline, cache or temporary_folder(self))
-        self._touched = None
+        self._batch_sinks = None
         self._prepared, self._latest_schemas = {}, {}
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
@@ -91,9 +91,9 @@ class MirrorSink(TablesSink):
         sinks: dict[tuple[str, ...], Any] = {
             source: self.tables.sink(table) for source, table in named.items()
         }
-        self.tables.each(self._open, sinks.values())
+        self.tables.run_concurrently(self._open, sinks.values())
         self.tables.state_file.add(frozenset(filter(self.tables.is_accounted_for, named.values())))
-        self.tables.each(
+        self.tables.run_concurrently(
             lambda source: self._prepare_table(sinks[source], by_table[source]), list(named)
         )
         self.tables.refuse_twins(named.values())
@@ -213,7 +213,7 @@ class MirrorSink(TablesSink):
         batches = []
         for source, table in self._prepared.items():
             batch = TableBatch(table.identifier, table)
-            batch.files = [file for file in files if file.what["table"] == table.identifier]
+            batch.files = [file for file in files if file.metadata["table"] == table.identifier]
             batch.is_held = self._holds(table, mark)
             # No rows may come of a table that is read from its beginning; it has a mark then.
             if self._accepts_rows(source, table) and (batch.files or table.is_first):
@@ -221,9 +221,9 @@ class MirrorSink(TablesSink):
             if table.is_first and not batch.is_held:
                 table.target.mark_snapshot = None  # what it held before does not matter
             _warn_of_nulls(batch)
-        if self._touched is not None:
-            self._touched = [batch.sink for batch in batches]
-        self.tables.each(lambda batch: self._commit(batch, mark, on_commit), batches)
+        if self._batch_sinks is not None:
+            self._batch_sinks = [batch.sink for batch in batches]
+        self.tables.run_concurrently(lambda batch: self._commit(batch, mark, on_commit), batches)
         self.tables.record_written()
         for batch in batches:
             if batch.error is not None:
@@ -260,7 +260,7 @@ class MirrorSink(TablesSink):
         left: dict[Identifier, list[str]] = {}
         for file in files:
             paths = [path for path in _paths([file]) if path not in self._submitted_paths]
-            left.setdefault(tuple(file.what["table"]), []).extend(paths)
+            left.setdefault(tuple(file.metadata["table"]), []).extend(paths)
         for table, paths in left.items():
             self.tables.sink(table).target.delete_files(paths)
         self._submitted_paths -= set(_paths(files))
@@ -283,7 +283,7 @@ def _warn_of_nulls(batch: TableBatch) -> None:
     """Say which values the table lacks because its types can't hold them."""
     nulled: Counter[str] = Counter()
     for file in batch.files:
-        nulled.update(file.what.get("nulled", {}))
+        nulled.update(file.metadata.get("nulled", {}))
     for column, count in nulled.items():
         logger.warning(
             "table %s: %d values of column %r do not fit into its type, and are null",
@@ -292,5 +292,5 @@ def _warn_of_nulls(batch: TableBatch) -> None:
 
 
 def _paths(files: Sequence[WrittenFile]) -> list[str]:
-    inner = [file.what["of"] for file in files]
+    inner = [file.metadata["of"] for file in files]
     return written_paths(file for file in inner if file is not None)

@@ -174,7 +174,7 @@ class MirrorTable(IcebergTableSink):
         self.options = options
         self.target.change_options(options)
         self.mode = MODES[options.commit_mode](options, self.target)
-        self.mode.opened()
+        self.mode.reset()
 
     def writers(self) -> TableWriters:
         """Return how tasks write the table's rows."""
@@ -197,7 +197,7 @@ class MirrorTable(IcebergTableSink):
         mark = mark if branch == MAIN else replace(mark, branch=branch)
         void, kept, is_emptied = _apply_truncate(files)
         replaces = is_emptied or self.replaces_all
-        if any("keys-path" in file.what for file in kept):
+        if any("keys-path" in file.metadata for file in kept):
             assert isinstance(self.mode, Upsert)  # noqa: S101 - only its writer stages rows
             commit = self.mode.commit(kept, mark, replaces=replaces)
         else:
@@ -207,7 +207,7 @@ class MirrorTable(IcebergTableSink):
 
     def _add(self, files: list[WrittenFile], mark: BatchMark, *, replaces: bool) -> Commit:
         change = TableChange(
-            added=[file.what for file in files],
+            added=[file.metadata for file in files],
             overwrite_filter=EVERY_ROW if replaces else None,
             branch=self.options.branch,
         )
@@ -215,7 +215,7 @@ class MirrorTable(IcebergTableSink):
 
     def discard(self, files: list[WrittenFile]) -> None:
         """Remove what tasks wrote, be it rows put aside or data files."""
-        inner = [file.what.get("of", file) for file in files]
+        inner = [file.metadata.get("of", file) for file in files]
         self.target.delete_files(written_paths(file for file in inner if file is not None))
 
     @property
@@ -301,7 +301,7 @@ def _apply_truncate(
     files: list[WrittenFile],
 ) -> tuple[list[WrittenFile], list[WrittenFile], bool]:
     """Return the files that a truncate made void, those that count, and whether there was one."""
-    inner = [file.what["of"] for file in files]
+    inner = [file.metadata["of"] for file in files]
     if None not in inner:
         return [], inner, False
     last = len(inner) - 1 - inner[::-1].index(None)

@@ -40,11 +40,11 @@ def column_path(route_by: str) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Route:
-    """From a row to its table.
+    """Maps a row to its table.
 
     Attributes:
-        path: the column with the name, and the way into it where that is a struct.
-        namespace: where a bare name is.
+        path: the column that holds the table name; for a member of a struct, the path to it.
+        namespace: the namespace of names without one.
         naming: which names are valid.
     """
 
@@ -59,41 +59,39 @@ class Route:
         return cls(path, options.namespace, TableNameRules.of(options, catalog))
 
     def check(self, columns: pa.Schema) -> None:
-        """Look whether rows with these columns can name a table.
+        """Check that rows with these columns can name a table.
 
         Raises:
-            SchemaMismatchError: they lack the column, or it holds no names.
+            SchemaMismatchError: the column is missing, or is not text.
         """
-        shown = ".".join(self.path)
+        column_name = ".".join(self.path)
         kind: Any = pa.struct(list(columns))
         for name in self.path:
             index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
             if index < 0:
                 raise SchemaMismatchError(
-                    f"route_by: the rows have no column {shown!r}",
+                    f"route_by: the rows have no column {column_name!r}",
                     todo=f"Their columns: {', '.join(columns.names)}.",
                 )
             kind = kind.field(index).type
         if pa.types.is_nested(kind):
             raise SchemaMismatchError(
-                f"route_by: column {shown!r} is a {kind}, which names no table",
+                f"route_by: column {column_name!r} is a {kind}, which names no table",
                 todo="Use a column of text, or a Spark SQL expression that gives text.",
             )
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the name that each row gives, as text."""
+        """Return the table name in each row, as text."""
         top, *rest = self.path
         column = batch.column(batch.schema.get_field_index(top))
-        found = pc.struct_field(column, rest) if rest else column
-        if pa.types.is_binary(found.type):
-            return found.cast(pa.string())
-        return found if pa.types.is_string(found.type) else found.cast(pa.string())
+        names = pc.struct_field(column, rest) if rest else column
+        return names if pa.types.is_string(names.type) else names.cast(pa.string())
 
     def table_of(self, value: str) -> Identifier:
         """Return the namespace and table that a value names.
 
         Raises:
-            ValueError: it names none; the message says why.
+            ValueError: it is not a valid table name; the message says why.
         """
         *namespace, table = value.split(".")
         try:
@@ -105,7 +103,7 @@ class Route:
         """Return the table of each name among the values.
 
         Raises:
-            BadRecordError: some row names none.
+            BadRecordError: a row names no table.
         """
         try:
             if values.null_count:
@@ -116,7 +114,7 @@ class Route:
 
 
 def unroutable_row_error(reason: str) -> BadRecordError:
-    """Return the error of a row that goes to no table."""
+    """Return the error for a row without a table."""
     return BadRecordError(
         reason,
         todo="Nothing of the batch was written. Leave such rows out with a `filter` transform, or "
@@ -126,11 +124,11 @@ def unroutable_row_error(reason: str) -> BadRecordError:
 
 @dataclass(frozen=True)
 class RouteFaults:
-    """Tells why rows name no table, or can't be found in it again.
+    """Explains why rows name no table, or lack a part of their key.
 
     Attributes:
-        route: tells the table of a row.
-        missing: tells which rows lack a part of their key; None if there are no keys.
+        route: maps a row to its table.
+        missing: finds rows that lack a part of their key; None if there are no keys.
     """
 
     route: Route
@@ -138,10 +136,10 @@ class RouteFaults:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array | None:
         nameless = self._nameless(batch)
-        lacking = None if self.missing is None else self.missing(batch)
-        if nameless is None or lacking is None:
-            return lacking if nameless is None else nameless
-        return pc.coalesce(nameless, lacking)
+        keyless = None if self.missing is None else self.missing(batch)
+        if nameless is None or keyless is None:
+            return keyless if nameless is None else nameless
+        return pc.coalesce(nameless, keyless)
 
     def _nameless(self, batch: pa.RecordBatch) -> pa.Array | None:
         values = self.route.values(batch)
@@ -170,7 +168,7 @@ class StagedTable:
 
     Attributes:
         blocks: number and row count of each record batch that holds them.
-        filled_columns: the columns that some row has a value for.
+        filled_columns: the columns that have a value in some row.
     """
 
     blocks: list[tuple[int, int]] = field(default_factory=list)
@@ -182,13 +180,13 @@ class StagedTable:
 
 
 class RoutingWriter(TaskWriter):
-    """Puts rows aside, table by table.
+    """Stages rows in a file, grouped by table.
 
     Args:
         columns: the columns of the rows.
-        route: tells the table of a row.
-        missing: tells which rows lack a part of their key; None if there are no keys.
-        folder: where the files go, which every machine reaches.
+        route: maps a row to its table.
+        missing: finds rows that lack a part of their key; None if there are no keys.
+        folder: where to stage the files; every machine can reach it.
         io_properties: how PyIceberg reaches the store, secrets included.
     """
 
@@ -208,15 +206,15 @@ class RoutingWriter(TaskWriter):
         self._io_properties = dict(io_properties)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        staging = _Staging(self._columns, self._route, self._folder, self._io_properties)
+        file = _StagedFile(self._columns, self._route, self._folder, self._io_properties)
         try:
             for batch in batches:
                 if batch.num_rows:
                     self._refuse_missing(batch)
-                    staging.add(batch)
-            return staging.close()
+                    file.add(batch)
+            return file.close()
         except BaseException:
-            staging.discard()
+            file.discard()
             raise
 
     def _refuse_missing(self, batch: pa.RecordBatch) -> None:
@@ -225,7 +223,9 @@ class RoutingWriter(TaskWriter):
             raise unroutable_row_error(reasons.drop_null()[0].as_py())
 
 
-class _Staging:
+class _StagedFile:
+    """One open file of a task. Not part of the writer, which is pickled and holds nothing open."""
+
     def __init__(
         self, columns: pa.Schema, route: Route, folder: str, io_properties: dict[str, str]
     ) -> None:
@@ -272,17 +272,16 @@ class _Staging:
         size = int(self._stream.tell())
         self._stream.close()
         rows = sum(staged.rows for staged in self._staged.values())
-        what = {"file-path": self._path, "tables": self._staged}
-        return [WrittenFile(rows, size, what)]
+        return [WrittenFile(rows, size, {"file-path": self._path, "tables": self._staged})]
 
     def discard(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._io.delete(self._path)
 
-    def _open(self, shape: pa.Schema) -> None:
-        if ROW in shape.names:
-            self._columns = self._columns.append(shape.field(ROW))
+    def _open(self, schema: pa.Schema) -> None:
+        if ROW in schema.names:
+            self._columns = self._columns.append(schema.field(ROW))
         self._stream = self._io.new_output(self._path).create()
         self._file = pa.ipc.new_file(pa.PythonFile(self._stream, mode="w"), self._columns)
 
@@ -305,7 +304,7 @@ class _Staging:
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Some rows of one table that were put aside; called in a task, it gives them."""
+    """Staged rows of one table. Calling it, in a task, yields them."""
 
     path: str
     blocks: tuple[tuple[int, int], ...]

@@ -37,7 +37,7 @@ class TablesSink(Sink[IcebergOptions]):
         self.catalog = catalog
         self.name = name
         self._tables: TableSet | None = None
-        self._touched: list[IcebergTableSink] | None = None
+        self._batch_sinks: list[IcebergTableSink] | None = None
 
     @property
     def tables(self) -> TableSet:
@@ -118,9 +118,9 @@ class TablesSink(Sink[IcebergOptions]):
         if self.options.publish is None:
             return
         # At the start any table may be behind, if the last run ended before this.
-        touched = self.tables.all() if self._touched is None else self._touched
-        self.tables.each(lambda sink: sink.publish(mark), touched)
-        self._touched = []
+        touched = self.tables.all() if self._batch_sinks is None else self._batch_sinks
+        self.tables.run_concurrently(lambda sink: sink.publish(mark), touched)
+        self._batch_sinks = []
 
     def disconnect(self, spark: SparkSession) -> None:
         from icestream.sinks.iceberg.java import reset_catalogs

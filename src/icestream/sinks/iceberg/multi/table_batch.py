@@ -147,10 +147,10 @@ def group_by_table(
     """Gather what the tasks put aside, table by table."""
     batches = {table: TableBatch(table, sink) for table, sink in sinks.items()}
     for file in files:
-        for table, staged in file.what["tables"].items():
+        for table, staged in file.metadata["tables"].items():
             batch = batches[table]
             blocks = tuple(staged.blocks)
-            batch.staged.append(StagedRows(file.what["file-path"], blocks, io_properties))
+            batch.staged.append(StagedRows(file.metadata["file-path"], blocks, io_properties))
             batch.filled_columns |= staged.filled_columns
     return list(batches.values())
 

@@ -116,7 +116,9 @@ class TableSet:
         if self._state_file.exists:
             stored = self._catalog.abilities.stored_name
             known = sorted({stored(table) for table in self._state_file.state.tables})
-            self._sinks = dict(zip(known, self.each(self._open_sink, known), strict=True))
+            self._sinks = dict(
+                zip(known, self.run_concurrently(self._open_sink, known), strict=True)
+            )
             self._foreign_marks_at_start = []
             self._refuse_disallowed()
         else:
@@ -127,7 +129,7 @@ class TableSet:
 
         Without this, `on_error` would apply to all rows to come of these tables.
         """
-        if self.state_file.state.place:
+        if self.state_file.state.destination:
             return
         naming = TableNameRules.of(self._options, self._catalog)
         outside = sorted(
@@ -151,7 +153,7 @@ class TableSet:
             ConnectorError: a table of the namespace can't be read, or none of the catalog can.
         """
         found = sorted(self._list_tables())
-        opened = zip(found, self.each(self._open_if_readable, found), strict=True)
+        opened = zip(found, self.run_concurrently(self._open_if_readable, found), strict=True)
         sinks = {name: sink for name, sink in opened if sink is not None}
         if self._unreadable and (self._options.namespace or not sinks):
             raise next(iter(self._unreadable.values()))
@@ -276,7 +278,7 @@ class TableSet:
         )
 
     @property
-    def place(self) -> str:
+    def destination(self) -> str:
         """Where rows go that do not say it themselves."""
         return ".".join((*self._options.namespace, self._options.table or "*"))
 
@@ -284,12 +286,16 @@ class TableSet:
         """Remember, once a batch is committed, which tables hold rows."""
         known = filter(self.is_accounted_for, self._sinks)
         marked = [table for table in known if _has_mark(self._sinks[table])]
-        self.state_file.add_written(frozenset(marked), self.place)
+        self.state_file.add_written(frozenset(marked), self.destination)
 
     def moved_from(self) -> str | None:
         """Return where rows went so far, if the file names another place now."""
         state = self.state_file.state
-        return state.place if state.written and state.place not in ("", self.place) else None
+        return (
+            state.destination
+            if state.written and state.destination not in ("", self.destination)
+            else None
+        )
 
     def lost_rows(self, tables: Iterable[Identifier] | None = None) -> dict[Identifier, LostRows]:
         """Return what happened to tables that lack rows which the pipeline committed.
@@ -299,7 +305,7 @@ class TableSet:
         """
         state = self.state_file.state
         expected = sorted(state.written if tables is None else set(tables) - state.given_up)
-        self.each(self._open_known, expected)
+        self.run_concurrently(self._open_known, expected)
         found = {table: self._lost_rows(table) for table in expected}
         lost = {table: one for table, one in found.items() if one is not None}
         self._lost = frozenset(lost)
@@ -321,10 +327,10 @@ class TableSet:
 
     def accept_lost_rows(self) -> None:
         """Continue with the tables as they are."""
-        self.each(lambda sink: sink.accept_lost_rows(), self.all())
+        self.run_concurrently(lambda sink: sink.accept_lost_rows(), self.all())
         marked = frozenset(table for table, sink in self._sinks.items() if _has_mark(sink))
         self.state_file.record_given_up(
-            marked, self.place, self.state_file.state.given_up | (self._lost - marked)
+            marked, self.destination, self.state_file.state.given_up | (self._lost - marked)
         )
 
     def all(self) -> list[IcebergTableSink]:
@@ -347,7 +353,9 @@ class TableSet:
             newest[mark.pipeline] = mark
         return list(newest.values())
 
-    def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+    def run_concurrently(
+        self, work: Callable[[Item], Outcome], items: Iterable[Item]
+    ) -> list[Outcome]:
         """Do work side by side; all of it is done before the first error is raised."""
         assert self._pool is not None  # noqa: S101 - `open` comes first
         waiting = [self._pool.submit(self._run_in_session, work, item) for item in items]

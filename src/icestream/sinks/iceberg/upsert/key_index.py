@@ -155,7 +155,7 @@ class IndexSettings:
 
     def index_path(self, data_file: str) -> Path:
         """Return where the index of a data file is kept."""
-        return self.place / self.index_name(data_file)
+        return self.local_folder / self.index_name(data_file)
 
     def index_name(self, data_file: str) -> str:
         """Return the name of the index of a data file."""
@@ -163,7 +163,7 @@ class IndexSettings:
         return f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.keys"
 
     @property
-    def place(self) -> Path:
+    def local_folder(self) -> Path:
         """The folder of indexes on this machine: another one in each process that asks."""
         return local_cache_folder() / "keys" / self.folder
 
@@ -190,7 +190,7 @@ def remove_stale_indexes(settings: IndexSettings, files: Sequence[LiveFile]) -> 
 
     The driver does so for its own machine; on others, tasks remove what is no longer used.
     """
-    folder = settings.place
+    folder = settings.local_folder
     kept = list(folder.glob("*.keys")) if folder.exists() else []
     if len(kept) <= len(files) + SPARE_INDEXES:
         return

@@ -314,7 +314,7 @@ class MatchTask:
         if self.missing_columns is not None:
             columns = Schema.model_validate_json(self.missing_columns)
             rows = TableRows(self._io, columns, f"{self.folder}/{uuid.uuid4()}.arrow")
-        evict_unused(self.index.place.parent)
+        evict_unused(self.index.local_folder.parent)
         keys, row_ids, late, sequence = [], [], [], []
         for file in files:
             found = find_keys(file, self.batch, self.index)

@@ -95,13 +95,13 @@ class Upsert(Mode):
     task_modules = (
         "icestream.sinks.iceberg.writer",
         "icestream.sinks.iceberg.upsert.matching",
-        "icestream.sinks.iceberg.upsert.rows",
+        "icestream.sinks.iceberg.upsert.jobs",
     )
     sorts_itself = True
     _live: LiveFiles | None = None
     _cleaned_folder = ""
 
-    def opened(self) -> None:
+    def reset(self) -> None:
         self._live = None
         # Their table has a client of its own, which was let go with the others.
         self.__dict__.pop("_tombstones", None)
@@ -251,7 +251,7 @@ class Upsert(Mode):
     def _change(self, outcome: _UpsertResult) -> TableChange:
         matched = outcome.matched
         return TableChange(
-            added=[file.what for file in outcome.files],
+            added=[file.metadata for file in outcome.files],
             deletes=[one for part in matched for one in part.deletes],
             replaced_deletes=[one for part in matched for one in part.replaced_deletes],
             referenced_files=[path for part in matched for path in part.referenced_files],
@@ -267,7 +267,7 @@ class Upsert(Mode):
         )
 
     def _delete_written(self, files: list[WrittenFile], matched: list[MatchResult]) -> None:
-        paths = {file.what["file-path"] for file in files}
+        paths = {file.metadata["file-path"] for file in files}
         paths |= {one["file-path"] for part in matched for one in part.deletes}
         self.target.delete_files(sorted(paths))
 

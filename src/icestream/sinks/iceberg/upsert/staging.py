@@ -323,12 +323,12 @@ def read_chunks(
     """Return the keys of the rows that tasks have staged."""
     from pyiceberg.io import load_file_io
 
-    paths = [path for file in files if (path := file.what["keys-path"]) is not None]
+    paths = [path for file in files if (path := file.metadata["keys-path"]) is not None]
     stored = {}
     if paths:
         io = load_file_io(dict(io_properties), paths[0])
         stored = dict(zip(paths, map_concurrently(paths, partial(read_arrays, io)), strict=True))
-    return [_chunk(file.what, stored) for file in files]
+    return [_chunk(file.metadata, stored) for file in files]
 
 
 def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> StagedChunk:

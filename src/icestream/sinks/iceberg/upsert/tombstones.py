@@ -120,7 +120,7 @@ class Tombstones:
             io_properties=self._target.io_properties(),
         )
         (written,) = run_in_tasks(self._target.session, [piece], task)
-        change = TableChange(added=[file.what for file in written])
+        change = TableChange(added=[file.metadata for file in written])
         # Earlier tombstones that somebody removed can't be brought back by stopping here.
         self._target.mark_snapshot = None
         self._target.commit(change, mark, rows=len(keys))
