@@ -136,7 +136,7 @@ def test_files_is_found_by_name() -> None:
     assert find("sources", "files") is FilesSource
 
 
-def test_line_knows_its_file_and_number(tmp_path: Path) -> None:
+def test_record_position_has_file_and_line_number(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf{"id": 1}\r\n\n\r\n{"id": 2}\n{"id"')
 
     assert everything(quick(tmp_path)) == [
@@ -165,7 +165,7 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
     assert [value for value, _ in everything(quick(tmp_path))] == [b'{"id": 1}', b'{"id": 2}']
 
 
-def test_broken_gzip_is_told(tmp_path: Path) -> None:
+def test_broken_gzip_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.json.gz").write_bytes(b"no gzip")
 
     with pytest.raises(BadRecordError) as caught:
@@ -177,7 +177,7 @@ def test_broken_gzip_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_batch_holds_at_most_the_files_asked_for(tmp_path: Path) -> None:
+def test_batch_has_at_most_the_configured_number_of_files(tmp_path: Path) -> None:
     source = quick(tmp_path, max_files_per_batch=2)
     for number in range(5):
         (tmp_path / f"{number}.json").write_text("1\n")
@@ -269,32 +269,32 @@ def test_csv_line_without_the_header_of_its_file_is_bad(tmp_path: Path) -> None:
 
     assert found.rows.num_rows == 0
     assert found.bad == (
-        (0, "the header of its file is not known: the dead letter was kept without it"),
+        (0, "the header of its file is unknown: the dead letter was stored without it"),
     )
 
 
-def test_csv_file_that_begins_with_no_header_is_refused(tmp_path: Path) -> None:
+def test_csv_file_without_a_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,,\n1,a,b\n")
 
     with pytest.raises(BadRecordError) as caught:
         everything(quick(tmp_path, format="csv"))
 
     assert str(caught.value) == (
-        f"file '{tmp_path}/a.csv' begins with b'id,,', which does not name its columns\n"
-        "  Each column needs a name of its own in the first line. If the files have no such line,\n"
-        "  set `options: {header: false}` and give `schema`."
+        f"the first line of file '{tmp_path}/a.csv', b'id,,', is not a header\n"
+        "  A header has a unique name for each column. If the files have no header,\n"
+        "  set `options: {header: false}` and declare the columns in `schema`."
     )
 
 
 @pytest.mark.parametrize("kind", ["parquet", "avro"])
-def test_rows_fit_the_schema_given(tmp_path: Path, kind: str) -> None:
+def test_rows_conform_to_the_declared_schema(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "a", [{"id": 1, "name": "a"}], kind)
     source = quick(tmp_path, format=kind, schema="more date, id int")
 
     assert everything(source) == [{"more": None, "id": 1}]
 
 
-def test_only_columns_of_the_options_are_declared(tmp_path: Path) -> None:
+def test_only_the_schema_option_declares_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
     told = quick(tmp_path, format="parquet")
 
@@ -314,7 +314,7 @@ def test_rows_have_the_columns_of_their_own_file_unless_declared(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "avro"])
-def test_broken_file_is_named(tmp_path: Path, kind: str) -> None:
+def test_corrupt_file_is_named(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a").write_bytes(b"this is something else altogether")
 
     with pytest.raises(BadRecordError) as caught:
@@ -323,7 +323,7 @@ def test_broken_file_is_named(tmp_path: Path, kind: str) -> None:
     assert caught.value.what.startswith(f"file '{tmp_path}/a' cannot be read as {kind}: ")
 
 
-def test_large_parquet_file_is_shared_among_tasks(tmp_path: Path) -> None:
+def test_large_parquet_file_is_split_into_tasks(tmp_path: Path) -> None:
     table = pa.table({"id": list(range(40_000))})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10_000)
     source = quick(tmp_path, format="parquet")
@@ -360,7 +360,7 @@ def test_parquet_types_become_those_of_a_table(tmp_path: Path) -> None:
     assert (row["small"], row["kind"], row["text"], row["deep"]) == (1, "a", "b", [{"n": 1}])
 
 
-def test_parquet_times_of_far_years_keep_their_values(tmp_path: Path) -> None:
+def test_parquet_timestamps_outside_the_nanosecond_range_keep_their_values(tmp_path: Path) -> None:
     """Arrow reads INT96 as nanoseconds by default, in which the year 9999 becomes 1816."""
     times = [datetime(year, 12, 31, 23, 59, 59, 5) for year in (1500, 2024, 9999)]  # noqa: DTZ001
     table = pa.table({"at": pa.array(times, pa.timestamp("us"))})
@@ -369,7 +369,7 @@ def test_parquet_times_of_far_years_keep_their_values(tmp_path: Path) -> None:
     assert [row["at"] for row in everything(quick(tmp_path, format="parquet"))] == times
 
 
-def test_parquet_column_that_does_not_fit_the_schema_is_told(tmp_path: Path) -> None:
+def test_incompatible_parquet_column_is_reported(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["x"]}), tmp_path / "a.parquet")
 
     with pytest.raises(SchemaMismatchError) as caught:
@@ -493,6 +493,6 @@ def test_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_columns_are_unknown_before_the_folder_is_there(tmp_path: Path) -> None:
+def test_columns_are_unknown_before_the_folder_exists(tmp_path: Path) -> None:
     assert quick(tmp_path / "in", format="parquet").schema() is None
     assert quick(tmp_path, format="parquet").schema() is None

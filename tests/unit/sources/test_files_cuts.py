@@ -70,7 +70,7 @@ def steps(source: FilesSource, start: Offset, end: Offset, max_rows: int) -> lis
     block=st.integers(1, 64),
     batch_bytes=st.integers(20, 400),
 )
-def test_file_cut_anywhere_gives_every_row_once(
+def test_file_split_anywhere_gives_every_row_once(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
@@ -100,7 +100,7 @@ def test_file_cut_anywhere_gives_every_row_once(
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "avro", "parquet"])
-def test_batch_of_a_large_file_has_no_more_rows_than_asked_for(tmp_path: Path, kind: str) -> None:
+def test_batch_of_a_large_file_respects_the_row_limit(tmp_path: Path, kind: str) -> None:
     write(tmp_path / "a", list(range(20_000)), kind)
     source = QuickFiles(FilesOptions(path=str(tmp_path), format=kind))
     start = source.initial()
@@ -113,7 +113,7 @@ def test_batch_of_a_large_file_has_no_more_rows_than_asked_for(tmp_path: Path, k
     assert len(sizes) <= 8
 
 
-def test_rows_of_small_files_are_estimated_by_those_that_were_looked_into(tmp_path: Path) -> None:
+def test_rows_of_small_files_are_estimated_from_sampled_ones(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number}.json").write_bytes(b"1\n" * 1_000)
     source = QuickFiles(FilesOptions(path=str(tmp_path)))
@@ -124,7 +124,7 @@ def test_rows_of_small_files_are_estimated_by_those_that_were_looked_into(tmp_pa
     assert len(rows_of(source, start, source.limit(start, end, 10_000))) == 10_000
 
 
-def test_lines_of_a_later_batch_know_their_numbers(tmp_path: Path) -> None:
+def test_lines_of_a_later_batch_have_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id\n" + b"".join(b"%d\n" % n for n in range(10)))
     source = QuickFiles(FilesOptions(path=str(tmp_path), format="csv"))
     source.keep_state_in(tmp_path / ".state")

@@ -34,7 +34,7 @@ def everything(source: FilesSource) -> list[Any]:
     return rows_of(source, start, source.latest(start))
 
 
-def test_unfinished_and_hidden_files_are_passed_over(tmp_path: Path) -> None:
+def test_unfinished_and_hidden_files_are_skipped(tmp_path: Path) -> None:
     for name in (".a.json", "_SUCCESS", "b.json.tmp", "c.json._COPYING_"):
         (tmp_path / name).write_text('{"id": 1}\n')
 
@@ -93,7 +93,7 @@ def test_check_names_a_missing_folder(tmp_path: Path) -> None:
     )
 
 
-def test_check_names_a_path_that_is_no_folder(tmp_path: Path) -> None:
+def test_check_names_a_path_that_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("")
 
     with pytest.raises(ConnectorError) as caught:
@@ -117,7 +117,7 @@ def without_root() -> Iterator[None]:
         os.seteuid(ours)
 
 
-def test_check_names_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
+def test_check_names_an_unreadable_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0)
 
     with without_root(), pytest.raises(RefusedError, match="permission denied for folder"):
@@ -131,5 +131,5 @@ def test_check_counts_the_files(tmp_path: Path) -> None:
 
 
 def test_glob_stays_below_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=r"glob '\.\./\*' points outside of the folder"):
+    with pytest.raises(ValidationError, match=r"glob '\.\./\*' points outside the folder"):
         quick(tmp_path, glob="../*")

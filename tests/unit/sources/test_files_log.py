@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 
 DAY_NS = 86_400 * 10**9
 REMEDY = (
-    "\n  Put it back as it was. Files must not change once they are in the folder: "
-    "write them elsewhere,\n  move them in under a new name, and remove them only when their rows "
-    "are in the table."
+    "\n  Restore the original file. Files in the folder must not change: write them elsewhere,\n  "
+    "move them in under a new name, and delete them only after their rows are in the table."
 )
 
 CHANGED_AFTER_REMEDY = (
-    "\n  If it is another file, rename it: it is read as a whole under a name that was not used "
-    "before.\n  If rows were added to a file that was read, put it back as it was and deliver the "
-    "new rows in a file of their own.\n  A name may be used again only after a running pipeline "
-    "has listed the folder without it."
+    "\n  If it is a new file, rename it: under an unused name, it is read as a whole.\n  If rows "
+    "were added to a file that was read, restore the original and deliver the new rows in a new "
+    "file.\n  A name can be reused only after a running pipeline has listed the folder without it."
 )
 
 
@@ -165,7 +163,7 @@ def test_replayed_batch_reads_the_files_that_it_was_planned_with(tmp_path: Path)
 
 
 @pytest.mark.parametrize("clock", [-DAY_NS, DAY_NS])
-def test_clock_that_jumps_leaves_no_file_out(
+def test_clock_jump_skips_no_file(
     tmp_path: Path, clock: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = quick(tmp_path)
@@ -182,7 +180,7 @@ def test_clock_that_jumps_leaves_no_file_out(
     assert values(source, here, source.latest(here)) == ["b"]
 
 
-def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
+def test_file_is_read_once_two_listings_show_it_unchanged(tmp_path: Path) -> None:
     put(tmp_path, "a")
     source = PatientFiles(FilesOptions(path=str(tmp_path)))
     start = source.initial()
@@ -194,7 +192,7 @@ def test_file_is_taken_when_two_looks_show_it_unchanged(tmp_path: Path) -> None:
     assert values(source, here, await_newest(source, here)) == ["b"]
 
 
-def test_file_that_still_grows_is_not_taken(tmp_path: Path) -> None:
+def test_growing_file_is_not_read(tmp_path: Path) -> None:
     put(tmp_path, "a")
     source = PatientFiles(FilesOptions(path=str(tmp_path)))
     here = read_all(source)
@@ -208,7 +206,7 @@ def test_file_that_still_grows_is_not_taken(tmp_path: Path) -> None:
     assert values(source, here, await_newest(source, here)) == ["1", "2", "3"]
 
 
-def test_file_is_found_again_after_a_folder_was_not_mounted_for_a_while(tmp_path: Path) -> None:
+def test_file_is_not_new_after_the_folder_was_unmounted(tmp_path: Path) -> None:
     source = quick(tmp_path)
     path = put(tmp_path, "a")
     here = read_all(source)
@@ -221,7 +219,7 @@ def test_file_is_found_again_after_a_folder_was_not_mounted_for_a_while(tmp_path
 
 
 @pytest.mark.parametrize("kind", [QuickFiles, PatientFiles])
-def test_name_is_read_again_once_the_old_file_was_seen_to_be_gone(
+def test_reused_name_is_read_after_the_old_file_was_removed(
     tmp_path: Path, kind: type[FilesSource]
 ) -> None:
     source = kind(FilesOptions(path=str(tmp_path)))
@@ -250,7 +248,7 @@ def test_file_that_vanishes_while_it_is_listed_counts_as_gone(
     assert values(source, here, source.latest(here)) == ["new content"]
 
 
-def test_lost_log_is_rebuilt_from_files_that_are_all_there(
+def test_lost_log_is_rebuilt_if_all_files_are_present(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path, "old", days_old=3)
@@ -263,12 +261,12 @@ def test_lost_log_is_rebuilt_from_files_that_are_all_there(
 
     assert values(restarted, here, restarted.latest(here)) == ["c"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"the log of files {tmp_path}/.state/files/{here['log']} was lost, and is rebuilt from "
+        f"the file log {tmp_path}/.state/files/{here['log']} was lost, and was rebuilt from "
         "the 2 files that were read"
     ]
 
 
-def test_lost_log_is_named_if_the_folder_does_not_show_what_was_read(tmp_path: Path) -> None:
+def test_lost_log_that_cannot_be_rebuilt_is_an_error(tmp_path: Path) -> None:
     put(tmp_path, "a").rename(tmp_path / "b")
     put(tmp_path, "c")
     here = read_all(quick(tmp_path))
@@ -280,10 +278,11 @@ def test_lost_log_is_named_if_the_folder_does_not_show_what_was_read(tmp_path: P
         quick(tmp_path).latest(here)
 
     assert str(caught.value) == (
-        f"the log of the files that were read, {tmp_path}/.state/files/{here['log']}, is lost, and "
-        f"files in '{tmp_path}' were removed or changed since: which of them were read is not "
-        "known (the last of 2 is 'c')\n"
-        "  Restore the state folder. Without it, move the files that were read out of the folder,\n"
+        f"the file log {tmp_path}/.state/files/{here['log']} is lost and cannot be rebuilt, "
+        f"because files in '{tmp_path}' were removed or changed (the last of 2 files that "
+        "were read is 'c')\n"
+        "  Restore the state folder. If that is not possible, move the files that were read out of "
+        "the folder,\n"
         "  and use `icestream run --start-over`."
     )
 
@@ -295,10 +294,10 @@ def test_offset_of_an_older_version_is_refused(tmp_path: Path) -> None:
         quick(tmp_path).latest(old)
 
     assert str(caught.value) == (
-        "the offset was written by an older version, which told files apart by their times: "
+        "the offset was written by an older version, which identified files by their timestamps: "
         f"{old}\n"
-        "  Start over with `icestream run --start-over`, with the files that were read already "
-        "moved out of the folder."
+        "  Move the files that were read out of the folder, and start over with `icestream run "
+        "--start-over`."
     )
 
 
@@ -357,7 +356,7 @@ def test_file_that_vanishes_between_planning_and_reading_is_named(tmp_path: Path
 
     with pytest.raises(SourceChangedError) as caught:
         list(source.read(splits[0]))
-    assert str(caught.value) == f"file '{path}' is gone before its rows were written{REMEDY}"
+    assert str(caught.value) == f"file '{path}' was removed before its rows were written{REMEDY}"
 
 
 def test_file_that_changes_between_planning_and_reading_is_named(tmp_path: Path) -> None:
@@ -404,11 +403,11 @@ def test_file_gone_or_changed_before_its_batch_is_replayed_is_named(
 
     with pytest.raises(SourceChangedError) as caught:
         values(quick(tmp_path), start, end)
-    fault = "is gone" if is_removed else "changed"
+    fault = "was removed" if is_removed else "changed"
     assert str(caught.value) == f"file '{path}' {fault} before its rows were written{REMEDY}"
 
 
-def test_position_stays_small(tmp_path: Path) -> None:
+def test_offset_stays_small(tmp_path: Path) -> None:
     source = quick(tmp_path)
     for number in range(300):
         put(tmp_path, f"{number:04}")

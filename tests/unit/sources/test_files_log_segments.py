@@ -49,7 +49,7 @@ def read_all(source: FilesSource) -> Offset:
     return source.latest(source.initial())
 
 
-def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+def test_missing_or_corrupt_segment_is_named(tmp_path: Path) -> None:
     source = quick(tmp_path)
     put(tmp_path, "a")
     here = read_all(source)
@@ -57,8 +57,8 @@ def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     source.latest(here)
     first, second = sorted((tmp_path / ".state/files" / here["log"]).iterdir())
     todo = (
-        "\n  Restore it from a backup, or remove the folder: if the files that were read are "
-        "still in place,\n  the log is rebuilt from them."
+        "\n  Restore it from a backup, or delete the folder: the log is rebuilt if all files that "
+        "were read\n  are still in place."
     )
 
     kept = first.read_bytes()
@@ -70,9 +70,9 @@ def test_segment_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
         quick(tmp_path).latest(here)
 
     assert str(missing.value) == (
-        f"the log of files {second} can't be read: its files 0 to 0 are missing{todo}"
+        f"the file log {second} cannot be read: its files 0 to 0 are missing{todo}"
     )
-    assert broken.value.what.startswith(f"the log of files {first} can't be read: ")
+    assert broken.value.what.startswith(f"the file log {first} cannot be read: ")
 
 
 @pytest.fixture(params=["hard links", "no hard links"])
@@ -95,7 +95,7 @@ def test_second_process_that_appends_to_the_log_is_refused(tmp_path: Path) -> No
         one.latest(here)
 
     assert str(caught.value) == (
-        "another process has written 000000000000.jsonl of the log of files "
+        "another process has written 000000000000.jsonl of the file log "
         f"{tmp_path}/.state/files/{here['log']}\n"
         "  Run one instance of a pipeline at a time."
     )
@@ -124,7 +124,7 @@ def test_one_of_several_processes_appends_a_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["000000000001.jsonl", "000000000001.seen"])
-def test_file_of_the_log_that_was_never_written_is_named(tmp_path: Path, name: str) -> None:
+def test_empty_file_of_the_log_is_named(tmp_path: Path, name: str) -> None:
     """A crash can leave one on a file system without hard links."""
     put(tmp_path, "a")
     here = read_all(quick(tmp_path))
@@ -135,16 +135,16 @@ def test_file_of_the_log_that_was_never_written_is_named(tmp_path: Path, name: s
         quick(tmp_path).latest(here)
 
     assert str(caught.value) == (
-        f"the log of files has an empty file, {empty}: the process that created it has stopped, "
-        "or is still writing it\n"
-        "  Make sure that no other instance of the pipeline is running, and remove the file. "
+        f"the file log has an empty file {empty}: the process that created it was killed, or is "
+        "still writing it\n"
+        "  Make sure that no other instance of the pipeline is running, then delete the file. "
         "Nothing refers to it yet."
     )
     empty.unlink()
     assert quick(tmp_path).latest(here) == here
 
 
-def test_unfinished_file_that_a_kill_left_behind_does_no_harm(tmp_path: Path) -> None:
+def test_unfinished_segment_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
     log = FileLog(tmp_path / "log")
     log.append([FileEntry("a", 1, 1)])
     for name in ("000000000001.jsonl.0af1.new", "000000000001.seen.0af1.new"):
@@ -173,7 +173,7 @@ def test_folder_that_cannot_be_synced_stops_the_log_only_if_the_disk_fails(
         log.append([FileEntry("b", 1, 1)])
 
 
-def test_committed_files_are_folded_and_stay_known(
+def test_committed_files_are_folded_and_still_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.files.log.FOLD_SEGMENTS", 3)
@@ -213,7 +213,7 @@ def few_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_remembered")
-def test_only_files_that_are_gone_are_forgotten_and_only_past_a_limit(
+def test_only_removed_files_are_forgotten_and_only_past_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
@@ -265,9 +265,7 @@ def test_file_that_returns_within_the_hour_is_not_forgotten(
 
 
 @pytest.mark.usefixtures("few_remembered")
-def test_empty_listing_makes_nothing_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_listing_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icestream.sources.files.folder.ABSENT_SECS", 0.0)
     source = quick(tmp_path)
     here = source.initial()

@@ -30,15 +30,15 @@ UNFINISHED_SUFFIXES = (".tmp", "._COPYING_")
 
 
 class FileEntry(NamedTuple):
-    """A file as a listing shows it.
+    """A file in a listing.
 
     Attributes:
         path: its path below the folder, with `/`.
-        mtime_ns: when its content was last written.
-        size: its length in bytes.
-        rows: how many rows it holds, or an estimate; 0 while nobody has looked.
-        ctime_ns: when it was moved in, written, or its owner or mode was changed, whichever came
-            last. Files that one listing finds are read in this order; nothing else depends on it.
+        mtime_ns: its modification time.
+        size: its size in bytes.
+        rows: its number of rows, possibly estimated; 0 if not counted yet.
+        ctime_ns: when it was last moved, written, or had its owner or mode changed. It only
+            determines the order in which the new files of one listing are read.
     """
 
     path: str
@@ -49,7 +49,7 @@ class FileEntry(NamedTuple):
 
     @property
     def arrival(self) -> tuple[int, str]:
-        """Return what the files of one listing are ordered by."""
+        """Return the sort key for the files of one listing."""
         return (self.ctime_ns, self.path)
 
     @property
@@ -69,13 +69,13 @@ class FileEntry(NamedTuple):
 
 
 def list_paths(folder: str, glob: str) -> list[str]:
-    """Return the paths of a folder's files that match, in no order; some may be no files.
+    """Return the matching paths in a folder, unordered; some may not be files.
 
-    Files that are created, renamed or removed meanwhile may be among them or not.
+    Files that are created, renamed or removed during the listing may be missing from it.
 
     Raises:
-        ConnectorError: there is no such folder.
-        RefusedError: it may not be read.
+        ConnectorError: the folder does not exist.
+        RefusedError: there is no read permission.
     """
     matches = _glob_regex(glob)
     depth = None if "**" in glob else glob.count("/")
@@ -99,14 +99,14 @@ def list_paths(folder: str, glob: str) -> list[str]:
 
 
 def stat_file(folder: str, path: str) -> FileEntry | None:
-    """Return a file of the folder; None if it is gone, or is not a file."""
+    """Return a file of the folder; None if it does not exist or is not a file."""
     try:
-        found = os.stat(f"{folder}/{path}")  # noqa: PTH116 - once for each file of a folder
+        status = os.stat(f"{folder}/{path}")  # noqa: PTH116 - once for each file of a folder
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return FileEntry(path, found.st_mtime_ns, found.st_size, 0, found.st_ctime_ns)
+    return FileEntry(path, status.st_mtime_ns, status.st_size, 0, status.st_ctime_ns)
 
 
 def name_hashes(paths: list[str]) -> list[int]:
@@ -115,7 +115,7 @@ def name_hashes(paths: list[str]) -> list[int]:
 
 
 def _hash(text: str) -> int:
-    # Names are bytes to the system: one that is not UTF-8 is kept as it is.
+    # File names are bytes; one that is not UTF-8 is hashed as it is.
     digest = blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
@@ -152,28 +152,27 @@ def _glob_literal(piece: str) -> str:
 
 logger = logging.getLogger(__name__)
 
-# A folder that takes this long to list is not listed again at every call.
+# A folder that takes longer to list is not listed at every call.
 SLOW_LISTING_SECS = 0.05
-# Looking at every file that was read, for a change, takes longer than listing their names.
+# How often the files that were read are checked for changes, which is slower than listing names.
 CHECK_SECS = 60.0
-# A listing may miss files, so a file counts as removed for good only if none showed it this long.
+# A listing may miss files, so a file counts as removed only if it was missing for this long.
 ABSENT_SECS = 3600.0
 
 
 class Folder:
-    """Lists a folder and appends its new files to the log, once they are finished.
+    """Lists a folder and appends new files to the log once they are complete.
 
-    A file is new if its name is not in the log. It is finished when two looks, `settle_secs` apart
-    by the monotonic clock, show the same size and modification time. So neither the clock of this
-    machine nor that of a file server decides whether a file is read, and a file that one listing
-    misses is found by the next.
+    A file is new if its name is not in the log. It is complete if its size and modification time
+    did not change for `settle_secs` of the monotonic clock. So neither this machine's clock nor a
+    file server's decides whether a file is read, and the next listing finds a file that one missed.
 
     Args:
         path: the folder.
-        glob: which of its files to list.
-        settle_secs: how long a file must stay unchanged to count as finished.
-        listing_pause: how much longer than a slow listing the pause after it is.
-        count_rows: returns how many rows a file holds, None if it is gone.
+        glob: the files to list.
+        settle_secs: how long a file must stay unchanged to count as complete.
+        listing_pause: the pause after a slow listing, as a multiple of the listing's time.
+        count_rows: returns the number of rows of a file; None if it is gone.
     """
 
     def __init__(
@@ -190,7 +189,7 @@ class Folder:
         self._listing_pause = listing_pause
         self._count_rows = count_rows
         self._waiting: dict[str, tuple[FileEntry, float]] = {}
-        self._gone = np.empty(0, np.uint64)
+        self._missing = np.empty(0, np.uint64)
         self._absent = np.empty(0, np.uint64)
         self._absent_since = -math.inf
         self._listed_at = 0.0
@@ -198,16 +197,15 @@ class Folder:
         self._checked_at: float | None = None
 
     def entries(self) -> list[FileEntry]:
-        """Return the files that are in the folder now, finished or not."""
+        """Return all files that are in the folder now, complete or not."""
         folder = local_path(self._path)
-        found = (stat_file(folder, path) for path in list_paths(folder, self._glob))
-        return [entry for entry in found if entry is not None]
+        files = (stat_file(folder, path) for path in list_paths(folder, self._glob))
+        return [entry for entry in files if entry is not None]
 
     def discover(self, log: FileLog) -> None:
-        """Append the files that are finished and not in the log, in the order of their arrival.
+        """Append complete files that are not in the log, in order of arrival.
 
-        The first call waits for files that are in the folder already, so that `run --once` does
-        not leave them out.
+        The first call waits for existing files to settle, so that `run --once` does not miss them.
 
         Raises:
             SourceChangedError: a file changed after it was read.
@@ -232,20 +230,20 @@ class Folder:
         folder = local_path(self._path)
         paths = list_paths(folder, self._glob)
         names = np.array(name_hashes(paths), np.uint64)
-        is_known = log.seen.has(names)
-        returned = np.isin(names, self._gone)
+        is_logged = log.seen.has(names)
+        returned = np.isin(names, self._missing)
         checks = self._checked_at is None or began - self._checked_at >= CHECK_SECS
-        for index in np.flatnonzero(is_known if checks else is_known & returned):
+        for index in np.flatnonzero(is_logged if checks else is_logged & returned):
             if self._is_replaced(log, folder, paths[index], int(names[index]), returned[index]):
-                is_known[index] = False
+                is_logged[index] = False
         self._checked_at = began if checks else self._checked_at
-        taken = self._append_finished(
-            [paths[index] for index in np.flatnonzero(~is_known)], folder, log, began
+        appended = self._append_complete(
+            [paths[index] for index in np.flatnonzero(~is_logged)], folder, log, began
         )
-        # A new file under an old name is replaced only once it is appended; until then, e.g. while
-        # it settles, the next listing has to know that the old file was gone.
-        replaced = np.setdiff1d(names[returned & ~is_known], taken)
-        self._gone = np.append(log.seen.known_except(names), replaced)
+        # A new file under an old name replaces the old one only when it is appended. Until then,
+        # e.g. while it settles, the next listing must know that the old file was removed.
+        replaced = np.setdiff1d(names[returned & ~is_logged], appended)
+        self._missing = np.append(log.seen.except_names(names), replaced)
         self._forget(log, names, names[returned], began)
         self._listed_at = time.monotonic()
         self._listing_secs = self._listed_at - began
@@ -257,9 +255,9 @@ class Folder:
         returned: NDArray[np.uint64],
         began: float,
     ) -> None:
-        """Let the log forget the files that no listing has shown for an hour.
+        """Make the log forget files that were missing from all listings for an hour.
 
-        A folder that looks empty is more likely not mounted: then the hour begins again.
+        A folder that looks empty is probably not mounted, so the hour starts again.
         """
         if len(returned):
             self._absent = np.setdiff1d(self._absent, returned)
@@ -267,16 +265,16 @@ class Folder:
             return
         if len(names):
             log.forget(self._absent)
-        self._absent = log.seen.known_except(names)
+        self._absent = log.seen.except_names(names)
         self._absent_since = began
 
     def _is_replaced(
         self, log: FileLog, folder: str, path: str, name: int, has_returned: bool
     ) -> bool:
-        """Tell whether a name that was read is another file now.
+        """Tell whether a new file has replaced one that was read.
 
-        It is if the old one was seen to be gone. Otherwise rows may have been added to a file that
-        was read: reading it again would double the others, leaving it out would lose them.
+        It has if a listing showed that the old one was gone. Otherwise, rows may have been appended
+        to the old file: reading it again would duplicate rows, and skipping it would lose some.
         """
         entry = stat_file(folder, path)
         if entry is not None and log.seen.content_of(name) == entry.content_hash:
@@ -287,16 +285,16 @@ class Folder:
             str(Path(self._path, path)), "changed after it was read", CHANGED_AFTER_REMEDY
         )
 
-    def _append_finished(
+    def _append_complete(
         self, paths: list[str], folder: str, log: FileLog, began: float
     ) -> NDArray[np.uint64]:
-        """Append those of the new files that are finished; look again later at the others.
+        """Append the new files that are complete; the others are checked again later.
 
         Returns:
             The hashes of the names that were appended.
         """
         waiting: dict[str, tuple[FileEntry, float]] = {}
-        finished = []
+        complete = []
         for path in paths:
             entry = stat_file(folder, path)
             if entry is None:
@@ -305,12 +303,12 @@ class Folder:
             if before is None or (before.mtime_ns, before.size) != (entry.mtime_ns, entry.size):
                 since = time.monotonic()
             if self._settle_secs <= 0 or began - since >= self._settle_secs:
-                finished.append(entry)
+                complete.append(entry)
             else:
                 waiting[path] = (entry, since)
         self._waiting = waiting
         counted = []
-        for entry in sorted(finished, key=lambda entry: entry.arrival):
+        for entry in sorted(complete, key=lambda entry: entry.arrival):
             rows = self._count_rows(entry)
             if rows is not None:
                 counted.append(entry._replace(rows=rows))
@@ -319,10 +317,10 @@ class Folder:
 
 
 def local_path(path: str) -> str:
-    """Return a path of this machine.
+    """Return a local path.
 
     Raises:
-        UnavailableError: it is an object store's.
+        UnavailableError: it is in an object store.
     """
     scheme, mark, rest = path.partition("://")
     if not mark:

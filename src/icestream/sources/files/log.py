@@ -1,12 +1,12 @@
-"""The log of a folder's files: each file once, in the order in which the files were found.
+"""The log of a folder's files: each file once, in the order of discovery.
 
-An offset is a place in this log. A listing may miss files, and clocks may jump: a file that is
-not in the log yet is new, whatever its times say, and a batch that is replayed reads the files
-that the log names, whatever has been listed since.
+An offset is a position in this log. A listing may miss files, and clocks may jump. So a file that
+is not in the log is new, whatever its timestamps, and a replayed batch reads the files that the log
+names, whatever has been listed since.
 
 The log is a folder of immutable segments. A segment is on disk before an offset refers to it.
-Segments whose rows are all in the table are folded into a set of hashes, 16 bytes a file, which
-is all that is needed to recognise a file that was read.
+Segments whose rows are all committed are folded into a set of hashes, 16 bytes per file, which is
+enough to recognise a file that was read.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEGMENT_FILES = 10_000
-# Folding rewrites the set of hashes, so it waits for a few segments.
+# Folding rewrites the set of hashes, so it waits for several segments.
 FOLD_SEGMENTS = 100
-# Files that are gone from the folder are forgotten once this many names are known, and no sooner:
-# a folder that is not mounted for a while must not make its files new.
+# Names of removed files are forgotten only if there are more than this: the files of a folder that
+# was unmounted for a while must not count as new.
 REMEMBERED_FILES = 1_000_000
 CACHED_SEGMENTS = 4
 CHECKSUM_MODULUS = 1 << 64
@@ -43,11 +43,11 @@ CHECKSUM_MODULUS = 1 << 64
 
 @dataclass(frozen=True)
 class _LogSegment:
-    """A part of the log: `count` files from number `first` on.
+    """A segment of the log: `count` files, starting with number `first`.
 
     Attributes:
         checksum: sum of the fingerprints of all files before it.
-        rows: rows of its files.
+        rows: estimated rows of its files.
     """
 
     path: Path
@@ -60,10 +60,10 @@ class _LogSegment:
 class FileLog:
     """A log that is open for reading and appending.
 
-    One process, and one thread of it, appends and forgets. Others may read and fold meanwhile.
+    One thread of one process calls `append` and `forget`; others may read and fold concurrently.
 
     Args:
-        folder: where its segments are; created by the first `append`.
+        folder: the folder of its segments; created by the first `append`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ class FileLog:
         return self.folder.name
 
     def append(self, entries: Sequence[FileEntry]) -> None:
-        """Add files that are not in the log, durably.
+        """Append new files durably.
 
         Raises:
             SupersededError: another process appends to this log.
@@ -98,27 +98,27 @@ class FileLog:
         """Return the files with the numbers from `start` up to, but not including, `end`.
 
         Raises:
-            CorruptStateError: they are no longer kept.
+            CorruptStateError: the log no longer has them.
         """
-        found: list[FileEntry] = []
+        files: list[FileEntry] = []
         while start < end:
             segment = self._segment_of(start)
             entries = self._entries(segment)[start - segment.first : end - segment.first]
-            found += entries
+            files += entries
             start += len(entries)
-        return found
+        return files
 
     def rows(self, start: int, end: int) -> int:
-        """Return about how many rows the files from `start` up to `end` hold."""
+        """Estimate the rows of the files from `start` up to `end`."""
         total = 0
         while start < end:
             segment = self._segment_of(start)
-            behind = segment.first + segment.count
-            if start == segment.first and behind <= end:
+            segment_end = segment.first + segment.count
+            if start == segment.first and segment_end <= end:
                 total += segment.rows
             else:
-                total += sum(entry.rows for entry in self.files(start, min(end, behind)))
-            start = behind
+                total += sum(entry.rows for entry in self.files(start, min(end, segment_end)))
+            start = segment_end
         return total
 
     def checksum_before(self, number: int) -> int:
@@ -130,37 +130,37 @@ class FileLog:
             segment.checksum + _sum_fingerprints(self.files(segment.first, number))
         ) % CHECKSUM_MODULUS
 
-    def forget(self, gone: NDArray[np.uint64]) -> None:
-        """Forget files that are gone from the folder, if more are known than are to be kept.
+    def forget(self, removed: NDArray[np.uint64]) -> None:
+        """Forget files that were removed from the folder, if the log has too many names.
 
         Args:
-            gone: hashes of their names. Those that are still in a segment stay known.
+            removed: hashes of their names. Those that are still in a segment are kept.
         """
-        if len(self.seen) <= REMEMBERED_FILES or 2 * len(gone) < len(self.seen):
+        if len(self.seen) <= REMEMBERED_FILES or 2 * len(removed) < len(self.seen):
             return
         with self._guard:
-            kept = self.files(self._segments[0].first, self.count)
-            names = np.array([entry.name_hash for entry in kept], np.uint64)
-            self.seen.forget(np.setdiff1d(gone, names))
+            entries = self.files(self._segments[0].first, self.count)
+            names = np.array([entry.name_hash for entry in entries], np.uint64)
+            self.seen.forget(np.setdiff1d(removed, names))
 
     def fold(self, committed: int) -> None:
         """Fold segments that no replay needs into the set of hashes.
 
         Args:
-            committed: files before this number are in the table.
+            committed: the number of files whose rows are committed.
         """
-        # The newest segment stays: it carries the count and the checksum on.
-        done = [s for s in self._segments[:-1] if s.first + s.count <= committed]
-        if len(done) < FOLD_SEGMENTS and sum(s.count for s in done) < SEGMENT_FILES:
+        # The newest segment stays, since it holds the count and the checksum.
+        folded = [s for s in self._segments[:-1] if s.first + s.count <= committed]
+        if len(folded) < FOLD_SEGMENTS and sum(s.count for s in folded) < SEGMENT_FILES:
             return
-        behind = done[-1].first + done[-1].count
+        end = folded[-1].first + folded[-1].count
         old = sorted(self.folder.glob("*.seen"))
         with self._guard:
             seen = self.seen.to_bytes()
-        self._create(self.folder / f"{behind:012}.seen", seen)
+        self._create(self.folder / f"{end:012}.seen", seen)
         with self._guard:
-            self._segments = self._segments[len(done) :]
-        for path in [*(segment.path for segment in done), *old]:
+            self._segments = self._segments[len(folded) :]
+        for path in [*(segment.path for segment in folded), *old]:
             path.unlink(missing_ok=True)
 
     def _load(self) -> None:
@@ -171,7 +171,7 @@ class FileLog:
         for path in sorted(self.folder.glob("*.jsonl")):
             first = int(path.stem)
             if first < folded:
-                continue  # folded by a process that died before it removed the segment
+                continue  # already folded by a process that died before removing the segment
             if first != self.count:
                 raise self._corrupt(path, f"its files {self.count} to {first - 1} are missing")
             checksum, entries = self._read(path)
@@ -218,15 +218,15 @@ class FileLog:
         content = path.read_bytes()
         if not content:
             raise CorruptStateError(
-                f"the log of files has an empty file, {path}: the process that created it has "
-                "stopped, or is still writing it",
-                todo="Make sure that no other instance of the pipeline is running, and remove the "
+                f"the file log has an empty file {path}: the process that created it was "
+                "killed, or is still writing it",
+                todo="Make sure that no other instance of the pipeline is running, then delete the "
                 "file. Nothing refers to it yet.",
             )
         return content
 
     def _create(self, path: Path, content: bytes) -> None:
-        """Write a file that nobody changes any more; it is there as a whole or not at all."""
+        """Write an immutable file atomically."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Processes in different containers may have the same id.
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
@@ -238,7 +238,7 @@ class FileLog:
             _move_to_new_name(fresh, path)
         except FileExistsError as exc:
             raise SupersededError(
-                f"another process has written {path.name} of the log of files {self.folder}",
+                f"another process has written {path.name} of the file log {self.folder}",
                 todo="Run one instance of a pipeline at a time.",
             ) from exc
         finally:
@@ -247,17 +247,17 @@ class FileLog:
 
     def _corrupt(self, path: Path, why: str) -> CorruptStateError:
         return CorruptStateError(
-            f"the log of files {path} can't be read: {why}",
-            todo="Restore it from a backup, or remove the folder: if the files that were read are "
-            "still in place,\nthe log is rebuilt from them.",
+            f"the file log {path} cannot be read: {why}",
+            todo="Restore it from a backup, or delete the folder: the log is rebuilt if all files "
+            "that were read\nare still in place.",
         )
 
 
 class SeenFiles:
-    """The names in a log with the content that they had, 16 bytes a file.
+    """Hashes of the names and contents of a log's files, 16 bytes per file.
 
-    A name that has the hash of another one looks like a file that has changed, which stops the
-    pipeline and loses nothing.
+    If two names had the same hash, one would look like a changed file, which stops the pipeline
+    but loses nothing.
     """
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class SeenFiles:
         return len(self._names)
 
     def add(self, entries: Iterable[FileEntry]) -> None:
-        """Remember files; what is known of the same names is replaced."""
+        """Add files, replacing those with the same names."""
         new = {entry.name_hash: entry.content_hash for entry in entries}
         names = np.fromiter(new.keys(), np.uint64, len(new))
         kept = ~np.isin(self._names, names)
@@ -278,22 +278,22 @@ class SeenFiles:
         )
 
     def has(self, names: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Tell which names are known."""
+        """Tell which names are in the set."""
         return np.isin(names, self._names)
 
-    def known_except(self, names: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the names that are known and are not among these."""
+    def except_names(self, names: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the names in the set that are not among these."""
         return self._names[~np.isin(self._names, names)]
 
     def content_of(self, name: int) -> int | None:
-        """Return the hash of the content that a name had; None if the name is not known."""
+        """Return the content hash of a name; None if the name is not in the set."""
         index = int(np.searchsorted(self._names, np.uint64(name)))
         if index == len(self._names) or int(self._names[index]) != name:
             return None
         return int(self._contents[index])
 
     def forget(self, names: NDArray[np.uint64]) -> None:
-        """Forget these names."""
+        """Remove these names."""
         kept = ~np.isin(self._names, names)
         self._set(self._names[kept], self._contents[kept])
 
@@ -315,15 +315,15 @@ class SeenFiles:
 
 
 def _move_to_new_name(fresh: Path, path: Path) -> None:
-    """Give a file another name; `FileExistsError` if a file, also another process's, has it."""
+    """Rename a file; raise `FileExistsError` if the name exists, even by another process."""
     try:
         os.link(fresh, path)
     except FileExistsError:
         raise
     except OSError:
-        # SMB, exFAT and some FUSE file systems have no hard links. There, the name is taken by an
-        # empty file first. A crash before the rename leaves that, and the next start reports it:
-        # to remove it unasked could let two processes write the same segment.
+        # SMB, exFAT and some FUSE file systems have no hard links. There, an empty file claims the
+        # name first. A crash before the rename leaves it behind, and the next start reports it:
+        # deleting it automatically could let two processes write the same segment.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             fresh.replace(path)
@@ -337,7 +337,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as exc:
-        # Some network file systems cannot sync folders; they write names at once.
+        # Some network file systems cannot sync folders, but write names immediately.
         if exc.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}:
             raise
     finally:

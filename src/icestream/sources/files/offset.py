@@ -1,4 +1,4 @@
-"""Offsets of the `files` source: a place in the log of files, and in one of its files."""
+"""Offsets of the `files` source: positions in the file log and within a file."""
 
 from __future__ import annotations
 
@@ -14,26 +14,24 @@ if TYPE_CHECKING:
     from icestream.sources.files.folder import FileEntry
 
 CHANGED_FILE_REMEDY = (
-    "Put it back as it was. Files must not change once they are in the folder: write them "
-    "elsewhere,\nmove them in under a new name, and remove them only when their rows are in the "
-    "table."
+    "Restore the original file. Files in the folder must not change: write them elsewhere,\nmove "
+    "them in under a new name, and delete them only after their rows are in the table."
 )
 CHANGED_AFTER_REMEDY = (
-    "If it is another file, rename it: it is read as a whole under a name that was not used "
-    "before.\nIf rows were added to a file that was read, put it back as it was and deliver the "
-    "new rows in a file of their own.\nA name may be used again only after a running pipeline has "
-    "listed the folder without it."
+    "If it is a new file, rename it: under an unused name, it is read as a whole.\nIf rows were "
+    "added to a file that was read, restore the original and deliver the new rows in a new "
+    "file.\nA name can be reused only after a running pipeline has listed the folder without it."
 )
 
 
 @dataclass(frozen=True)
 class FilesOffset:
-    """An offset, taken apart.
+    """A parsed offset.
 
     Attributes:
-        log: id of the log of files.
-        files: how many files of the log were read to their end.
-        checksum: sum of their fingerprints. It proves which files they are if the log is lost.
+        log: id of the file log.
+        files: how many files of the log were read completely.
+        checksum: sum of their fingerprints, which identifies them if the log is lost.
         at: where to continue in the next file: a byte, or a row group of a Parquet file.
         line: how many lines of that file come before it.
         path: the file that was read last.
@@ -48,23 +46,23 @@ class FilesOffset:
 
     @classmethod
     def from_json(cls, stored: Offset) -> FilesOffset:
-        """Take an offset apart.
+        """Parse a stored offset.
 
         Raises:
             SourceChangedError: an older version wrote it.
         """
-        known: dict[str, Any] = {**stored, "checksum": int(stored.get("checksum", "0"), 16)}
-        if "arrived_ns" in known or "log" not in known:
+        fields: dict[str, Any] = {**stored, "checksum": int(stored.get("checksum", "0"), 16)}
+        if "arrived_ns" in fields or "log" not in fields:
             raise SourceChangedError(
-                "the offset was written by an older version, which told files apart by their "
-                f"times: {stored}",
-                todo="Start over with `icestream run --start-over`, with the files that were read "
-                "already moved out of the folder.",
+                "the offset was written by an older version, which identified files by their "
+                f"timestamps: {stored}",
+                todo="Move the files that were read out of the folder, and start over with "
+                "`icestream run --start-over`.",
             )
-        return cls(**known)
+        return cls(**fields)
 
     def to_json(self) -> Offset:
-        """Put the offset together again."""
+        """Return the offset as it is stored."""
         return {
             "log": self.log,
             "files": self.files,
@@ -76,31 +74,31 @@ class FilesOffset:
 
     @property
     def files_started(self) -> int:
-        """How many files of the log were read at least in part."""
+        """The number of files that were read at least in part."""
         return self.files + (1 if self.at else 0)
 
     def files_read(self, listed: Sequence[FileEntry]) -> list[FileEntry] | None:
         """Find the files that were read, in part or as a whole, in a listing of the folder.
 
-        For a log that is lost. They are known if they are the first ones by arrival, or by age
-        where a change of mode or owner made some look newly arrived; the checksum proves it.
-        None if they are not, e.g. since some were removed.
+        Used if the log is lost. The files are the first ones by arrival, or by modification time if
+        a change of mode or owner made some look new; the checksum confirms it. None if neither
+        matches, e.g. because files were removed.
         """
         partial = [entry for entry in listed if self.at and entry.path == self.path]
         others = [entry for entry in listed if not self.at or entry.path != self.path]
         if len(others) < self.files or len(partial) != self.files_started - self.files:
             return None
         for order in (_by_arrival, _by_age):
-            found = sorted(others, key=order)[: self.files]
-            if sum(entry.fingerprint for entry in found) % (1 << 64) == self.checksum:
-                return [*found, *partial]
+            files = sorted(others, key=order)[: self.files]
+            if sum(entry.fingerprint for entry in files) % (1 << 64) == self.checksum:
+                return [*files, *partial]
         return None
 
 
 def changed_file_error(
     name: str, fault: str, remedy: str = CHANGED_FILE_REMEDY
 ) -> SourceChangedError:
-    """Return the error for one file that is not what it was."""
+    """Return the error for a file that has changed."""
     return SourceChangedError(f"file {name!r} {fault}", todo=remedy)
 
 

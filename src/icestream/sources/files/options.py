@@ -11,7 +11,7 @@ OWN_FORMATS = ("json", "csv", "parquet", "avro")
 
 
 class FileOptions(Options):
-    """How files of a format are written."""
+    """How the files are formatted."""
 
     delimiter: str = Field(
         default=",", min_length=1, max_length=1, description="Field delimiter, for `csv`."
@@ -32,19 +32,19 @@ class FilesOptions(Options):
     )
     format: LineFormatName = Field(
         default="json",
-        description="What the files hold. `json` is one object a line. Files of `json` and `csv` "
-        "may be compressed with gzip, and are then called `*.gz`.",
+        description="Format of the files. `json` is one object per line. Files of `json` and `csv` "
+        "may be compressed with gzip if their names end in `.gz`.",
     )
     glob: str = Field(
         default="*",
         min_length=1,
-        description="Which files to read, by their path below the folder; `**/` stands for any "
-        "number of folders.",
+        description="Files to read, by their path below the folder; `**/` matches any number "
+        "of folders.",
     )
     schema_text: str | None = Field(
         default=None,
         alias="schema",
-        description="The columns, as DDL: `id bigint, name string`. Without it they come from "
+        description="Columns as DDL: `id bigint, name string`. By default, they come from "
         "the table or from the first files.",
     )
     max_files_per_batch: int | None = Field(
@@ -53,14 +53,14 @@ class FilesOptions(Options):
         description="Maximum number of files per batch; by default, only rows are limited.",
     )
     options: FileOptions = Field(
-        default_factory=FileOptions, description="How the files are written."
+        default_factory=FileOptions, description="How the files are formatted."
     )
 
     @field_validator("glob")
     @classmethod
     def _stays_below_the_folder(cls, glob: str) -> str:
         if glob.startswith("/") or ".." in glob.split("/"):
-            raise ValueError(f"glob {glob!r} points outside of the folder")
+            raise ValueError(f"glob {glob!r} points outside the folder")
         return glob
 
     @field_validator("format")
@@ -68,9 +68,11 @@ class FilesOptions(Options):
     def _has_a_record_a_line(cls, name: str) -> str:
         if name in OWN_FORMATS:
             return name
-        found = find_format(name)
-        if found.gives_changes or not found.is_line_based:
-            raise ValueError(f"format {name!r} can't be read from files: its records are not lines")
+        file_format = find_format(name)
+        if file_format.gives_changes or not file_format.is_line_based:
+            raise ValueError(
+                f"format {name!r} cannot be read from files: its records are not lines"
+            )
         return name
 
     @model_validator(mode="after")

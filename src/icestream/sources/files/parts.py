@@ -29,10 +29,10 @@ class FilePart:
     Attributes:
         path: its path below the folder.
         mtime_ns: its modification time when the batch was planned.
-        size: its length then.
-        start: where the part begins: a byte, or a row group of a Parquet file.
+        size: its size then.
+        start: where the part starts: a byte, or a row group of a Parquet file.
         end: where it ends; None for the end of the file.
-        line: how many lines of the file come before it.
+        line: the number of lines before it.
     """
 
     path: str
@@ -45,25 +45,25 @@ class FilePart:
 
 @contextmanager
 def open_part(folder: str, part: FilePart) -> Iterator[IO[bytes]]:
-    """Open a file for reading, unpacked if its name ends in `.gz`.
+    """Open a file for reading, decompressed if its name ends in `.gz`.
 
     Raises:
-        SourceChangedError: it is not the file that was planned, or changes while it is read.
-        RefusedError: it may not be read.
-        BadRecordError: it is not a gzip file, or a broken one.
+        SourceChangedError: it has changed since the batch was planned, or changes while it is read.
+        RefusedError: there is no read permission.
+        BadRecordError: it is not a valid gzip file.
     """
     name = str(Path(folder, part.path))
     try:
         raw = open(name, "rb")  # noqa: PTH123, SIM115 - closed below, after the last check
     except FileNotFoundError as exc:
-        raise changed_file_error(name, "is gone before its rows were written") from exc
+        raise changed_file_error(name, "was removed before its rows were written") from exc
     except PermissionError as exc:
         raise RefusedError(
             f"permission denied for file {name!r}",
             todo="Give the user that runs the pipeline read permission.",
         ) from exc
     with raw:
-        _refuse_changed(raw, part, name)
+        _verify_unchanged(raw, part, name)
         try:
             if part.path.endswith(".gz"):
                 with gzip.open(raw) as unpacked:
@@ -72,11 +72,11 @@ def open_part(folder: str, part: FilePart) -> Iterator[IO[bytes]]:
                 yield raw
         except (gzip.BadGzipFile, EOFError, zlib.error) as exc:
             raise unreadable_error(name, "gzip", exc) from exc
-        _refuse_changed(raw, part, name)
+        _verify_unchanged(raw, part, name)
 
 
 def unreadable_error(name: str, kind: str, cause: Exception) -> BadRecordError:
-    """Return the error for a file whose content is broken as a whole."""
+    """Return the error for a corrupt file."""
     reason = " ".join(str(cause).split())
     return BadRecordError(
         f"file {name!r} cannot be read as {kind}: {reason}",
@@ -84,9 +84,9 @@ def unreadable_error(name: str, kind: str, cause: Exception) -> BadRecordError:
     )
 
 
-def _refuse_changed(raw: IO[bytes], part: FilePart, name: str) -> None:
-    found = os.fstat(raw.fileno())
-    if (found.st_mtime_ns, found.st_size) != (part.mtime_ns, part.size):
+def _verify_unchanged(raw: IO[bytes], part: FilePart, name: str) -> None:
+    status = os.fstat(raw.fileno())
+    if (status.st_mtime_ns, status.st_size) != (part.mtime_ns, part.size):
         raise changed_file_error(name, "changed before its rows were written")
 
 
@@ -106,7 +106,7 @@ _STORED_TYPES = {
 
 
 def storable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a table's column has for values of `kind`."""
+    """Return the column type of a table for values of `kind`."""
     if kinds.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC" if kind.tz else None)
     if kinds.is_time(kind):
@@ -130,35 +130,35 @@ def _storable_nested(kind: pa.DataType) -> pa.DataType:
 
 
 def storable_columns(schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a table has for rows of `schema`."""
+    """Return the columns of a table for rows of `schema`."""
     return pa.schema([(field.name, storable_type(field.type)) for field in schema])
 
 
 def fit_file(batch: pa.RecordBatch, schema: pa.Schema | None, name: str) -> pa.RecordBatch:
-    """Return rows of a file with the columns of `schema`, or else with the file's own.
+    """Return rows of a file with the columns of `schema`; without one, with the file's own.
 
-    Only in the latter case are times truncated to microseconds.
+    Times are truncated to microseconds only without a schema.
 
     Raises:
-        SchemaMismatchError: a column does not fit.
+        SchemaMismatchError: a column has an incompatible type.
     """
-    given = with_origin(batch, f"file {name!r}")
+    rows = with_origin(batch, f"file {name!r}")
     if schema is None:
-        return conform_source_rows(given, storable_columns(given.schema), _cast_and_truncate)
+        return conform_source_rows(rows, storable_columns(rows.schema), _cast_and_truncate)
     declared = set(schema.names)
-    given = given.select([i for i, each in enumerate(given.schema.names) if each in declared])
+    rows = rows.select([i for i, column in enumerate(rows.schema.names) if column in declared])
     return conform_source_rows(
-        conform_source_rows(given, storable_columns(given.schema), _cast), schema
+        conform_source_rows(rows, storable_columns(rows.schema), _cast), schema
     )
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast to a `storable_type`, which holds every value but fractions of microseconds."""
+    """Cast to a `storable_type`, which loses nothing but fractions of microseconds."""
     return array.cast(kind)
 
 
 def _cast_and_truncate(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if kinds.is_timestamp(array.type):
-        # Arrow truncates toward zero: before 1970 that is the next microsecond.
+        # Arrow truncates toward zero, which is the next microsecond before 1970.
         array = pc.floor_temporal(array, unit="microsecond")
     return array.cast(options=pc.CastOptions(target_type=kind, allow_time_truncate=True))

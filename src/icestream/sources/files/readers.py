@@ -1,4 +1,4 @@
-"""Reads Parquet files."""
+"""Reads Parquet, Avro and text files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS_PER_BLOCK = 50_000
 
 
 class RowGroup(NamedTuple):
-    """What the footer of a file says of a row group; bytes are those of the unpacked values."""
+    """The size of a row group from the file's footer; bytes are uncompressed."""
 
     rows: int
     bytes: int
@@ -38,11 +38,11 @@ class RowGroup(NamedTuple):
 def read_row_groups(file: IO[bytes]) -> list[RowGroup]:
     """Return the row groups of a file; none if the file is broken."""
     try:
-        found = pq.read_metadata(file)
+        metadata = pq.read_metadata(file)
     except pa.ArrowInvalid:
-        # Reading the file reports what is wrong; here only its size is of interest.
+        # Reading the file later reports the fault.
         return []
-    groups = (found.row_group(index) for index in range(found.num_row_groups))
+    groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
     return [RowGroup(group.num_rows, group.total_byte_size) for group in groups]
 
 
@@ -60,17 +60,17 @@ def read_parquet(
     """Yield the rows of a file with the columns of `schema`.
 
     Args:
-        file: the file, opened.
+        file: the open file.
         part: which row groups to read.
-        name: what the file is called in an error.
-        schema: the columns to give, one that the file lacks is null; None for the file's own.
+        name: the file's name for errors.
+        schema: the columns to return, null if the file lacks them; None for the file's own.
     """
     try:
-        # As nanoseconds, Arrow's default, years outside of 1677 to 2262 become other years.
+        # Nanoseconds, Arrow's default, overflow for years before 1677 or after 2262.
         reader = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
-        found = reader.schema_arrow.names
-        wanted = found if schema is None else schema.names
-        columns = [column for column in wanted if column in found]
+        names = reader.schema_arrow.names
+        selected = names if schema is None else schema.names
+        columns = [column for column in selected if column in names]
         end = reader.num_row_groups if part.end is None else part.end
         for batch in reader.iter_batches(ROWS_PER_BLOCK, [*range(part.start, end)], columns):
             yield fit_file(batch, schema, name)
@@ -80,7 +80,7 @@ def read_parquet(
 
 AVRO_ROWS_PER_BLOCK = 20_000
 _SYNC_BYTES = 16
-# What fastavro raises for a broken file: it checks little itself.
+# What fastavro raises for a corrupt file, which it does not validate first.
 _FAULTS = (
     EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, zlib.error,
 )  # fmt: skip
@@ -94,10 +94,10 @@ def avro_schema(file: IO[bytes], name: str) -> pa.Schema:
 def cut_blocks(
     file: IO[bytes], start: int, max_rows: int, max_bytes: int, name: str
 ) -> tuple[int, int] | None:
-    """Return the byte behind a run of blocks that begins at `start`, and how many rows it has.
+    """Return the end byte of a run of blocks from `start`, and its number of rows.
 
-    The run has at least one block, and otherwise at most as many rows and bytes as are given.
-    None if it reaches the end of the file.
+    The run has at most `max_rows` rows and `max_bytes` bytes, but at least one block. None if it
+    reaches the end of the file.
     """
     end = rows = 0
     try:
@@ -111,10 +111,10 @@ def cut_blocks(
 
 
 def _scan_blocks(file: IO[bytes], start: int) -> Iterator[tuple[int, int, int]]:
-    """Yield where each block from `start` on begins, its bytes and its rows, without its content.
+    """Yield the start, bytes and rows of each block from `start` on, without reading its content.
 
-    A block is its number of rows, its length, its content and the sync marker of the file, which
-    also ends the header.
+    A block consists of its number of rows, its length, its content and the file's sync marker,
+    which also ends the header.
     """
     if not start:
         file.seek(0)
@@ -135,7 +135,7 @@ def _scan_blocks(file: IO[bytes], start: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _read_long(file: IO[bytes]) -> int | None:
-    """Read a number as Avro writes it, 7 bits a byte; None at the end of the file."""
+    """Read a number in Avro's variable-length encoding; None at the end of the file."""
     value = 0
     for shift in range(0, 70, 7):
         byte = file.read(1)
@@ -148,11 +148,11 @@ def _read_long(file: IO[bytes]) -> int | None:
 
 
 def first_block_row_bytes(file: IO[bytes]) -> float | None:
-    """Return how many bytes a row of the first block has; None if there is none to be read."""
+    """Return the mean row length of the first block in bytes; None if it cannot be read."""
     try:
         _, size, rows = next(_block_extents(file, ""), (0, 0, 0))
     except BadRecordError:
-        return None  # reading the file reports what is wrong
+        return None  # reading the file later reports the fault
     return size / rows if rows else None
 
 
@@ -162,23 +162,23 @@ def read_avro(
     """Yield the rows of a file with the columns of `schema`.
 
     Args:
-        file: the file, opened.
+        file: the open file.
         part: which blocks to read.
-        name: what the file is called in an error.
-        schema: the columns to give, one that the file lacks is null; None for the file's own.
+        name: the file's name for errors.
+        schema: the columns to return, null if the file lacks them; None for the file's own.
     """
     reader = _reader(_AvroPart(file, part, name) if part.start or part.end else file, name)
     fields = _fields(reader)
     while records := _next_records(reader, name):
         try:
             batch = _batch(records, fields)
-        except pa.ArrowInvalid as exc:  # a decimal with more digits than its schema promises
+        except pa.ArrowInvalid as exc:  # a decimal with more digits than its schema allows
             raise unreadable_error(name, "avro", exc) from exc
         yield fit_file(batch, schema, name)
 
 
 class _AvroPart:
-    """The header of a file and some of its blocks, as a file that fastavro reads."""
+    """The header of a file and some of its blocks, as a file object for fastavro."""
 
     def __init__(self, file: IO[bytes], part: FilePart, name: str) -> None:
         self._header = b""
@@ -188,17 +188,17 @@ class _AvroPart:
             self._header = file.read(first)
         file.seek(part.start)
         self._file = file
-        self._left = (part.size if part.end is None else part.end) - part.start
+        self._remaining = (part.size if part.end is None else part.end) - part.start
 
     def read(self, size: int) -> bytes:
-        found, self._header = self._header[:size], self._header[size:]
-        more = self._file.read(min(size - len(found), self._left))
-        self._left -= len(more)
-        return found + more
+        header, self._header = self._header[:size], self._header[size:]
+        more = self._file.read(min(size - len(header), self._remaining))
+        self._remaining -= len(more)
+        return header + more
 
 
 def _block_extents(file: IO[bytes], name: str) -> Iterator[tuple[int, int, int]]:
-    """Yield where each block begins, its bytes and its rows."""
+    """Yield the start, bytes and rows of each block."""
     file.seek(0)
     try:
         for block in _fastavro().block_reader(file):
@@ -262,11 +262,11 @@ def read_part(
     """Yield the rows of a file, or of a part of it.
 
     Args:
-        file: the file, opened.
-        part: which part of it.
-        name: what the file is called in an error.
-        options: those of the source.
-        schema: the columns to give, for formats that have columns; None for the file's own.
+        file: the open file.
+        part: the part to read.
+        name: the file's name for errors.
+        options: the source's options.
+        schema: the columns to return, for Parquet and Avro; None for the file's own.
     """
     if options.format == "parquet":
         yield from read_parquet(file, part, name, schema)

@@ -1,4 +1,4 @@
-"""The `files` source: where it stands and what it reads."""
+"""The `files` source: its offsets and the files that it reads."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ logger = logging.getLogger(__name__)
 BYTES_PER_ROW = {"avro": 50, "parquet": 50}
 BYTES_PER_LINE = 100
 GZIP_RATIO = 5
-# Of smaller files, only one of several is opened to learn how long its rows are.
+# Of smaller files, only one in `SAMPLED_EVERY` is opened to estimate the length of a row.
 SAMPLED_BYTES = 64 << 10
 SAMPLED_EVERY = 50
-# An estimate may be wrong by this factor: where it matters, rows are counted.
+# An estimate may be wrong by this factor; closer to a limit, rows are counted.
 ESTIMATE_FACTOR = 4
-# A batch has at most this many bytes and files, beside the rows that the sink asks for.
+# Limits of a batch, in addition to the sink's limit of rows.
 BATCH_BYTES = 512 << 20
 BATCH_FILES = 50_000
-# A task costs more than reading this many rows or bytes, and every task writes files of its own.
+# Starting a task costs more than reading this much, and every task writes its own files.
 MIN_TASK_ROWS = 10_000
 MIN_TASK_BYTES = 16 << 20
 MAX_CACHED_FOOTERS = 100_000
@@ -64,17 +64,17 @@ MAX_CACHED_FOOTERS = 100_000
 class FilesSource(Source[FilesOptions]):
     """Files that arrive in a folder, each read once.
 
-    An offset is a place in the log of files, see `FileLog`. It may lie inside a file: a large one
-    is read in several batches.
+    An offset is a position in the file log, see `FileLog`. It may be inside a file, since a large
+    file is read in several batches.
     """
 
     options_type = FilesOptions
 
     settle_secs: ClassVar[float] = 1.0
-    """How long a file must stay unchanged to count as finished."""
+    """How long a file must stay unchanged to count as complete."""
 
     listing_pause: ClassVar[float] = 10.0
-    """How much longer than a slow listing the pause after it is."""
+    """The pause after a slow listing, as a multiple of the time that the listing took."""
 
     _folder: Folder
     _row_groups: dict[FileEntry, list[RowGroup]]
@@ -96,7 +96,7 @@ class FilesSource(Source[FilesOptions]):
         self._verified.clear()
 
     def initial(self) -> Offset:
-        # Older logs stay until a batch of this one is in the table: nobody has chosen yet.
+        # Older logs stay until a batch of this one is committed: the start may still fail.
         self._log = FileLog(self._state_folder() / uuid.uuid4().hex)
         self._verified.clear()
         return FilesOffset(self._log.id).to_json()
@@ -125,22 +125,22 @@ class FilesSource(Source[FilesOptions]):
         if start == end:
             return end
         low, high, log = self._range(start, end)
-        most_files = self.options.max_files_per_batch or BATCH_FILES
+        max_files = self.options.max_files_per_batch or BATCH_FILES
         rows = size = 0
-        number, at = low.files, low.at
-        for entry in log.files(number, min(high.files_started, number + most_files)):
+        number, position = low.files, low.at
+        for entry in log.files(number, min(high.files_started, number + max_files)):
             stop = high.at if number == high.files else None
-            more_rows, more_bytes = self._extent(entry, at, stop)
+            more_rows, more_bytes = self._extent(entry, position, stop)
             if rows and (rows + more_rows > max_rows or size + more_bytes > BATCH_BYTES):
                 break
             if not rows and (more_rows * ESTIMATE_FACTOR > max_rows or more_bytes > BATCH_BYTES):
-                found = self._end_of_batch(entry, at, max_rows)
-                if found is not None and (stop is None or found[0] < stop):
-                    line = (low.line if at else 0) + found[1]
-                    return self._offset(number, found[0], line, entry.path)
+                cut = self._end_of_batch(entry, position, max_rows)
+                if cut is not None and (stop is None or cut[0] < stop):
+                    line = (low.line if position else 0) + cut[1]
+                    return self._offset(number, cut[0], line, entry.path)
             rows += more_rows
             size += more_bytes
-            number, at = number + 1, 0
+            number, position = number + 1, 0
         return end if number == high.files_started else self._offset(number)
 
     def splits(self, start: Offset, end: Offset, slots: int) -> list[Split]:
@@ -163,7 +163,7 @@ class FilesSource(Source[FilesOptions]):
                 groups.append([])
             groups[-1].append((part, rows))
             passed += rows
-        # Without a declaration, each file's own columns: the engine takes new ones up.
+        # Without a declared schema, files keep their own columns, and the engine adds new ones.
         schema = self.declared_schema()
         return [
             Split(
@@ -180,7 +180,7 @@ class FilesSource(Source[FilesOptions]):
                 yield from read_part(file, part, self._name(part.path), self.options, schema)
 
     def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002 - the contract's
-        """Forget what no replay needs, but not which files were read."""
+        """Drop log entries that no replay needs, but remember which files were read."""
         offset = FilesOffset.from_json(position)
         if not offset.files:
             return
@@ -194,8 +194,8 @@ class FilesSource(Source[FilesOptions]):
         if self.options.format in {"parquet", "avro"}:
             return None
         if self.options.format != "csv":
-            given = GivenSchema(self.schema()) if self.declares() else None
-            return make_decoder(self.options.format, schema=given)
+            schema = GivenSchema(self.schema()) if self.declares() else None
+            return make_decoder(self.options.format, schema=schema)
         if self.options.options.header:
             evolving = self.options.schema_text is None
             return HeaderDecoder(self.options.options.delimiter, evolving=evolving)
@@ -209,13 +209,13 @@ class FilesSource(Source[FilesOptions]):
 
             return parse_ddl(self.options.schema_text)
         if self._schema is None and self.options.format in {"parquet", "avro"}:
-            self._schema = self._schema_of_files()
+            self._schema = self._infer_schema()
         elif self._schema is None and self.options.format != "csv":
             self._schema = find_format(self.options.format).columns()
         return self._schema
 
     def declares(self) -> bool:
-        # Two files that were looked into tell nothing of the others.
+        # The schemas of two sampled files say nothing about the others.
         return self.options.schema_text is not None
 
     def check(self) -> Iterator[CheckStep]:
@@ -223,7 +223,7 @@ class FilesSource(Source[FilesOptions]):
         yield CheckStep("list files", self._count_files)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks read files by their splits; what the driver saw of the folder is not for them.
+        # Tasks read files by their splits and need none of the driver's state.
         return {"options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -248,7 +248,7 @@ class FilesSource(Source[FilesOptions]):
 
     def _state_folder(self) -> Path:
         if self._state is None:
-            # Nobody continues from these offsets after a restart, as in a benchmark.
+            # Without a state folder, as in a benchmark, offsets end with the process.
             self._state = Path(tempfile.mkdtemp(prefix="icestream-files-"))
             weakref.finalize(self, shutil.rmtree, self._state, ignore_errors=True)
         return self._state / "files"
@@ -257,7 +257,7 @@ class FilesSource(Source[FilesOptions]):
         """Return the log that an offset refers to, rebuilt from the folder if it is lost.
 
         Raises:
-            SourceChangedError: it is lost, and the folder does not show which files were read.
+            SourceChangedError: it is lost, and cannot be rebuilt from the folder.
         """
         offset = FilesOffset.from_json(position)
         if self._log is None or self._log.id != offset.log:
@@ -269,27 +269,27 @@ class FilesSource(Source[FilesOptions]):
         if is_long_enough and self._log.checksum_before(offset.files) == offset.checksum:
             self._verify(offset)
             return self._log
-        found = offset.files_read(self._folder.entries())
-        if found is None:
+        files = offset.files_read(self._folder.entries())
+        if files is None:
             raise SourceChangedError(
-                f"the log of the files that were read, {self._log.folder}, is lost, and files in "
-                f"{self.options.path!r} were removed or changed since: which of them were read is "
-                f"not known (the last of {offset.files_started} is {offset.path!r})",
-                todo="Restore the state folder. Without it, move the files that were read out of "
-                "the folder,\nand use `icestream run --start-over`.",
+                f"the file log {self._log.folder} is lost and cannot be rebuilt, because files in "
+                f"{self.options.path!r} were removed or changed (the last of "
+                f"{offset.files_started} files that were read is {offset.path!r})",
+                todo="Restore the state folder. If that is not possible, move the files that were "
+                "read out of the folder,\nand use `icestream run --start-over`.",
             )
         shutil.rmtree(self._log.folder, ignore_errors=True)
         self._log = FileLog(self._log.folder)
-        self._log.append([entry._replace(rows=self._count_rows(entry) or 1) for entry in found])
+        self._log.append([entry._replace(rows=self._count_rows(entry) or 1) for entry in files])
         logger.warning(
-            "the log of files %s was lost, and is rebuilt from the %d files that were read",
+            "the file log %s was lost, and was rebuilt from the %d files that were read",
             self._log.folder,
             offset.files_started,
         )
         return self._log
 
     def _verify(self, offset: FilesOffset) -> None:
-        """Note that an offset agrees with the log: offsets are compared several times a second."""
+        """Remember that an offset matches the log: offsets are checked several times a second."""
         if len(self._verified) >= 100:
             self._verified.clear()
         self._verified.add((offset.files, offset.checksum))
@@ -309,7 +309,7 @@ class FilesSource(Source[FilesOptions]):
         return offset.to_json()
 
     def _count_rows(self, entry: FileEntry) -> int | None:
-        """Return about how many rows a file has; None if it is gone, or changes."""
+        """Estimate the number of rows of a file; None if it is gone or changing."""
         try:
             if self.options.format == "parquet":
                 if groups := self._row_groups_of(entry):
@@ -322,7 +322,7 @@ class FilesSource(Source[FilesOptions]):
         return max(1, round(size / self._row_bytes))
 
     def _sample(self, entry: FileEntry) -> None:
-        """Learn how long rows are from a file that is large, or the first of several."""
+        """Update the estimated row length from a large file, or from one of several small ones."""
         self._unsampled -= 1
         if not entry.size or (entry.size < SAMPLED_BYTES and self._unsampled > 0):
             return
@@ -332,12 +332,12 @@ class FilesSource(Source[FilesOptions]):
             self._row_bytes = estimate(file) or self._row_bytes
 
     def _is_text(self, entry: FileEntry) -> bool:
-        """Tell whether a file has lines and can be read from any of them."""
+        """Tell whether a file is text that can be read from any line."""
         is_lines = self.options.format not in {"parquet", "avro"}
         return is_lines and not entry.path.endswith(".gz")
 
     def _extent(self, entry: FileEntry, start: int, end: int | None) -> tuple[int, int]:
-        """Return about how many rows and bytes a part of a file has."""
+        """Estimate the rows and bytes of a part of a file."""
         if self.options.format == "parquet" and (groups := self._row_groups_of(entry)[start:end]):
             return sum(group.rows for group in groups), sum(group.bytes for group in groups)
         size = (entry.size if end is None else end) - start
@@ -345,9 +345,9 @@ class FilesSource(Source[FilesOptions]):
         return max(1, entry.rows * size // max(1, entry.size)), unpacked
 
     def _end_of_batch(self, entry: FileEntry, at: int, max_rows: int) -> tuple[int, int] | None:
-        """Return where a batch that begins at `at` ends in a file, and how many lines it has.
+        """Return where a batch that starts at `at` ends in a file, and how many lines it has.
 
-        None if it reaches the end of the file, or the file can only be read as a whole.
+        None if it reaches the end of the file, or the file cannot be split.
         """
         if self.options.format == "parquet":
             return _split_row_groups(self._row_groups_of(entry), at, max_rows)
@@ -356,13 +356,13 @@ class FilesSource(Source[FilesOptions]):
         with open_part(local_path(self.options.path), _whole_file(entry)) as file:
             if self.options.format == "avro":
                 return cut_blocks(file, at, max_rows, BATCH_BYTES, self._name(entry.path))
-            found = cut_lines(file, at, max_rows, BATCH_BYTES)
-        return found if found[0] < entry.size else None
+            cut = cut_lines(file, at, max_rows, BATCH_BYTES)
+        return cut if cut[0] < entry.size else None
 
     def _parts(
         self, part: FilePart, entry: FileEntry, slots: int
     ) -> Iterator[tuple[FilePart, int]]:
-        """Cut a part of a file for several tasks, each with its rows; a small one stays whole."""
+        """Split a part of a file for several tasks, each with its rows; a small one stays whole."""
         end = part.end
         if self.options.format == "parquet" and (groups := self._row_groups_of(entry)):
             for index in range(part.start, len(groups) if end is None else end):
@@ -380,20 +380,20 @@ class FilesSource(Source[FilesOptions]):
                 part = replace(part, start=cut, line=part.line + lines)
 
     def _row_groups_of(self, entry: FileEntry) -> list[RowGroup]:
-        known = entry._replace(rows=0, ctime_ns=0)
-        if known not in self._row_groups:
+        key = entry._replace(rows=0, ctime_ns=0)
+        if key not in self._row_groups:
             if len(self._row_groups) >= MAX_CACHED_FOOTERS:
                 self._row_groups.clear()
             with open_part(local_path(self.options.path), _whole_file(entry)) as file:
-                self._row_groups[known] = read_row_groups(file)
-        return self._row_groups[known]
+                self._row_groups[key] = read_row_groups(file)
+        return self._row_groups[key]
 
-    def _schema_of_files(self) -> pa.Schema | None:
-        # `plan` asks too, before the folder is there; `check` and `run` tell what is wrong.
+    def _infer_schema(self) -> pa.Schema | None:
+        # `plan` calls this before the folder exists; `check` and `run` report that.
         if not Path(self.options.path.removeprefix("file://")).is_dir():
             return None
         ordered = sorted(self._folder.entries(), key=lambda entry: entry.arrival)
-        # The newest file is asked as well: after a restart, columns that came later are known.
+        # The newest file is read as well, so that a restart knows columns that were added later.
         schemas = []
         for entry in dict.fromkeys([*ordered[:1], *ordered[-1:]]):
             with open_part(local_path(self.options.path), _whole_file(entry)) as file:
@@ -404,8 +404,9 @@ class FilesSource(Source[FilesOptions]):
             return pa.unify_schemas(schemas, promote_options="permissive")
         except (pa.ArrowTypeError, pa.ArrowInvalid) as exc:
             raise SchemaMismatchError(
-                f"files {ordered[0].path!r} and {ordered[-1].path!r} do not fit together: {exc}",
-                todo="Give the columns' types under `schema`.",
+                f"files {ordered[0].path!r} and {ordered[-1].path!r} have incompatible columns: "
+                f"{exc}",
+                todo="Declare the columns and their types in `schema`.",
             ) from exc
 
     def _find_folder(self) -> str:
@@ -423,7 +424,7 @@ def _whole_file(entry: FileEntry) -> FilePart:
 
 
 def _join_parts(parts: list[FilePart]) -> list[FilePart]:
-    """Return parts with those that follow each other in one file joined: it is opened once."""
+    """Join adjacent parts of one file, so that it is opened once."""
     joined: list[FilePart] = []
     for part in parts:
         last = joined[-1] if joined else None

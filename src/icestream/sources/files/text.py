@@ -1,4 +1,4 @@
-"""Reads files of lines, each a record."""
+"""Reads text files with one record per line."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _BOM = b"\xef\xbb\xbf"
 def read_lines(
     file: IO[bytes], name: str, *, line: int, size: int | None, context: Mapping[str, Any]
 ) -> Iterator[Records]:
-    """Yield the lines of a file as records, block by block. Empty lines are no records.
+    """Yield the lines of a file as records, block by block, skipping empty lines.
 
     Args:
-        file: the file, opened, at the beginning of a line.
-        name: what the file is called in a record's position: `events/a.json:17`.
-        line: how many lines of the file come before.
-        size: how many bytes to read; None for all that follow.
-        context: that of the records.
+        file: the open file, at the start of a line.
+        name: the file's name for record positions such as `events/a.json:17`.
+        line: the number of lines before it.
+        size: how many bytes to read; None for the rest of the file.
+        context: the context of the records.
     """
     number = 1 + line
     for lines in _blocks(file, size, is_start=line == 0):
@@ -45,25 +45,25 @@ def read_lines(
 
 
 def read_first_line(file: IO[bytes]) -> bytes:
-    """Return the first line of a file, without its end."""
+    """Return the first line of a file, without the line break."""
     return file.readline(BLOCK_BYTES).removeprefix(_BOM).rstrip(b"\r\n")
 
 
 def cut_lines(file: IO[bytes], start: int, max_lines: int, max_bytes: int) -> tuple[int, int]:
-    """Return the byte behind a run of lines, and how many lines it has.
+    """Return the end byte of a run of lines, and its number of lines.
 
-    The run has at least one line, and otherwise at most as many lines and bytes as are given.
+    The run has at most `max_lines` lines and `max_bytes` bytes, but at least one line.
     """
     file.seek(start)
     end, lines, offset = start, 0, start
     while block := file.read(BLOCK_BYTES):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (offset + 1)
         ends = ends[: max_lines - lines]
-        within = ends[ends <= start + max_bytes]
-        taken = within if lines or len(within) else ends[:1]
-        if len(taken):
-            end = int(taken[-1])
-            lines += len(taken)
+        fitting = ends[ends <= start + max_bytes]
+        chosen = fitting if lines or len(fitting) else ends[:1]
+        if len(chosen):
+            end = int(chosen[-1])
+            lines += len(chosen)
         offset += len(block)
         if lines and (lines == max_lines or offset >= start + max_bytes):
             return end, lines
@@ -71,31 +71,31 @@ def cut_lines(file: IO[bytes], start: int, max_lines: int, max_bytes: int) -> tu
 
 
 def mean_line_bytes(file: IO[bytes]) -> float | None:
-    """Return how many bytes a line has on average, by the first ones; None if there are none."""
+    """Return the mean length of the first lines in bytes; None if there are none."""
     head = file.read(SAMPLE_BYTES)
     lines = head.count(b"\n")
     return len(head) / lines if lines else None
 
 
 def _blocks(file: IO[bytes], size: int | None, *, is_start: bool) -> Iterator[list[bytes]]:
-    left = sys.maxsize if size is None else size
-    held: list[bytes] = []
-    block = file.read(min(BLOCK_BYTES, left))
-    left -= len(block)
+    remaining = sys.maxsize if size is None else size
+    pieces: list[bytes] = []
+    block = file.read(min(BLOCK_BYTES, remaining))
+    remaining -= len(block)
     if is_start:
         block = block.removeprefix(_BOM)
     while block:
         cut = block.rfind(b"\n") + 1
         if cut:
-            whole = b"".join([*held, block[:cut]])
-            held = [block[cut:]]
-            # Lines written on Windows end in \r, and decoders are faster without it.
-            yield whole.replace(b"\r\n", b"\n").split(b"\n")[:-1]
+            complete = b"".join([*pieces, block[:cut]])
+            pieces = [block[cut:]]
+            # Windows lines end with \r\n, and decoders are faster without the \r.
+            yield complete.replace(b"\r\n", b"\n").split(b"\n")[:-1]
         else:
-            held.append(block)
-        block = file.read(min(BLOCK_BYTES, left))
-        left -= len(block)
-    if rest := b"".join(held):
+            pieces.append(block)
+        block = file.read(min(BLOCK_BYTES, remaining))
+        remaining -= len(block)
+    if rest := b"".join(pieces):
         yield [rest.removesuffix(b"\r")]
 
 
@@ -104,24 +104,24 @@ def _records(
 ) -> Records | None:
     numbers: Sequence[int] = range(first, first + len(lines))
     if not all(lines):
-        kept = [(n, line) for n, line in zip(numbers, lines, strict=True) if line]
-        numbers, lines = [n for n, _ in kept], [line for _, line in kept]
+        numbered = [(n, line) for n, line in zip(numbers, lines, strict=True) if line]
+        numbers, lines = [n for n, _ in numbered], [line for _, line in numbered]
     if not lines:
         return None
     values = pa.array(lines, pa.binary())
     return Records(values, {}, lambda index: f"{name}:{numbers[index]}", context)
 
 
-HEADER_UNKNOWN = "the header of its file is not known: the dead letter was kept without it"
+HEADER_UNKNOWN = "the header of its file is unknown: the dead letter was stored without it"
 
 
 class HeaderDecoder(Decoder):
-    """Decodes lines whose cells are in the order of their own file's header.
+    """Decodes CSV lines whose cells follow the header of their own file.
 
     Args:
-        delimiter: what separates cells.
-        evolving: whether columns that only the header has are of interest, and types are inferred.
-        header: the names of the columns; None if they are not known.
+        delimiter: the cell separator.
+        evolving: whether to report new columns of the header and to infer types.
+        header: the column names; None if they are unknown.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class HeaderDecoder(Decoder):
         return CsvDecoder(layout, self._delimiter).absent_fields(values, rows)
 
     def _new_fields(self, values: pa.Array, columns: pa.Schema) -> dict[str, pa.DataType]:
-        assert self._header is not None  # noqa: S101 - looked at by the caller
+        assert self._header is not None  # noqa: S101 - checked by the caller
         new = [name for name in self._header if name not in columns.names]
         if not new or not self._evolving:
             return {}
@@ -169,10 +169,10 @@ class HeaderDecoder(Decoder):
 
 
 def parse_header(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
-    """Return the columns that a file's first line names.
+    """Return the column names in a file's first line.
 
     Raises:
-        BadRecordError: the line is no header.
+        BadRecordError: the line is not a header.
     """
     try:
         [cells] = csv.reader([line.decode()], delimiter=delimiter, strict=True)
@@ -181,36 +181,36 @@ def parse_header(line: bytes, name: str, delimiter: str) -> tuple[str, ...]:
     names = tuple(cell.strip() for cell in cells)
     if not all(names) or len(set(names)) != len(names) or not names:
         raise BadRecordError(
-            f"file {name!r} begins with {line[:80]!r}, which does not name its columns",
-            todo="Each column needs a name of its own in the first line. If the files have no "
-            "such line,\nset `options: {header: false}` and give `schema`.",
+            f"the first line of file {name!r}, {line[:80]!r}, is not a header",
+            todo="A header has a unique name for each column. If the files have no header,\nset "
+            "`options: {header: false}` and declare the columns in `schema`.",
         )
     return names
 
 
 def infer_columns(lines: Sequence[bytes], names: tuple[str, ...], delimiter: str) -> pa.Schema:
-    """Return the columns that lines show; text where no other type gives every cell back."""
+    """Infer columns from lines; a column is text unless another type preserves every cell."""
     from icestream.formats.inference import resolved_type
 
-    found = _infer_cells(lines, names, delimiter, set(names))
-    return pa.schema([(name, resolved_type(kind) or pa.string()) for name, kind in found.items()])
+    types = _infer_cells(lines, names, delimiter, set(names))
+    return pa.schema([(name, resolved_type(kind) or pa.string()) for name, kind in types.items()])
 
 
 def _infer_cells(
     lines: Sequence[bytes], names: tuple[str, ...], delimiter: str, wanted: set[str]
 ) -> dict[str, pa.DataType]:
-    """Return the unresolved types of the wanted columns."""
+    """Return the unresolved types of the wanted columns; see `formats.inference`."""
     from icestream.formats.csv import cell_type
     from icestream.formats.inference import NULL, merge
 
-    places = [(place, name) for place, name in enumerate(names) if name in wanted]
-    found = {name: NULL for _, name in places}
+    positions = [(position, name) for position, name in enumerate(names) if name in wanted]
+    types = {name: NULL for _, name in positions}
     for line in lines:
         try:
             cells = next(csv.reader([line.decode()], delimiter=delimiter, strict=True), [])
         except (UnicodeDecodeError, csv.Error):  # decode reports it
             continue
         if len(cells) == len(names):
-            for place, name in places:
-                found[name] = merge(found[name], cell_type(cells[place]))
-    return found
+            for position, name in positions:
+                types[name] = merge(types[name], cell_type(cells[position]))
+    return types
