@@ -47,7 +47,7 @@ def received(connection: socket.socket) -> bytes:
     return found
 
 
-def test_object_array_lines_and_gzip_are_taken(started: Started) -> None:
+def test_object_array_ndjson_and_gzip_are_accepted(started: Started) -> None:
     server = started()
     assert server.ask('{"a": 1}')[:2] == (200, {"taken": 1, "already_had": 0})
     assert server.ask('[{"a": 2}, {"a": 3}]')[1] == {"taken": 2, "already_had": 0}
@@ -58,7 +58,7 @@ def test_object_array_lines_and_gzip_are_taken(started: Started) -> None:
     assert server.events == [{"a": number} for number in range(1, 7)]
 
 
-def test_chunked_body_is_taken_and_bounded(started: Started) -> None:
+def test_chunked_body_is_accepted_up_to_the_limit(started: Started) -> None:
     server = started(max_body_kb=1)
     assert server.ask(iter([b'{"a":', b" 1}"]), encode_chunked=True)[0] == 200
     many = iter([b'{"a": "', *[b"x" * 100] * 20, b'"}'])
@@ -66,7 +66,7 @@ def test_chunked_body_is_taken_and_bounded(started: Started) -> None:
     assert server.events == [{"a": 1}]
 
 
-def test_requests_that_cannot_be_are_refused_with_their_reason(started: Started) -> None:
+def test_invalid_requests_are_refused_with_their_reason(started: Started) -> None:
     server = started(max_body_kb=1)
     assert server.refused("{}", "/other") == (404, "unknown path")
     status, told, headers = server.ask(method="GET")
@@ -75,14 +75,14 @@ def test_requests_that_cannot_be_are_refused_with_their_reason(started: Started)
         400,
         "the body is not JSON: Expecting property name enclosed in double quotes",
     )
-    assert server.refused("7") == (400, "the body is not a JSON object, and events are")
+    assert server.refused("7") == (400, "the body is not a JSON object")
     assert server.refused("{}", headers={"Content-Type": "text/html"})[0] == 415
     assert server.refused("{}", headers={**JSON, "Content-Encoding": "br"})[0] == 415
     assert server.refused(b"x" * 2000) == (413, "the body is larger than 1 KiB")
     assert server.endpoint.spool.end == 0
 
 
-def test_bomb_is_refused(started: Started) -> None:
+def test_decompression_bomb_is_refused(started: Started) -> None:
     server = started()
     bomb = gzip.compress(b" " * (100 << 20))
     assert len(bomb) < 1 << 20
@@ -90,7 +90,7 @@ def test_bomb_is_refused(started: Started) -> None:
     assert refusal == (413, "the body is larger than 1024 KiB")
 
 
-def test_connection_goes_on_after_a_body_that_was_too_large(started: Started) -> None:
+def test_connection_continues_after_a_body_that_was_too_large(started: Started) -> None:
     server = started(max_body_kb=1)
     connection = HTTPConnection("127.0.0.1", server.endpoint.port, timeout=20)
     for body, status in ((b"x" * 500_000, 413), (b"{}", 200)):
@@ -101,7 +101,7 @@ def test_connection_goes_on_after_a_body_that_was_too_large(started: Started) ->
     connection.close()
 
 
-def test_rate_is_bounded_and_told_when_to_come_again(started: Started) -> None:
+def test_rate_limit_returns_retry_after(started: Started) -> None:
     server = started(rate_per_sec=0.01, burst=2)
     assert [server.ask("{}")[0] for _ in range(2)] == [200, 200]
     status, told, headers = server.ask("{}")
@@ -121,7 +121,7 @@ def test_stream_is_chosen_by_path(started: Started) -> None:
     ]
 
 
-def test_headers_are_kept_without_secrets_if_asked_for(started: Started) -> None:
+def test_included_headers_contain_no_secrets(started: Started) -> None:
     auth = {"type": "bearer", "secrets": "token"}
     server = started(include=["headers"], auth=auth)
     secret = dict.fromkeys(("Cookie", "X-Gitlab-Token", "X-Api-Key", "X-Auth-Key"), "s")
@@ -134,7 +134,7 @@ def test_headers_are_kept_without_secrets_if_asked_for(started: Started) -> None
     assert told.keys() == {*of_http, "x-shop", "author"}
 
 
-def test_repeated_id_is_answered_with_success_and_not_taken_again(started: Started) -> None:
+def test_repeated_id_is_acknowledged_and_not_stored_again(started: Started) -> None:
     server = started()
     key = {**JSON, "Idempotency-Key": "one"}
     assert server.ask('[{"a": 1}, {"a": 2}]', headers=key)[1]["taken"] == 2
@@ -163,14 +163,14 @@ def test_id_field_names_each_event_of_a_body(started: Started) -> None:
     assert server.endpoint.spool.end == 4
 
 
-def test_either_live_token_is_believed(started: Started) -> None:
+def test_either_token_is_accepted(started: Started) -> None:
     server = started(auth={"type": "bearer", "secrets": ["new", "old"]})
     for token, status in (("new", 200), ("old", 200), ("older", 401)):
         assert server.ask("{}", headers={**JSON, "Authorization": f"Bearer {token}"})[0] == status
     assert server.refused("{}") == (401, "the header 'authorization' is missing")
 
 
-def test_sender_of_a_byte_now_and_then_is_cut_off(started: Started) -> None:
+def test_slow_sender_is_disconnected(started: Started) -> None:
     server = started(receive_timeout_secs=1)
     ended = threading.Event()
     began = time.monotonic()
@@ -207,7 +207,7 @@ def test_sender_of_a_byte_now_and_then_is_cut_off(started: Started) -> None:
         b"POST /events HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
     ],
 )
-def test_request_that_stops_halfway_is_cut_off(started: Started, sent: bytes) -> None:
+def test_incomplete_request_times_out(started: Started, sent: bytes) -> None:
     server = started(receive_timeout_secs=0.5)
     with server.raw() as connection:
         connection.sendall(sent)
@@ -216,7 +216,7 @@ def test_request_that_stops_halfway_is_cut_off(started: Started, sent: bytes) ->
     assert server.endpoint.spool.end == 0
 
 
-def test_deadline_is_for_one_request_and_not_for_a_connection(started: Started) -> None:
+def test_deadline_applies_to_a_request_and_not_to_a_connection(started: Started) -> None:
     server = started(receive_timeout_secs=2)
     whole = b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
     with server.raw() as connection:
@@ -230,7 +230,7 @@ def test_deadline_is_for_one_request_and_not_for_a_connection(started: Started) 
     assert server.endpoint.spool.end == sent
 
 
-def test_pipelined_requests_are_answered_in_turn(started: Started) -> None:
+def test_pipelined_requests_are_answered_in_order(started: Started) -> None:
     server = started()
     one = b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
     last = one.replace(b"host: x", b"host: x\r\nconnection: close")
@@ -239,7 +239,7 @@ def test_pipelined_requests_are_answered_in_turn(started: Started) -> None:
         assert received(connection).count(b"HTTP/1.1 200 OK\r\n") == 6
 
 
-def test_long_body_in_one_piece_with_others_is_no_long_head(started: Started) -> None:
+def test_large_body_in_one_chunk_does_not_count_as_headers(started: Started) -> None:
     server = started()
     body = b'{"a": "' + b"x" * 3 * MAX_HEADER_BYTES + b'"}'
     head = b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -259,7 +259,7 @@ def test_endless_headers_are_refused(started: Started) -> None:
     assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
 
-def test_requests_of_the_same_moment_share_a_sync(
+def test_concurrent_requests_share_an_fsync(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = started()
@@ -286,7 +286,7 @@ def test_requests_of_the_same_moment_share_a_sync(
     assert spool.end == 20
 
 
-def test_full_disk_and_full_spool_put_senders_off(
+def test_full_disk_and_full_spool_return_503(
     started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = started(max_spool_mb=4)

@@ -46,7 +46,7 @@ def answer_to(connection: socket.socket) -> tuple[bytes, dict[str, str]]:
 
 
 @pytest.mark.parametrize("trailer", [b"a:b\r\n", b"y"])
-def test_headers_without_end_behind_a_body_are_refused(tmp_path: Path, trailer: bytes) -> None:
+def test_endless_trailers_are_refused(tmp_path: Path, trailer: bytes) -> None:
     with Server(tmp_path) as server, server.raw() as connection:
         connection.sendall(CHUNKED)
         sent = send_until_cut_off(connection, trailer * (32_768 // len(trailer)))
@@ -54,14 +54,14 @@ def test_headers_without_end_behind_a_body_are_refused(tmp_path: Path, trailer: 
         assert server.endpoint.spool.end == 0
 
 
-def test_headers_behind_a_body_count_for_nothing(tmp_path: Path) -> None:
+def test_trailers_are_ignored(tmp_path: Path) -> None:
     with Server(tmp_path, include=["event_id"]) as server, server.raw() as connection:
         connection.sendall(CHUNKED + b"idempotency-key: late\r\n\r\n")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
         assert server.facts("event_id") == [{"webhook_event_id": None}]
 
 
-def test_body_of_small_chunks_is_no_long_head(tmp_path: Path) -> None:
+def test_body_of_small_chunks_does_not_count_as_headers(tmp_path: Path) -> None:
     event = b'{"a": "' + b"x" * 100_000 + b'"}'
     chunks = b"".join(b"1\r\n%c\r\n" % each for each in event)
     head, _, _ = CHUNKED.partition(b"2\r\n{}")
@@ -79,9 +79,7 @@ def test_body_of_small_chunks_is_no_long_head(tmp_path: Path) -> None:
         CHUNKED.replace(b"host: x", b"content-length: 2"),
     ],
 )
-def test_what_is_not_http_is_refused_in_the_form_of_all_refusals(
-    tmp_path: Path, sent: bytes
-) -> None:
+def test_malformed_http_gets_a_json_refusal(tmp_path: Path, sent: bytes) -> None:
     with Server(tmp_path) as server, server.raw() as connection:
         connection.sendall(sent)
         head, told = answer_to(connection)
@@ -90,7 +88,7 @@ def test_what_is_not_http_is_refused_in_the_form_of_all_refusals(
         assert server.endpoint.spool.end == 0
 
 
-def test_connections_leave_half_of_the_files_to_the_pipeline(
+def test_connections_leave_half_of_the_descriptors_to_the_pipeline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for files, most in ((1_024, 512), (65_536, 1_000), (resource.RLIM_INFINITY, 1_000)):
@@ -98,7 +96,7 @@ def test_connections_leave_half_of_the_files_to_the_pipeline(
         assert server.max_connections() == most
 
 
-def test_connection_too_many_is_told_to_come_again(
+def test_connection_above_the_limit_gets_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icestream.sources.webhook.server.MAX_CONNECTIONS", 1)
@@ -112,7 +110,7 @@ def test_connection_too_many_is_told_to_come_again(
         assert told == {"error": "too many connections"}
 
 
-def test_sender_that_reads_no_answers_is_cut_off(
+def test_sender_that_reads_no_responses_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def narrowed(found: socket.socket) -> socket.socket:
@@ -139,7 +137,7 @@ def test_sender_that_reads_no_answers_is_cut_off(
         ({"type": "github", "secrets": "t"}, {"X-Hub-Signature-256": "sha256=00"}),
     ],
 )
-def test_strangers_do_not_use_up_what_the_sender_is_allowed(
+def test_unauthenticated_requests_do_not_use_up_the_rate(
     tmp_path: Path, auth: dict[str, str], forged: dict[str, str]
 ) -> None:
     signature = hmac.digest(b"t", b"{}", "sha256").hex()
@@ -153,7 +151,7 @@ def test_strangers_do_not_use_up_what_the_sender_is_allowed(
     "body", [b'{"a": "%s"}' % (b"x" * 900), b"[%s]" % b",".join([b"{}"] * 300)]
 )
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
-def test_requests_that_wait_for_the_disk_are_bounded_in_memory(
+def test_memory_of_waiting_requests_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, coding: str
 ) -> None:
     monkeypatch.setattr(receiver, "IN_FLIGHT_BYTES", 5_000)

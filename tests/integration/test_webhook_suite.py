@@ -83,7 +83,7 @@ class TestWebhook(SourceSuite):
         return hook
 
 
-def test_segments_go_once_they_are_committed_and_not_before(hook: Hook, tmp_path: Path) -> None:
+def test_segments_are_removed_only_after_their_commit(hook: Hook, tmp_path: Path) -> None:
     hook.changes["max_spool_mb"] = 4
     source = hook.source()
     start = source.initial()
@@ -104,7 +104,7 @@ def test_segments_go_once_they_are_committed_and_not_before(hook: Hook, tmp_path
     assert source.initial() == {**end, "event": 4}
 
 
-def test_repeat_is_known_after_its_segment_is_gone_and_the_process_began_anew(hook: Hook) -> None:
+def test_duplicate_is_recognised_after_segment_removal_and_restart(hook: Hook) -> None:
     hook.changes["max_spool_mb"] = 4
     source = hook.source()
     start = source.initial()
@@ -123,7 +123,7 @@ def test_repeat_is_known_after_its_segment_is_gone_and_the_process_began_anew(ho
         assert hook.post(body, **key) == {"taken": 0, "already_had": 1}
 
 
-def test_segments_go_at_a_start_that_finds_them_committed(hook: Hook) -> None:
+def test_committed_segments_are_removed_at_the_start(hook: Hook) -> None:
     hook.changes["max_spool_mb"] = 4
     source = hook.source()
     start = source.initial()
@@ -139,7 +139,7 @@ def test_segments_go_at_a_start_that_finds_them_committed(hook: Hook) -> None:
     assert len(list(hook.spool.glob("*.events"))) == 1
 
 
-def test_position_of_another_spool_is_refused(hook: Hook) -> None:
+def test_offset_of_another_spool_is_refused(hook: Hook) -> None:
     source = hook.source()
     current = source.initial()
     with pytest.raises(SourceChangedError) as caught:
@@ -152,7 +152,7 @@ def test_position_of_another_spool_is_refused(hook: Hook) -> None:
     )
 
 
-def test_position_past_the_end_of_the_spool_is_refused(hook: Hook) -> None:
+def test_offset_past_the_end_of_the_spool_is_refused(hook: Hook) -> None:
     source = hook.source()
     hook_first = source.initial()
     hook.add(3)
@@ -166,15 +166,15 @@ def test_position_past_the_end_of_the_spool_is_refused(hook: Hook) -> None:
     )
 
 
-def test_range_that_is_gone_is_refused(hook: Hook) -> None:
+def test_range_of_removed_events_is_refused(hook: Hook) -> None:
     source = hook.source()
     start = source.initial()
     with pytest.raises(SourceChangedError) as caught:
         source.splits(start, {**start, "event": 5}, 1)
-    assert caught.value.what == "events 0 to 4 are gone; left: none"
+    assert caught.value.what == "events 0 to 4 are gone; remaining: none"
 
 
-def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> None:
+def test_second_pipeline_on_a_source_is_refused(hook: Hook) -> None:
     hook.source().initial()
     with pytest.raises(ConnectorError) as caught:
         hook.source().initial()
@@ -192,7 +192,7 @@ def test_second_pipeline_on_a_source_is_told_why_it_cannot_be(hook: Hook) -> Non
     )
 
 
-def test_record_that_rots_while_it_waits_is_named_by_the_task_that_meets_it(hook: Hook) -> None:
+def test_corrupt_record_is_named_by_the_task_that_reads_it(hook: Hook) -> None:
     source = hook.source()
     start = source.initial()
     hook.add(3)
@@ -211,12 +211,12 @@ def test_record_that_rots_while_it_waits_is_named_by_the_task_that_meets_it(hook
     )
 
 
-def test_tasks_are_not_given_secrets(hook: Hook) -> None:
+def test_tasks_get_no_secrets(hook: Hook) -> None:
     hook.changes["auth"] = {"type": "bearer", "secrets": "no-task-needs-it"}
     assert b"no-task-needs-it" not in pickle.dumps(hook.source())
 
 
-def test_check_of_a_running_pipeline_says_that_it_runs(hook: Hook) -> None:
+def test_check_reports_a_running_pipeline(hook: Hook) -> None:
     hook.source().initial()
     step = next(step for step in hook.source().check() if step.name == "bind port")
     assert step.run().startswith("in use by process ")
@@ -229,7 +229,7 @@ def test_check_leaves_nothing_behind(hook: Hook, tmp_path: Path) -> None:
     assert not answers(hook.port)
 
 
-def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path) -> None:
+def test_check_names_a_port_in_use_and_an_unwritable_folder(hook: Hook, tmp_path: Path) -> None:
     other = Hook(tmp_path / "other")
     other.port = hook.port
     other.source().initial()
@@ -246,7 +246,7 @@ def test_check_names_a_taken_port_and_a_closed_folder(hook: Hook, tmp_path: Path
     assert caught.value.what == f"cannot use the spool {hook.spool}: not a directory"
 
 
-def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
+def test_broken_spool_is_reported_once_and_reopened(hook: Hook) -> None:
     source = hook.source()
     start = source.initial()
     hook.add(2)
@@ -266,7 +266,7 @@ def test_spool_that_broke_is_told_once_and_opened_anew(hook: Hook) -> None:
     assert source.latest(start)["event"] == 3
 
 
-def test_server_that_ended_is_told_once_and_started_anew(hook: Hook) -> None:
+def test_stopped_server_is_reported_once_and_restarted(hook: Hook) -> None:
     source = hook.source()
     start = source.initial()
     endpoint = source._server
@@ -282,7 +282,7 @@ def test_server_that_ended_is_told_once_and_started_anew(hook: Hook) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_writer_that_ended_is_told_once_and_started_anew(
+def test_stopped_writer_is_reported_once_and_restarted(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = hook.source()
@@ -312,7 +312,7 @@ def _post_unanswered(port: int) -> None:
     connection.close()
 
 
-def test_segments_stay_while_their_ids_cannot_be_written_down(
+def test_segments_stay_until_their_ids_are_flushed(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook.changes["max_spool_mb"] = 4

@@ -34,7 +34,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(cert), str(key)
 
 
-def test_https_is_spoken_with_the_given_certificate(
+def test_https_uses_the_configured_certificate(
     tmp_path: Path, certificate: tuple[str, str]
 ) -> None:
     cert, key = certificate
@@ -47,9 +47,7 @@ def test_https_is_spoken_with_the_given_certificate(
         assert server.events == [{"a": 1}]
 
 
-def test_handshake_that_stops_halfway_is_cut_off(
-    tmp_path: Path, certificate: tuple[str, str]
-) -> None:
+def test_incomplete_handshake_times_out(tmp_path: Path, certificate: tuple[str, str]) -> None:
     cert, key = certificate
     tls = {"cert": cert, "key": key}
     with Server(tmp_path, tls=tls, receive_timeout_secs=0.5) as server, server.raw() as connection:
@@ -57,9 +55,7 @@ def test_handshake_that_stops_halfway_is_cut_off(
         assert connection.recv(100) == b""
 
 
-def test_certificate_that_cannot_be_used_is_named(
-    tmp_path: Path, certificate: tuple[str, str]
-) -> None:
+def test_unusable_certificate_is_named(tmp_path: Path, certificate: tuple[str, str]) -> None:
     cert, _ = certificate
     other = tmp_path / "none.pem"
     options = WebhookOptions.model_validate(

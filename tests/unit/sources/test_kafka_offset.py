@@ -106,7 +106,7 @@ def test_no_setting_is_shown() -> None:
         ),
     ],
 )
-def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_conflicting_options_are_refused(changes: dict[str, Any], message: str) -> None:
     assert problem(**changes) == message
 
 

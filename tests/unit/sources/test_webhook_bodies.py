@@ -30,7 +30,7 @@ def test_events_are_kept_as_they_were_written(body: str, found: list[bytes]) -> 
     assert events(body) == found
 
 
-def test_lines_are_events_and_blank_ones_are_passed_over() -> None:
+def test_lines_are_events_and_blank_lines_are_skipped() -> None:
     assert events('{"a": 1}\r\n\n {"b": "x\u2028y"}', lines=True) == [
         b'{"a": 1}',
         '{"b": "x\u2028y"}'.encode(),
@@ -43,29 +43,29 @@ def test_lines_are_events_and_blank_ones_are_passed_over() -> None:
     [
         ("", "the body is not JSON: Expecting value"),
         ("{", "the body is not JSON: Expecting property name enclosed in double quotes"),
-        ('{"a": NaN}', "the body is not JSON: NaN is no JSON"),
-        ("{} {}", "the body is not JSON: more follows the value"),
-        ("7", "the body is not a JSON object, and events are"),
-        ("[{}, 7]", "event 2 of the array is not a JSON object, and events are"),
-        ("[{}", "the body is not JSON: no comma or ] after event 1"),
-        ("[{} {}]", "the body is not JSON: no comma or ] after event 1"),
+        ('{"a": NaN}', "the body is not JSON: NaN is not JSON"),
+        ("{} {}", "the body is not JSON: unexpected text after the value"),
+        ("7", "the body is not a JSON object"),
+        ("[{}, 7]", "event 2 of the array is not a JSON object"),
+        ("[{}", "the body is not JSON: expected a comma or ] after event 1"),
+        ("[{} {}]", "the body is not JSON: expected a comma or ] after event 1"),
         ("[{},]", "event 2 of the array is not JSON: Expecting value"),
-        ("[{}] 1", "the body is not JSON: more follows the array"),
-        ("[] 1", "the body is not JSON: more follows the array"),
+        ("[{}] 1", "the body is not JSON: unexpected text after the array"),
+        ("[] 1", "the body is not JSON: unexpected text after the array"),
         ("[", "event 1 of the array is not JSON: Expecting value"),
-        ('{"a":' + "[" * 200_000, "the body is nested too deep"),
+        ('{"a":' + "[" * 200_000, "the body is nested too deeply"),
     ],
 )
-def test_other_bodies_are_refused_with_the_reason(body: str, reason: str) -> None:
+def test_invalid_bodies_are_refused_with_the_reason(body: str, reason: str) -> None:
     with pytest.raises(Refusal) as caught:
         events(body)
     assert (caught.value.status, caught.value.reason) == (400, reason)
 
 
-def test_line_that_is_no_object_is_refused_by_its_number() -> None:
+def test_line_that_is_not_an_object_is_refused_by_its_number() -> None:
     with pytest.raises(Refusal) as caught:
         events('{"a": 1}\n\n[1]\n', lines=True)
-    assert caught.value.reason == "line 3 is not a JSON object, and events are"
+    assert caught.value.reason == "line 3 is not a JSON object"
 
 
 def test_number_of_thousands_of_digits_is_refused() -> None:
@@ -79,7 +79,7 @@ def test_body_that_is_not_utf8_is_refused() -> None:
     assert caught.value.reason == "the body is not UTF-8"
 
 
-def test_gzip_is_unpacked_member_by_member_up_to_the_bound() -> None:
+def test_gzip_members_are_decompressed_up_to_the_limit() -> None:
     both = gzip.compress(b"a" * 600, mtime=0) + gzip.compress(b"b" * 400, mtime=0)
     assert decompress(both, 1000) == b"a" * 600 + b"b" * 400
     with pytest.raises(Refusal) as caught:
@@ -87,35 +87,35 @@ def test_gzip_is_unpacked_member_by_member_up_to_the_bound() -> None:
     assert caught.value.status == 413
 
 
-def test_bomb_is_refused_long_before_it_is_unpacked() -> None:
+def test_decompression_bomb_is_refused_early() -> None:
     bomb = gzip.compress(b"\0" * (30 << 20), 1)
     with pytest.raises(Refusal) as caught:
         decompress(bomb, 1 << 20)
     assert (caught.value.status, caught.value.reason) == (413, "the body is larger than 1024 KiB")
 
 
-def test_thousands_of_gzip_members_are_unpacked_in_a_moment() -> None:
+def test_thousands_of_gzip_members_are_decompressed_quickly() -> None:
     body = gzip.compress(b"") * 200_000 + gzip.compress(b"{}")
     began = time.process_time()
     assert decompress(body, 1000) == b"{}"
     assert time.process_time() - began < 5
 
 
-def test_gzip_that_is_cut_into_pieces_is_put_together() -> None:
+def test_gzip_body_larger_than_a_chunk_is_decompressed() -> None:
     content = os.urandom(100_000)
     assert decompress(gzip.compress(content) + gzip.compress(b"end"), 200_000) == content + b"end"
     assert decompress(b"", 10) == b""
 
 
 @pytest.mark.parametrize("outer", ["{}", '[{"a": 1}, {}]'])
-def test_object_of_64_levels_is_taken_and_a_deeper_one_refused(outer: str) -> None:
+def test_object_of_64_levels_is_accepted_and_a_deeper_one_refused(outer: str) -> None:
     def nested(levels: int) -> str:
         event = '{"a":' * (levels - 1) + "{}" + "}" * (levels - 1)
         return outer.replace("{}", event)
 
     assert events(nested(64))[-1].startswith(b'{"a":{"a"')
     assert len(events('{"a": [' + ",".join(["{}"] * 1000) + "]}")) == 1
-    with pytest.raises(Refusal, match="is nested too deep"):
+    with pytest.raises(Refusal, match="is nested too deeply"):
         events(nested(65))
 
 
@@ -123,7 +123,7 @@ def test_object_of_64_levels_is_taken_and_a_deeper_one_refused(outer: str) -> No
     ("body", "reason"),
     [
         (b"no gzip", "the body is not gzip"),
-        (gzip.compress(b"whole", mtime=0)[:-4], "the gzip body ends too early"),
+        (gzip.compress(b"whole", mtime=0)[:-4], "the gzip body is truncated"),
         (gzip.compress(b"whole", mtime=0) + b"rest", "the body is not gzip"),
     ],
 )
@@ -142,7 +142,7 @@ def test_broken_gzip_is_refused(body: bytes, reason: str) -> None:
         (None, False),
     ],
 )
-def test_content_type_tells_lines_from_one_value(kind: bytes | None, lines: bool) -> None:
+def test_content_type_distinguishes_ndjson_from_json(kind: bytes | None, lines: bool) -> None:
     assert is_ndjson({} if kind is None else {b"content-type": kind}) is lines
 
 
@@ -173,7 +173,7 @@ class Clock:
         return self.now
 
 
-def test_rate_lets_a_burst_pass_and_says_when_to_come_again() -> None:
+def test_rate_limit_allows_a_burst_and_returns_retry_after() -> None:
     clock = Clock()
     rate = RateLimiter(0.5, 3, clock)
     for _ in range(3):

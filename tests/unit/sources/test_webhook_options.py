@@ -12,13 +12,13 @@ def options(**given: Any) -> WebhookOptions:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_needs_no_proof(host: str) -> None:
+def test_loopback_needs_no_authentication(host: str) -> None:
     assert options(host=host).auth is None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "hooks.example.com"])  # noqa: S104
 @pytest.mark.parametrize("auth", [None, {"type": "none"}])
-def test_other_addresses_do(host: str, auth: dict[str, str] | None) -> None:
+def test_other_addresses_need_authentication(host: str, auth: dict[str, str] | None) -> None:
     with pytest.raises(ValueError, match="validation error") as caught:
         options(host=host, auth=auth)
     assert (
@@ -42,18 +42,18 @@ def test_other_addresses_do(host: str, auth: dict[str, str] | None) -> None:
         ({"remember_days": 3}, "greater than or equal to 4"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
+def test_conflicting_options_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="validation error") as caught:
         options(**given)
     assert message in str(caught.value)
 
 
-def test_spool_lies_beside_the_state_under_its_port() -> None:
+def test_default_spool_is_named_by_port() -> None:
     assert options().spool == ".icestream/webhook-8480"
     assert options(spool="elsewhere").spool == "elsewhere"
 
 
-def test_stream_is_a_column_where_there_are_several() -> None:
+def test_stream_is_a_column_if_there_are_several() -> None:
     several = WebhookSource(options(streams={"orders": "/o", "refunds": "/r"}, include=["number"]))
     extra = several.extra_columns()
     assert extra is not None

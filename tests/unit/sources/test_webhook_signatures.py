@@ -45,7 +45,7 @@ def standard(secret: str, message: bytes, stamp: int, body: bytes) -> bytes:
     return b"v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest())
 
 
-def test_published_example_of_standard_webhooks_is_believed() -> None:
+def test_published_example_of_standard_webhooks_is_accepted() -> None:
     verifier("standard-webhooks", SECRET).verify(SIGNED, BODY)
     assert standard(SECRET, SIGNED[b"webhook-id"], NOW, BODY) == SIGNED[b"webhook-signature"]
 
@@ -74,25 +74,25 @@ def test_one_of_several_signatures_is_enough() -> None:
     )
 
 
-def test_signatures_beyond_sixteen_are_not_looked_at() -> None:
+def test_signatures_beyond_sixteen_are_ignored() -> None:
     check = verifier("standard-webhooks", SECRET)
     many = b"v1,bm9uZQ== " * 16 + SIGNED[b"webhook-signature"]
     assert refusal(check, {**SIGNED, b"webhook-signature": many}) == "no signature matches the body"
 
 
 @pytest.mark.parametrize("secret", [SECRET, "whsec_" + base64.b64encode(b"n" * 24).decode()])
-def test_both_secrets_are_live(secret: str) -> None:
+def test_both_secrets_are_accepted(secret: str) -> None:
     check = verifier("standard-webhooks", SECRET, "whsec_" + base64.b64encode(b"n" * 24).decode())
     headers = {**SIGNED, b"webhook-signature": standard(secret, SIGNED[b"webhook-id"], NOW, BODY)}
     check.verify(headers, BODY)
 
 
 @pytest.mark.parametrize("away", [-300, -299, 0, 300])
-def test_timestamp_within_300_seconds_both_ways_is_believed(away: int) -> None:
+def test_timestamp_within_300_seconds_is_accepted(away: int) -> None:
     verifier("standard-webhooks", SECRET, now=NOW + away).verify(SIGNED, BODY)
 
 
-def test_older_and_later_timestamps_are_refused() -> None:
+def test_timestamps_beyond_300_seconds_are_refused() -> None:
     old = verifier("standard-webhooks", SECRET, now=NOW + 301)
     told = "the timestamp of the signature is 301 s old, more than 300 s"
     assert refusal(old, SIGNED) == told
@@ -103,10 +103,10 @@ def test_older_and_later_timestamps_are_refused() -> None:
 
 
 @pytest.mark.parametrize("stamp", [b"now", b"-1", b"1e9", b" 1614265330", b"9" * 400])
-def test_timestamp_that_is_no_number_of_seconds_is_refused(stamp: bytes) -> None:
+def test_timestamp_that_is_not_epoch_seconds_is_refused(stamp: bytes) -> None:
     check = verifier("standard-webhooks", SECRET)
     assert refusal(check, {**SIGNED, b"webhook-timestamp": stamp}) == (
-        "the timestamp of the signature is not a number of seconds"
+        "the timestamp of the signature is not in epoch seconds"
     )
 
 
@@ -115,7 +115,7 @@ def stripe(secret: str, stamp: int = NOW, body: bytes = BODY) -> str:
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def test_stripe_signature_is_believed_by_any_of_its_v1_parts_and_either_secret() -> None:
+def test_stripe_signature_matches_by_any_v1_part_and_either_secret() -> None:
     check = verifier("stripe", "whsec_new", "whsec_old")
     for parts in (
         f"t={NOW},v1={stripe('whsec_new')}",
@@ -133,7 +133,7 @@ def test_stripe_signature_is_believed_by_any_of_its_v1_parts_and_either_secret()
         (f"t={NOW}", "no signature matches the body"),
         (
             f"v1={stripe('whsec_new')}",
-            "the timestamp of the signature is not a number of seconds",
+            "the timestamp of the signature is not in epoch seconds",
         ),
         (
             f"t={NOW - 400},v1={stripe('whsec_new', NOW - 400)}",
@@ -142,12 +142,12 @@ def test_stripe_signature_is_believed_by_any_of_its_v1_parts_and_either_secret()
         ("", "the header 'stripe-signature' is missing"),
     ],
 )
-def test_other_stripe_signatures_are_refused(header: str, reason: str) -> None:
+def test_invalid_stripe_signatures_are_refused(header: str, reason: str) -> None:
     check = verifier("stripe", "whsec_new")
     assert refusal(check, {b"stripe-signature": header.encode()}) == reason
 
 
-def test_published_example_of_github_is_believed() -> None:
+def test_published_example_of_github_is_accepted() -> None:
     check = verifier("github", "It's a Secret to Everybody")
     signature = b"sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
     check.verify({b"x-hub-signature-256": signature}, b"Hello, World!")
@@ -160,14 +160,14 @@ def test_published_example_of_github_is_believed() -> None:
 
 
 @pytest.mark.parametrize("header", [b"Bearer token-a", b"bearer token-b", b"BEARER  token-a "])
-def test_bearer_token_is_believed_before_the_body_is_there(header: bytes) -> None:
+def test_bearer_token_is_checked_before_the_body_arrives(header: bytes) -> None:
     verifier("bearer", "token-a", "token-b").check_headers({b"authorization": header})
 
 
 @pytest.mark.parametrize("header", [b"Bearer token", b"Bearer", b"Basic token-a", b"token-a"])
-def test_other_tokens_are_refused(header: bytes) -> None:
+def test_wrong_tokens_are_refused(header: bytes) -> None:
     check = verifier("bearer", "token-a")
-    assert refusal(check, {b"authorization": header}) == "the bearer token is not the one expected"
+    assert refusal(check, {b"authorization": header}) == "the bearer token is wrong"
     assert refusal(check, {}) == "the header 'authorization' is missing"
 
 
@@ -184,7 +184,9 @@ def test_other_tokens_are_refused(header: bytes) -> None:
         ({"type": "bearer", "secrets": ["a", "b", "c"]}, "at most 2 items"),
     ],
 )
-def test_secrets_that_cannot_be_are_refused_unseen(auth: dict[str, Any], message: str) -> None:
+def test_invalid_secrets_are_refused_without_showing_them(
+    auth: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match="validation error") as caught:
         WebhookAuth.model_validate(auth)
     assert message in str(caught.value)

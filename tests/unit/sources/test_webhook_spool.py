@@ -66,24 +66,24 @@ def test_events_are_numbered_and_read_back_in_order(spool: Spool) -> None:
     assert events_of(spool, 1) == [b"b", b"c", b"d"]
 
 
-def test_id_is_taken_once_with_all_its_events(spool: Spool) -> None:
+def test_id_is_accepted_once_with_all_its_events(spool: Spool) -> None:
     one = arrival(b"a", b"b", event_id=b"1")
     assert spool.append([one, one]) == [True, False]
     assert spool.append([one, arrival(b"c", event_id=b"2")]) == [False, True]
     assert events_of(spool) == [b"a", b"b", b"c"]
 
 
-def test_same_id_on_another_stream_is_another(spool: Spool) -> None:
+def test_same_id_on_another_stream_is_a_different_id(spool: Spool) -> None:
     assert id_key(b"a", b"bc") != id_key(b"ab", b"c")
 
 
-def test_everything_is_for_our_eyes_only(spool: Spool) -> None:
+def test_spool_is_private_to_the_user(spool: Spool) -> None:
     spool.append([arrival(b"a", event_id=b"1")])
     assert spool.folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in spool.folder.iterdir()} == {0o600}
 
 
-def test_spool_opened_anew_goes_on(spool: Spool) -> None:
+def test_reopened_spool_continues(spool: Spool) -> None:
     one = arrival(b"a", event_id=b"1")
     spool.append([one])
     anew = reopened(spool)
@@ -94,7 +94,7 @@ def test_spool_opened_anew_goes_on(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\x00", b"\x00" * 100, b"\xff" * 7, b"\x60\x00\x00\x00half"])
-def test_tail_that_nobody_was_answered_for_is_cut_off(spool: Spool, tail: bytes) -> None:
+def test_unacknowledged_tail_is_truncated(spool: Spool, tail: bytes) -> None:
     spool.append([arrival(b"a")])
     (file,) = files_of(spool.folder)
     whole = file.read_bytes()
@@ -106,7 +106,7 @@ def test_tail_that_nobody_was_answered_for_is_cut_off(spool: Spool, tail: bytes)
     anew.close()
 
 
-def test_torn_record_is_cut_off_wherever_it_ends(spool: Spool) -> None:
+def test_torn_record_is_truncated_wherever_it_ends(spool: Spool) -> None:
     spool.append([arrival(b"a")])
     (file,) = files_of(spool.folder)
     whole = file.read_bytes()
@@ -118,7 +118,7 @@ def test_torn_record_is_cut_off_wherever_it_ends(spool: Spool) -> None:
         anew.close()
 
 
-def test_whole_record_that_was_not_answered_is_kept_with_its_id(spool: Spool) -> None:
+def test_complete_unacknowledged_record_is_kept_with_its_id(spool: Spool) -> None:
     spool.append([arrival(b"a")])
     late = arrival(b"b", event_id=b"2")
     (file,) = files_of(spool.folder)
@@ -133,7 +133,7 @@ def test_whole_record_that_was_not_answered_is_kept_with_its_id(spool: Spool) ->
         Spool(spool.folder)
 
 
-def test_answered_record_that_is_broken_or_gone_is_named_and_never_cut_off(spool: Spool) -> None:
+def test_corrupt_or_missing_acknowledged_record_is_an_error(spool: Spool) -> None:
     spool.append([arrival(b"a"), arrival(b"b")])
     spool.append([arrival(b"c")])
     spool.close()
@@ -148,7 +148,7 @@ def test_answered_record_that_is_broken_or_gone_is_named_and_never_cut_off(spool
         Spool(spool.folder)
     third = len(arrival(b"c").pack(2))
     assert str(caught.value) == (
-        f"cannot read {file}: it is intact up to byte {len(whole) - third}, and events "
+        f"cannot read {file}: it is intact up to byte {len(whole) - third}, but events "
         f"up to byte {len(whole)} were acknowledged" + TODO
     )
     file.unlink()
@@ -157,7 +157,7 @@ def test_answered_record_that_is_broken_or_gone_is_named_and_never_cut_off(spool
         Spool(spool.folder)
 
 
-def test_broken_record_of_an_older_segment_is_named(spool: Spool) -> None:
+def test_corrupt_record_of_an_older_segment_is_named(spool: Spool) -> None:
     for number in range(5):
         spool.append([arrival(b"%d" % number * 600)])
     spool.close()
@@ -174,7 +174,7 @@ def test_broken_record_of_an_older_segment_is_named(spool: Spool) -> None:
         Spool(spool.folder)
 
 
-def test_segments_that_are_all_gone_are_missed(spool: Spool) -> None:
+def test_spool_without_any_segment_is_an_error(spool: Spool) -> None:
     for number in range(4):
         spool.append([arrival(b"%d" % number * 600)])
     spool.close()
@@ -185,7 +185,7 @@ def test_segments_that_are_all_gone_are_missed(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize("name", ["spool.json", "answered", "ids.db"])
-def test_file_of_ours_that_is_corrupt_is_named(spool: Spool, name: str) -> None:
+def test_corrupt_state_file_is_named(spool: Spool, name: str) -> None:
     spool.append([arrival(b"a", event_id=b"1")])
     spool.close()
     (spool.folder / name).write_bytes(b"x" * 4096)
@@ -196,14 +196,14 @@ def test_file_of_ours_that_is_corrupt_is_named(spool: Spool, name: str) -> None:
         Spool(spool.folder)
 
 
-def test_spool_without_its_name_is_not_given_another(spool: Spool) -> None:
+def test_spool_without_its_id_gets_no_new_one(spool: Spool) -> None:
     spool.close()
     (spool.folder / "spool.json").unlink()
     with pytest.raises(CorruptStateError, match=r"spool.json: it does not exist"):
         Spool(spool.folder)
 
 
-def test_released_segments_go_and_the_newest_stays(spool: Spool) -> None:
+def test_released_segments_are_removed_except_the_newest(spool: Spool) -> None:
     for number in range(5):
         spool.append([arrival(b"%d" % number * 350, event_id=b"%d" % number)])
     assert len(files_of(spool.folder)) == 2
@@ -218,7 +218,7 @@ def test_released_segments_go_and_the_newest_stays(spool: Spool) -> None:
     anew.close()
 
 
-def test_full_spool_takes_nothing_and_goes_on_once_there_is_room(spool: Spool) -> None:
+def test_full_spool_refuses_events_until_there_is_room(spool: Spool) -> None:
     big = arrival(b"x" * 1500)
     spool.append([big])
     spool.append([big])
@@ -230,9 +230,7 @@ def test_full_spool_takes_nothing_and_goes_on_once_there_is_room(spool: Spool) -
     assert events_of(spool, 1) == [b"x" * 1500] * 2
 
 
-def test_full_disk_leaves_nothing_half_written(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_no_partial_write(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     spool.append([arrival(b"a")])
     (file,) = files_of(spool.folder)
     whole = file.read_bytes()
@@ -252,7 +250,9 @@ def test_full_disk_leaves_nothing_half_written(
     assert events_of(spool) == [b"a", b"c"]
 
 
-def test_sync_that_fails_ends_the_spool(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_fsync_makes_the_spool_unwritable(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -269,7 +269,7 @@ def test_sync_that_fails_ends_the_spool(spool: Spool, monkeypatch: pytest.Monkey
     anew.close()
 
 
-def test_second_process_is_told_who_holds_the_spool(spool: Spool) -> None:
+def test_second_process_learns_which_process_holds_the_spool(spool: Spool) -> None:
     code = (
         "import pathlib, sys; from icestream.sources.webhook.spool import Spool; "
         "Spool(pathlib.Path(sys.argv[1]))"
@@ -307,7 +307,7 @@ class Clock:
         )
 
 
-def test_ids_outlive_memory_and_are_forgotten_after_their_days(tmp_path: Path) -> None:
+def test_ids_survive_a_restart_and_expire_after_their_days(tmp_path: Path) -> None:
     clock = Clock()
     taken = clock.ids(tmp_path)
     days = {day: id_key(b"s", b"%d" % day) for day in range(8)}
@@ -328,9 +328,7 @@ def test_ids_outlive_memory_and_are_forgotten_after_their_days(tmp_path: Path) -
 
 @pytest.mark.parametrize("jump", [-TODAY, -3 * DAY_SECS, 3 * DAY_SECS, 1000 * TODAY])
 @pytest.mark.parametrize("restarts", [(), (True,), (False,), (True, False)])
-def test_clock_that_jumps_makes_no_id_forgotten(
-    tmp_path: Path, jump: float, restarts: tuple[bool, ...]
-) -> None:
+def test_clock_jump_expires_no_id(tmp_path: Path, jump: float, restarts: tuple[bool, ...]) -> None:
     clock = Clock()
     taken, key = clock.ids(tmp_path), id_key(b"s", b"1")
     taken.add(key)
@@ -349,7 +347,7 @@ def test_clock_that_jumps_makes_no_id_forgotten(
     taken.close()
 
 
-def test_clock_that_is_reset_to_1970_now_and_then_is_no_obstacle(tmp_path: Path) -> None:
+def test_ids_still_age_if_the_clock_is_reset_to_1970(tmp_path: Path) -> None:
     clock = Clock()
     keys = [id_key(b"s", b"%d" % number) for number in range(3)]
     for number, shown in enumerate([0.0, TODAY, 0.0]):
@@ -361,7 +359,7 @@ def test_clock_that_is_reset_to_1970_now_and_then_is_no_obstacle(tmp_path: Path)
         taken.close()
 
 
-def test_ids_of_an_earlier_version_age_from_the_newest_of_them(tmp_path: Path) -> None:
+def test_ids_of_an_earlier_version_age_from_the_newest_one(tmp_path: Path) -> None:
     clock, key = Clock(), id_key(b"s", b"1")
     taken = clock.ids(tmp_path)
     taken.add(key)
@@ -389,9 +387,7 @@ def test_ids_age_between_short_runs_too(tmp_path: Path) -> None:
         assert found == ({key} if day < 6 else set()), day
 
 
-def test_memory_holds_a_bounded_number_of_ids(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_ids_in_memory_is_bounded(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids, "MAX_IN_MEMORY", 3)
     for number in range(10):
         spool.append([arrival(b"a", event_id=b"%d" % number)])
@@ -404,7 +400,7 @@ def test_memory_holds_a_bounded_number_of_ids(
     anew.close()
 
 
-def test_events_of_one_id_are_cut_where_a_batch_ends(spool: Spool) -> None:
+def test_events_of_one_id_are_split_where_a_batch_ends(spool: Spool) -> None:
     spool.append([arrival(*(b"%d" % number for number in range(10)))])
     (split,) = make_splits(spool.segments, 3, 7, 4)
     (records,) = read_slices(split.what, ["number", "stream"])
@@ -413,7 +409,7 @@ def test_events_of_one_id_are_cut_where_a_batch_ends(spool: Spool) -> None:
     assert records.position(1) == "event 4"
 
 
-def test_slices_begin_near_their_first_event(tmp_path: Path) -> None:
+def test_slices_start_near_their_first_event(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for block in range(30):
         spool.append([arrival(b"%d" % (block * 1000 + place)) for place in range(1000)])

@@ -43,10 +43,10 @@ def refuse(*_: Any) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_events_count_although_their_answer_could_not_be_noted(
+def test_events_are_durable_if_the_acknowledged_mark_cannot_be_written(
     spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(spool._answered, "write", refuse)
+    monkeypatch.setattr(spool._acknowledged, "write", refuse)
     assert spool.append([arrival(b"a", b"1")]) == [True]
     monkeypatch.undo()
     assert "cannot record how far events were acknowledged" in caplog.text
@@ -78,7 +78,7 @@ def test_segment_stays_in_use_when_the_next_cannot_be_opened(
     assert events_of(spool) == [b"a" * 1200, b"c"]
 
 
-def test_spool_that_one_write_has_filled_is_empty_once_it_is_committed(spool: Spool) -> None:
+def test_spool_filled_by_one_write_is_emptied_by_its_commit(spool: Spool) -> None:
     spool.append([arrival(b"a" * 3900, b"1")])
     spool.release(1)
     assert spool.append([arrival(b"b" * 3900)]) == [True]
@@ -103,9 +103,7 @@ def test_full_disk_does_not_stop_a_commit(
     assert (spool.first, spool.end) == (1, 1)
 
 
-def test_disk_keeps_room_for_the_ids_that_segments_leave_behind(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_space_is_reserved_for_ids(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fstatvfs(spool._file)
     full = os.statvfs_result((*real[:4], FREE_BYTES // real.f_frsize, *real[5:]))
     monkeypatch.setattr(os, "fstatvfs", lambda _: full)
@@ -115,7 +113,7 @@ def test_disk_keeps_room_for_the_ids_that_segments_leave_behind(
     assert spool.append([arrival(b"a")]) == [True]
 
 
-def test_size_of_a_record_is_known_before_it_is_packed() -> None:
+def test_size_of_an_arrival_is_that_of_its_record() -> None:
     each = Arrival(b"stream", 7, NO_KEY, b"id", b"[]", [b"{}", b'{"a": 1}'])
     assert each.size == len(each.pack(5))
 
@@ -137,7 +135,7 @@ class FullOnce:
 
 
 @pytest.mark.parametrize("at", ["COMMIT", "SELECT name"])
-def test_ids_are_written_down_after_a_moment_of_a_full_disk(tmp_path: Path, at: str) -> None:
+def test_ids_are_flushed_after_a_full_disk_has_space_again(tmp_path: Path, at: str) -> None:
     taken = SeenIds(tmp_path / "ids.db", remember_days=4)
     taken.add(id_key(b"s", b"1"))
     real = taken._db

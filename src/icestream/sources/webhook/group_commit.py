@@ -40,11 +40,11 @@ _Answer: TypeAlias = list[bool] | Refusal
 
 
 class GroupCommit:
-    """A thread that writes what arrived during the previous write."""
+    """A thread that writes the events that arrived during the previous write."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        # So that groups fit into a small spool one after the other.
+        # Small enough that several groups fit into a small spool.
         self._group_bytes = min(GROUP_BYTES, spool.segment_bytes)
         self._waiting: queue.SimpleQueue[_PendingAppend | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="webhook spool", daemon=True)
@@ -84,29 +84,29 @@ class GroupCommit:
             group, is_open = self._next_group()
             if not group:
                 continue
-            arrivals = [each for waiting in group for each in waiting.arrivals]
+            arrivals = [arrival for waiting in group for arrival in waiting.arrivals]
             try:
-                told = iter(self._spool.append(arrivals))
+                results = iter(self._spool.append(arrivals))
             except (SpoolFullError, OSError, IcestreamError) as exc:
                 self._record_failure(exc)
-                # One exception object each: awaiting one changes its traceback.
+                # One exception object per request, since awaiting it changes its traceback.
                 answers: list[_Answer] = [_refusal(exc) for _ in group]
             else:
                 self._record_success()
-                answers = [[next(told) for _ in waiting.arrivals] for waiting in group]
+                answers = [[next(results) for _ in waiting.arrivals] for waiting in group]
             _resolve(group, answers)
 
     def _next_group(self) -> tuple[list[_PendingAppend], bool]:
         group: list[_PendingAppend] = []
         size = 0
-        found = self._waiting.get()
-        while found is not None:
-            group.append(found)
-            size += sum(each.size for each in found.arrivals)
+        pending = self._waiting.get()
+        while pending is not None:
+            group.append(pending)
+            size += sum(arrival.size for arrival in pending.arrivals)
             if size > self._group_bytes:
                 return group, True
             try:
-                found = self._waiting.get_nowait()
+                pending = self._waiting.get_nowait()
             except queue.Empty:
                 return group, True
         return group, False
@@ -128,18 +128,18 @@ class GroupCommit:
             logger.warning("accepting events again")
 
 
-def _resolve(group: list[_PendingAppend], answers: list[_Answer]) -> None:
-    def all_of_them() -> None:
-        for waiting, answer in zip(group, answers, strict=True):
+def _resolve(group: list[_PendingAppend], outcomes: list[_Answer]) -> None:
+    def resolve_all() -> None:
+        for waiting, outcome in zip(group, outcomes, strict=True):
             if waiting.future.done():  # cancelled
                 continue
-            if isinstance(answer, Refusal):
-                waiting.future.set_exception(answer)
+            if isinstance(outcome, Refusal):
+                waiting.future.set_exception(outcome)
             else:
-                waiting.future.set_result(answer)
+                waiting.future.set_result(outcome)
 
     try:
-        group[0].loop.call_soon_threadsafe(all_of_them)
+        group[0].loop.call_soon_threadsafe(resolve_all)
     except RuntimeError:
         # The server has stopped, and with it all requests.
         logger.debug("%s requests were not answered", len(group))
@@ -162,10 +162,10 @@ class RateLimiter:
         self, per_sec: float, burst: int | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._per_sec = per_sec
-        self._most = float(burst if burst is not None else max(1, math.ceil(per_sec)))
-        self._left = self._most
+        self._burst = float(burst if burst is not None else max(1, math.ceil(per_sec)))
+        self._tokens = self._burst
         self._clock = clock
-        self._at = clock()
+        self._updated_at = clock()
 
     def acquire(self) -> None:
         """Count a request.
@@ -174,11 +174,11 @@ class RateLimiter:
             Refusal: there were too many.
         """
         now = self._clock()
-        self._left = min(self._most, self._left + (now - self._at) * self._per_sec)
-        self._at = now
-        if self._left < 1:
-            wait = math.ceil((1 - self._left) / self._per_sec)
+        self._tokens = min(self._burst, self._tokens + (now - self._updated_at) * self._per_sec)
+        self._updated_at = now
+        if self._tokens < 1:
+            wait = math.ceil((1 - self._tokens) / self._per_sec)
             raise Refusal(
                 429, f"more than {self._per_sec:g} requests per second", retry_after=max(1, wait)
             )
-        self._left -= 1
+        self._tokens -= 1

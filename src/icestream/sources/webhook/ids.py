@@ -1,12 +1,12 @@
-"""Which ids were taken, over days: newest in memory, all others in a small database.
+"""Remembers event ids for days, to recognise duplicates: the newest in memory, others in SQLite.
 
-The spool is the log of this: an id is in memory until so many are there that writing them is
-worth it, and after a crash those are read from the spool again. So the database never has to keep
-up with the endpoint, and memory stays small however many days are remembered.
+New ids stay in memory until there are enough for a batch write. The spool serves as their log:
+after a crash, they are read from it again. So the database need not keep up with the server, and
+memory use does not depend on the number of days.
 
-Ids age by a clock of their own, since the system's may jump: a reading years ahead must not make
-every id look old. While the endpoint runs, the clock follows the monotonic one. Between two runs
-it follows the system's, forward only, and by a day at most; ids are kept for a day longer, so that
+Ids age by their own clock, since the system clock may jump: one reading years ahead must not make
+every id look old. While the server runs, this clock follows the monotonic one. Between two runs, it
+follows the system clock, forward only and by at most a day; ids are kept for a day longer, so that
 one such jump is harmless.
 """
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DAY_US = 86_400_000_000
-# A number of them is asked for at once; SQLite takes at least 999.
+# Parameters per query; SQLite allows at least 999.
 QUERY_BATCH = 500
 MAX_IN_MEMORY = 20_000
-# How far the system's clock may move the age of ids between two runs.
+# How much the system clock may advance the age of ids between two runs.
 MAX_JUMP_US = DAY_US
 
 
 def id_key(stream: bytes, event_id: bytes, *, is_number: bool = False) -> bytes:
-    """Return the 16 bytes that an id is remembered by; the number 1 is not the text "1"."""
+    """Return the 16-byte hash of an id; the number 1 and the text "1" have different ones."""
     separator = b"\1" if is_number else b"\0"
     return blake2b(stream + separator + event_id, digest_size=16).digest()
 
@@ -43,10 +43,10 @@ class SeenIds:
     """The ids of one spool. Used by one thread at a time.
 
     Args:
-        path: the database; made if it is not there.
-        remember_days: how long ids are remembered, at least.
-        monotonic: tells the seconds that pass, from any beginning.
-        wall: tells the seconds since 1970, as the system has them.
+        path: the database; created if it does not exist.
+        remember_days: the minimum number of days to remember ids.
+        monotonic: returns the seconds of a monotonic clock.
+        wall: returns the epoch seconds of the system clock.
     """
 
     def __init__(
@@ -72,37 +72,37 @@ class SeenIds:
             clock = "clock (age_us INTEGER NOT NULL, wall_us INTEGER NOT NULL)"
             self._db.execute(f"CREATE TABLE IF NOT EXISTS {clock}")
             self._days = self._tables()
-            found = self._db.execute("SELECT up_to FROM kept").fetchone()
+            row = self._db.execute("SELECT up_to FROM kept").fetchone()
             self._began_us = self._age_at_start()
-        self.flushed_up_to: int = found[0] if found else 0
+        self.flushed_up_to: int = row[0] if row else 0
         """The number of the event before which every id is in the database."""
 
     def find_seen(self, keys: Collection[bytes]) -> set[bytes]:
-        """Return those of the keys that were taken."""
-        found = {key for key in keys if key in self._recent}
-        asked = [key for key in keys if key not in found]
+        """Return the keys that were seen before."""
+        seen = {key for key in keys if key in self._recent}
+        unknown = [key for key in keys if key not in seen]
         with self._translate_errors():
-            for place in range(0, len(asked), QUERY_BATCH):
-                part = asked[place : place + QUERY_BATCH]
-                marks = ",".join("?" * len(part))
+            for start in range(0, len(unknown), QUERY_BATCH):
+                batch = unknown[start : start + QUERY_BATCH]
+                placeholders = ",".join("?" * len(batch))
                 for day in self._days:
-                    query = f"SELECT key FROM day_{day} WHERE key IN ({marks})"  # noqa: S608
-                    found.update(row[0] for row in self._db.execute(query, part))
-        return found
+                    query = f"SELECT key FROM day_{day} WHERE key IN ({placeholders})"  # noqa: S608
+                    seen.update(row[0] for row in self._db.execute(query, batch))
+        return seen
 
     def add(self, key: bytes) -> None:
-        """Remember an id whose record is safe in the spool."""
+        """Remember an id whose record is durable in the spool."""
         self._recent[key] = self._age_us() // DAY_US
 
     def is_full(self) -> bool:
-        """Tell whether it is time to write down what is in memory."""
+        """Tell whether there are enough ids in memory to flush them."""
         return len(self._recent) >= MAX_IN_MEMORY
 
     def flush(self, up_to: int) -> None:
-        """Write every id down, durably, and forget those that are old enough.
+        """Write all ids durably, and delete those that have expired.
 
         Args:
-            up_to: the number of the next event; all before it were added.
+            up_to: the number of the next event; the ids of all earlier events were added.
         """
         age_us = self._age_us()
         by_day: dict[int, list[tuple[bytes]]] = {}
@@ -114,7 +114,7 @@ class SeenIds:
                 self._db.execute(
                     f"CREATE TABLE IF NOT EXISTS day_{day} (key BLOB PRIMARY KEY) WITHOUT ROWID"
                 )
-                # Sorted, so that pages of the tree are met one after the other.
+                # Sorted, so that the pages of the B-tree are written in order.
                 insert = f"INSERT OR IGNORE INTO day_{day} VALUES (?)"  # noqa: S608
                 self._db.executemany(insert, sorted(keys))
             for day in self._days:
@@ -130,26 +130,26 @@ class SeenIds:
         self._recent.clear()
 
     def close(self) -> None:
-        """Close the database; what is in memory is in the spool as well."""
+        """Close the database; ids in memory are also in the spool."""
         self._db.close()
 
     def _age_us(self) -> int:
-        """Return the time by which ids age, in microseconds of no particular beginning."""
+        """Return the ids' own clock in microseconds, from an arbitrary origin."""
         return self._began_us + int((self._monotonic() - self._began_at) * 1_000_000)
 
     def _age_at_start(self) -> int:
-        kept = self._db.execute("SELECT age_us, wall_us FROM clock").fetchone()
-        if kept is not None:
-            age_us, wall_us = kept
+        row = self._db.execute("SELECT age_us, wall_us FROM clock").fetchone()
+        if row is not None:
+            age_us, wall_us = row
             return int(age_us + min(max(self._wall_us() - wall_us, 0), MAX_JUMP_US))
-        # A new database, or one whose days are those of the system's clock.
+        # A new database, or one of an earlier version, whose days follow the system clock.
         return min([self._wall_us(), *(day * DAY_US for day in self._days[:1])])
 
     def _wall_us(self) -> int:
         return int(self._wall() * 1_000_000)
 
     def _tables(self) -> list[int]:
-        """Return the days that have a table, newest first: most repeats come soon."""
+        """Return the days that have a table, newest first, since most duplicates arrive soon."""
         query = "SELECT name FROM sqlite_master WHERE name LIKE 'day\\_%' ESCAPE '\\'"
         names = [row[0] for row in self._db.execute(query)]
         days = [name.removeprefix("day_") for name in names]
@@ -171,11 +171,11 @@ class SeenIds:
         try:
             yield
         except sqlite3.OperationalError as exc:
-            # A full or a broken disk, in the class that the spool's other files give it.
+            # A full or faulty disk: the same class as for the spool's other files.
             raise OSError(f"{self._path}: {exc}") from exc
         except sqlite3.DatabaseError as exc:
             raise CorruptStateError(
-                f"the file {self._path} can't be read: {exc}",
-                todo="Restore it from a backup. Without it, events that are sent again would be "
-                "taken a second time: removing it accepts that.",
+                f"cannot read {self._path}: {exc}",
+                todo="Restore it from a backup. If you delete it instead, retried events may be "
+                "duplicated.",
             ) from exc

@@ -49,20 +49,20 @@ class WebhookAuth(Options):
             if self.secrets:
                 raise ValueError("type 'none' takes no `secrets`")
             return self
-        if not self.secrets or not all(each.get_secret_value() for each in self.secrets):
+        if not self.secrets or not all(secret.get_secret_value() for secret in self.secrets):
             raise ValueError(f"type {self.type!r} needs `secrets`, and one is missing or empty")
         if self.type == "standard-webhooks":
-            for number, each in enumerate(self.secrets, 1):
-                _refuse_invalid_key(number, each.get_secret_value())
+            for number, secret in enumerate(self.secrets, 1):
+                _refuse_invalid_key(number, secret.get_secret_value())
         return self
 
 
 def _refuse_invalid_key(number: int, secret: str) -> None:
     try:
-        is_odd = not standard_key(secret)
+        is_invalid = not standard_key(secret)
     except (binascii.Error, ValueError):
-        is_odd = True
-    if is_odd:
+        is_invalid = True
+    if is_invalid:
         raise ValueError(
             f"secret {number} is not `whsec_` followed by base64, as Standard Webhooks defines"
         )
@@ -160,11 +160,11 @@ class WebhookOptions(Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_spool(cls, given: Any) -> Any:
+    def _default_spool(cls, values: Any) -> Any:
         # Set here, so that it is relative to the file's folder like any path.
-        if isinstance(given, dict) and given.get("spool") is None and "port" in given:
-            return {**given, "spool": f".icestream/webhook-{given['port']}"}
-        return given
+        if isinstance(values, dict) and values.get("spool") is None and "port" in values:
+            return {**values, "spool": f".icestream/webhook-{values['port']}"}
+        return values
 
     @model_validator(mode="after")
     def _check_combinations(self) -> WebhookOptions:

@@ -55,11 +55,11 @@ class InFlightBytes:
     @contextmanager
     def reserve(self) -> Iterator[Callable[[int], None]]:
         """Yield a function that reserves bytes for a request; `Refusal` above the limit."""
-        mine = 0
+        reserved = 0
 
         def hold(size: int) -> None:
-            nonlocal mine
-            mine += size
+            nonlocal reserved
+            reserved += size
             self._size += size
             if self._size > self._most:
                 raise Refusal(503, "too many requests in progress", retry_after=BUSY_RETRY_SECS)
@@ -67,7 +67,7 @@ class InFlightBytes:
         try:
             yield hold
         finally:
-            self._size -= mine
+            self._size -= reserved
 
 
 class Receiver:
@@ -83,14 +83,14 @@ class Receiver:
         self._now = now
         self._streams = {path: name.encode() for path, name in options.stream_by_path().items()}
         self._verifier = Verifier(options.auth, now)
-        self._most = options.max_body_kb * 1024
+        self._max_body_bytes = options.max_body_kb * 1024
         self._id_field = "id" if self._verifier.type == "stripe" else options.id_field
         self._id_field = options.id_field or self._id_field
         self._keeps_headers = "headers" in options.include
         rate = options.rate_per_sec
         self._rate = RateLimiter(rate, options.burst) if rate is not None else None
         # A body is held as received, decompressed, and as parsed events.
-        self._in_flight = InFlightBytes(max(IN_FLIGHT_BYTES, 4 * self._most))
+        self._in_flight = InFlightBytes(max(IN_FLIGHT_BYTES, 4 * self._max_body_bytes))
 
     async def __call__(
         self,
@@ -136,22 +136,22 @@ class Receiver:
                 # Only now, so that unauthenticated requests do not use up the sender's rate.
                 self._rate.acquire()
             if zipped:
-                body = decompress(body, self._most)
+                body = decompress(body, self._max_body_bytes)
                 hold(len(body))
             arrivals = self._arrivals(stream, headers, body, lines=lines)
-            hold(sum(each.size for each in arrivals))
-            news = await self._commit.append(arrivals) if arrivals else []
-        results = list(zip(arrivals, news, strict=True))
-        taken = sum(len(each.events) for each, is_new in results if is_new)
-        had = sum(len(each.events) for each, is_new in results if not is_new)
-        return taken, had
+            hold(sum(arrival.size for arrival in arrivals))
+            new_flags = await self._commit.append(arrivals) if arrivals else []
+        results = list(zip(arrivals, new_flags, strict=True))
+        accepted = sum(len(arrival.events) for arrival, is_new in results if is_new)
+        duplicates = sum(len(arrival.events) for arrival, is_new in results if not is_new)
+        return accepted, duplicates
 
     def _refuse_early(self, headers: Headers) -> None:
-        """Refuse what can be refused by headers alone, before reading the body."""
+        """Refuse a request by its headers, before reading the body."""
         self._verifier.check_headers(headers)
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self._most:
-            raise too_large_refusal(self._most)
+        if length.isdigit() and int(length) > self._max_body_bytes:
+            raise too_large_refusal(self._max_body_bytes)
 
     async def _body(
         self, receive: Callable[[], Awaitable[Message]], hold: Callable[[int], None]
@@ -167,31 +167,31 @@ class Receiver:
                 parts.append(part)
                 size += len(part)
                 hold(len(part))
-            if size > self._most:
-                raise too_large_refusal(self._most)
+            if size > self._max_body_bytes:
+                raise too_large_refusal(self._max_body_bytes)
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _arrivals(
         self, stream: bytes, headers: Headers, body: bytes, *, lines: bool
     ) -> list[Arrival]:
-        at = int(self._now() * 1_000_000)
-        kept = _stored_headers(headers) if self._keeps_headers else b""
+        received_us = int(self._now() * 1_000_000)
+        stored_headers = _stored_headers(headers) if self._keeps_headers else b""
         # Drop parsed events at once: they take many times the size of the body.
-        found = parse_events(body, lines=lines)
+        parsed = parse_events(body, lines=lines)
         if self._id_field is None:
-            events = [raw for raw, _ in found]
+            events = [raw for raw, _ in parsed]
             if not events:
                 return []
             event_id = self._header_id(headers)
             key = id_key(stream, event_id) if event_id else NO_KEY
-            return [Arrival(stream, at, key, event_id, kept, events)]
+            return [Arrival(stream, received_us, key, event_id, stored_headers, events)]
         arrivals = []
-        for number, (raw, event) in enumerate(found, 1):
+        for number, (raw, event) in enumerate(parsed, 1):
             event_id = self._field_id(event, number)
             is_number = isinstance(event[self._id_field], int)
             key = id_key(stream, event_id, is_number=is_number)
-            arrivals.append(Arrival(stream, at, key, event_id, kept, [raw]))
+            arrivals.append(Arrival(stream, received_us, key, event_id, stored_headers, [raw]))
         return arrivals
 
     def _header_id(self, headers: Headers) -> bytes:

@@ -1,4 +1,4 @@
-"""A request that is not taken, as the answer tells it."""
+"""Parses and authenticates requests; a `Refusal` is the response to an invalid one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from icestream.sources.webhook.options import AuthType, WebhookAuth
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a fault of ours
-    """The answer to a request that is not taken.
+class Refusal(Exception):  # noqa: N818 - a response, not an error of ours
+    """The response to a request that is not accepted.
 
     Args:
-        status: of HTTP.
-        reason: what is wrong with it, for the person who looks at the sender's log.
-        retry_after: seconds after which the same request may be taken.
+        status: the HTTP status.
+        reason: the reason, for whoever reads the sender's log.
+        retry_after: seconds after which the sender may retry.
     """
 
     def __init__(self, status: int, reason: str, *, retry_after: int | None = None) -> None:
@@ -36,10 +36,10 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault of ours
 
 
 TOLERANCE_SECS = 300
-# Each costs a comparison, and a sender has no use for more than a few.
+# Each costs a comparison, and senders need only a few.
 MAX_SIGNATURES = 16
 SECONDS = re.compile(rb"\d{1,12}")
-# Which header names a delivery; the same for each attempt of the sender.
+# The header with the id of a delivery, which is the same for every retry.
 ID_HEADER: dict[str, bytes] = {
     "standard-webhooks": b"webhook-id",
     "github": b"x-github-delivery",
@@ -49,18 +49,18 @@ ID_HEADER: dict[str, bytes] = {
 
 
 class Verifier:
-    """Knows the secrets of an endpoint and what a sender must show.
+    """Authenticates requests.
 
     Args:
-        auth: the option; None if anybody may send.
-        now: tells the time in seconds.
+        auth: the option; None if no authentication is required.
+        now: returns the epoch seconds.
     """
 
     def __init__(self, auth: WebhookAuth | None, now: Callable[[], float]) -> None:
         self.type: AuthType = auth.type if auth is not None else "none"
-        texts = [each.get_secret_value() for each in auth.secrets] if auth is not None else []
+        secrets = [secret.get_secret_value() for secret in auth.secrets] if auth is not None else []
         standard = self.type == "standard-webhooks"
-        self._keys = [standard_key(each) if standard else each.encode() for each in texts]
+        self._keys = [standard_key(secret) if standard else secret.encode() for secret in secrets]
         self._now = now
         self._verify: Callable[[Mapping[bytes, bytes], bytes], None] = {
             "standard-webhooks": self._standard,
@@ -71,10 +71,10 @@ class Verifier:
         }[self.type]
 
     def check_headers(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse by the headers alone, before a body is read.
+        """Check the headers, before the body is read.
 
         Raises:
-            Refusal: what must be there is not, or the token is wrong.
+            Refusal: a required header is missing, or the token is wrong.
         """
         if self.type == "bearer":
             self._bearer(headers)
@@ -87,66 +87,68 @@ class Verifier:
             _require_header(headers, b"x-hub-signature-256")
 
     def verify(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
-        """Check the signature of a body, byte for byte as it was sent.
+        """Verify the signature of the body, exactly as it was sent.
 
         Raises:
-            Refusal: it does not match, or is too old or from the future.
+            Refusal: it does not match, or its timestamp is too far from now.
         """
         self._verify(headers, body)
 
     def _bearer(self, headers: Mapping[bytes, bytes]) -> None:
         kind, _, token = _require_header(headers, b"authorization").partition(b" ")
         if kind.lower() != b"bearer" or not _matches(self._keys, [token.strip()]):
-            raise Refusal(401, "the bearer token is not the one expected")
+            raise Refusal(401, "the bearer token is wrong")
 
     def _standard(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
-        stamp = _require_header(headers, b"webhook-timestamp")
-        self._check_timestamp(stamp)
-        signed = b".".join((_require_header(headers, b"webhook-id"), stamp, body))
-        told = (
+        timestamp = _require_header(headers, b"webhook-timestamp")
+        self._check_timestamp(timestamp)
+        signed = b".".join((_require_header(headers, b"webhook-id"), timestamp, body))
+        parts = (
             part.split(b",", 1)
             for part in _require_header(headers, b"webhook-signature").split(b" ")
         )
-        given = [_from_base64(part[1]) for part in told if part[0] == b"v1" and len(part) == 2]
-        self._check_signature(signed, given)
+        signatures = [
+            _from_base64(part[1]) for part in parts if part[0] == b"v1" and len(part) == 2
+        ]
+        self._check_signature(signed, signatures)
 
     def _stripe(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
         parts = [
             part.strip().partition(b"=")[::2]
             for part in _require_header(headers, b"stripe-signature").split(b",")
         ]
-        stamp = next((value for name, value in parts if name == b"t"), b"")
-        self._check_timestamp(stamp)
-        given = [_from_hex(value) for name, value in parts if name == b"v1"]
-        self._check_signature(stamp + b"." + body, given)
+        timestamp = next((value for name, value in parts if name == b"t"), b"")
+        self._check_timestamp(timestamp)
+        signatures = [_from_hex(value) for name, value in parts if name == b"v1"]
+        self._check_signature(timestamp + b"." + body, signatures)
 
     def _github(self, headers: Mapping[bytes, bytes], body: bytes) -> None:
         kind, _, value = _require_header(headers, b"x-hub-signature-256").partition(b"=")
         self._check_signature(body, [_from_hex(value)] if kind == b"sha256" else [])
 
-    def _check_timestamp(self, stamp: bytes) -> None:
-        if not SECONDS.fullmatch(stamp):
-            raise Refusal(401, "the timestamp of the signature is not a number of seconds")
-        away = self._now() - int(stamp)
-        if abs(away) > TOLERANCE_SECS:
-            told = f"{away:.0f} s old" if away > 0 else f"{-away:.0f} s ahead"
+    def _check_timestamp(self, timestamp: bytes) -> None:
+        if not SECONDS.fullmatch(timestamp):
+            raise Refusal(401, "the timestamp of the signature is not in epoch seconds")
+        age = self._now() - int(timestamp)
+        if abs(age) > TOLERANCE_SECS:
+            difference = f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s ahead"
             raise Refusal(
-                401, f"the timestamp of the signature is {told}, more than {TOLERANCE_SECS} s"
+                401, f"the timestamp of the signature is {difference}, more than {TOLERANCE_SECS} s"
             )
 
-    def _check_signature(self, signed: bytes, given: list[bytes]) -> None:
+    def _check_signature(self, signed: bytes, signatures: list[bytes]) -> None:
         expected = [hmac.digest(key, signed, hashlib.sha256) for key in self._keys]
-        if not _matches(expected, given[:MAX_SIGNATURES]):
+        if not _matches(expected, signatures[:MAX_SIGNATURES]):
             raise Refusal(401, "no signature matches the body")
 
 
-def _matches(expected: Iterable[bytes], given: list[bytes]) -> bool:
-    """Compare each with each and stop at none, so that time tells nothing."""
-    found = False
-    for ours in expected:
-        for theirs in given:
-            found |= hmac.compare_digest(ours, theirs)
-    return found
+def _matches(expected: Iterable[bytes], candidates: list[bytes]) -> bool:
+    """Compare all pairs without stopping early, so that the time reveals nothing."""
+    has_match = False
+    for valid in expected:
+        for candidate in candidates:
+            has_match |= hmac.compare_digest(valid, candidate)
+    return has_match
 
 
 def _require_header(headers: Mapping[bytes, bytes], name: bytes) -> bytes:
@@ -174,24 +176,24 @@ JSON_TYPES = frozenset({b"", b"application/json", b"text/json"})
 NDJSON_TYPES = frozenset(
     {b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/x-jsonl"}
 )
-# So deep an object makes no column that tables and their readers could bear.
+# Tables and their readers cannot handle columns that are nested deeper.
 MAX_LEVELS = 64
 _GZIP_BITS = 31
-# What follows a member of a gzip body is copied, and a body may have thousands of them.
+# The data after each gzip member is copied, and a body may have thousands of members.
 _GZIP_CHUNK = 16 << 10
 _WHITESPACE = " \t\r\n"
 _WHITESPACE_RUN = re.compile(f"[{_WHITESPACE}]*")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def is_ndjson(headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether a body is NDJSON, an event a line, rather than one JSON value.
+    """Tell whether a body is NDJSON, one event per line, rather than one JSON value.
 
     Raises:
         Refusal: it is neither.
@@ -201,15 +203,15 @@ def is_ndjson(headers: Mapping[bytes, bytes]) -> bool:
         return True
     if kind in JSON_TYPES or (kind.startswith(b"application/") and kind.endswith(b"+json")):
         return False
-    shown = kind.decode("latin-1")
-    raise Refusal(415, f"content type {shown!r} is not JSON: application/json or x-ndjson")
+    name = kind.decode("latin-1")
+    raise Refusal(415, f"content type {name!r} is not JSON: application/json or x-ndjson")
 
 
 def is_gzip(headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether a body is compressed.
+    """Tell whether a body is compressed with gzip.
 
     Raises:
-        Refusal: in another way than gzip.
+        Refusal: it has another encoding.
     """
     coding = headers.get(b"content-encoding", b"").strip().lower()
     if coding in (b"gzip", b"x-gzip"):
@@ -219,43 +221,43 @@ def is_gzip(headers: Mapping[bytes, bytes]) -> bool:
     raise Refusal(415, f"content encoding {coding.decode('latin-1')!r} is not gzip")
 
 
-def decompress(body: bytes, most: int) -> bytes:
-    """Return what a gzip body holds, never more than `most` bytes of it in memory.
+def decompress(body: bytes, max_bytes: int) -> bytes:
+    """Decompress a gzip body of at most `max_bytes` decompressed bytes.
 
     Raises:
-        Refusal: it holds more, or is no gzip.
+        Refusal: it is larger, or is not gzip.
     """
     parts: list[bytes] = []
-    left, place = most, 0
+    remaining, position = max_bytes, 0
     member = zlib.decompressobj(_GZIP_BITS)
-    while place < len(body):
+    while position < len(body):
         if member.eof:
             member = zlib.decompressobj(_GZIP_BITS)
-        piece = body[place : place + _GZIP_CHUNK]
+        chunk = body[position : position + _GZIP_CHUNK]
         try:
-            part = member.decompress(piece, left + 1)
+            part = member.decompress(chunk, remaining + 1)
         except zlib.error:
             raise Refusal(400, "the body is not gzip") from None
-        if len(part) > left:
-            raise too_large_refusal(most)
+        if len(part) > remaining:
+            raise too_large_refusal(max_bytes)
         parts.append(part)
-        left -= len(part)
-        place += len(piece) - len(member.unused_data)
+        remaining -= len(part)
+        position += len(chunk) - len(member.unused_data)
     if body and not member.eof:
-        raise Refusal(400, "the gzip body ends too early")
+        raise Refusal(400, "the gzip body is truncated")
     return b"".join(parts)
 
 
-def too_large_refusal(most: int) -> Refusal:
-    """Return the answer to a body that is larger than may be."""
-    return Refusal(413, f"the body is larger than {most // 1024} KiB")
+def too_large_refusal(max_bytes: int) -> Refusal:
+    """Return the response to a body that is too large."""
+    return Refusal(413, f"the body is larger than {max_bytes // 1024} KiB")
 
 
 def parse_events(body: bytes, *, lines: bool) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each event as it was sent, and what it says.
+    """Yield the raw text and the parsed content of each event.
 
     Raises:
-        Refusal: the body is not JSON, or holds something else than objects.
+        Refusal: the body is not JSON, or contains anything but objects.
     """
     try:
         text = body.decode("utf-8")
@@ -272,7 +274,7 @@ def parse_events(body: bytes, *, lines: bool) -> Iterator[tuple[bytes, dict[str,
 
 
 def _parse_lines(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    # Not splitlines, which breaks at letters that JSON texts may hold.
+    # Not splitlines, which also splits at characters that JSON strings may contain.
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip(_WHITESPACE)
         if stripped:
@@ -280,47 +282,49 @@ def _parse_lines(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def _parse_array(text: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Cut an array where its elements end: what is stored is what was sent, digit for digit."""
-    place, number = _skip_whitespace(text, 1), 0
-    if text[place : place + 1] == "]":
-        place += 1
+    """Split an array at its elements, so that each event is stored exactly as it was sent."""
+    position, number = _skip_whitespace(text, 1), 0
+    if text[position : position + 1] == "]":
+        position += 1
     else:
         while True:
             number += 1
-            what = f"event {number} of the array"
-            event, end = _parse(text, place, what)
-            yield text[place:end].encode(), _as_object(event, what)
-            place = _skip_whitespace(text, end)
-            follows = text[place : place + 1]
-            place = _skip_whitespace(text, place + 1)
-            if follows == "]":
+            label = f"event {number} of the array"
+            event, end = _parse(text, position, label)
+            yield text[position:end].encode(), _as_object(event, label)
+            position = _skip_whitespace(text, end)
+            separator = text[position : position + 1]
+            position = _skip_whitespace(text, position + 1)
+            if separator == "]":
                 break
-            if follows != ",":
-                raise Refusal(400, f"the body is not JSON: no comma or ] after event {number}")
-    if place != len(text):
-        raise Refusal(400, "the body is not JSON: more follows the array")
+            if separator != ",":
+                raise Refusal(
+                    400, f"the body is not JSON: expected a comma or ] after event {number}"
+                )
+    if position != len(text):
+        raise Refusal(400, "the body is not JSON: unexpected text after the array")
 
 
-def _parse_object(text: str, what: str) -> dict[str, Any]:
-    value, end = _parse(text, 0, what)
+def _parse_object(text: str, label: str) -> dict[str, Any]:
+    value, end = _parse(text, 0, label)
     if end != len(text):
-        raise Refusal(400, f"{what} is not JSON: more follows the value")
-    return _as_object(value, what)
+        raise Refusal(400, f"{label} is not JSON: unexpected text after the value")
+    return _as_object(value, label)
 
 
-def _parse(text: str, place: int, what: str) -> tuple[Any, int]:
+def _parse(text: str, start: int, label: str) -> tuple[Any, int]:
     try:
-        value, end = _DECODER.raw_decode(text, place)
+        value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
-        raise Refusal(400, f"{what} is nested too deep") from None
+        raise Refusal(400, f"{label} is nested too deeply") from None
     except ValueError as exc:
         reason = exc.msg if isinstance(exc, json.JSONDecodeError) else str(exc)
-        raise Refusal(400, f"{what} is not JSON: {reason}") from None
-    # Most events have fewer brackets than levels are allowed, so they are not walked through.
-    if text.count("{", place, end) + text.count("[", place, end) > MAX_LEVELS and _is_too_deep(
+        raise Refusal(400, f"{label} is not JSON: {reason}") from None
+    # Most events have fewer brackets than allowed levels, and need no traversal.
+    if text.count("{", start, end) + text.count("[", start, end) > MAX_LEVELS and _is_too_deep(
         value
     ):
-        raise Refusal(400, f"{what} is nested too deep")
+        raise Refusal(400, f"{label} is nested too deeply")
     return value, end
 
 
@@ -329,8 +333,8 @@ def _is_too_deep(value: Any) -> bool:
     for _ in range(MAX_LEVELS):
         level = [
             inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for container in level
+            for inner in (container.values() if isinstance(container, dict) else container)
             if isinstance(inner, (dict, list))
         ]
         if not level:
@@ -338,12 +342,12 @@ def _is_too_deep(value: Any) -> bool:
     return True
 
 
-def _as_object(value: Any, what: str) -> dict[str, Any]:
+def _as_object(value: Any, label: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Refusal(400, f"{what} is not a JSON object, and events are")
+        raise Refusal(400, f"{label} is not a JSON object")
     return value
 
 
-def _skip_whitespace(text: str, place: int) -> int:
-    found = _WHITESPACE_RUN.match(text, place)
-    return found.end() if found is not None else place
+def _skip_whitespace(text: str, start: int) -> int:
+    whitespace = _WHITESPACE_RUN.match(text, start)
+    return whitespace.end() if whitespace is not None else start

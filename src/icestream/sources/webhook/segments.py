@@ -56,7 +56,7 @@ class Arrival:
     def size(self) -> int:
         """How many bytes its record takes."""
         names = len(self.stream) + len(self.event_id) + len(self.headers)
-        return FRAME.size + HEAD.size + names + sum(4 + len(each) for each in self.events)
+        return FRAME.size + HEAD.size + names + sum(4 + len(event) for event in self.events)
 
     def pack(self, number: int) -> bytes:
         """Return the record of these events, numbered from `number` on."""
@@ -76,21 +76,21 @@ class Arrival:
 
 def unpack_record(body: bytes | memoryview) -> tuple[int, Arrival]:
     """Unpack a verified record: the number of its first event, and its content."""
-    number, at, key, streams, ids, headers, count = HEAD.unpack_from(body)
-    place = HEAD.size
-    stream = bytes(body[place : place + streams])
-    place += streams
-    event_id = bytes(body[place : place + ids])
-    place += ids
-    told = bytes(body[place : place + headers])
-    place += headers
-    lengths = struct.unpack_from(f"<{count}I", body, place)
-    place += 4 * count
+    number, received_us, key, streams, ids, headers, count = HEAD.unpack_from(body)
+    position = HEAD.size
+    stream = bytes(body[position : position + streams])
+    position += streams
+    event_id = bytes(body[position : position + ids])
+    position += ids
+    request_headers = bytes(body[position : position + headers])
+    position += headers
+    lengths = struct.unpack_from(f"<{count}I", body, position)
+    position += 4 * count
     events = []
     for length in lengths:
-        events.append(bytes(body[place : place + length]))
-        place += length
-    return number, Arrival(stream, at, key, event_id, told, events)
+        events.append(bytes(body[position : position + length]))
+        position += length
+    return number, Arrival(stream, received_us, key, event_id, request_headers, events)
 
 
 SUFFIX = ".events"
@@ -126,8 +126,8 @@ class Segment:
 
     def offset_of(self, number: int) -> int:
         """Return the byte offset of an indexed record at or before an event."""
-        place = bisect_right(self.marks, (number, 1 << 62)) - 1
-        return self.marks[place][1] if place >= 0 else SEGMENT.size
+        index = bisect_right(self.marks, (number, 1 << 62)) - 1
+        return self.marks[index][1] if index >= 0 else SEGMENT.size
 
 
 @dataclass(frozen=True)
@@ -162,30 +162,30 @@ def read_records(
     """
     with path.open("rb") as file:
         file.seek(offset)
-        held = b""
+        buffer = b""
         while True:
             more = file.read(CHUNK_BYTES)
-            held += more
-            place = 0
-            while len(held) - place >= FRAME.size:
-                length, checksum = FRAME.unpack_from(held, place)
+            buffer += more
+            position = 0
+            while len(buffer) - position >= FRAME.size:
+                length, checksum = FRAME.unpack_from(buffer, position)
                 if length < HEAD.size:
-                    yield SegmentFault(offset + place, f"a record of {length} bytes")
+                    yield SegmentFault(offset + position, f"a record of {length} bytes")
                     return
-                end = place + FRAME.size + length
-                if end > len(held):
+                end = position + FRAME.size + length
+                if end > len(buffer):
                     break
-                body = held[place + FRAME.size : end]
+                body = buffer[position + FRAME.size : end]
                 if zlib.crc32(body) != checksum:
-                    yield SegmentFault(offset + place, "the checksum does not match")
+                    yield SegmentFault(offset + position, "the checksum does not match")
                     return
                 number, arrival = unpack_record(body)
                 yield number, arrival, FRAME.size + length
-                place = end
-            offset += place
-            held = held[place:]
+                position = end
+            offset += position
+            buffer = buffer[position:]
             if not more:
-                if held:
+                if buffer:
                     yield SegmentFault(offset, "the file ends inside a record")
                 return
 
@@ -210,10 +210,10 @@ def load_segment(
     Calls `visit` for each record.
     """
     segment = Segment(path, first_event(path), first_event(path))
-    for found in read_records(path):
-        if isinstance(found, SegmentFault):
-            return segment, found
-        number, arrival, length = found
+    for record in read_records(path):
+        if isinstance(record, SegmentFault):
+            return segment, record
+        number, arrival, length = record
         if number != segment.end:
             return segment, SegmentFault(
                 segment.size, f"event {number} where {segment.end} was expected"
@@ -281,18 +281,18 @@ def _slices(segments: Sequence[Segment], begin: int, end: int) -> Iterator[Slice
             yield Slice(str(segment.path), segment.offset_of(low), low, high)
 
 
-def read_slices(slices: Sequence[Slice], wanted: Sequence[Extra]) -> Iterator[Records]:
+def read_slices(slices: Sequence[Slice], extras: Sequence[Extra]) -> Iterator[Records]:
     """Yield the events of some slices, in order of arrival."""
     for part in slices:
-        block = _RecordBlock(wanted)
+        block = _RecordBlock(extras)
         for number, arrival in _arrivals(part):
-            for place in range(
+            for index in range(
                 max(part.begin - number, 0), min(part.end - number, len(arrival.events))
             ):
-                block.add(number + place, arrival, arrival.events[place])
+                block.add(number + index, arrival, arrival.events[index])
             if block.is_full():
                 yield block.records()
-                block = _RecordBlock(wanted)
+                block = _RecordBlock(extras)
         if block.values:
             yield block.records()
 
@@ -301,46 +301,46 @@ def _arrivals(part: Slice) -> Iterator[tuple[int, Arrival]]:
     path = Path(part.path)
     reached = part.begin
     try:
-        for found in read_records(path, part.offset):
-            if isinstance(found, SegmentFault):
-                raise corrupt_error(path, f"at byte {found.offset}: {found.reason}")
-            number, arrival, _ = found
+        for record in read_records(path, part.offset):
+            if isinstance(record, SegmentFault):
+                raise corrupt_error(path, f"at byte {record.offset}: {record.reason}")
+            number, arrival, _ = record
             reached = number + len(arrival.events)
             yield number, arrival
             if reached >= part.end:
                 return
     except FileNotFoundError as exc:
         raise SourceChangedError(
-            f"events {part.begin} to {part.end - 1} are gone: there is no file {path}",
+            f"events {part.begin} to {part.end - 1} are gone: file {path} does not exist",
             todo="Was the spool removed? On a cluster, can every worker access the folder?",
         ) from exc
-    raise corrupt_error(path, f"it ends at event {reached}, and should end at {part.end}")
+    raise corrupt_error(path, f"it ends at event {reached} instead of {part.end}")
 
 
 class _RecordBlock:
     """Collects events into one block of records."""
 
-    def __init__(self, wanted: Sequence[Extra]) -> None:
-        self._wanted = wanted
-        self._facts: list[tuple[int, Arrival]] = []
+    def __init__(self, extras: Sequence[Extra]) -> None:
+        self._extras = extras
+        self._origins: list[tuple[int, Arrival]] = []
         self._size = 0
         self.values: list[bytes] = []
 
     def add(self, number: int, arrival: Arrival, event: bytes) -> None:
         self.values.append(event)
-        self._facts.append((number, arrival))
+        self._origins.append((number, arrival))
         self._size += len(event)
 
     def is_full(self) -> bool:
         return len(self.values) >= MAX_EVENTS or self._size >= MAX_BYTES
 
     def records(self) -> Records:
-        first = self._facts[0][0]
+        first = self._origins[0][0]
         extra = {
             f"webhook_{name}": pa.array(
-                [_EXTRA_VALUES[name](*each) for each in self._facts], EXTRA_TYPES[name]
+                [_EXTRA_VALUES[name](*origin) for origin in self._origins], EXTRA_TYPES[name]
             )
-            for name in self._wanted
+            for name in self._extras
         }
         return Records(
             pa.array(self.values, pa.binary()), extra, lambda index: f"event {first + index}"

@@ -160,20 +160,20 @@ class TimedServer(Server):
         config = self.config
         deadline = config.http_protocol_class.receive_secs  # type: ignore[attr-defined]
 
-        def connection() -> asyncio.Protocol:
+        def make_protocol() -> asyncio.Protocol:
             return config.http_protocol_class(  # type: ignore[call-arg]
                 config=config, server_state=self.server_state, app_state=self.lifespan.state
             )
 
         self.servers = [
             await asyncio.get_running_loop().create_server(
-                connection,
-                sock=each,
+                make_protocol,
+                sock=bound,
                 ssl=config.ssl,
                 backlog=config.backlog,
                 ssl_handshake_timeout=deadline if config.ssl is not None else None,
             )
-            for each in sockets or ()
+            for bound in sockets or ()
         ]
         self.started = True
 
@@ -220,17 +220,17 @@ def bind_socket(options: WebhookOptions) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, proto)
+        bound = socket.socket(family, kind, proto)
     except OSError as exc:
         raise _bind_error(options, exc) from exc
     try:
         # Otherwise the port stays in use for a minute after a process was killed.
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
     except OSError as exc:
-        found.close()
+        bound.close()
         raise _bind_error(options, exc) from exc
-    return found
+    return bound
 
 
 def _bind_error(options: WebhookOptions, exc: OSError) -> ConnectorError:
@@ -370,7 +370,7 @@ class WebhookServer:
 
 
 def _open_spool(options: WebhookOptions, *, durable: bool) -> Spool:
-    assert options.spool is not None  # noqa: S101 - given by the options themselves
+    assert options.spool is not None  # noqa: S101 - the options set it
     try:
         return Spool(
             Path(options.spool),

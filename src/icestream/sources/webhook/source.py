@@ -109,9 +109,9 @@ class WebhookSource(Source[WebhookOptions]):
         segments = self._segments()
         first, last = (segments[0].first, segments[-1].end) if segments else (0, 0)
         if begin < first or stop > last:
-            left = f"events {first} to {last - 1}" if last > first else "none"
+            remaining = f"events {first} to {last - 1}" if last > first else "none"
             raise SourceChangedError(
-                f"events {begin} to {stop - 1} are gone; left: {left}",
+                f"events {begin} to {stop - 1} are gone; remaining: {remaining}",
                 where=error_location(self.options),
                 todo=f"Was the spool {self.folder} removed or restored from a backup?",
             )
@@ -129,10 +129,10 @@ class WebhookSource(Source[WebhookOptions]):
         return pa.schema([*self._declared.columns, *(self.extra_columns() or ())])
 
     def extra_columns(self) -> pa.Schema | None:
-        wanted = self.options.extra_names()
-        return pa.schema([(f"webhook_{name}", EXTRA_TYPES[name]) for name in wanted]) or None
+        extras = self.options.extra_names()
+        return pa.schema([(f"webhook_{name}", EXTRA_TYPES[name]) for name in extras]) or None
 
-    def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002 - the contract's
+    def committed(self, position: Offset, rows: int) -> None:  # noqa: ARG002
         """Remove segments whose events are all committed."""
         spool = self._running_server().spool
         if position.get("spool") == str(spool.id):
@@ -147,27 +147,27 @@ class WebhookSource(Source[WebhookOptions]):
     def close(self) -> None:
         """Stop listening, after answering the requests that arrived."""
         with self._guard:
-            endpoint, self._server = self._server, None
-        if endpoint is not None:
-            endpoint.close()
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
     def _running_server(self) -> WebhookServer:
         with self._guard:
             if self._server is None:
                 self._server = WebhookServer(self.options)
-            endpoint = self._server
+            server = self._server
         try:
-            endpoint.raise_if_broken()
+            server.raise_if_broken()
         except TransientError:
             # After the restart, the next call starts a new server.
             self.close()
             raise
-        return endpoint
+        return server
 
     def _segments(self) -> list[Segment]:
-        endpoint = self._server
-        if endpoint is not None:
-            return list(endpoint.spool.segments)
+        server = self._server
+        if server is not None:
+            return list(server.spool.segments)
         return [load_segment(path)[0] for path in segment_paths(self.folder)]
 
     def _refuse_foreign_offset(self, current: Offset, spool: str, first: int, end: int) -> None:
@@ -201,9 +201,9 @@ class WebhookSource(Source[WebhookOptions]):
 
     def _write_spool(self) -> str:
         """Check that the spool is writable, and leave nothing behind."""
-        there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
+        existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         try:
-            with tempfile.TemporaryFile(dir=there) as file:
+            with tempfile.TemporaryFile(dir=existing) as file:
                 file.write(b"icestream")
                 file.flush()
                 os.fsync(file.fileno())

@@ -39,9 +39,9 @@ _MARK = struct.Struct("<QQI")
 
 def create_folder(folder: Path) -> None:
     """Create the folder and missing parents, accessible by this user only."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def acquire_lock(folder: Path) -> int:
@@ -89,24 +89,24 @@ def spool_id(folder: Path) -> uuid.UUID:
         return uuid.UUID(json.loads(path.read_text("ascii"))["id"])
     except FileNotFoundError:
         if segment_paths(folder):
-            raise corrupt_error(path, "it does not exist, and segments do") from None
+            raise corrupt_error(path, "it does not exist, but segments do") from None
     except (ValueError, KeyError, TypeError) as exc:
         raise corrupt_error(path, f"{exc}") from exc
-    made = uuid.uuid4()
-    write_atomically(path, json.dumps({"id": str(made)}).encode())
-    return made
+    new_id = uuid.uuid4()
+    write_atomically(path, json.dumps({"id": str(new_id)}).encode())
+    return new_id
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically and durably."""
-    fresh = path.with_name(path.name + ".new")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary = path.with_name(path.name + ".new")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(handle, content)
         os.fsync(handle)
     finally:
         os.close(handle)
-    fresh.replace(path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 
@@ -169,8 +169,8 @@ class Spool:
     """Segments of records on disk, and the ids of these and earlier records.
 
     Opening it takes the lock, truncates an unacknowledged tail that a crash left, and reads
-    everything else, so that corruption is found at once. `append` is
-    called by one thread and `release` by another.
+    everything else, so that corruption is found at once. One thread calls `append`, another
+    `release`.
 
     Args:
         folder: created if needed.
@@ -200,7 +200,7 @@ class Spool:
         self._lock = acquire_lock(folder)
         try:
             self.id = spool_id(folder)
-            self._answered = AcknowledgedMark(folder)
+            self._acknowledged = AcknowledgedMark(folder)
             self._ids = SeenIds(folder / "ids.db", remember_days)
             self.segments = self._load()
             self._file = os.open(self._last.path, os.O_WRONLY | os.O_CLOEXEC)
@@ -229,25 +229,25 @@ class Spool:
         with self._guard:
             if self.fault is not None:
                 raise self.fault
-            taken = self._ids.find_seen({each.key for each in arrivals} - {NO_KEY})
-            news, fresh = [], []
-            for each in arrivals:
-                is_new = each.key == NO_KEY or each.key not in taken
-                news.append(is_new)
+            seen = self._ids.find_seen({arrival.key for arrival in arrivals} - {NO_KEY})
+            new_flags, new_arrivals = [], []
+            for arrival in arrivals:
+                is_new = arrival.key == NO_KEY or arrival.key not in seen
+                new_flags.append(is_new)
                 if is_new:
-                    taken.add(each.key)
-                    fresh.append(each)
-            if fresh:
-                self._write(fresh)
-            return news
+                    seen.add(arrival.key)
+                    new_arrivals.append(arrival)
+            if new_arrivals:
+                self._write(new_arrivals)
+            return new_flags
 
-    def _write(self, fresh: list[Arrival]) -> None:
+    def _write(self, arrivals: list[Arrival]) -> None:
         number, records = self.end, []
-        for each in fresh:
-            records.append(each.pack(number))
-            number += len(each.events)
+        for arrival in arrivals:
+            records.append(arrival.pack(number))
+            number += len(arrival.events)
         content = b"".join(records)
-        if sum(each.size for each in self.segments) + len(content) > self._max_bytes:
+        if sum(segment.size for segment in self.segments) + len(content) > self._max_bytes:
             raise SpoolFullError
         disk = os.fstatvfs(self._file)
         if disk.f_bavail * disk.f_frsize < len(content) + FREE_BYTES:
@@ -262,13 +262,13 @@ class Spool:
             # Truncate the partial write: it was not acknowledged.
             os.ftruncate(self._file, last.size)
             raise
-        for each, record in zip(fresh, records, strict=True):
-            last.add(len(each.events), len(record))
-            if each.key != NO_KEY:
-                self._ids.add(each.key)
+        for arrival, record in zip(arrivals, records, strict=True):
+            last.add(len(arrival.events), len(record))
+            if arrival.key != NO_KEY:
+                self._ids.add(arrival.key)
         self.end = number
         try:
-            self._answered.write(last.first, last.size)
+            self._acknowledged.write(last.first, last.size)
         except OSError as exc:
             # The events are durable, and an older mark is still true.
             logger.warning("cannot record how far events were acknowledged: %s", exc)
@@ -300,9 +300,9 @@ class Spool:
     def _roll(self) -> None:
         segment = self._create_segment(self.end)
         # Open first: if that fails, the previous segment stays in use.
-        fresh = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
+        handle = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
         os.close(self._file)
-        self._file = fresh
+        self._file = handle
         self.segments.append(segment)
 
     def _create_segment(self, first: int) -> Segment:
@@ -325,17 +325,17 @@ class Spool:
 
     def _release(self, number: int) -> None:
         if self._last.end <= number and self._is_segment_full():
-            # Otherwise a spool that one write has filled would stay full.
+            # Otherwise, a spool that a single write has filled would stay full.
             self._roll()
-        done = [each for each in self.segments[:-1] if each.end <= number]
-        if not done:
+        committed = [segment for segment in self.segments[:-1] if segment.end <= number]
+        if not committed:
             return
-        if self._ids.flushed_up_to < done[-1].end and not self._flush_ids():
+        if self._ids.flushed_up_to < committed[-1].end and not self._flush_ids():
             return
-        self.segments = self.segments[len(done) :]
+        self.segments = self.segments[len(committed) :]
         self.first = self.segments[0].first
-        for each in done:
-            each.path.unlink(missing_ok=True)
+        for segment in committed:
+            segment.path.unlink(missing_ok=True)
         sync_folder(self.folder)
 
     def close(self) -> None:
@@ -343,7 +343,7 @@ class Spool:
         with self._guard:
             if self._lock < 0:
                 return
-            self._answered.close()
+            self._acknowledged.close()
             self._ids.close()
             os.close(self._file)
             os.close(self._lock)
@@ -353,9 +353,9 @@ class Spool:
     def _load(self) -> list[Segment]:
         paths = segment_paths(self.folder)
         if not paths:
-            answered, _ = self._answered.read()
-            if answered:
-                raise corrupt_error(self.folder / segment_name(answered), "it does not exist")
+            acknowledged, _ = self._acknowledged.read()
+            if acknowledged:
+                raise corrupt_error(self.folder / segment_name(acknowledged), "it does not exist")
             return [self._create_segment(0)]
         segments: list[Segment] = []
         for path in paths:
@@ -375,13 +375,13 @@ class Spool:
 
     def _refuse_missing_events(self, last: Segment) -> None:
         """Refuse a spool that lacks acknowledged events."""
-        first, offset = self._answered.read()
+        first, offset = self._acknowledged.read()
         if first > last.first:
             raise corrupt_error(self.folder / segment_name(first), "it does not exist")
         if first == last.first and last.size < offset:
             raise corrupt_error(
                 last.path,
-                f"it is intact up to byte {last.size}, and events up to byte {offset} were "
+                f"it is intact up to byte {last.size}, but events up to byte {offset} were "
                 "acknowledged",
             )
 
@@ -391,11 +391,11 @@ class Spool:
             os.ftruncate(self._file, self._last.size)
         # What was written but not synced before the crash is kept, so make it durable now.
         os.fsync(self._file)
-        self._answered.write(self._last.first, self._last.size)
+        self._acknowledged.write(self._last.first, self._last.size)
 
 
 def _write_all(handle: int, content: bytes, offset: int) -> None:
-    left = memoryview(content)
-    while left:
-        written = os.pwrite(handle, left, offset)
-        left, offset = left[written:], offset + written
+    remaining = memoryview(content)
+    while remaining:
+        written = os.pwrite(handle, remaining, offset)
+        remaining, offset = remaining[written:], offset + written
