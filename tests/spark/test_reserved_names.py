@@ -79,8 +79,8 @@ def test_table_with_such_a_column_is_not_made(lake: Lake, name: str) -> None:
         append(lake, lake.sink("t"), pa.table({"id": [1], name.upper(): [2]}))
 
     assert str(caught.value) == (
-        f"pipeline 'events', table {lake.name}.db.t: column {name.upper()!r} has the name of a "
-        f"metadata column of Iceberg\n  {RENAME_RESERVED}"
+        f"pipeline 'events', table {lake.name}.db.t: column {name.upper()!r} has the name of an "
+        f"Iceberg metadata column\n  {RENAME_RESERVED}"
     )
     assert lake.catalog.find_table(("db", "t")) is None
 

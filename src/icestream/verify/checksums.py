@@ -1,12 +1,12 @@
-"""Checksums of rows that do not depend on their order, worked out alike on both sides.
+"""Checksums of rows that do not depend on their order, computed the same way on both sides.
 
-Rows are put into chunks by a hash of their key, not by ranges of it: two systems sort texts in two
-ways. DuckDB hashes a value by its type, so both sides are brought to the same types first.
+Rows are put into chunks by a hash of their key, not by ranges of it, since two systems may sort
+text differently. DuckDB's hash depends on the type, so both sides are cast to the same types first.
 
-DuckDB's `hash` alone is not enough: it hashes equal what `=` calls equal (0.0 and -0.0), and it
-hashes a nested value by combining its leaves, so that null, `[]` and `[null]`, or `[[1],[2]]` and
-`[[1,2]]`, collide. `ComparisonSpec.hash` gives it an input that differs wherever two values do.
-NaN is one value: neither PostgreSQL nor Iceberg distinguishes two of them.
+DuckDB's `hash` alone is not enough: values that are equal under `=` (0.0 and -0.0) get the same
+hash, and a nested value is hashed by combining its leaves, so that null, `[]` and `[null]`, or
+`[[1],[2]]` and `[[1,2]]`, collide. `ComparisonSpec.hash` gives it an input that differs wherever
+two values do. NaN is one value: neither PostgreSQL nor Iceberg distinguishes two of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDEST_DECIMAL = 38
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds the values of both, None if there is no such type."""
+    """Return a type that holds the values of both; None if there is none."""
     one, other = plain_type(one), plain_type(other)
     if one == other:
         return one
@@ -48,7 +48,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type without what does not matter to a value: offsets' width, zone, extension."""
+    """Return a type without what does not affect values: offset width, time zone, extension."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -63,13 +63,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def convert(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return values in a type that `common_type` gave."""
+    """Return values cast to a type that `common_type` returned."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if values.type == kind:
         return values
     if pa.types.is_list(kind):
-        # Arrow casts no extension type inside a list.
+        # Arrow does not cast extension types inside a list.
         lengths = pc.fill_null(pc.list_value_length(values), 0)
         ends = pc.cumulative_sum(lengths.cast(pa.int32()))
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
@@ -84,14 +84,14 @@ MODULUS = 1 << 64
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """What of two tables is compared, and how.
+    """What to compare of two tables, and how.
 
     Attributes:
-        columns: the columns that both have, in the type in which they are compared.
-        key: those of them that tell rows apart; none if nothing does: then whole rows count.
-        chunks: how many chunks there are.
-        excluded_keys: keys of rows that are not compared, with the types of `columns`.
-        hidden_columns: columns that say nothing to a person.
+        columns: the columns that both have, in the types to compare them in.
+        key: the columns that identify a row; empty if none do: then whole rows are compared.
+        chunks: the number of chunks.
+        excluded_keys: keys of rows that are not compared, in the types of `columns`.
+        hidden_columns: columns that mean nothing to a user.
     """
 
     columns: pa.Schema
@@ -102,27 +102,27 @@ class ComparisonSpec:
 
     @property
     def display_columns(self) -> list[str]:
-        """The columns that name a row to a person: its key, or all that it has."""
-        spoken = [name for name in self.key if name not in self.hidden_columns]
-        return spoken or [name for name in self.columns.names if name not in self.hidden_columns]
+        """The columns that identify a row to a user: its key, or all columns."""
+        key = [name for name in self.key if name not in self.hidden_columns]
+        return key or [name for name in self.columns.names if name not in self.hidden_columns]
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns to compare, under names that mean nothing to SQL."""
+        """Return the columns to compare, under names that are safe in SQL."""
         arrays = [convert(batch.column(column.name), column.type) for column in self.columns]
         return pa.RecordBatch.from_arrays(arrays, [f"c{at}" for at in range(len(arrays))])
 
     @property
     def key_columns(self) -> list[str]:
-        """The key's columns under the names of `fit`."""
+        """The key's columns under the names of `select`."""
         return [f"c{self.columns.get_field_index(name)}" for name in self.key]
 
     @property
     def all_columns(self) -> list[str]:
-        """The names of `fit`."""
+        """All columns under the names of `select`."""
         return [f"c{at}" for at in range(len(self.columns))]
 
     def hash(self, names: Iterable[str]) -> str:
-        """Return an expression that hashes columns of `fit`: other values, another hash."""
+        """Return an expression that hashes columns of `select`."""
         types = dict(zip(self.all_columns, self.columns.types, strict=True))
         return f"hash({', '.join(_hash_input(name, types[name]) for name in names)})"
 
@@ -144,10 +144,10 @@ class SideChecksums:
     """The checksums of one side, or of a part of it.
 
     Attributes:
-        chunks: of each chunk that has rows.
+        chunks: the checksum of each chunk that has rows.
         excluded_rows: how many rows were excluded.
-        first: the smallest key, by the order of its plain values; None without rows or key.
-        last: the largest one.
+        first: the smallest key, in the order of its plain values; None without rows or key.
+        last: the largest key.
     """
 
     chunks: dict[int, Checksum] = field(default_factory=dict)
@@ -157,13 +157,13 @@ class SideChecksums:
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self.chunks.values())
+        return sum(checksum.rows for checksum in self.chunks.values())
 
     def plus(self, other: SideChecksums) -> SideChecksums:
-        """Return the sums of both together."""
+        """Return the checksums of both together."""
         chunks = dict(self.chunks)
-        for number, each in other.chunks.items():
-            chunks[number] = chunks.get(number, Checksum()).plus(each)
+        for number, checksum in other.chunks.items():
+            chunks[number] = chunks.get(number, Checksum()).plus(checksum)
         ends = [key for key in (self.first, other.first, self.last, other.last) if key is not None]
         return SideChecksums(
             chunks,
@@ -174,7 +174,7 @@ class SideChecksums:
 
 
 def differing_chunks(one: SideChecksums, other: SideChecksums) -> list[int]:
-    """Return the chunks whose rows are not the same on both sides."""
+    """Return the chunks whose rows differ between the sides."""
     numbers = one.chunks.keys() | other.chunks.keys()
     return sorted(
         number
@@ -185,33 +185,35 @@ def differing_chunks(one: SideChecksums, other: SideChecksums) -> list[int]:
 
 def compute_checksums(batches: Iterable[pa.RecordBatch], spec: ComparisonSpec) -> SideChecksums:
     """Return the checksums of rows."""
-    found = SideChecksums()
+    checksums = SideChecksums()
     for rows, connection in _registered_batches(batches, spec):
         kept = (
             connection.sql(_compared_rows(spec)).to_arrow_table()
             if spec.excluded_keys is not None
             else rows
         )
-        found = found.plus(_checksum_batch(kept, connection, spec))
-        found = replace(found, excluded_rows=found.excluded_rows + len(rows) - len(kept))
-    return found
+        checksums = checksums.plus(_checksum_batch(kept, connection, spec))
+        excluded_rows = checksums.excluded_rows + len(rows) - len(kept)
+        checksums = replace(checksums, excluded_rows=excluded_rows)
+    return checksums
 
 
 def hash_rows(
     batches: Iterable[pa.RecordBatch], spec: ComparisonSpec, chunks: Iterable[int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield, of the rows in some chunks, keys, hashes and values as texts.
+    """Yield the keys, hashes and texts of the rows in some chunks.
 
-    The columns are `key` (texts), `hash` (of the row), `hashes` (of each value) and `texts`.
+    The columns are `key` (as texts), `hash` (of the row), `hashes` (of its values) and `texts` (of
+    its values).
     """
-    wanted = ", ".join(map(str, chunks))
+    numbers = ", ".join(map(str, chunks))
     key = _texts(spec.key_columns) if spec.key else f"[({spec.hash(spec.all_columns)})::VARCHAR]"
-    each = ", ".join(_signed(spec.hash([name])) for name in spec.all_columns)
+    hashes = ", ".join(_signed(spec.hash([name])) for name in spec.all_columns)
     query = (
         f"SELECT {key} AS key, {_signed(spec.hash(spec.all_columns))} AS hash, "  # noqa: S608
-        f"[{each}] AS hashes, "
+        f"[{hashes}] AS hashes, "
         f"{_texts(spec.all_columns, MAX_TEXT_LENGTH)} AS texts "
-        f"FROM ({_compared_rows(spec)}) WHERE {_chunk(spec)} IN ({wanted})"
+        f"FROM ({_compared_rows(spec)}) WHERE {_chunk(spec)} IN ({numbers})"
     )
     for _, connection in _registered_batches(batches, spec):
         yield from connection.sql(query).to_arrow_table().to_batches()
@@ -220,7 +222,7 @@ def hash_rows(
 def _registered_batches(
     batches: Iterable[pa.RecordBatch], spec: ComparisonSpec
 ) -> Iterator[tuple[pa.RecordBatch, duckdb.DuckDBPyConnection]]:
-    """Yield each batch, ready to be asked for under the name `rows`."""
+    """Yield each batch, registered as the table `rows`."""
     import duckdb
 
     settings: dict[str, Any] = {"python_enable_replacements": "false", "threads": "1"}
@@ -244,16 +246,16 @@ def _checksum_batch(
     connection.register("kept", rows)
     row = spec.hash(spec.all_columns)
     key = f"row({', '.join(spec.key_columns)})" if spec.key else "NULL"
-    found = connection.execute(
+    chunks = connection.execute(
         f"SELECT chunk, count(*), sum(h::HUGEINT) % {MODULUS}, bit_xor(h), min(k), max(k) "  # noqa: S608
         f"FROM (SELECT {_chunk(spec)} AS chunk, {row} AS h, {key} AS k FROM kept) GROUP BY chunk"
     ).fetchall()
     connection.unregister("kept")
     ends = [
-        _key_tuple(end) for *_, first, last in found for end in (first, last) if end is not None
+        _key_tuple(end) for *_, first, last in chunks for end in (first, last) if end is not None
     ]
     return SideChecksums(
-        {chunk: Checksum(rows, int(total), xor) for chunk, rows, total, xor, *_ in found},
+        {number: Checksum(rows, int(total), xor) for number, rows, total, xor, *_ in chunks},
         first=min(ends, default=None),
         last=max(ends, default=None),
     )
@@ -274,7 +276,7 @@ def _chunk(spec: ComparisonSpec) -> str:
 
 
 def _hash_input(name: str, kind: pa.DataType) -> str:
-    """Return what to hash of a column, so that values that differ hash differently."""
+    """Return the expression to hash for a column, so that different values hash differently."""
     if pa.types.is_nested(kind):
         return f"to_json({name})"
     if pa.types.is_floating(kind):
@@ -283,12 +285,12 @@ def _hash_input(name: str, kind: pa.DataType) -> str:
 
 
 def _signed(number: str) -> str:
-    """Return an expression that gives 64 bits the sign that Spark's `long` has."""
+    """Return an expression that maps an unsigned 64-bit number to Spark's signed `long`."""
     return f"({number}::HUGEINT - {MODULUS // 2})::BIGINT"
 
 
 def _texts(names: list[str], letters: int | None = None) -> str:
-    """Return an expression that lists values as texts, cut if they are long."""
+    """Return an expression that lists values as texts, truncated to `letters`."""
     if letters is None:
         return f"[{', '.join(f'{name}::VARCHAR' for name in names)}]"
     cut = (
@@ -301,11 +303,11 @@ def _texts(names: list[str], letters: int | None = None) -> str:
 
 @dataclass(frozen=True)
 class ChecksumTask:
-    """Works the checksums of parts out, in tasks.
+    """Computes the checksums of parts, in tasks.
 
     Attributes:
-        readers: what reads the parts of each side.
-        spec: what is compared.
+        readers: the readers of both sides.
+        spec: what to compare.
     """
 
     readers: tuple[Reader, Reader]
@@ -318,7 +320,7 @@ class ChecksumTask:
 
 @dataclass(frozen=True)
 class HashRowsTask:
-    """Gives the rows of some chunks, in tasks that are handed the numbers of pieces."""
+    """Yields the hashes of rows in some chunks, in tasks that get the numbers of pieces."""
 
     readers: tuple[Reader, Reader]
     spec: ComparisonSpec

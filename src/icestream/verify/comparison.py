@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from icestream.verify.side import Reader
 
 
-# A row that only the database has, only the table has, that both have with other values, and that
-# the table has more often.
+# A row that only the database has, that only the table has, that both have with different values,
+# and that the table has more often.
 MISSING, EXTRA, DIFFERENT, DOUBLED = "missing", "extra", "different", "doubled"
 KINDS = (MISSING, EXTRA, DIFFERENT, DOUBLED)
 
@@ -36,12 +36,12 @@ SAME, DIFFERS, NOT_COMPARED = "same", "different", "not compared"
 
 @dataclass(frozen=True)
 class RowDifference:
-    """One row that is not the same on both sides.
+    """One row that differs between the sides.
 
     Attributes:
         kind: one of `KINDS`.
-        key: the key's values by column; all values where nothing tells rows apart.
-        columns: both values, the database's first, of each column that differs; cut if long.
+        key: the key's values by column; all values if there is no key.
+        columns: by differing column, the database's value and the table's; truncated if long.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class SideReport:
-    """What one side has: rows that were compared, and the range of their keys."""
+    """One side of a comparison: how many rows were compared, and the range of their keys."""
 
     rows: int = 0
     first_key: tuple[str, ...] | None = None
@@ -60,26 +60,26 @@ class SideReport:
 
 @dataclass(frozen=True)
 class TableReport:
-    """How a table compares with what it mirrors.
+    """How a table compares with its source.
 
     Attributes:
-        pipeline: who keeps the mirror.
+        pipeline: the pipeline that writes the mirror.
         source: the table in the database.
         table: the Iceberg table.
         status: `same`, `different` or `not compared`.
-        reason: why it was not compared, or what is wrong beside its rows.
+        reason: why it was not compared, or what is wrong apart from its rows.
         point: the moment of the database.
         snapshot_id: the table's snapshot.
-        in_source: what the database has.
-        in_lake: what the table has.
-        changed_since: rows that changed in the database after the table's newest batch, and were
-            not compared.
+        in_source: the database's side.
+        in_lake: the table's side.
+        changed_since: how many rows changed in the database after the table's newest batch; they
+            were not compared.
         chunks: how many chunks were compared.
-        chunks_differing: in how many of them something differs.
+        chunks_differing: how many of them differ.
         only_in_lake: columns that the database lacks, not compared.
         only_in_source: columns that the table lacks, not compared.
         counts: how many rows differ, by kind.
-        rows: some of them.
+        rows: some of the differing rows.
     """
 
     pipeline: str
@@ -104,7 +104,7 @@ class TableReport:
         return self.status == SAME
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON shows it."""
+        """Return the report as `icestream verify --output json` shows it."""
         return asdict(self)
 
 
@@ -116,13 +116,13 @@ ROW_COLUMNS = "side int, key array<string>, hash long, hashes array<long>, texts
 
 @dataclass(frozen=True)
 class SharedColumns:
-    """The columns of two tables, side by side.
+    """The columns of a source and its mirror.
 
     Attributes:
-        columns: those that both have, in the type in which they are compared.
-        only_in_source: those that the first alone has.
-        only_in_lake: those that the second alone has.
-        at_odds: those whose types have nothing in common.
+        columns: those that both have, in the types to compare them in.
+        only_in_source: those that only the source has.
+        only_in_lake: those that only the mirror has.
+        incompatible: those without a common type.
     """
 
     columns: pa.Schema
@@ -132,7 +132,7 @@ class SharedColumns:
 
 
 def find_shared_columns(source: pa.Schema, lake: pa.Schema) -> SharedColumns:
-    """Find out what of two tables can be compared."""
+    """Return which columns of two tables can be compared."""
     both = [name for name in source.names if name in lake.names]
     types = {name: common_type(source.field(name).type, lake.field(name).type) for name in both}
     return SharedColumns(
@@ -154,7 +154,7 @@ def comparison_spec(
     excluded: pa.Table | None = None,
     hidden_columns: Sequence[str] = (),
 ) -> ComparisonSpec:
-    """Return what is compared, in chunks that suit the number of rows."""
+    """Return what to compare, with a number of chunks that suits the number of rows."""
     chunks = min(max(rows // ROWS_PER_CHUNK, 1), MAX_CHUNKS)
     excluded_keys = None
     if excluded is not None and excluded.num_rows and key:
@@ -172,9 +172,9 @@ class TableComparison:
 
     Attributes:
         spark: the session.
-        spec: what is compared.
-        readers: of the source and of the lake.
-        parts: of the source and of the lake.
+        spec: what to compare.
+        readers: the readers of the source and of the lake.
+        parts: the parts of the source and of the lake.
     """
 
     spark: SparkSession
@@ -188,37 +188,37 @@ class TableComparison:
 
     def checksums(self) -> tuple[SideChecksums, SideChecksums]:
         """Return the checksums of both sides."""
-        found = [SideChecksums(), SideChecksums()]
-        for side, sums in run_in_tasks(
+        sides = [SideChecksums(), SideChecksums()]
+        for side, checksums in run_in_tasks(
             self.spark, self.pieces, ChecksumTask(self.readers, self.spec)
         ):
-            found[side] = found[side].plus(sums)
-        return found[SOURCE], found[LAKE]
+            sides[side] = sides[side].plus(checksums)
+        return sides[SOURCE], sides[LAKE]
 
     def differences(
         self, source: SideChecksums, lake: SideChecksums, limit: int
     ) -> tuple[dict[str, int], tuple[RowDifference, ...]]:
-        """Return how many rows differ, by kind, and the first of them by kind and key."""
+        """Return how many rows differ, by kind, and the first of them in order of kind and key."""
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         chunks = differing_chunks(source, lake)
         if not chunks:
             return {}, ()
-        found = self._differing_rows(tuple(chunks)).cache()
+        rows = self._differing_rows(tuple(chunks)).cache()
         try:
-            counted = [F.count(F.when(F.col("kind") == kind, 1)).alias(kind) for kind in KINDS]
-            (counts,) = collect_exactly(found.agg(*counted), 1)
-            shown = found.orderBy("place", "key").limit(limit)
-            first = collect_exactly(shown, min(limit, sum(counts)))
+            aggregates = [F.count(F.when(F.col("kind") == kind, 1)).alias(kind) for kind in KINDS]
+            (counts,) = collect_exactly(rows.agg(*aggregates), 1)
+            ordered = rows.orderBy("kind_order", "key").limit(limit)
+            first = collect_exactly(ordered, min(limit, sum(counts)))
         finally:
-            found.unpersist()
+            rows.unpersist()
         return (
             {kind: counts[kind] for kind in KINDS if counts[kind]},
             tuple(self._row_difference(row) for row in first),
         )
 
     def _differing_rows(self, chunks: tuple[int, ...]) -> DataFrame:
-        """Return a row for each key whose rows are not the same on both sides."""
+        """Return a row for each key whose rows differ between the sides."""
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         pieces = tuple(self.pieces)
@@ -238,27 +238,27 @@ class TableComparison:
             F.first(of(SOURCE, "texts"), ignorenulls=True).alias("t_source"),
             F.first(of(LAKE, "texts"), ignorenulls=True).alias("t_lake"),
         )
-        number = F.col("n_lake") - F.col("n_source")
+        surplus = F.col("n_lake") - F.col("n_source")
         kind = (
             F.when(F.col("n_source") == 0, F.lit(EXTRA))
-            .when(number < 0, F.lit(MISSING))
-            .when(number > 0, F.lit(DOUBLED))
+            .when(surplus < 0, F.lit(MISSING))
+            .when(surplus > 0, F.lit(DOUBLED))
             .otherwise(F.lit(DIFFERENT))
         )
-        place = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
-        differs = (number != 0) | (F.col("sum_source") != F.col("sum_lake"))
-        return by_key.where(differs).withColumn("kind", kind).withColumn("place", place)
+        order = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+        differs = (surplus != 0) | (F.col("sum_source") != F.col("sum_lake"))
+        return by_key.where(differs).withColumn("kind", kind).withColumn("kind_order", order)
 
     def _row_difference(self, row: Row) -> RowDifference:
         names = self.spec.columns.names
-        shown = row["t_source"] if row["t_source"] is not None else row["t_lake"]
-        texts = dict(zip(names, shown, strict=True))
-        named = {name: texts[name] for name in self.spec.display_columns}
+        values = row["t_source"] if row["t_source"] is not None else row["t_lake"]
+        texts = dict(zip(names, values, strict=True))
+        key = {name: texts[name] for name in self.spec.display_columns}
         if row["kind"] != DIFFERENT:
-            return RowDifference(row["kind"], named)
+            return RowDifference(row["kind"], key)
         columns = {
             name: (row["t_source"][at], row["t_lake"][at])
             for at, name in enumerate(names)
             if row["h_source"][at] != row["h_lake"][at] and name not in self.spec.hidden_columns
         }
-        return RowDifference(DIFFERENT, named, columns)
+        return RowDifference(DIFFERENT, key, columns)

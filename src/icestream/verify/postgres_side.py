@@ -1,7 +1,8 @@
-"""PostgreSQL as the other side: one view of the database, and what its log says has changed since.
+"""PostgreSQL as a side of the comparison: a snapshot, and the changes that the mirror lacks.
 
-The slot of the pipeline is not touched, so that a running one is not disturbed: a copy of it, which
-the server drops with our session, tells the changes that the mirror has not been given yet.
+The pipeline's replication slot is not touched, so a running pipeline is not disturbed. The changes
+that the mirror does not have yet are read from a copy of the slot, which the server drops with our
+session.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class PostgresSide(DatabaseSide):
     """A PostgreSQL database that a `postgres-cdc` source follows.
 
     Args:
-        options: of the source.
+        options: the source's options.
     """
 
     def __init__(self, options: PostgresCdcOptions) -> None:
@@ -83,24 +84,24 @@ class PostgresSide(DatabaseSide):
         self.tables()
         for table in self._tables.values():
             load_types(driver.session, driver.types, table.relation.columns)
-        known = {name: mark for name, mark in marks.items() if name in self._tables}
+        marks = {name: mark for name, mark in marks.items() if name in self._tables}
         follows = driver.options.follows and slot.find(driver.session) is not None
-        changes = self._changes(known, self._snapshot.lsn) if known and follows else {}
-        described = {name: self._describe(table) for name, table in self._tables.items()}
-        return Point(format_lsn(self._snapshot.lsn), described, changes)
+        changes = self._changes(marks, self._snapshot.lsn) if marks and follows else {}
+        tables = {name: self._describe(table) for name, table in self._tables.items()}
+        return Point(format_lsn(self._snapshot.lsn), tables, changes)
 
     def _describe(self, table: PgTable) -> SideTable:
         relation = table.relation
         columns = block_schema(relation, self._driver.types, snapshot=True)
         own = (ROW_KEY,) if relation.has_row_key else ()
-        followed = table.mode == "incremental" and self._driver.options.follows
-        caveat = "" if followed else NOT_CAPTURED
+        is_captured = table.mode == "incremental" and self._driver.options.follows
+        caveat = "" if is_captured else NOT_CAPTURED
         return SideTable(table.names, columns.remove_metadata(), relation.block_key, own, caveat)
 
     def _changes(
         self, marks: Mapping[TableNames, Offset], upto: int
     ) -> dict[TableNames, ReadChanges]:
-        """Return what the log says of tables, from the oldest of their marks on."""
+        """Return the changes of tables in the log, from the oldest of their marks on."""
         options = self._driver.options
         copy = f"icestream_verify_{uuid.uuid4().hex[:16]}"
         # The publication is named after the slot by default, so name it explicitly.
@@ -110,30 +111,31 @@ class PostgresSide(DatabaseSide):
         with server.connect() as session, server.connect() as other:
             _copy_slot(session, options.slot, copy)
             end = _await_end_of_log(session, upto)
-            wanted = ChangeFilter(start, end, lambda table: table in marks)
+            change_filter = ChangeFilter(start, end, lambda table: table in marks)
             types = _types(options)
-            parser = ChangeParser(wanted, types, _RelationCatalog(other, types, self._tables))
-            found = _ChangeCollector()
+            relations = _RelationCatalog(other, types, self._tables)
+            parser = ChangeParser(change_filter, types, relations)
+            collector = _ChangeCollector()
             for messages in _messages(session, end):
                 for block in parser.parse(messages):
-                    found.add(block)
-        return {name: found.changes(name) for name in marks}
+                    collector.add(block)
+        return {name: collector.changes(name) for name in marks}
 
     def parts(self, table: SideTable, count: int) -> Sequence[TableRange]:
-        found = self._tables[table.names]
-        # Rows without a key that are alike count once, so they must be met in one place; and the
-        # pages of a partitioned table are those of its parts.
-        if found.is_partitioned or found.relation.has_row_key:
-            return [TableRange(found)]
-        pages = count_pages(self._driver.session, found)
+        pg_table = self._tables[table.names]
+        # Equal rows of a table without a key count once, so one part must see them all; and a
+        # partitioned table has no pages of its own.
+        if pg_table.is_partitioned or pg_table.relation.has_row_key:
+            return [TableRange(pg_table)]
+        pages = count_pages(self._driver.session, pg_table)
         step = max(-(-pages // max(count, 1)), MIN_PAGES_PER_PART)
         firsts = range(0, max(pages, 1), step)
         return [
-            TableRange(found, pages=(first, None if first == firsts[-1] else first + step))
+            TableRange(pg_table, pages=(first, None if first == firsts[-1] else first + step))
             for first in firsts
         ]
 
-    def reader(self, table: SideTable) -> PostgresReader:  # noqa: ARG002 - a part says it
+    def reader(self, table: SideTable) -> PostgresReader:  # noqa: ARG002 - a part names it
         assert self._snapshot is not None  # noqa: S101 - `point` comes first
         return PostgresReader(self._driver.options, self._snapshot.id)
 
@@ -149,11 +151,11 @@ class PostgresSide(DatabaseSide):
 
 @dataclass(frozen=True)
 class PostgresReader(Reader):
-    """Reads ranges of tables under the view that the driver keeps open.
+    """Reads ranges of tables in the snapshot that the driver keeps open.
 
     Attributes:
-        options: which database.
-        snapshot: the view.
+        options: the source's options.
+        snapshot: the id of the exported snapshot.
     """
 
     options: PostgresCdcOptions
@@ -179,13 +181,13 @@ class PostgresReader(Reader):
 
 
 def _types(options: PostgresCdcOptions) -> TypeCatalog:
-    """Return the types of the mirror; a value that they can't hold compares as a null."""
+    """Return the mirror's types; a value that they can't hold compares as null."""
     mode = options.unrepresentable
     return TypeCatalog(unrepresentable="null" if mode == "fail" else mode)
 
 
 class _RelationCatalog:
-    """Tells the parser which columns are the key of a table; large values do not matter here."""
+    """Gives the parser the key columns of tables; large values are not needed here."""
 
     def __init__(
         self, session: PgSession, types: TypeCatalog, tables: Mapping[TableNames, PgTable]
@@ -204,7 +206,7 @@ class _RelationCatalog:
 
     def current_values(
         self,
-        relation: Relation,  # noqa: ARG002 - the parser's question
+        relation: Relation,  # noqa: ARG002 - the parser passes it
         columns: Sequence[str],  # noqa: ARG002
         keys: Sequence[tuple[str, ...]],
     ) -> Sequence[None]:
@@ -212,31 +214,31 @@ class _RelationCatalog:
 
 
 class _ChangeCollector:
-    """Gathers what blocks of changes say."""
+    """Collects the keys and the number of changes by table."""
 
     def __init__(self) -> None:
         self._keys: dict[TableNames, list[pa.Table]] = {}
         self._rows: dict[TableNames, int] = {}
-        self._emptied: set[TableNames] = set()
+        self._truncated: set[TableNames] = set()
 
     def add(self, block: pa.RecordBatch) -> None:
         shape = change_schema_of(block.schema)
         name = shape.table
-        is_emptied = pc.equal(block.column(OP), TRUNCATE)
-        if pc.any(is_emptied).as_py():
-            self._emptied.add(name)
+        is_truncate = pc.equal(block.column(OP), TRUNCATE)
+        if pc.any(is_truncate).as_py():
+            self._truncated.add(name)
         self._rows[name] = self._rows.get(name, 0) + block.num_rows
-        rows = pa.Table.from_batches([block]).filter(pc.invert(is_emptied))
+        rows = pa.Table.from_batches([block]).filter(pc.invert(is_truncate))
         if shape.key:
             self._keys.setdefault(name, []).append(rows.select(list(shape.key)))
 
     def changes(self, name: TableNames) -> ReadChanges:
         keys = None
         if name in self._keys:
-            bare = [each.replace_schema_metadata(None) for each in self._keys[name]]
-            whole = pa.concat_tables(bare, promote_options="permissive")
-            keys = whole.group_by(whole.column_names).aggregate([])
-        return ReadChanges(keys, self._rows.get(name, 0), name in self._emptied)
+            tables = [table.replace_schema_metadata(None) for table in self._keys[name]]
+            joined = pa.concat_tables(tables, promote_options="permissive")
+            keys = joined.group_by(joined.column_names).aggregate([])
+        return ReadChanges(keys, self._rows.get(name, 0), name in self._truncated)
 
 
 def _copy_slot(session: PgSession, original: str, copy: str) -> None:
@@ -247,9 +249,9 @@ def _copy_slot(session: PgSession, original: str, copy: str) -> None:
 
 
 def _await_end_of_log(session: PgSession, upto: int) -> int:
-    """Return where the log ends, once it holds everything that the view sees.
+    """Return the end of the log, once it holds everything that the snapshot sees.
 
-    A transaction that does not wait for the disk is seen before its part of the log is there.
+    With `synchronous_commit` off, a transaction is visible before its WAL is flushed.
     """
     deadline = time.monotonic() + FLUSH_TIMEOUT_SECS
     while True:

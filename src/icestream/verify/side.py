@@ -1,4 +1,4 @@
-"""The contract of the other side: a database whose tables are mirrored, seen at one point."""
+"""The two sides of a comparison: a database at one point, and the tables that mirror it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TableNames = tuple[str, ...]
 
 
 class Reader(ABC):
-    """Reads rows in tasks. Pickled and sent there, so it keeps no connection."""
+    """Reads rows in tasks. It is pickled and sent to them, so it keeps no connection."""
 
     @abstractmethod
     def read(self, part: Any) -> Iterator[pa.RecordBatch]:
@@ -38,10 +38,10 @@ class SideTable:
     """A table of the database.
 
     Attributes:
-        names: outermost first: `("public", "orders")`.
-        columns: its columns, with the types that the mirror gives them.
-        key: the columns that tell rows apart; none if nothing does.
-        own: columns that the mirror adds to it, which say nothing to a person.
+        names: its names, outermost first: `("public", "orders")`.
+        columns: its columns, with the mirror's types.
+        key: the columns that identify a row; empty if none do.
+        own: columns that the mirror adds, which mean nothing to a user.
         caveat: why it may differ although nothing is wrong.
     """
 
@@ -54,10 +54,10 @@ class SideTable:
 
 @dataclass(frozen=True)
 class ReadChanges:
-    """What happened to a table between a position and the point.
+    """The changes of a table between the mirror's mark and the point.
 
     Attributes:
-        keys: the keys of rows that came, went or changed; a table of the key's columns.
+        keys: the keys of inserted, updated and deleted rows; a table of the key's columns.
         rows: how many changes there were.
         is_truncated: whether the table was truncated.
     """
@@ -72,9 +72,9 @@ class Point:
     """The database at one moment.
 
     Attributes:
-        shown: the moment in the database's own words.
+        label: the moment in the database's own terms, such as an LSN.
         tables: the tables that are mirrored.
-        changes: what happened to each since the mirror's mark.
+        changes: the changes of each since the mirror's mark.
     """
 
     label: str
@@ -86,7 +86,7 @@ class DatabaseSide(ABC):
     """A database whose tables are mirrored.
 
     Used by one thread of the driver: `tables`, then `point`, then `parts` and `reader` of its
-    tables, as often as needed; `close` at the end. What is read belongs to the newest point.
+    tables, as often as needed; `close` at the end. Reads see the newest point.
     """
 
     @abstractmethod
@@ -98,20 +98,20 @@ class DatabaseSide(ABC):
         """Return the tables that are mirrored now.
 
         Raises:
-            UnreachableError: nobody answers.
+            UnreachableError: the database does not respond.
             RefusedError: credentials or permissions were refused.
         """
 
     @abstractmethod
     def is_fully_loaded(self, table: TableNames, mark: Offset) -> bool:
-        """Return whether a table with this mark has had its first rows in full."""
+        """Return whether a table with this mark has its initial snapshot in full."""
 
     @abstractmethod
     def point(self, marks: Mapping[TableNames, Offset]) -> Point:
-        """Fix the database as it is now, and tell what changed since the marks.
+        """Fix the database at its current state, and return what changed since the marks.
 
         Args:
-            marks: up to where each mirrored table has the changes.
+            marks: the offset up to which each mirrored table has the changes.
         """
 
     @abstractmethod
@@ -120,11 +120,11 @@ class DatabaseSide(ABC):
 
     @abstractmethod
     def reader(self, table: SideTable) -> Reader:
-        """Return what reads the parts of a table."""
+        """Return the reader of a table's parts."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything. May be called more than once."""
+        """Release all connections. May be called more than once."""
 
 
 # Columns of `delete_mode: soft`, as `sinks/iceberg/upsert/mode.py` names them.
@@ -134,13 +134,13 @@ DELETED_AT = "_deleted_at"
 
 @dataclass(frozen=True)
 class LakeTable:
-    """A table as it was when it was looked up.
+    """An Iceberg table as it was when it was looked up.
 
     Attributes:
-        name: its full name, the catalog's first.
-        table: as PyIceberg loaded it.
-        pipeline: who writes it.
-        branch: what it writes to; None for the main one.
+        name: its full name, which starts with the catalog.
+        table: the table as PyIceberg loaded it.
+        pipeline: the pipeline that writes it.
+        branch: the branch that the pipeline writes to; None for the main branch.
     """
 
     name: str
@@ -150,12 +150,12 @@ class LakeTable:
 
     @cached_property
     def mark(self) -> BatchMark | None:
-        """The pipeline's newest mark in it."""
+        """The pipeline's newest mark in the table."""
         return read_mark(self.table.properties, self.pipeline)
 
     @property
     def version(self) -> str:
-        """What changes with each batch that the pipeline writes."""
+        """A text that changes with each batch that the pipeline writes."""
         return "" if self.mark is None else self.mark.to_json()
 
     @property
@@ -173,17 +173,17 @@ class LakeTable:
 
     @property
     def soft_delete_columns(self) -> tuple[str, ...]:
-        """The columns that tell of soft deletes, if it has both."""
+        """The columns of soft deletes, if the table has both."""
         both = {DELETED, DELETED_AT} <= set(self.columns.names)
         return (DELETED, DELETED_AT) if both else ()
 
     def estimated_rows(self) -> int:
-        """Return how many rows the snapshot's summary tells of; more than there are, with deletes.
+        """Return the row count in the snapshot's summary; it is too high if there are deletes.
 
-        Good enough to choose how many chunks there are to be.
+        Good enough to choose the number of chunks.
         """
-        found = self.snapshot_id and self.table.snapshot_by_id(self.snapshot_id)
-        summary: Any = found.summary if found else None
+        snapshot = self.snapshot_id and self.table.snapshot_by_id(self.snapshot_id)
+        summary: Any = snapshot.summary if snapshot else None
         return int(summary["total-records"] or 0) if summary is not None else 0
 
     def parts(self, count: int) -> list[tuple[FileScanTask, ...]]:
@@ -191,7 +191,7 @@ class LakeTable:
         if self.snapshot_id is None:
             return []
         planned = self.table.scan(snapshot_id=self.snapshot_id).plan_files()
-        files = sorted(planned, key=lambda one: -one.file.file_size_in_bytes)
+        files = sorted(planned, key=lambda task: -task.file.file_size_in_bytes)
         groups: list[list[FileScanTask]] = [[] for _ in range(min(count, len(files)))]
         sizes = [0] * len(groups)
         for file in files:
@@ -201,10 +201,10 @@ class LakeTable:
         return [tuple(group) for group in groups]
 
     def reader(self, columns: Sequence[str]) -> LakeReader:
-        """Return what reads columns of its files; rows that are deleted softly are left out."""
+        """Return the reader of columns of its files; it leaves soft-deleted rows out."""
         soft = DELETED if self.soft_delete_columns else None
         names = [*columns, *([soft] if soft else [])]
-        # By the newest columns, whichever a snapshot was written with.
+        # The current schema, whichever one a snapshot was written with.
         projection = self.table.schema().select(*names)
         return LakeReader(self.table.metadata, self.table.io, projection, soft)
 
@@ -214,10 +214,10 @@ class LakeReader(Reader):
     """Reads data files with the deletes that belong to them.
 
     Attributes:
-        metadata: the table's.
-        io: reaches its files.
-        columns: what is read.
-        soft: the column that tells whether a row is deleted; None if there is none.
+        metadata: the table's metadata.
+        io: reads the table's files.
+        columns: the columns to read.
+        soft: the column that flags a row as deleted; None if there is none.
     """
 
     metadata: TableMetadata
@@ -238,5 +238,5 @@ class LakeReader(Reader):
                 if self.soft is None:
                     yield batch
                 else:
-                    gone = pc.fill_null(batch.column(self.soft), False)
-                    yield batch.filter(pc.invert(gone))
+                    is_deleted = pc.fill_null(batch.column(self.soft), False)
+                    yield batch.filter(pc.invert(is_deleted))

@@ -1,8 +1,8 @@
 """Compares every mirrored table of a plan with its database, at one point.
 
-The table is looked up, the database is fixed, its log is asked what happened since the table's
-mark, and the table is looked up again. If the pipeline wrote to it in between, the log may have let
-go of changes that the first look did not have: then the table's turn comes again.
+First the table is loaded, then the database is fixed at a point, the changes since the table's mark
+are read from its log, and the table is loaded again. If the pipeline wrote to it in between, the
+log may have dropped changes that the first load did not see: then the table is tried again.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Mirror:
 
     Attributes:
         pipeline: its name.
-        source: options of the database.
-        sink: options of the tables.
-        catalog: where they are.
+        source: the options of the source.
+        sink: the options of the sink.
+        catalog: the catalog of the tables.
     """
 
     pipeline: str
@@ -64,26 +64,26 @@ class Mirror:
         return PostgresSide(self.source)
 
     def identifier(self, table: TableNames) -> tuple[str, ...]:
-        """Return namespace and table of what mirrors a table of the database."""
+        """Return namespace and name of the mirror of a database table."""
         return identifier_of(self.sink, ChangeSchema(table), self.catalog)
 
     def name(self, table: TableNames) -> str:
-        """Return the full name of what mirrors a table, the catalog's first."""
+        """Return the full name of a table's mirror, which starts with the catalog."""
         return ".".join((self.catalog.name, *self.identifier(table)))
 
     def look_up(self, table: TableNames) -> LakeTable | None:
-        """Return what mirrors a table, as it is now."""
-        found = self.catalog.find_table(self.identifier(table))
-        if found is None:
+        """Return the current mirror of a table; None if there is none."""
+        mirror = self.catalog.find_table(self.identifier(table))
+        if mirror is None:
             return None
-        branch = self.sink.branch
-        return LakeTable(self.name(table), found, self.pipeline, None if branch == MAIN else branch)
+        branch = None if self.sink.branch == MAIN else self.sink.branch
+        return LakeTable(self.name(table), mirror, self.pipeline, branch)
 
     def matches(self, table: TableNames, word: str) -> bool:
-        """Return whether a word names a table: as the database, or as the lake calls it."""
-        own = ".".join(table)
+        """Return whether a word names a table: by its name in the database or in the lake."""
+        source_name = ".".join(table)
         name = self.name(table)
-        return word in (own, table[-1], name, name.partition(".")[2])
+        return word in (source_name, table[-1], name, name.partition(".")[2])
 
 
 def find_mirrors(plan: Plan) -> list[Mirror]:
@@ -92,29 +92,29 @@ def find_mirrors(plan: Plan) -> list[Mirror]:
     Raises:
         PlanError: it has none.
     """
-    found = [mirror for pipeline in plan.pipelines if (mirror := _mirror(pipeline)) is not None]
-    if not found:
+    mirrors = [mirror for pipeline in plan.pipelines if (mirror := _mirror(pipeline)) is not None]
+    if not mirrors:
         raise PlanError(
             "no pipeline mirrors a database",
             where=str(plan.path),
-            todo="Only tables that a `postgres-cdc` source fills, with no transforms and without "
-            "`commit_mode: append`, can be compared with what they come from.",
+            todo="Only tables of a `postgres-cdc` source, without transforms and without "
+            "`commit_mode: append`, can be compared with their source.",
         )
-    return found
+    return mirrors
 
 
 def skipped_pipelines(plan: Plan) -> dict[str, str]:
-    """Return the pipelines that follow a database and can't be compared with it, and why."""
-    found = {}
+    """Return the CDC pipelines that can't be compared with their database, and why."""
+    reasons = {}
     for pipeline in plan.pipelines:
         if pipeline.sink.is_mirror and _mirror(pipeline) is None:
-            is_other = not isinstance(pipeline.source.options, PostgresCdcOptions)
-            found[pipeline.name] = (
-                "only tables that a `postgres-cdc` source fills can be compared"
-                if is_other
-                else "with `commit_mode: append` its tables hold every change"
+            is_postgres = isinstance(pipeline.source.options, PostgresCdcOptions)
+            reasons[pipeline.name] = (
+                "with `commit_mode: append` its tables hold every change"
+                if is_postgres
+                else "only tables of a `postgres-cdc` source can be compared"
             )
-    return found
+    return reasons
 
 
 def _mirror(pipeline: PipelinePlan) -> Mirror | None:
@@ -142,35 +142,35 @@ def verify(
     """Yield how each mirrored table compares with its database, as soon as it is known.
 
     Args:
-        plan: whose pipelines are looked at.
-        spark: gives the session; called once something can be compared.
-        tables: only these; by their name in the database or in the lake.
-        limit: how many rows that differ are named, of each table.
+        plan: the plan whose pipelines to compare.
+        spark: returns the session; called once something can be compared.
+        tables: the only tables to compare, by their name in the database or in the lake.
+        limit: how many differing rows to list per table.
 
     Raises:
         PlanError: no pipeline mirrors a database, or no mirrored table has such a name.
-        UnreachableError: a database or a catalog does not answer.
+        UnreachableError: a database or a catalog does not respond.
         RefusedError: credentials or permissions were refused.
     """
-    unmet = set(tables)
-    known: list[str] = []
+    unmatched = set(tables)
+    mirrored: list[str] = []
     for mirror in find_mirrors(plan):
         side = mirror.side()
         try:
             names = side.tables()
-            known += (".".join(name) for name in names)
+            mirrored += (".".join(name) for name in names)
             if tables:
-                found = {w for w in tables if any(mirror.matches(n, w) for n in names)}
-                names = [n for n in names if any(mirror.matches(n, w) for w in found)]
-                unmet -= found
+                matched = {w for w in tables if any(mirror.matches(n, w) for n in names)}
+                names = [n for n in names if any(mirror.matches(n, w) for w in matched)]
+                unmatched -= matched
             yield from _MirrorVerifier(mirror, side, spark, limit).reports(names)
         finally:
             side.close()
-    if unmet:
+    if unmatched:
         raise PlanError(
-            f"no mirrored table is called {min(unmet)!r}",
+            f"no mirrored table is called {min(unmatched)!r}",
             where=str(plan.path),
-            todo=f"There are: {', '.join(sorted(known)) or 'none'}.",
+            todo=f"There are: {', '.join(sorted(mirrored)) or 'none'}.",
         )
 
 
@@ -182,24 +182,24 @@ class _MirrorVerifier:
     limit: int
 
     def reports(self, names: Sequence[TableNames]) -> Iterator[TableReport]:
-        waiting = list(names)
+        pending = list(names)
         for _ in range(MAX_ATTEMPTS):
-            if not waiting:
+            if not pending:
                 return
-            lakes = {name: self.mirror.look_up(name) for name in waiting}
+            lakes = {name: self.mirror.look_up(name) for name in pending}
             for name, lake in lakes.items():
                 reason = self._not_ready_reason(name, lake)
                 if reason:
                     yield self._report(name, NOT_COMPARED, reason)
-                    waiting.remove(name)
-            steady = {name: lake for name in waiting if (lake := lakes[name]) is not None}
-            point = self._point(steady)
-            for name, lake in steady.items():
-                again = self.mirror.look_up(name)
-                if again is not None and again.version == lake.version:
+                    pending.remove(name)
+            ready = {name: lake for name in pending if (lake := lakes[name]) is not None}
+            point = self._point(ready)
+            for name, lake in ready.items():
+                reloaded = self.mirror.look_up(name)
+                if reloaded is not None and reloaded.version == lake.version:
                     yield self._compare(name, lake, point)
-                    waiting.remove(name)
-        for name in waiting:
+                    pending.remove(name)
+        for name in pending:
             reason = "it is written to faster than it can be compared; stop the pipeline first"
             yield self._report(name, NOT_COMPARED, reason)
 
@@ -224,55 +224,56 @@ class _MirrorVerifier:
         if changes is not None and changes.rows and not table.key:
             reason = f"it has no key, and {changes.rows:,} rows changed since the newest batch"
             return self._report(name, NOT_COMPARED, f"{reason}; {RUN_FIRST}")
-        agreed = find_shared_columns(table.columns, lake.columns)
-        missing = [key for key in table.key if key not in agreed.columns.names]
+        shared = find_shared_columns(table.columns, lake.columns)
+        missing = [key for key in table.key if key not in shared.columns.names]
         if missing:
             reason = f"the table has no key column {missing[0]!r} of a matching type"
             return self._report(name, DIFFERS, reason)
-        return self._compare_rows(table, lake, point, agreed, changes)
+        return self._compare_rows(table, lake, point, shared, changes)
 
     def _compare_rows(
         self,
         table: SideTable,
         lake: LakeTable,
         point: Point,
-        agreed: SharedColumns,
+        shared: SharedColumns,
         changes: ReadChanges | None,
     ) -> TableReport:
         spark = self.spark()
         count = spark.sparkContext.defaultParallelism * PARTS_PER_SLOT
-        gone = None if changes is None else changes.keys
+        changed_keys = None if changes is None else changes.keys
+        rows = lake.estimated_rows()
         comparison = TableComparison(
             spark,
-            comparison_spec(agreed.columns, table.key, lake.estimated_rows(), gone, table.own),
-            (self.side.reader(table), lake.reader(agreed.columns.names)),
+            comparison_spec(shared.columns, table.key, rows, changed_keys, table.own),
+            (self.side.reader(table), lake.reader(shared.columns.names)),
             (self.side.parts(table, count), lake.parts(count)),
         )
-        source, held = comparison.checksums()
-        counts, rows = comparison.differences(source, held, self.limit)
-        differing = differing_chunks(source, held)
+        in_source, in_lake = comparison.checksums()
+        counts, differences = comparison.differences(in_source, in_lake, self.limit)
+        differing = differing_chunks(in_source, in_lake)
         reason = table.caveat if differing else ""
-        if agreed.incompatible:
-            reason = f"columns of other types, not compared: {', '.join(agreed.incompatible)}"
+        if shared.incompatible:
+            reason = f"columns of other types, not compared: {', '.join(shared.incompatible)}"
         return TableReport(
             pipeline=self.mirror.pipeline,
             source=".".join(table.names),
             table=lake.name,
-            status=DIFFERS if differing or agreed.incompatible else SAME,
+            status=DIFFERS if differing or shared.incompatible else SAME,
             reason=reason,
             point=point.label,
             snapshot_id=lake.snapshot_id,
-            in_source=_side_report(source, table),
-            in_lake=_side_report(held, table),
-            changed_since=0 if gone is None else gone.num_rows,
+            in_source=_side_report(in_source, table),
+            in_lake=_side_report(in_lake, table),
+            changed_since=0 if changed_keys is None else changed_keys.num_rows,
             chunks=comparison.spec.chunks,
             chunks_differing=len(differing),
             only_in_lake=tuple(
-                name for name in agreed.only_in_lake if name not in lake.soft_delete_columns
+                name for name in shared.only_in_lake if name not in lake.soft_delete_columns
             ),
-            only_in_source=tuple(name for name in agreed.only_in_source if name not in table.own),
+            only_in_source=tuple(name for name in shared.only_in_source if name not in table.own),
             counts=counts,
-            rows=rows,
+            rows=differences,
         )
 
     def _report(self, name: TableNames, status: str, reason: str) -> TableReport:

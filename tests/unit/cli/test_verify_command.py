@@ -34,8 +34,8 @@ def test_file_without_a_mirror_is_refused(icestream: Icestream, tmp_path: Path) 
     assert (ended.code, ended.err) == (
         2,
         "error: icestream.yaml: no pipeline mirrors a database\n"
-        "  Only tables that a `postgres-cdc` source fills, with no transforms and without "
-        "`commit_mode: append`, can be compared with what they come from.\n",
+        "  Only tables of a `postgres-cdc` source, without transforms and without "
+        "`commit_mode: append`, can be compared with their source.\n",
     )
 
 

@@ -40,5 +40,5 @@ def test_pipelines_that_are_left_out_are_named(tmp_path: Path) -> None:
     assert [mirror.pipeline for mirror in find_mirrors(plan)] == ["shop"]
     assert skipped_pipelines(plan) == {
         "log": "with `commit_mode: append` its tables hold every change",
-        "others": "only tables that a `postgres-cdc` source fills can be compared",
+        "others": "only tables of a `postgres-cdc` source can be compared",
     }
