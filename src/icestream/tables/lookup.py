@@ -1,4 +1,4 @@
-"""Finds a table by the name that a person typed, through the catalogs of a file."""
+"""Finds a table by the name that a user typed, in the catalogs of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN_NAMES = 10
 
 @dataclass(frozen=True)
 class NamedTable:
-    """A table and its full name, the catalog's first."""
+    """A table and its full name, which starts with the catalog."""
 
     catalog: str
     identifier: tuple[str, ...]
@@ -38,25 +38,25 @@ def find_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Na
     Raises:
         ConnectorError: no catalog has such a table, or several have one.
     """
-    found = [
+    matches = [
         NamedTable(catalog, identifier, table)
         for catalog, identifier in _interpretations(tuple(parts), catalogs)
         if (table := catalogs[catalog].find_table(identifier)) is not None
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(matches) == 1:
+        return matches[0]
     name = ".".join(parts)
-    if not found:
+    if not matches:
         raise ConnectorError(f"no table is called {name!r}", todo=_suggest(name, catalogs))
-    names = ", ".join(each.name for each in found)
+    names = ", ".join(match.name for match in matches)
     raise ConnectorError(
-        f"{len(found)} catalogs have a table called {name!r}",
-        todo=f"Write the catalog's name too: {names}.",
+        f"{len(matches)} catalogs have a table called {name!r}",
+        todo=f"Include the catalog's name: {names}.",
     )
 
 
 def load_table(parts: Sequence[str], catalogs: Mapping[str, Catalog[Any]]) -> Table | None:
-    """Return the table of a full name, the catalog's first; None if there is none."""
+    """Return a table by its full name, which starts with the catalog; None if there is none."""
     return catalogs[parts[0]].find_table(tuple(parts[1:]))
 
 
@@ -80,27 +80,28 @@ def _interpretations(
 
 
 def _tables(client: PyIcebergCatalog) -> Iterator[tuple[str, ...]]:
-    waiting = list(client.list_namespaces())
-    seen = set(waiting)
-    while waiting:
-        namespace = waiting.pop()
+    queue = list(client.list_namespaces())
+    seen = set(queue)
+    while queue:
+        namespace = queue.pop()
         yield from client.list_tables(namespace)
         for inner in client.list_namespaces(namespace):
-            # Some catalogs name inner namespaces in full, some by their last part.
+            # Some catalogs return the full name of inner namespaces, some only the last part.
             full = inner if inner[: len(namespace)] == namespace else (*namespace, *inner)
             if full not in seen:
                 seen.add(full)
-                waiting.append(full)
+                queue.append(full)
 
 
 def _suggest(name: str, catalogs: Mapping[str, Catalog[Any]]) -> str:
-    known = table_names(catalogs)
-    if not known:
-        return "There are no tables yet. `icestream run` makes those that the file names."
-    # With the catalog, without it, and by the last part alone.
-    by_name = {full.partition(".")[2]: full.partition(".")[2] for full in known}
-    by_name |= {full: full for full in known} | {each.rpartition(".")[2]: each for each in by_name}
+    names = table_names(catalogs)
+    if not names:
+        return "There are no tables yet. `icestream run` creates those that the file names."
+    # With the catalog, without it, and the last part alone.
+    short_names = [full.partition(".")[2] for full in names]
+    by_name = {short: short for short in short_names} | {full: full for full in names}
+    by_name |= {short.rpartition(".")[2]: short for short in short_names}
     close = get_close_matches(name, by_name, n=1)
     hint = f"Did you mean {by_name[close[0]]!r}? " if close else ""
-    more = f", and {len(known) - SHOWN_NAMES} more" if len(known) > SHOWN_NAMES else ""
-    return f"{hint}There are: {', '.join(known[:SHOWN_NAMES])}{more}."
+    more = f", and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"{hint}There are: {', '.join(names[:SHOWN_NAMES])}{more}."

@@ -1,4 +1,4 @@
-"""SQL over the tables of a file: read by PyIceberg, answered by DuckDB. Needs no JVM."""
+"""Runs SQL over the tables of a file: PyIceberg reads them, DuckDB runs the query. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ROWS_PER_BLOCK = 10_000
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The rows that a query gave.
+    """The result of a query.
 
     Attributes:
-        columns: names of the columns.
+        columns: the names of the columns.
         rows: the rows, in the query's order.
-        is_cut: whether there were more rows than asked for.
+        is_cut: whether the query had more rows than the limit.
     """
 
     columns: tuple[str, ...]
@@ -44,17 +44,16 @@ def query(
     limit: int | None = None,
     branch: str | None = None,
 ) -> QueryResult:
-    """Answer one SQL query, in DuckDB's dialect.
+    """Run one SQL query in DuckDB's dialect.
 
     Tables are named `namespace.table` or `catalog.namespace.table`. Only the columns that the
     query names are read.
 
     Args:
         sql: the query.
-        catalogs: where tables are looked up.
+        catalogs: the catalogs to look tables up in.
         limit: the most rows to return; None for all.
-        branch: the branch, or tag, to read each table from that has it; the others are read as
-            ever.
+        branch: the branch or tag to read tables from; a table without it is read as usual.
 
     Raises:
         ConnectorError: a table does not exist, or none has the branch.
@@ -62,7 +61,7 @@ def query(
     """
     import duckdb
 
-    # DuckDB would also look for tables among the variables of this very process.
+    # DuckDB would also look for tables among the variables of this process.
     with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _refuse_other_statements(connection, sql)
@@ -70,16 +69,16 @@ def query(
         tables = {parts: find_table(parts, catalogs) for parts in _table_names(tree)}
         snapshots = _snapshots(tables.values(), branch)
         try:
-            # Against empty tables first: a misspelt column is told before anything is read.
-            for parts, found in tables.items():
-                _load_rows(connection, parts, found.table.schema().as_arrow().empty_table())
+            # Against empty tables first, to report a misspelt column before anything is read.
+            for parts, table in tables.items():
+                _load_rows(connection, parts, table.table.schema().as_arrow().empty_table())
             connection.sql(sql)
-            for parts, found in tables.items():
-                columns = _columns_read(tree, found) or ("*",)
-                scan = found.table.scan(
+            for parts, table in tables.items():
+                columns = _columns_read(tree, table) or ("*",)
+                scan = table.table.scan(
                     selected_fields=columns,
                     limit=_rows_needed(tree, limit),
-                    snapshot_id=snapshots.get(found.name),
+                    snapshot_id=snapshots.get(table.name),
                 )
                 _load_rows(connection, parts, scan.to_arrow_batch_reader())
             names, rows = _fetch(connection.sql(sql), limit)
@@ -90,20 +89,20 @@ def query(
 
 
 def _snapshots(tables: Collection[NamedTable], branch: str | None) -> dict[str, int]:
-    """Return where the branch stands in each table that has it."""
+    """Return the head of the branch in each table that has it."""
     if branch is None:
         return {}
     heads = {
-        found.name: reference.snapshot_id
-        for found in tables
-        if (reference := found.table.refs().get(branch)) is not None
+        table.name: reference.snapshot_id
+        for table in tables
+        if (reference := table.table.refs().get(branch)) is not None
     }
     if not heads:
-        known = sorted({name for found in tables for name in found.table.refs()})
+        branches = sorted({name for table in tables for name in table.table.refs()})
         raise ConnectorError(
             f"no table of the query has a branch {branch!r}",
             where="query",
-            todo=f"There are: {', '.join(known) or 'none'}.",
+            todo=f"There are: {', '.join(branches) or 'none'}.",
         )
     return heads
 
@@ -112,7 +111,7 @@ def _fetch(
     result: duckdb.DuckDBPyRelation, limit: int | None
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Return columns and rows, one row more than the limit if there are more."""
-    # By way of Arrow, since DuckDB's own rows need another package for times with a zone.
+    # Through Arrow, since DuckDB's own rows need another package for timestamps with a time zone.
     reader: pa.RecordBatchReader = result.to_arrow_reader(ROWS_PER_BLOCK)
     rows: list[tuple[Any, ...]] = []
     for block in reader:
@@ -123,7 +122,7 @@ def _fetch(
 
 
 def _refuse_other_statements(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Let one query through: what else DuckDB can do would not touch the tables."""
+    """Refuse everything but one query: other statements would not reach the tables."""
     import duckdb
 
     try:
@@ -132,14 +131,14 @@ def _refuse_other_statements(connection: duckdb.DuckDBPyConnection, sql: str) ->
         raise _to_query_error(exc) from exc
     if len(statements) != 1:
         raise IcestreamError(
-            f"expected one query, found {len(statements)}", where="query", todo="Ask one at a time."
+            f"expected one query, found {len(statements)}", where="query", todo="Run one at a time."
         )
     kind = statements[0].type.name
     if kind not in ("SELECT", "EXPLAIN"):
         raise IcestreamError(
             f"expected a query, found a statement of kind {kind}",
             where="query",
-            todo="Begin with SELECT or WITH; tables are changed by pipelines.",
+            todo="Start with SELECT or WITH; only pipelines change tables.",
         )
 
 
@@ -158,48 +157,48 @@ def _parse(sql: str) -> Expr:
 
 
 def _table_names(tree: Expr) -> list[tuple[str, ...]]:
-    """Return the tables that a query names, each once; not those that it makes up itself."""
+    """Return the tables that a query names, each once, without its common table expressions."""
     from sqlglot import expressions as exp
 
-    made_up = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     names: list[tuple[str, ...]] = []
     for table in tree.find_all(exp.Table):
         is_name = isinstance(table.this, exp.Identifier | exp.Dot)
         # DuckDB reads `FROM 'rows.csv'` from a file.
         is_file = len(table.parts) == 1 and not table.name.replace("_", "").isalnum()
-        is_made_up = len(table.parts) == 1 and table.name.lower() in made_up
-        if is_name and not is_file and not is_made_up:
+        is_cte = len(table.parts) == 1 and table.name.lower() in ctes
+        if is_name and not is_file and not is_cte:
             names.append(tuple(part.name for part in table.parts))
     return list(dict.fromkeys(names))
 
 
-def _columns_read(tree: Expr, found: NamedTable) -> tuple[str, ...] | None:
+def _columns_read(tree: Expr, table: NamedTable) -> tuple[str, ...] | None:
     """Return the columns of a table that a query may need; None for all.
 
-    Every word of the query that could be a column counts, whichever table it belongs to: too
-    many columns cost time, too few would give wrong answers.
+    Every identifier of the query that could be a column counts, whichever table it belongs to: too
+    many columns cost time, too few would give wrong results.
     """
     from sqlglot import expressions as exp
 
-    takes_all = any(
+    reads_all = any(
         not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star)
     ) or any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
-    if takes_all or not isinstance(tree, exp.Query) or tree.find(exp.Columns):
+    if reads_all or not isinstance(tree, exp.Query) or tree.find(exp.Columns):
         return None
-    words = {word.name.lower() for word in tree.find_all(exp.Identifier)}
-    columns = [field.name for field in found.table.schema().fields]
-    named = tuple(name for name in columns if name.lower() in words)
+    identifiers = {identifier.name.lower() for identifier in tree.find_all(exp.Identifier)}
+    columns = [field.name for field in table.table.schema().fields]
+    names = tuple(name for name in columns if name.lower() in identifiers)
     # A table's own name used as a column stands for the whole row.
     whole_row = {column.name.lower() for column in tree.find_all(exp.Column)} & {
-        table.alias_or_name.lower() for table in tree.find_all(exp.Table)
+        source.alias_or_name.lower() for source in tree.find_all(exp.Table)
     }
     if whole_row - {name.lower() for name in columns}:
         return None
-    return named or tuple(columns[:1])
+    return names or tuple(columns[:1])
 
 
 def _rows_needed(tree: Expr, limit: int | None) -> int | None:
-    """Return how many rows of its one table a plain `SELECT ... FROM t` needs; None for all."""
+    """Return how many rows a plain `SELECT ... FROM t` needs of its table; None for all."""
     from sqlglot import expressions as exp
 
     if limit is None or not isinstance(tree, exp.Select):
@@ -217,21 +216,21 @@ def _load_rows(
     parts: tuple[str, ...],
     rows: pa.Table | pa.RecordBatchReader,
 ) -> None:
-    """Copy rows to where the query looks for them, block by block."""
-    place = _create_schema(connection, parts)
+    """Copy rows into the DuckDB table that the query reads, block by block."""
+    name = _create_schema(connection, parts)
     connection.register("icestream_rows", rows)
-    connection.execute(f"CREATE OR REPLACE TABLE {place} AS FROM icestream_rows")
+    connection.execute(f"CREATE OR REPLACE TABLE {name} AS FROM icestream_rows")
     connection.unregister("icestream_rows")
 
 
 def _create_schema(connection: duckdb.DuckDBPyConnection, parts: tuple[str, ...]) -> str:
-    """Make the database and the schema that a table's name speaks of; return it quoted."""
+    """Create the database and the schema in a table's name, and return the name quoted."""
     if len(parts) > 3:
         raise IcestreamError(
-            f"{'.'.join(parts)!r} has {len(parts)} parts, and SQL knows three at most",
+            f"{'.'.join(parts)!r} has {len(parts)} parts, and SQL allows three at most",
             where="query",
-            todo="Leave the catalog out. A table in a namespace inside a namespace can't be "
-            "queried by this command; read it from Python or Spark.",
+            todo="Omit the catalog. This command can't query a table in a deeper namespace; read "
+            "it from Python or Spark.",
         )
     if len(parts) == 3:
         connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quote_for_duckdb(parts[0])}")

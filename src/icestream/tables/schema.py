@@ -1,4 +1,4 @@
-"""Schemas of tables and streams: compared, changed, and put into Spark's DDL. Needs no JVM."""
+"""Compares and changes the schemas of tables and streams, also as Spark DDL. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-NAMES: dict[type[IcebergType], str] = {
+SQL_TYPES: dict[type[IcebergType], str] = {
     BooleanType: "BOOLEAN",
     IntegerType: "INT",
     LongType: "BIGINT",
@@ -70,14 +70,14 @@ NAMES: dict[type[IcebergType], str] = {
 
 
 def to_sql(changes: Iterable[SchemaChange], table: str | Sequence[str]) -> list[str]:
-    """Return one statement of Spark's DDL for each change.
+    """Return one Spark DDL statement for each change.
 
     Args:
-        changes: the changes, in the order to make them.
+        changes: the changes, in the order to apply them.
         table: the table's name, as parts or joined by dots.
 
     Raises:
-        SchemaMismatchError: Spark SQL has no name for a type, such as `time`.
+        SchemaMismatchError: Spark SQL does not support a type, such as `time`.
     """
     name = quote_for_spark(*(table.split(".") if isinstance(table, str) else table))
     return [f"ALTER TABLE {name} {_clause(change)}" for change in changes]
@@ -108,20 +108,20 @@ def _type(kind: IcebergType, column: str) -> str:
     if isinstance(kind, MapType):
         key = _type(kind.key_type, f"{column}.key")
         return f"MAP<{key}, {_type(kind.value_type, f'{column}.value')}>"
-    name = NAMES.get(type(kind))
+    name = SQL_TYPES.get(type(kind))
     if name is None:
         raise SchemaMismatchError(
-            f"column {column!r} is {kind}, a type that Spark SQL has no name for",
-            todo="Let the pipeline change the table, or use the API of Iceberg.",
+            f"column {column!r} is {kind}, a type that Spark SQL does not support",
+            todo="Let the pipeline change the table, or use Iceberg's API.",
         )
     return name
 
 
 def _member(field: NestedField, column: str) -> str:
-    needed = " NOT NULL" if field.required else ""
+    not_null = " NOT NULL" if field.required else ""
     comment = f" COMMENT {_text(field.doc)}" if field.doc else ""
     kind = _type(field.field_type, f"{column}.{field.name}")
-    return f"{quote_for_spark(field.name)}: {kind}{needed}{comment}"
+    return f"{quote_for_spark(field.name)}: {kind}{not_null}{comment}"
 
 
 def _text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The history of a table, with the marks of the batches that made it. Needs no JVM."""
+"""The snapshots of a table, with the marks of their batches. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class SnapshotInfo:
 
     Attributes:
         snapshot_id: its id.
-        parent_snapshot_id: the id of the one before; None for the first.
-        timestamp_ms: when it was made, in milliseconds since 1970.
+        parent_snapshot_id: the id of its parent; None for the first snapshot.
+        timestamp_ms: when it was created, in epoch milliseconds.
         manifest_list: the file that lists its manifests.
-        summary: what its commit said of itself, `operation` and the mark included.
-        is_current: whether readers see it now.
-        refs: the branches and tags that stand at it.
+        summary: the commit's summary, including `operation` and the mark.
+        is_current: whether it is the current snapshot.
+        refs: the branches and tags that point to it.
     """
 
     snapshot_id: int
@@ -49,12 +49,12 @@ class SnapshotInfo:
 
     @property
     def pipeline(self) -> str | None:
-        """The pipeline that made it; None if it was another tool."""
+        """The pipeline that created it; None if another tool did."""
         return self.summary.get("icestream.pipeline")
 
     @property
     def epoch(self) -> int | None:
-        """The number of the batch that it holds; None if another tool made it."""
+        """The number of its batch; None if another tool created it."""
         epoch = self.summary.get("icestream.epoch")
         return None if epoch is None else int(epoch)
 
@@ -75,17 +75,17 @@ class SnapshotInfo:
 
 def list_snapshots(table: Table, *, limit: int | None = None) -> list[SnapshotInfo]:
     """Return the snapshots that the table still has, the newest first."""
-    # Two commits may fall into one millisecond; the sequence number still tells them apart.
+    # Two commits may fall into one millisecond, so the sequence number comes first.
     newest_first = sorted(
         table.snapshots(),
-        key=lambda one: (one.sequence_number or 0, one.timestamp_ms),
+        key=lambda snapshot: (snapshot.sequence_number or 0, snapshot.timestamp_ms),
         reverse=True,
     )
-    return [_info(one, table) for one in newest_first[:limit]]
+    return [_info(snapshot, table) for snapshot in newest_first[:limit]]
 
 
 def current_snapshot(table: Table) -> SnapshotInfo | None:
-    """Return the snapshot that readers see now; None for a table without one."""
+    """Return the current snapshot; None for a table without one."""
     current = table.current_snapshot()
     return None if current is None else _info(current, table)
 

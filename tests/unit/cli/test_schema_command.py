@@ -177,7 +177,7 @@ def test_columns_that_earlier_batches_showed_are_compared(
             "words": "add 'at' time",
         }
     ]
-    assert report["sql"] == ["-- column 'at' is time, a type that Spark SQL has no name for"]
+    assert report["sql"] == ["-- column 'at' is time, a type that Spark SQL does not support"]
 
 
 def test_columns_that_fit_are_told(icestream: Icestream, tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def test_times_with_a_zone_are_in_utc(ask: Callable[[str], QueryResult]) -> None
         (
             "DROP TABLE demo.events",
             "query: expected a query, found a statement of kind DROP\n"
-            "  Begin with SELECT or WITH; tables are changed by pipelines.",
+            "  Start with SELECT or WITH; only pipelines change tables.",
         ),
-        ("SELECT 1; SELECT 2", "query: expected one query, found 2\n  Ask one at a time."),
+        ("SELECT 1; SELECT 2", "query: expected one query, found 2\n  Run one at a time."),
         (
             "SELECT prise FROM demo.events",
             'query: Binder Error: Referenced column "prise" not found in FROM clause!\n'

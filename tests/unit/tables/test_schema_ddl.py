@@ -82,8 +82,8 @@ def test_type_without_a_name_in_spark_is_told() -> None:
         to_sql([AddColumn(("shifts",), kind)], "t")
 
     assert str(caught.value) == (
-        "column 'shifts.element.at' is time, a type that Spark SQL has no name for\n"
-        "  Let the pipeline change the table, or use the API of Iceberg."
+        "column 'shifts.element.at' is time, a type that Spark SQL does not support\n"
+        "  Let the pipeline change the table, or use Iceberg's API."
     )
 
 
