@@ -1,4 +1,4 @@
-"""What must hold for every catalog, as a pytest class to subclass.
+"""The conformance tests of every catalog, as a pytest class to subclass.
 
 ```python
 class TestJdbcCatalog(CatalogSuite):
@@ -34,28 +34,28 @@ ROWS = pa.table({"id": [1, 2], "name": ["a", None]}, schema=COLUMNS)
 class CatalogSuite:
     """Proves that a catalog keeps its contract.
 
-    A subclass gives the fixture `catalog`: one that can be reached and written to. It need not be
-    empty, since every test uses names of its own.
+    A subclass defines the fixture `catalog`, a catalog that can be written to. It need not be
+    empty, since every test uses unique names.
 
     Attributes:
-        odd_names: names of tables that SQL would quote, and that this catalog takes.
+        odd_names: table names that need quotes in SQL, and that this catalog accepts.
     """
 
     odd_names: ClassVar[tuple[str, ...]] = ("order items", "select", "Größe-2", "it's")
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Give a test that asks for one each of the odd names."""
+        """Run a test with the argument `odd_name` once for each of the odd names."""
         if "odd_name" in metafunc.fixturenames:
             metafunc.parametrize("odd_name", self.odd_names)
 
     @pytest.fixture
     def catalog(self) -> Catalog[Any]:
         """Return the catalog under test."""
-        raise NotImplementedError("give the fixture `catalog`")
+        raise NotImplementedError("define the fixture `catalog`")
 
     @pytest.fixture
     def namespace(self, catalog: Catalog[Any]) -> str:
-        """Make a namespace for one test, and return its name."""
+        """Create a namespace for one test, and return its name."""
         name = f"n{uuid.uuid4().hex[:12]}"
         catalog.client().create_namespace(name)
         return name
@@ -108,7 +108,7 @@ class CatalogSuite:
         ]
         assert client.list_tables(namespace) == []
 
-    def test_name_that_sql_would_quote_is_kept(
+    def test_name_that_needs_quotes_in_sql_is_kept(
         self, catalog: Catalog[Any], namespace: str, odd_name: str
     ) -> None:
         _fill(catalog, (namespace, odd_name))
@@ -128,7 +128,9 @@ class CatalogSuite:
         with pytest.raises(NoSuchNamespaceError, match="nowhere"):
             catalog.client().create_table(("nowhere", "orders"), schema=COLUMNS)
 
-    def test_table_made_twice_is_a_clean_error(self, catalog: Catalog[Any], namespace: str) -> None:
+    def test_creating_an_existing_table_is_a_clean_error(
+        self, catalog: Catalog[Any], namespace: str
+    ) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         _fill(catalog, (namespace, "orders"))
@@ -137,7 +139,7 @@ class CatalogSuite:
             catalog.client().create_table((namespace, "orders"), schema=COLUMNS)
         assert _rows(catalog.client().load_table((namespace, "orders"))) == ROWS.to_pylist()
 
-    def test_commit_on_a_table_that_moved_on_loses_nothing(
+    def test_commit_on_a_stale_table_loses_nothing(
         self, catalog: Catalog[Any], namespace: str
     ) -> None:
         from pyiceberg.exceptions import CommitFailedException
@@ -146,7 +148,7 @@ class CatalogSuite:
         late = catalog.client().load_table((namespace, "orders"))
         catalog.client().load_table((namespace, "orders")).append(ROWS)
 
-        # PyIceberg may commit again on top of the newer table, or leave that to its caller.
+        # PyIceberg may retry on top of the newer snapshot, or leave that to its caller.
         kept = 2
         with suppress(CommitFailedException):
             late.append(ROWS)
@@ -174,7 +176,7 @@ class CatalogSuite:
         assert _rows(copy.client().load_table((namespace, "orders"))) == ROWS.to_pylist()
         copy.close()
 
-    def test_spark_and_pyiceberg_are_told_of_the_same_catalog(self, catalog: Catalog[Any]) -> None:
+    def test_spark_and_pyiceberg_use_the_same_catalog(self, catalog: Catalog[Any]) -> None:
         spark, pyiceberg = catalog.spark_settings(), catalog.pyiceberg_properties()
 
         assert catalog.client().name == catalog.name
@@ -192,7 +194,7 @@ class CatalogSuite:
     def test_every_step_of_check_passes(self, catalog: Catalog[Any]) -> None:
         details = {step.name: step.run() for step in catalog.check()}
 
-        assert details, "a catalog has something to check"
+        assert details, "a catalog has at least one check"
         assert all(details.values())
 
 

@@ -1,4 +1,4 @@
-"""What the conformance suites share: tests named by the fact that they prove."""
+"""The base of the conformance suites: tests that are named by the fact they prove."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def fact(name: str) -> Callable[[Test], Test]:
 class ConformanceSuite:
     """Proves that a plugin keeps its contract.
 
-    `not_held` names the facts that the plugin does not keep, each with the reason; such a fact must
-    indeed fail, so that the list stays true.
+    `not_held` maps facts that do not hold for the plugin to the reason. Their tests must fail, so
+    that the list stays correct.
     """
 
     not_held: ClassVar[Mapping[str, str]] = {}
@@ -35,16 +35,16 @@ class ConformanceSuite:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         tests = {name: test for name in dir(cls) if hasattr(test := getattr(cls, name), "fact")}
-        known = {test.fact for test in tests.values()}
-        for name in cls.not_held.keys() - known:
-            raise TypeError(f"{cls.__name__}.not_held: no fact is called {name!r}; known: {known}")
+        facts = {test.fact for test in tests.values()}
+        for name in cls.not_held.keys() - facts:
+            raise TypeError(f"{cls.__name__}.not_held: no fact is called {name!r}; known: {facts}")
         for name, test in tests.items():
             if test.fact in cls.not_held:
                 setattr(cls, name, _expected_to_fail(test, cls.not_held[test.fact]))
 
 
 def _expected_to_fail(test: Any, reason: str) -> Any:
-    # A copy: the mark must stay on this subclass and not reach its siblings.
+    # A copy, so that the mark does not reach sibling classes.
     copy = FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__)
     copy.__dict__.update({**test.__dict__, "pytestmark": list(test.__dict__.get("pytestmark", []))})
     copy.__annotations__ = test.__annotations__

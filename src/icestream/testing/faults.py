@@ -1,7 +1,7 @@
-"""Runs `icestream run` as a process of its own, and ends it at the worst moments.
+"""Runs `icestream run` as a separate process, and kills it at the worst moments.
 
-The process can be ended at a named point (`icestream.engine.crash_points`), or from outside at
-any moment, as a power cut would.
+The process can crash at a named point (`icestream.engine.crash_points`), or be killed from outside
+at any moment, as by a power cut.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["AFTER_TABLE", "POINTS", "RunProcess"]
 
 
 class RunProcess:
-    """One `icestream run`, with everything that it says on standard error.
+    """One `icestream run`, with its output.
 
     Args:
-        folder: where it runs; its `icestream.yaml` is there.
-        arguments: what follows `run`.
-        crash_at: a point, and how often it is reached before the process ends there.
+        folder: its working directory, which holds `icestream.yaml`.
+        arguments: the arguments of `run`.
+        crash_at: a crash point, and at which visit to it the process crashes.
     """
 
     def __init__(
@@ -40,9 +40,11 @@ class RunProcess:
         environment.pop(VARIABLE, None)
         if crash_at is not None:
             point, times = crash_at
-            known = (*POINTS, AFTER_TABLE)
-            if point not in known:
-                raise ValueError(f"no point is called {point!r}; there are {', '.join(known)}")
+            points = (*POINTS, AFTER_TABLE)
+            if point not in points:
+                raise ValueError(
+                    f"no crash point is called {point!r}; there are {', '.join(points)}"
+                )
             environment[VARIABLE] = f"{point}:{times}"
         self.lines: deque[str] = deque(maxlen=10_000)
         self.process = subprocess.Popen(  # noqa: S603 - our own command
@@ -52,7 +54,7 @@ class RunProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Of its own: Ctrl-C in the test's terminal is not for it.
+            # Its own session, so that Ctrl-C in the test's terminal does not reach it.
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -73,15 +75,15 @@ class RunProcess:
         return "\n".join(self.lines)
 
     def count(self, words: str) -> int:
-        """Return in how many lines the words stand."""
+        """Return how many lines contain the words."""
         return sum(words in line for line in list(self.lines))
 
     def await_lines(self, words: str, times: int = 1, secs: float = 120) -> None:
-        """Block until the words were said so often."""
+        """Block until that many lines contain the words."""
         self._await(lambda: self.count(words) >= times, f"{words!r} {times} times", secs)
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """Kill the process, as a power cut would."""
         self.process.kill()
         self.process.wait()
 
@@ -99,11 +101,12 @@ class RunProcess:
         deadline = time.monotonic() + secs
         while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                ended = f"it ended with {self.process.poll()}" if self.process.poll() else "in vain"
-                raise AssertionError(f"waited for {what}, {ended}:\n{self.output}")
+                code = self.process.poll()
+                end = f"timed out after {secs} s" if code is None else f"it exited with {code}"
+                raise AssertionError(f"waited for {what}, {end}:\n{self.output}")
             time.sleep(0.05)
 
     def _read(self) -> None:
-        assert self.process.stdout is not None  # noqa: S101 - asked for above
+        assert self.process.stdout is not None  # noqa: S101 - it is a pipe
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))

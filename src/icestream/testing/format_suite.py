@@ -1,4 +1,4 @@
-"""What must hold for every format, as a pytest class to subclass.
+"""The conformance tests of every format, as a pytest class to subclass.
 
 ```python
 class TestPairs(FormatSuite):
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
     from icestream.contracts.decoder import Decoder, Format
 
-# Valid in no text encoding of ours.
+# Not valid UTF-8, which every text format uses.
 NO_TEXT = b"\xff\xfe\x00"
 MISSING = "column_that_no_record_has"
 
 
 @dataclass(frozen=True)
 class FormatSample:
-    """A format under test, and records whose meaning is known.
+    """A format under test, with records and the rows they decode to.
 
     Attributes:
         format: the format.
         records: good records, at least two.
-        rows: their rows; of a format of changes, the columns that are compared.
-        bad: a record that can't be decoded; None if there is no such record.
-        settings: what the options of a source tell the format.
-        extra: what a source gives beside each record, by the column of `Records.extra`.
+        rows: their rows; for a format of changes, the columns to compare.
+        bad: a record that can't be decoded; None if every record can.
+        settings: the format's settings from a source's options.
+        extra: what a source adds to each record, by column of `Records.extra`.
     """
 
     format: Format
@@ -56,12 +56,12 @@ class FormatSample:
 
 
 class FormatSuite(ConformanceSuite):
-    """Proves that a format keeps its contract. A subclass gives the fixture `sample`."""
+    """Proves that a format keeps its contract. A subclass defines the fixture `sample`."""
 
     @pytest.fixture
     def sample(self) -> FormatSample:
         """Return the format under test with its records."""
-        raise NotImplementedError("give the fixture `sample`")
+        raise NotImplementedError("define the fixture `sample`")
 
     @fact("registered")
     def test_format_is_found_by_its_name(self, sample: FormatSample) -> None:
@@ -75,7 +75,7 @@ class FormatSuite(ConformanceSuite):
         assert bad == []
 
     @fact("isolated")
-    def test_bad_record_does_not_spoil_its_neighbours(self, sample: FormatSample) -> None:
+    def test_bad_record_does_not_affect_its_neighbours(self, sample: FormatSample) -> None:
         if sample.bad is None:
             assert _decoded(sample, [b"", NO_TEXT])[1] == [], "every record is good"
             return
@@ -97,14 +97,14 @@ class FormatSuite(ConformanceSuite):
         _decoded(sample, [None, *sample.records, None])
 
     @fact("empty")
-    def test_no_records_are_no_rows(self, sample: FormatSample) -> None:
+    def test_no_records_decode_to_no_rows(self, sample: FormatSample) -> None:
         assert _decoded(sample, []) == ([], [])
 
     @fact("pickled")
-    def test_pickled_decoder_decodes_alike(self, sample: FormatSample) -> None:
-        here = _decoded(sample, sample.records)
+    def test_pickled_decoder_decodes_the_same(self, sample: FormatSample) -> None:
+        unpickled = _decoded(sample, sample.records)
 
-        assert _decoded(sample, sample.records, pickled=True) == here
+        assert _decoded(sample, sample.records, pickled=True) == unpickled
 
     @fact("inferred")
     def test_columns_are_inferred_from_good_records_alone(self, sample: FormatSample) -> None:
@@ -117,16 +117,16 @@ class FormatSuite(ConformanceSuite):
         assert decoder.infer([sample.bad, *sample.records]).equals(columns)
 
     @fact("columns")
-    def test_rows_have_exactly_the_columns_asked_for(self, sample: FormatSample) -> None:
+    def test_rows_have_exactly_the_requested_columns(self, sample: FormatSample) -> None:
         decoder = _row_decoder(sample)
         if decoder is None:
             return
         columns = decoder.infer(sample.records)
-        asked = pa.schema([(MISSING, pa.string()), *reversed(list(columns))])
+        requested = pa.schema([(MISSING, pa.string()), *reversed(list(columns))])
 
-        rows = decoder.decode(pa.array(sample.records, pa.binary()), asked).rows
+        rows = decoder.decode(pa.array(sample.records, pa.binary()), requested).rows
 
-        assert rows.schema.names == asked.names
+        assert rows.schema.names == requested.names
         assert rows.column(0).null_count == len(sample.records)
         assert rows.drop_columns([MISSING]).to_pylist() == [dict(row) for row in sample.rows]
 
@@ -136,9 +136,9 @@ class FormatSuite(ConformanceSuite):
         if decoder is None:
             return
         columns = decoder.infer(sample.records)
-        asked = pa.schema([*list(columns)[1:], (MISSING, pa.string())])
+        requested = pa.schema([*list(columns)[1:], (MISSING, pa.string())])
 
-        decoded = decoder.decode(pa.array(sample.records, pa.binary()), asked)
+        decoded = decoder.decode(pa.array(sample.records, pa.binary()), requested)
 
         assert decoded.rows.num_rows == len(sample.records)
         assert list(decoded.new_fields) == [columns.names[0]]
@@ -149,7 +149,7 @@ class FormatSuite(ConformanceSuite):
             assert not any(b"\n" in record for record in sample.records)
 
     @fact("fixed_columns")
-    def test_fixed_columns_are_those_that_are_inferred(self, sample: FormatSample) -> None:
+    def test_fixed_columns_equal_the_inferred_ones(self, sample: FormatSample) -> None:
         fixed = sample.format.columns()
 
         if fixed is not None:
@@ -157,7 +157,7 @@ class FormatSuite(ConformanceSuite):
 
 
 def _row_decoder(sample: FormatSample) -> Decoder | None:
-    """Return the decoder of rows; changes bring their own columns, and have none."""
+    """Return the decoder of rows; None for a format of changes."""
     if not sample.format.gives_changes:
         return sample.format.decoder(sample.settings)
     with pytest.raises(PlanError):
@@ -169,19 +169,19 @@ def _decoded(
     sample: FormatSample, records: Sequence[bytes | None], *, pickled: bool = False
 ) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the rows of records, and the indexes of the bad ones."""
-    chosen, values = sample.format, pa.array(records, pa.binary())
-    if chosen.gives_changes:
-        changes = chosen.change_decoder(sample.settings)
+    values = pa.array(records, pa.binary())
+    if sample.format.gives_changes:
+        changes = sample.format.change_decoder(sample.settings)
         changes = pickle.loads(pickle.dumps(changes)) if pickled else changes  # noqa: S301 - ours
-        assert changes is not None, "a format of changes has a decoder of changes"
-        extra = {name: pa.array([one] * len(records)) for name, one in sample.extra.items()}
+        assert changes is not None, "a format of changes has a change decoder"
+        extra = {name: pa.array([value] * len(records)) for name, value in sample.extra.items()}
         outcome = changes.decode_changes(Records(values, extra, str))
         rows = [row for block in outcome.blocks for row in block.to_pylist()]
         names = {name for row in sample.rows for name in row}
         kept = [{name: row[name] for name in row if name in names} for row in rows]
         return kept, [index for index, _ in outcome.bad]
-    assert chosen.change_decoder(sample.settings) is None
-    decoder = chosen.decoder(sample.settings)
+    assert sample.format.change_decoder(sample.settings) is None
+    decoder = sample.format.decoder(sample.settings)
     decoder = pickle.loads(pickle.dumps(decoder)) if pickled else decoder  # noqa: S301 - ours
     decoded = decoder.decode(values, decoder.infer(sample.records))
     bad = [index for index, _ in decoded.bad]
@@ -196,7 +196,7 @@ def _reasons(sample: FormatSample, records: Sequence[bytes]) -> list[str]:
     if sample.format.gives_changes:
         changes = sample.format.change_decoder(sample.settings)
         assert changes is not None
-        extra = {name: pa.array([one] * len(records)) for name, one in sample.extra.items()}
+        extra = {name: pa.array([value] * len(records)) for name, value in sample.extra.items()}
         return [reason for _, reason in changes.decode_changes(Records(values, extra, str)).bad]
     decoder = sample.format.decoder(sample.settings)
     return [reason for _, reason in decoder.decode(values, decoder.infer(sample.records)).bad]

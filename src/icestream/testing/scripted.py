@@ -1,4 +1,4 @@
-"""A source whose rows a test writes down."""
+"""Sources whose rows or changes come from a test."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class ScriptedOptions(Options):
 class ScriptedSource(Source[ScriptedOptions]):
     """Rows in memory, appended by a test: encoded values, or rows with the columns of a schema.
 
-    A split carries its own rows, so it is read in a Spark worker as well. Give a `schema` and
-    append rows (`append_rows`), or a `decoder` and append values (`append_values`).
+    A split carries its own rows, so Spark workers can read it. Pass a `schema` and append rows
+    (`append_rows`), or a `decoder` and append values (`append_values`).
 
     Args:
-        options: the options; the defaults do.
+        options: the options; the defaults are enough.
         schema: the columns, for a source of rows.
-        decoder: what decodes the values, for a source of encoded values.
-        has_end: whether the source ends where its rows do.
+        decoder: the decoder, for a source of encoded values.
+        has_end: whether the source ends after its last row.
     """
 
     options_type = ScriptedOptions
@@ -57,7 +57,7 @@ class ScriptedSource(Source[ScriptedOptions]):
     ) -> None:
         super().__init__(options or ScriptedOptions())
         if (schema is None) == (decoder is None):
-            raise TypeError("a scripted source takes a schema or a decoder, and not both")
+            raise TypeError("a scripted source takes either a schema or a decoder")
         self._schema = schema
         self._decoder = decoder
         self._has_end = has_end
@@ -116,7 +116,7 @@ class ScriptedSource(Source[ScriptedOptions]):
         return self._has_end and position["row"] >= len(self._script)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Splits carry the rows that tasks read; the script itself stays with the test.
+        # Splits carry the rows that tasks read; the script itself stays in the test.
         return {**self.__dict__, "_script": []}
 
 
@@ -132,19 +132,20 @@ def change_block(
     """Return a block of changes.
 
     Args:
-        table: its names in the source, joined by dots.
+        table: the table's names in the source, joined by dots.
         columns: its columns.
-        rows: values by column, with `op` (`i` if absent) and `unsent` where it matters.
+        rows: values by column, with `op` (default `i`) and, where needed, `unsent`: the names of
+            unchanged columns.
         key: the columns of its key.
-        ids: the source's ids of the columns, in their order.
+        ids: the source's column ids, in the order of the columns.
         shape: further attributes of `ChangeSchema`.
     """
     schema = ChangeSchema(tuple(table.split(".")), tuple(key), **shape)
     fields = [pa.field(name, kind) for name, kind in columns.items()]
     if ids:
         fields = [
-            one.with_metadata({COLUMN_ID: str(number).encode()})
-            for one, number in zip(fields, ids, strict=True)
+            field.with_metadata({COLUMN_ID: str(column_id).encode()})
+            for field, column_id in zip(fields, ids, strict=True)
         ]
     values = [dict(row) for row in rows]
     if not schema.is_snapshot:
@@ -156,7 +157,7 @@ def change_block(
 
 
 class ScriptedChanges(Source[ScriptedOptions]):
-    """Batches in memory, each a list of blocks; every batch is one of the pipeline."""
+    """Batches in memory, each a list of blocks; the pipeline reads them one at a time."""
 
     options_type = ScriptedOptions
     traits = SourceTraits(replayable=True, ordered=True, changes=True)
@@ -186,9 +187,9 @@ class ScriptedChanges(Source[ScriptedOptions]):
         return [Split(blocks, sum(block.num_rows for block in blocks))]
 
     def block_schemas(self, splits: Sequence[Split]) -> Sequence[pa.Schema]:
-        """Tell those of snapshots, as the contract asks; the others come as a surprise."""
-        found = [block.schema for split in splits for block in split.what]
-        return [columns for columns in found if change_schema_of(columns).is_snapshot]
+        """Return the schemas of snapshots, as the contract asks; the others come unannounced."""
+        schemas = [block.schema for split in splits for block in split.what]
+        return [schema for schema in schemas if change_schema_of(schema).is_snapshot]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         yield from split.what

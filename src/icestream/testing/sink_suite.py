@@ -1,4 +1,4 @@
-"""What must hold for every sink, as a pytest class to subclass.
+"""The conformance tests of every sink, as a pytest class to subclass.
 
 ```python
 class TestIcebergSink(SinkSuite):
@@ -33,39 +33,39 @@ PIPELINE = "orders"
 
 
 class SinkHarness(Protocol):
-    """Where a sink under test writes: one table that does not exist yet."""
+    """The table that a sink under test writes; it does not exist at first."""
 
     spark: SparkSession
 
     def sink(self) -> Sink[Any]:
-        """Build a sink for the table, a new one at each call."""
+        """Build a new sink for the table."""
         ...
 
     def strict_sink(self) -> Sink[Any]:
-        """Build a sink for the same table that may not change its columns."""
+        """Build a new sink for the same table that must not change its columns."""
         ...
 
     def rows(self) -> list[dict[str, Any]]:
-        """Read the table back by other means than the sink; empty while there is no table."""
+        """Read the table without the sink; empty while there is no table."""
         ...
 
 
 class SinkSuite:
-    """Proves that a sink keeps its contract. A subclass gives the fixture `harness`."""
+    """Proves that a sink keeps its contract. A subclass defines the fixture `harness`."""
 
     @pytest.fixture
     def harness(self) -> SinkHarness:
         """Return the harness of the sink under test."""
-        raise NotImplementedError("give the fixture `harness`")
+        raise NotImplementedError("define the fixture `harness`")
 
-    def test_sink_that_was_built_has_touched_nothing(self, harness: SinkHarness) -> None:
+    def test_building_a_sink_changes_nothing(self, harness: SinkHarness) -> None:
         sink = harness.sink()
 
         assert sink.identity() == harness.sink().identity()
         assert len(sink.identity().splitlines()) == 1
         assert harness.rows() == []
 
-    def test_table_that_is_missing_has_no_mark_and_no_columns(self, harness: SinkHarness) -> None:
+    def test_missing_table_has_no_mark_and_no_columns(self, harness: SinkHarness) -> None:
         sink = _open_sink(harness)
 
         assert sink.last_mark() is None
@@ -76,7 +76,7 @@ class SinkSuite:
     def test_commit_makes_rows_and_mark_visible_together(self, harness: SinkHarness) -> None:
         sink = _open_sink(harness)
         files = _write_files(sink, 1, 2)
-        assert harness.rows() == [], "files that nobody committed hold no rows of the table"
+        assert harness.rows() == [], "uncommitted files hold no rows of the table"
         assert _open_sink(harness).last_mark() is None
 
         commit = sink.commit(files, _mark(0, rows=2))
@@ -88,32 +88,28 @@ class SinkSuite:
         assert commit.seconds > 0
         assert sink.last_mark() == _open_sink(harness).last_mark() == _mark(0, rows=2)
 
-    def test_batches_follow_each_other_in_one_instance_and_over_restarts(
+    def test_batches_continue_within_an_instance_and_after_a_restart(
         self, harness: SinkHarness
     ) -> None:
         sink = _open_sink(harness)
         _commit_batch(sink, 0, 1)
         _commit_batch(sink, 1, 2)
-        again = _open_sink(harness)
-        _commit_batch(again, 2, 3)
+        restarted = _open_sink(harness)
+        _commit_batch(restarted, 2, 3)
 
         assert _ids(harness) == [1, 2, 3]
-        assert again.last_mark() == _mark(2, rows=1)
+        assert restarted.last_mark() == _mark(2, rows=1)
 
-    def test_batch_that_the_table_holds_is_known_by_every_instance(
-        self, harness: SinkHarness
-    ) -> None:
+    def test_every_instance_knows_which_batches_the_table_holds(self, harness: SinkHarness) -> None:
         sink = _open_sink(harness)
         _commit_batch(sink, 0, 1)
         _commit_batch(sink, 3, 2)
 
-        for each in (sink, _open_sink(harness)):
-            assert [epoch for epoch in range(6) if each.holds(_mark(epoch))] == [0, 1, 2, 3]
-            assert not each.holds(_mark(0, query="another")), "its epochs count from 0 again"
+        for instance in (sink, _open_sink(harness)):
+            assert [epoch for epoch in range(6) if instance.holds(_mark(epoch))] == [0, 1, 2, 3]
+            assert not instance.holds(_mark(0, query="another")), "its epochs start at 0 again"
 
-    def test_files_of_an_attempt_that_was_repeated_stay_invisible(
-        self, harness: SinkHarness
-    ) -> None:
+    def test_files_of_a_retried_attempt_stay_invisible(self, harness: SinkHarness) -> None:
         sink = _open_sink(harness)
         first, second = _write_files(sink, 1, 2), _write_files(sink, 1, 2)
         assert not {repr(f.metadata) for f in first} & {repr(f.metadata) for f in second}
@@ -122,7 +118,7 @@ class SinkSuite:
 
         assert _ids(harness) == [1, 2]
 
-    def test_writer_and_files_are_sent_between_processes(self, harness: SinkHarness) -> None:
+    def test_writer_and_files_can_be_pickled(self, harness: SinkHarness) -> None:
         sink = _open_sink(harness)
         sink.prepare(COLUMNS)
 
@@ -142,7 +138,7 @@ class SinkSuite:
         assert (commit.rows, commit.files) == (5, 5)
         assert _ids(harness) == [0, 1, 2, 3, 4]
 
-    def test_instance_that_another_one_overtook_commits_nothing(self, harness: SinkHarness) -> None:
+    def test_superseded_instance_commits_nothing(self, harness: SinkHarness) -> None:
         late = _open_sink(harness)
         _commit_batch(late, 0, 1)
         files = _write_files(late, 2)
@@ -154,7 +150,7 @@ class SinkSuite:
         _commit_batch(_open_sink(harness), 2, 3)
         assert _ids(harness) == [1, 2, 3]
 
-    def test_instance_overtaken_at_its_first_batch_commits_nothing(
+    def test_instance_superseded_at_its_first_batch_commits_nothing(
         self, harness: SinkHarness
     ) -> None:
         _open_sink(harness).prepare(COLUMNS)
@@ -166,7 +162,7 @@ class SinkSuite:
             late.commit(files, replace(_mark(0, rows=1), instance="late"))
         assert _ids(harness) == [1]
 
-    def test_own_commit_that_came_through_late_counts_once(self, harness: SinkHarness) -> None:
+    def test_own_commit_that_succeeded_late_counts_once(self, harness: SinkHarness) -> None:
         late = _open_sink(harness)
         files = _write_files(late, 1)
         _commit_batch(_open_sink(harness), 0, 1)
@@ -188,7 +184,7 @@ class SinkSuite:
         assert _open_sink(harness).foreign_marks() == [_mark(0, rows=1, pipeline="returns")]
         assert not _open_sink(harness).holds(_mark(5))
 
-    def test_new_columns_are_added_and_older_rows_have_none(self, harness: SinkHarness) -> None:
+    def test_new_columns_are_added_and_null_in_older_rows(self, harness: SinkHarness) -> None:
         sink = _open_sink(harness)
         _commit_batch(sink, 0, 1)
         wider = pa.table({"id": [2], "name": ["b"], "age": [7]})
@@ -204,7 +200,7 @@ class SinkSuite:
         assert columns is not None
         assert columns.names == ["id", "name", "age"]
         _commit_batch(_open_sink(harness), 2, 3)
-        assert _ids(harness) == [1, 2, 3], "rows without the column are still welcome"
+        assert _ids(harness) == [1, 2, 3], "rows without the column are still accepted"
 
     def test_strict_sink_refuses_new_columns_and_changes_nothing(
         self, harness: SinkHarness

@@ -1,8 +1,8 @@
-"""What must hold for every source, as a pytest class to subclass.
+"""The conformance tests of every source, as a pytest class to subclass.
 
 ```python
 class TestKafka(SourceSuite):
-    not_held = {"ordered": "partitions are read side by side"}
+    not_held = {"ordered": "partitions are read in parallel"}
 
     @pytest.fixture
     def system(self, broker: Broker) -> System:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class System(Protocol):
-    """The outside system that a source under test reads: begins without any rows."""
+    """The external system that a source under test reads; it has no rows at first."""
 
     def source(self) -> Source[Any]:
-        """Build a source that reads the system, a new one at each call."""
+        """Build a new source that reads the system."""
         ...
 
     def add(self, rows: int) -> None:
@@ -45,11 +45,11 @@ class System(Protocol):
 class SourceSuite(ConformanceSuite):
     """Proves that a source keeps its contract.
 
-    A subclass gives the fixture `system`.
+    A subclass defines the fixture `system`.
     """
 
     @fact("latest")
-    def test_rows_added_after_the_first_position_are_read(self, system: System) -> None:
+    def test_rows_added_after_the_initial_offset_are_read(self, system: System) -> None:
         source = system.source()
         start = source.initial()
         assert source.latest(start) == start, "an empty system has nothing new"
@@ -62,7 +62,7 @@ class SourceSuite(ConformanceSuite):
         assert not source.ends(start)
 
     @fact("idle")
-    def test_positions_are_equal_exactly_if_nothing_is_new(self, system: System) -> None:
+    def test_offsets_are_equal_exactly_if_nothing_is_new(self, system: System) -> None:
         source, start, end = _fill(system, 10)
 
         assert source.latest(end) == end
@@ -84,17 +84,17 @@ class SourceSuite(ConformanceSuite):
         assert source.rows_between(start, source.limit(start, end, 10)) == 10
 
     @fact("replayable")
-    def test_range_read_twice_gives_the_same_rows(self, system: System) -> None:
+    def test_range_read_twice_returns_the_same_rows(self, system: System) -> None:
         source, start, end = _fill(system, 40)
         once = rows_of(source, start, end)
 
         system.add(5)
 
         assert rows_of(source, start, end) == once
-        assert rows_of(system.source(), start, end) == once, "a second source reads other rows"
+        assert rows_of(system.source(), start, end) == once, "a second source reads different rows"
 
     @fact("restart")
-    def test_source_built_anew_goes_on_where_the_old_one_stood(self, system: System) -> None:
+    def test_rebuilt_source_resumes_where_the_old_one_stopped(self, system: System) -> None:
         source, start, end = _fill(system, 12)
         before = rows_of(source, start, end)
         source.close()
@@ -111,7 +111,7 @@ class SourceSuite(ConformanceSuite):
         )
 
     @fact("capped")
-    def test_capped_steps_cover_every_row_once(self, system: System) -> None:
+    def test_limited_batches_cover_every_row_once(self, system: System) -> None:
         source, start, _ = _fill(system, 20)
         for _ in range(3):
             system.add(10)
@@ -125,13 +125,13 @@ class SourceSuite(ConformanceSuite):
         assert len(rows) == 50
 
     @fact("uncapped")
-    def test_cap_beyond_the_end_is_the_end(self, system: System) -> None:
+    def test_limit_beyond_the_end_is_the_end(self, system: System) -> None:
         source, start, end = _fill(system, 10)
 
         assert source.limit(start, end, 1_000_000) == end
 
     @fact("ordered")
-    def test_rows_come_in_the_same_order_in_steps_as_at_once(self, system: System) -> None:
+    def test_limited_batches_keep_the_order_of_rows(self, system: System) -> None:
         source, start, _ = _fill(system, 20)
         for _ in range(3):
             system.add(10)
@@ -161,23 +161,23 @@ class SourceSuite(ConformanceSuite):
     @fact("pickled")
     def test_pickled_source_reads_pickled_splits(self, system: System) -> None:
         source, start, end = _fill(system, 10)
-        here = rows_of(source, start, end)
+        rows = rows_of(source, start, end)
 
-        sent = pickle.dumps((source, source.splits(start, end, 1)))
-        copy, splits = pickle.loads(sent)  # noqa: S301 - we wrote it
+        pickled = pickle.dumps((source, source.splits(start, end, 1)))
+        copy, splits = pickle.loads(pickled)  # noqa: S301 - our own bytes
 
-        assert [row for split in splits for row in _read(copy, split)] == here
+        assert [row for split in splits for row in _read(copy, split)] == rows
 
     @fact("json_positions")
-    def test_positions_survive_json(self, system: System) -> None:
+    def test_offsets_survive_json(self, system: System) -> None:
         source, start, end = _fill(system, 10)
-        again = [json.loads(json.dumps(position)) for position in (start, end)]
+        restored = [json.loads(json.dumps(offset)) for offset in (start, end)]
 
-        assert again == [start, end]
-        assert rows_of(source, again[0], again[1]) == rows_of(source, start, end)
+        assert restored == [start, end]
+        assert rows_of(source, restored[0], restored[1]) == rows_of(source, start, end)
 
     @fact("shape")
-    def test_blocks_have_the_declared_shape(self, system: System) -> None:
+    def test_blocks_have_the_declared_schema(self, system: System) -> None:
         source, start, end = _fill(system, 10)
         decodes = source.decoder() is not None
         extra = source.extra_columns()
@@ -202,7 +202,7 @@ class SourceSuite(ConformanceSuite):
 
 
 def rows_of(source: Source[Any], start: Offset, end: Offset, slots: int = 1) -> list[object]:
-    """Return every row between two positions, in a form that can be compared."""
+    """Return every row between two offsets, in a form that can be compared."""
     return [row for split in source.splits(start, end, slots) for row in _read(source, split)]
 
 
@@ -211,8 +211,8 @@ def _read(source: Source[Any], split: Any) -> list[object]:
     for block in source.read(split):
         if isinstance(block, Records):
             extras = [column.to_pylist() for column in block.extra.values()]
-            places = [block.position(index) for index in range(len(block.values))]
-            rows += zip(block.values.to_pylist(), places, *extras, strict=True)
+            positions = [block.position(index) for index in range(len(block.values))]
+            rows += zip(block.values.to_pylist(), positions, *extras, strict=True)
         else:
             rows += block.to_pylist()
     return rows
@@ -231,14 +231,14 @@ def _fill(system: System, rows: int) -> tuple[Source[Any], Offset, Offset]:
 
 def _steps(source: Source[Any], start: Offset, end: Offset, max_rows: int) -> list[Offset]:
     steps: list[Offset] = []
-    here = start
-    while here != end:
-        there = source.limit(here, end, max_rows)
-        assert there != here, "cap does not move on"
-        assert source.rows_between(here, there) > 0
-        steps.append(there)
-        here = there
-        assert len(steps) <= 1_000, "cap never reaches the end"
+    current = start
+    while current != end:
+        following = source.limit(current, end, max_rows)
+        assert following != current, "`limit` does not advance"
+        assert source.rows_between(current, following) > 0
+        steps.append(following)
+        current = following
+        assert len(steps) <= 1_000, "`limit` never reaches the end"
     return steps
 
 

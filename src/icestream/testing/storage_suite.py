@@ -1,4 +1,4 @@
-"""What must hold for every store, as a pytest class to subclass.
+"""The conformance tests of every store, as a pytest class to subclass.
 
 ```python
 class TestS3(StorageSuite):
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 class StorageSuite(ConformanceSuite):
     """Proves that a store keeps its contract.
 
-    A subclass gives the fixtures `storage`, one that can be reached and written to, and
-    `warehouse`, a location in it.
+    A subclass defines the fixtures `storage`, a store that can be written to, and `warehouse`, a
+    location in it.
     """
 
     @pytest.fixture
     def storage(self) -> Storage:
         """Return the store under test."""
-        raise NotImplementedError("give the fixture `storage`")
+        raise NotImplementedError("define the fixture `storage`")
 
     @pytest.fixture
     def warehouse(self) -> str:
         """Return a location in the store."""
-        raise NotImplementedError("give the fixture `warehouse`")
+        raise NotImplementedError("define the fixture `warehouse`")
 
     @fact("registered")
     def test_store_is_found_by_its_kind_and_schemes(self, storage: Storage) -> None:
@@ -60,12 +60,12 @@ class StorageSuite(ConformanceSuite):
         assert not storage.covers("scheme-of-nobody://bucket/folder")
 
     @fact("normalized")
-    def test_location_is_normalized_once(self, storage: Storage, warehouse: str) -> None:
-        once = storage.normalize(warehouse)
+    def test_normalized_location_stays_the_same(self, storage: Storage, warehouse: str) -> None:
+        location = storage.normalize(warehouse)
 
-        assert storage.normalize(once) == once
-        assert storage.covers(once)
-        assert not once.endswith("/")
+        assert storage.normalize(location) == location
+        assert storage.covers(location)
+        assert not location.endswith("/")
 
     @fact("identity")
     def test_identity_is_one_line_without_secrets(self, storage: Storage) -> None:
@@ -85,16 +85,16 @@ class StorageSuite(ConformanceSuite):
         assert all(len(jar.split(":")) == 3 for jar in storage.jars())
 
     @fact("settings")
-    def test_settings_are_text(self, storage: Storage) -> None:
+    def test_settings_are_strings(self, storage: Storage) -> None:
         for settings in (
             storage.spark_settings(),
             storage.pyiceberg_properties(),
             storage.environment(),
         ):
-            assert all(type(each) is str for pair in settings.items() for each in pair)
+            assert all(type(text) is str for pair in settings.items() for text in pair)
 
     @fact("files")
-    def test_file_that_is_written_is_read_back(self, storage: Storage, warehouse: str) -> None:
+    def test_written_file_is_read_back(self, storage: Storage, warehouse: str) -> None:
         from pyiceberg.io import load_file_io
 
         path = f"{storage.normalize(warehouse)}/{uuid.uuid4().hex}.txt"
@@ -119,7 +119,7 @@ class StorageSuite(ConformanceSuite):
     def test_every_step_of_check_passes(self, storage: Storage, warehouse: str) -> None:
         details = {step.name: step.run() for step in storage.check(storage.normalize(warehouse))}
 
-        assert details, "a store has something to check"
+        assert details, "a store has at least one check"
         assert all(details.values())
 
     @fact("strange_faults")

@@ -1,4 +1,4 @@
-"""What must hold for every transform, as a pytest class to subclass.
+"""The conformance tests of every transform, as a pytest class to subclass.
 
 ```python
 class TestShout(TransformSuite):
@@ -37,25 +37,25 @@ REASON = "not a number"
 class TransformSuite(ConformanceSuite):
     """Proves that a transform keeps its contract.
 
-    A subclass gives the fixtures `transform` and `rows`: at least two rows that it can be applied
-    to. For one that sets `records_faults`, it also gives `unfit_rows`, none of which it can be
-    applied to.
+    A subclass defines the fixtures `transform` and `rows`, at least two rows that the transform can
+    be applied to. For a transform with `records_faults`, it also defines `unfit_rows`, none of
+    which the transform can be applied to.
     """
 
     @pytest.fixture
     def transform(self) -> Transform[Any]:
         """Return the transform under test."""
-        raise NotImplementedError("give the fixture `transform`")
+        raise NotImplementedError("define the fixture `transform`")
 
     @pytest.fixture
     def rows(self) -> DataFrame:
-        """Return rows that it can be applied to."""
-        raise NotImplementedError("give the fixture `rows`")
+        """Return rows that the transform can be applied to."""
+        raise NotImplementedError("define the fixture `rows`")
 
     @pytest.fixture
     def unfit_rows(self) -> DataFrame:
-        """Return rows that it can't be applied to."""
-        raise NotImplementedError("give the fixture `unfit_rows`")
+        """Return rows that the transform can't be applied to."""
+        raise NotImplementedError("define the fixture `unfit_rows`")
 
     @fact("options")
     def test_options_are_of_the_declared_type(self, transform: Transform[Any]) -> None:
@@ -76,18 +76,18 @@ class TransformSuite(ConformanceSuite):
     def test_same_rows_give_the_same_result(
         self, transform: Transform[Any], rows: DataFrame
     ) -> None:
-        once = transform.apply(rows)
+        first = transform.apply(rows)
 
-        assert once.columns == transform.apply(rows).columns
-        assert _sorted(once) == _sorted(transform.apply(rows))
+        assert first.columns == transform.apply(rows).columns
+        assert _sorted(first) == _sorted(transform.apply(rows))
 
     @fact("removes")
-    def test_removed_columns_do_not_come_out(
+    def test_removed_columns_are_not_in_the_result(
         self, transform: Transform[Any], rows: DataFrame
     ) -> None:
-        made = transform.apply(rows).columns
+        kept = transform.apply(rows).columns
 
-        assert [name for name in rows.columns if name in made and transform.removes(name)] == []
+        assert [name for name in rows.columns if name in kept and transform.removes(name)] == []
 
     @fact("hidden_columns")
     def test_faults_of_earlier_steps_are_kept(
@@ -96,12 +96,12 @@ class TransformSuite(ConformanceSuite):
         from pyspark.sql.functions import lit
 
         if not transform.passes_faults:
-            return  # the engine takes such rows out before it
+            return  # the engine removes such rows first
         faulty = rows.withColumns({ROW: lit(7), FAULT: lit(REASON)})
 
-        made = transform.apply(faulty).select(ROW, FAULT).collect()
+        result = transform.apply(faulty).select(ROW, FAULT).collect()
 
-        assert [tuple(row) for row in made] == [(7, REASON)] * rows.count()
+        assert [tuple(row) for row in result] == [(7, REASON)] * rows.count()
 
     @fact("recorded_faults")
     def test_row_that_does_not_fit_gets_a_fault(
@@ -110,14 +110,14 @@ class TransformSuite(ConformanceSuite):
         from pyspark.sql.functions import lit
 
         if not transform.records_faults:
-            return  # it fits every row, or fails the batch
+            return  # it takes every row, or fails the batch
         unfit: DataFrame = request.getfixturevalue("unfit_rows")
         hidden = {ROW: lit(7), FAULT: lit(None).cast("string")}
 
-        made = transform.apply(unfit.withColumns(hidden)).select(FAULT).collect()
+        faults = transform.apply(unfit.withColumns(hidden)).select(FAULT).collect()
 
-        assert len(made) == unfit.count()
-        assert all(row[0] for row in made)
+        assert len(faults) == unfit.count()
+        assert all(row[0] for row in faults)
 
     @fact("good_rows")
     def test_row_that_fits_gets_no_fault(self, transform: Transform[Any], rows: DataFrame) -> None:
@@ -127,10 +127,10 @@ class TransformSuite(ConformanceSuite):
             return  # it records no faults
         hidden = {ROW: lit(7), FAULT: lit(None).cast("string")}
 
-        made = transform.apply(rows.withColumns(hidden))
+        result = transform.apply(rows.withColumns(hidden))
 
-        assert [row[0] for row in made.select(FAULT).collect()] == [None] * made.count()
-        assert _sorted(made.drop(ROW, FAULT)) == _sorted(transform.apply(rows))
+        assert [row[0] for row in result.select(FAULT).collect()] == [None] * result.count()
+        assert _sorted(result.drop(ROW, FAULT)) == _sorted(transform.apply(rows))
 
     @fact("unchanged_columns")
     def test_list_of_unchanged_columns_is_kept(
@@ -141,9 +141,9 @@ class TransformSuite(ConformanceSuite):
         if not transform.passes_unchanged_columns:
             return  # the planner refuses it where rows have such a list
 
-        made = transform.apply(rows.withColumn(UNCHANGED_COLUMNS, array().cast("array<string>")))
+        result = transform.apply(rows.withColumn(UNCHANGED_COLUMNS, array().cast("array<string>")))
 
-        assert all(row[0] == [] for row in made.select(UNCHANGED_COLUMNS).collect())
+        assert all(row[0] == [] for row in result.select(UNCHANGED_COLUMNS).collect())
 
 
 def _sorted(rows: DataFrame) -> list[str]:

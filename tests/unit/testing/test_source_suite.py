@@ -88,7 +88,7 @@ def test_mark_of_a_subclass_stays_off_its_siblings() -> None:
 
 
 def test_scripted_source_takes_a_schema_or_a_decoder() -> None:
-    with pytest.raises(TypeError, match="takes a schema or a decoder, and not both"):
+    with pytest.raises(TypeError, match="takes either a schema or a decoder"):
         ScriptedSource()
 
 
