@@ -1,8 +1,8 @@
-"""The same parts without YAML: a pipeline, and a sink that is fed by hand.
+"""Use icestream from Python: run a pipeline, and write rows to a sink directly.
 
 python examples/python_api.py [FOLDER]
 
-The tables, the catalog and the state are kept in FOLDER, the current one by default.
+Tables, catalog and state are kept in FOLDER, by default the current folder.
 """
 
 # ruff: noqa: T201 - a program for people
@@ -24,7 +24,7 @@ from icestream import (
 
 
 def main(folder: Path) -> None:
-    """Fill two tables, one by a pipeline and one by hand."""
+    """Fill two tables, one with a pipeline and one directly."""
     settings = Settings(state=folder / ".icestream", master="local[2]")
 
     purchases = IcebergSink(IcebergOptions(namespace=("shop",), table="purchases"), settings)
@@ -37,12 +37,12 @@ def main(folder: Path) -> None:
     )
     print(f"pipeline: {done.status()['rows']} rows, {done.metrics().commits_success} commit")
 
-    # Rows that are fed by hand carry no mark: whoever feeds them knows what was fed.
+    # Rows that are written directly carry no mark: the program keeps track of them.
     prices = IcebergSink(IcebergOptions(namespace=("shop",), table="prices"), settings)
     prices.write(pa.table({"product": ["mug", "lamp"], "price": [9.5, 39.0]}))
     prices.write(pa.table({"product": ["chair"], "price": [129.0]}))
     snapshot_id = prices.flush()
-    print(f"by hand: {prices.metrics().records_written} rows, snapshot {snapshot_id}")
+    print(f"direct: {prices.metrics().records_written} rows, snapshot {snapshot_id}")
 
 
 if __name__ == "__main__":

@@ -2,21 +2,21 @@
 
 IcestreamError                 exit 1
 ├── ConfigError                exit 2   the file is wrong: every problem at once
-├── PlanError                  exit 2   the file is right, but its parts do not fit together
+├── PlanError                  exit 2   the file is valid, but its parts do not fit together
 ├── DependencyError            exit 2   Java, a jar or a Python package is missing
-├── UnavailableError           exit 2   named in the configuration, not built in this version
-├── ConnectorError             exit 1   a source, catalog or store answered with an error
-│   └── TransientError         exit 1   transient: the pipeline restarts by its policy
+├── UnavailableError           exit 2   the configuration names a feature of a later version
+├── ConnectorError             exit 1   a source, catalog or store returned an error
+│   └── TransientError         exit 1   transient: the pipeline restarts by its `restart` policy
 │       ├── LostReportsError   exit 1   the driver did not get a report from every task
 │       └── UnreachableError   exit 3   no response from the address
-├── CommitError                exit 1   the table did not take the batch
-│   ├── CommitConflictError    exit 1   other writers moved the table during every attempt
-│   └── CommitUnknownError     exit 1   no answer: the batch is looked up at the next start
+├── CommitError                exit 1   the batch could not be committed
+│   ├── CommitConflictError    exit 1   other writers changed the table during every attempt
+│   └── CommitUnknownError     exit 1   no response: the next start looks the batch up
 └── AttentionError             exit 5   needs attention: restarting would not help, or has not
     ├── BadRecordError                  a record cannot be decoded, and `on_error` is `fail`
-    │   └── UnmetExpectationError       a row does not meet an expectation that says `fail`
+    │   └── UnmetExpectationError       a row fails an expectation with `on_fail: fail`
     ├── CheckpointLostError             the table holds marks that no checkpoint explains
-    ├── CorruptStateError               a file of ours cannot be read
+    ├── CorruptStateError               a state file cannot be read
     ├── ForeignTableError               data names a table that somebody else created
     ├── PublishError                    rows on a branch may not be published
     ├── RefusedError                    credentials or permissions were refused
@@ -29,11 +29,11 @@ from __future__ import annotations
 
 
 class IcestreamError(Exception):
-    """An error with a place, a sentence and a way out.
+    """An error that says where it occurred, what is wrong, and what to do.
 
     Args:
-        what: what is wrong, with the value found; lower case, no full stop.
-        where: the place, such as `orders.yaml:5:16 sources.orders` or `pipeline 'orders'`.
+        what: what is wrong, with the offending value; lower case, no full stop.
+        where: the location, such as `orders.yaml:5:16 sources.orders` or `pipeline 'orders'`.
         todo: what to do about it, as one or more sentences.
     """
 
@@ -53,7 +53,7 @@ class IcestreamError(Exception):
         return (_rebuild, (type(self), self.what, self.where, self.todo, self.__dict__))
 
     def at(self, where: str) -> IcestreamError:
-        """Return this error with a place, if it has none yet."""
+        """Set the error's location if it has none yet, and return the error."""
         if not self.where:
             self.where = where
         return self
@@ -71,14 +71,14 @@ def _rebuild(
 def first_line(exc: BaseException) -> str:
     """Return the first line of an error's message that is not blank, else the error's class.
 
-    An error of a Python worker begins with an empty line.
+    The message of an error in a Python worker starts with an empty line.
     """
     lines = (line.strip() for line in str(exc).splitlines())
     return next(filter(None, lines), type(exc).__name__)
 
 
 class ConfigError(IcestreamError):
-    """The configuration file is wrong; `problems` holds every fault found in it."""
+    """The configuration file is wrong; `problems` holds every error in it."""
 
     exit_code = 2
 
@@ -94,19 +94,19 @@ class PlanError(IcestreamError):
 
 
 class DependencyError(IcestreamError):
-    """Java, a jar or a Python package that the file needs is missing or unfit."""
+    """Java, a jar or a Python package that the file needs is missing or unsuitable."""
 
     exit_code = 2
 
 
 class UnavailableError(IcestreamError):
-    """The configuration names something that this version does not have yet."""
+    """The configuration names a feature that this version does not have yet."""
 
     exit_code = 2
 
 
 class ConnectorError(IcestreamError):
-    """A source, a catalog or a store answered with an error."""
+    """A source, a catalog or a store returned an error."""
 
 
 class TransientError(ConnectorError):
@@ -114,7 +114,7 @@ class TransientError(ConnectorError):
 
 
 class LostReportsError(TransientError):
-    """Spark ran a job, and the driver did not get one report from each of its tasks.
+    """Spark ran a job, and the driver did not get a report from each of its tasks.
 
     Nothing is committed: rows that were written but not reported would be missing.
     """
@@ -127,19 +127,19 @@ class UnreachableError(TransientError):
 
 
 class CommitError(IcestreamError):
-    """The table did not take the batch, after `retries` further attempts."""
+    """The batch could not be committed, even after `retries` retries."""
 
     retries = 0
 
 
 class CommitConflictError(CommitError):
-    """Other writers moved the table during every attempt. Nothing was written."""
+    """Other writers changed the table during every attempt. Nothing was written."""
 
     stale = False  # whether retrying the batch on the current table may help
 
 
 class CommitUnknownError(CommitError):
-    """No answer to a commit: it is looked up at the next start, never repeated blindly."""
+    """No response to a commit: the next start looks it up, and never repeats it blindly."""
 
 
 class AttentionError(IcestreamError):
@@ -153,7 +153,7 @@ class BadRecordError(AttentionError):
 
 
 class UnmetExpectationError(BadRecordError):
-    """A row does not meet an expectation whose `on_fail` is `fail`."""
+    """A row fails an expectation whose `on_fail` is `fail`."""
 
 
 class CheckpointLostError(AttentionError):
@@ -161,15 +161,15 @@ class CheckpointLostError(AttentionError):
 
 
 class ForeignTableError(AttentionError):
-    """Data names a table that somebody else created: no fault of the rows, so none is dropped."""
+    """Data names a table that somebody else created: the rows are good, so none is dropped."""
 
 
 class CorruptStateError(AttentionError):
-    """A file of our own cannot be read; it is named, never skipped."""
+    """A state file cannot be read; the error names it, and it is never skipped."""
 
 
 class PublishError(AttentionError):
-    """Rows wait on a branch: a check does not hold for them, or its target has moved away."""
+    """Rows wait on a branch: they fail a check, or the target branch has diverged."""
 
 
 class RefusedError(AttentionError):

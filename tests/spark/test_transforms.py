@@ -85,8 +85,8 @@ def test_column_does_not_take_the_name_of_another(lake: Lake, source: ScriptedSo
         lake.run(replace(lake.plan(source), transforms=steps(("rename", {"id": "Price"}))))
 
     assert str(caught.value) == (
-        "transform 'rename': column 'id' can't become 'Price': the rows have such a column "
-        "already\n  Rename that column too, or drop it before."
+        "transform 'rename': column 'id' can't be renamed to 'Price': that column already exists\n"
+        "  Rename that column too, or drop it first."
     )
 
 

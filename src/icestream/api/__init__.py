@@ -1,1 +1,1 @@
-"""The same parts without YAML."""
+"""Pipelines in Python, without YAML."""

@@ -1,4 +1,4 @@
-"""A pipeline put together in Python, run by the same engine as one from a file."""
+"""A pipeline built in Python, run by the same engine as one from a file."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 def validate_pipeline(
     name: str, options: IcebergOptions, *, changes: bool = False, transforms: int = 0
 ) -> None:
-    """Refuse a pipeline that a file would be refused for.
+    """Apply the checks that a pipeline in a file has to pass.
 
     Args:
-        name: the pipeline's.
-        options: of the sink.
-        changes: whether the source gives changes.
-        transforms: how many the pipeline has.
+        name: the pipeline's name.
+        options: the sink's options.
+        changes: whether the source produces changes.
+        transforms: how many transforms the pipeline has.
 
     Raises:
-        PlanError: the first thing that does not fit together.
+        PlanError: a check failed; only the first is reported.
         UnavailableError: an option is not available in this version.
     """
     from icestream.config import parse
@@ -47,14 +47,14 @@ def validate_pipeline(
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise PlanError(
-            f"{name!r} is no name for a pipeline",
-            todo="Begin with a letter, and go on with letters, digits, '_' and '-'.",
+            f"{name!r} is not a valid pipeline name",
+            todo="Start with a letter, followed by letters, digits, '_' and '-'.",
         )
     if changes and transforms:
         raise transforms_problem(f"pipeline {name!r}")
-    # The catalog is built already, and may hold secrets. A `$` is only text to a script.
-    given = options.model_dump(mode="json", exclude_unset=True, exclude={"catalog"})
-    sink = {"connector": "iceberg", "config": given}
+    # The catalog is built separately, and may hold secrets. In a script, `$` has no meaning.
+    config = options.model_dump(mode="json", exclude_unset=True, exclude={"catalog"})
+    sink = {"connector": "iceberg", "config": config}
     text = json.dumps({"sinks": {"python": sink}}).replace("${", "$ {")
     try:
         mirrored = ("python",) if changes else ()
@@ -69,7 +69,7 @@ def validate_pipeline(
 class Pipeline:
     """A source, transforms and a sink.
 
-    Each step gives a new pipeline; nothing happens before `run` or `start`.
+    Each step returns a new pipeline; nothing runs before `run` or `start`.
 
     Example:
         Pipeline.from_source(source).filter("amount > 0").to_sink(sink).run("orders")
@@ -83,7 +83,7 @@ class Pipeline:
 
     @classmethod
     def from_source(cls, source: Source[Any]) -> Pipeline:
-        """Begin a pipeline."""
+        """Return a pipeline that reads a source."""
         return cls(source)
 
     def filter(self, expr: str) -> Pipeline:
@@ -99,26 +99,26 @@ class Pipeline:
         return self._with("rename", columns)
 
     def drop(self, *columns: str) -> Pipeline:
-        """Leave columns out."""
+        """Drop columns."""
         return self._with("drop", columns)
 
     def cast(self, columns: dict[str, str]) -> Pipeline:
-        """Convert columns, name to SQL type."""
+        """Cast columns, name to SQL type."""
         return self._with("cast", columns)
 
     def to_sink(self, sink: IcebergSink) -> Pipeline:
-        """End the pipeline in a table."""
+        """Write the pipeline's rows to a sink."""
         return replace(self, sink=sink, settings=sink.settings)
 
     def run(self, name: str, *, once: bool = True, beginning: Choice = "ask") -> Pipeline:
-        """Run and block: up to where the source ends now, or for ever with `once=False`.
+        """Run and block: up to the source's current end, or forever with `once=False`.
 
         Args:
-            name: the pipeline's name, by which its state and its mark are found again.
-            once: stop where the source ends now.
+            name: the pipeline's name, which identifies its state and its mark.
+            once: stop at the source's current end.
             beginning: what to do when checkpoint and table disagree: `ask` raises,
-                `resume` goes on from the table's mark, `start-over` begins anew, `reload` loads
-                mirrored tables again that lost rows.
+                `resume` continues from the table's mark, `start-over` starts from scratch,
+                `reload` reloads mirrored tables that lost rows.
 
         Raises:
             IcestreamError: the pipeline failed.
@@ -128,7 +128,7 @@ class Pipeline:
         return running
 
     def start(self, name: str, *, beginning: Choice = "ask") -> Pipeline:
-        """Run in the background until `stop`; use the pipeline that this returns."""
+        """Run in the background until `stop`, and return the running pipeline."""
         return self._launch(name, once=False, beginning=beginning)
 
     def wait(self) -> None:
@@ -144,7 +144,7 @@ class Pipeline:
                 raise runner.error
 
     def stop(self) -> None:
-        """Finish the batch in hand, and block until the pipeline has ended."""
+        """Finish the current batch, and block until the pipeline has ended."""
         self._require_started().run.stop()
         self.wait()
 
@@ -153,15 +153,15 @@ class Pipeline:
         return self._require_started().run.runners[0].progress.to_json()
 
     def metrics(self) -> SinkMetrics:
-        """Return the counters of a started pipeline, of all its tables together."""
+        """Return the counters of a started pipeline, summed over its tables."""
         live = self._require_started()
         runner = live.run.runners[0]
         return live.metrics.sink(runner.plan.name, runner.plan.sink.identity())
 
     def _with(self, name: str, value: object) -> Pipeline:
         kind = registry.find("transforms", name)
-        built: Transform[Any] = kind(kind.options_type.model_validate(value))
-        return replace(self, transforms=(*self.transforms, built))
+        transform: Transform[Any] = kind(kind.options_type.model_validate(value))
+        return replace(self, transforms=(*self.transforms, transform))
 
     def _require_started(self) -> _RunningPipeline:
         if self._live is None:
@@ -209,11 +209,11 @@ class Pipeline:
 
 
 def _count_as_one_table(metrics: PipelineMetrics, table: str) -> Callable[[Event], None]:
-    """Return what counts the events of each table of a pipeline as those of one."""
+    """Return an observer that counts the events of all tables of a pipeline as one table's."""
 
     def observe(event: Any) -> None:
-        is_of_a_table = any(each.name == "table" for each in fields(event))
-        metrics.observe(replace(event, table=table) if is_of_a_table else event)
+        has_table = any(attribute.name == "table" for attribute in fields(event))
+        metrics.observe(replace(event, table=table) if has_table else event)
 
     return observe
 

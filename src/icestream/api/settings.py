@@ -1,4 +1,4 @@
-"""What a YAML file would say beside its parts, with the same defaults."""
+"""Where a pipeline built in Python keeps state and runs, with the defaults of a YAML file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Settings:
     """Where state is kept and how Spark runs.
 
     Attributes:
-        state: folder of checkpoints and of our own state; the embedded catalog is beside it.
-        master: where Spark runs.
-        conf: further settings of Spark.
+        state: folder of checkpoints and other state; the embedded catalog is next to it.
+        master: Spark's master URL.
+        conf: further Spark settings.
     """
 
     state: Path = field(default_factory=lambda: Path(".icestream"))
@@ -33,10 +33,10 @@ class Settings:
 
 
 def build_catalog(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
-    """Return the catalog that a sink's options name; the embedded one if they name none.
+    """Return the catalog in a sink's options; the embedded one if there is none.
 
     Raises:
-        PlanError: they name a catalog of a file, and there is no file.
+        PlanError: the options name a catalog of a file, and there is no file.
     """
     block = options.catalog
     if block is None:
@@ -47,29 +47,29 @@ def build_catalog(options: IcebergOptions, settings: Settings) -> Catalog[Any]:
         raise PlanError(
             f"no catalog is called {block!r} here",
             where="IcebergOptions.catalog",
-            todo="Give the catalog's block itself, e.g. {'type': 'jdbc', 'jdbc': {...}}.",
+            todo="Pass the catalog's block itself, e.g. {'type': 'jdbc', 'jdbc': {...}}.",
         )
     kind = registry.find("catalogs", str(block.get("type")))
-    built: Catalog[Any] = kind("lake", kind.options_type.model_validate(block))
-    return built
+    catalog: Catalog[Any] = kind("lake", kind.options_type.model_validate(block))
+    return catalog
 
 
 def build_plan(settings: Settings, catalog: Catalog[Any], *pipelines: PipelinePlan) -> Plan:
-    """Return a plan for pipelines that were put together in Python."""
+    """Return a plan for pipelines built in Python."""
     from icestream.config import parse
     from icestream.plan.plan import Plan
     from icestream.plan.spark_settings import jars_for, refuse_unsupported, settings_for
 
     refuse_unsupported(settings.conf, lambda _: "Settings.conf")
-    nothing = parse("", settings.state.absolute().parent / "python")
+    empty = parse("", settings.state.absolute().parent / "python")
     catalogs = {catalog.name: catalog}
-    spark = settings_for(nothing, catalogs)
+    spark = settings_for(empty, catalogs)
     return Plan(
-        path=nothing.path,
+        path=empty.path,
         state=settings.state.absolute(),
         pipelines=pipelines,
         catalogs=catalogs,
-        jars=jars_for(nothing, catalogs.values()),
+        jars=jars_for(empty, catalogs.values()),
         master=settings.master,
         spark_conf={**spark.conf, **settings.conf},
         secret_keys=frozenset(spark.displayed_secrets),

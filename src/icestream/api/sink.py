@@ -1,4 +1,4 @@
-"""An Iceberg sink for Python: given to a pipeline, or fed by hand."""
+"""An Iceberg sink for Python: part of a pipeline, or written to directly."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class IcebergSink(TableSink):
-    """One Iceberg table, or, in a pipeline with a source of changes, the mirrors of its tables.
+    """One Iceberg table or, in a pipeline with a CDC source, the mirrors of the source's tables.
 
-    Rows that are fed by hand carry no mark: whoever feeds them knows what was fed.
+    Rows that are written with `write` carry no mark: the caller keeps track of them.
 
     Args:
         options: as in the `config` block of a sink in the file.
         settings: where state is kept and how Spark runs.
-        catalog: the table's catalog, if not the one that the options name.
+        catalog: the table's catalog, if not the one in the options.
     """
 
     def __init__(
@@ -39,51 +39,51 @@ class IcebergSink(TableSink):
     ) -> None:
         self.settings = settings or Settings()
         super().__init__(options, catalog or build_catalog(options, self.settings), "python")
-        self._waiting: list[pa.Table | DataFrame] = []
+        self._unflushed: list[pa.Table | DataFrame] = []
         self._metrics = SinkMetrics()
         self._spark: SparkSession | None = None
 
     def write(self, rows: pa.Table | DataFrame) -> None:
-        """Take rows, from an Arrow table or a Spark DataFrame. `flush` puts them into the table.
+        """Buffer rows of an Arrow table or a Spark DataFrame; `flush` commits them.
 
         Raises:
             PlanError: the options name no table, or have `route_by`, which is for pipelines.
         """
         if self.options.route_by is not None:
             raise PlanError(
-                "rows that are fed by hand go to one table, and `route_by` names many",
-                todo="Give the sink to a pipeline, or make a sink for each table.",
+                "`write` writes to one table, and `route_by` names many",
+                todo="Use the sink in a pipeline, or create one sink per table.",
             )
         if not self.options.namespace or not self.options.table:
             raise PlanError(
-                "rows that are fed by hand go to one table, and the options name none",
+                "`write` needs a table, and the options name none",
                 where="IcebergOptions",
-                todo="Give `namespace` and `table`; only changes bring tables of their own.",
+                todo="Set `namespace` and `table`; only changes name their own tables.",
             )
-        self._waiting.append(rows)
+        self._unflushed.append(rows)
 
     def flush(self) -> int | None:
-        """Commit every row that was written since the last flush, in one snapshot.
+        """Commit all rows written since the last flush, in one snapshot.
 
         Returns:
             The snapshot's id, or None if there was nothing to commit. If this raises, the rows
-            still wait.
+            stay buffered.
         """
-        if not self._waiting:
+        if not self._unflushed:
             return None
         started = time.monotonic()
         spark = self._session()
         files = []
-        for rows in self._waiting:
+        for rows in self._unflushed:
             files += self._write_files(spark, rows)
         write_secs = time.monotonic() - started
         commit = self.commit_unmarked(files)
-        self._waiting = []
+        self._unflushed = []
         self._count(commit, write_secs)
         return commit.snapshot_id
 
     def metrics(self) -> SinkMetrics:
-        """Return the counters of what was fed by hand."""
+        """Return the counters of the rows written with `write`."""
         return self._metrics
 
     def _session(self) -> SparkSession:
@@ -123,15 +123,15 @@ class IcebergSink(TableSink):
         self._metrics.record_commit(commit_secs=commit.seconds, retries=commit.retries)
 
     def for_pipeline(self, *, changes: bool = False) -> Sink[Any]:
-        """Return a sink of its own for a pipeline, which keeps the pipeline's mark.
+        """Return a separate sink for a pipeline, which keeps the pipeline's mark.
 
         Args:
-            changes: whether it takes changes, each of which names its table.
+            changes: whether the pipeline writes changes, each of which names its table.
         """
         return TableSink.build(self.options, self.catalog, self.name, changes=changes)
 
     def dead_letters(self) -> TableSink | None:
-        """Return the sink for records that can't be written, if the options name one."""
+        """Return the sink for dead letters; None if the options have none."""
         options = self.options.dead_letter_options()
         if options is None:
             return None

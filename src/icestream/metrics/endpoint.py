@@ -1,4 +1,4 @@
-"""The page that Prometheus scrapes."""
+"""The HTTP endpoint that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-# How long closing may take: the thread looks that often whether it should end.
+# How often the thread checks whether to stop, so how long closing may take.
 _POLL_SECS = 0.05
 _WELCOME = b"icestream: metrics for Prometheus are at /metrics\n"
 
@@ -38,7 +38,7 @@ class MetricsEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering and free the port."""
+        """Stop serving and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -47,17 +47,17 @@ class MetricsEndpoint:
 def serve(
     registry: CollectorRegistry, host: str, port: int, *, token: str | None = None
 ) -> MetricsEndpoint:
-    """Answer `GET /metrics` on a thread of its own until closed.
+    """Serve `GET /metrics` on its own thread until closed.
 
     Args:
-        registry: the series to show.
+        registry: the series to serve.
         host: the address to listen on.
-        port: the port; 0 takes any free one, told by `MetricsEndpoint.port`.
-        token: what a caller must send as `Authorization: Bearer TOKEN`; None lets all in.
+        port: the port; 0 picks a free one, see `MetricsEndpoint.port`.
+        token: what a client must send as `Authorization: Bearer TOKEN`; None lets everyone in.
 
     Raises:
         PlanError: `host` can be reached from outside, and there is no token.
-        ConnectorError: the address cannot be listened on.
+        ConnectorError: cannot listen on the address.
     """
     if not token and not _is_loopback(host):
         raise PlanError(
@@ -99,12 +99,12 @@ class _Application:
     def _is_authorized(self, authorization: str) -> bool:
         if self._expected is None:
             return True
-        # WSGI hands headers over as Latin-1.
+        # WSGI passes headers as Latin-1.
         return hmac.compare_digest(authorization.encode("latin-1"), self._expected)
 
 
 class _Handler(WSGIRequestHandler):
-    # A client that sends one byte at a time must not hold a thread for ever.
+    # A client that sends one byte at a time must not hold a thread forever.
     timeout = 10
 
     def log_message(self, format: str, *args: Any) -> None:

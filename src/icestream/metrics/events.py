@@ -1,4 +1,4 @@
-"""What happens in a pipeline, as the engine tells it."""
+"""The events that the engine emits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchWritten:
-    """A batch is in the table.
+    """A batch was written to the table.
 
     Attributes:
         pipeline: the pipeline's name.
         table: the table's full name.
-        epoch: number of the batch within its query.
-        rows: rows written.
-        bytes: bytes of the data files.
-        files: data files made.
-        write_secs: how long the files took to write.
-        commit_secs: how long the commit took, its retries included.
-        retries: attempts that another writer's commit spoiled.
-        snapshot_id: the snapshot that the commit made; None if it made none.
-        newest_row_at: when the newest row happened or arrived, in seconds since 1970, if known.
+        epoch: the number of the batch within its query.
+        rows: how many rows were written.
+        bytes: the size of the data files.
+        files: how many data files were written.
+        write_secs: how long writing the files took.
+        commit_secs: how long the commit took, including retries.
+        retries: attempts that failed because another writer committed first.
+        snapshot_id: the snapshot that the commit created; None if it created none.
+        newest_row_at: event or arrival time of the newest row, in epoch seconds, if known.
         of_many: whether the batch went to several tables, see `MultiTableBatchWritten`.
     """
 
@@ -44,7 +44,7 @@ class BatchWritten:
 
 @dataclass(frozen=True)
 class BatchSkipped:
-    """A replayed batch was in the table already; `of_many` as in `BatchWritten`."""
+    """A replayed batch was already in the table; `of_many` as in `BatchWritten`."""
 
     pipeline: str
     table: str
@@ -79,7 +79,7 @@ class MultiTableBatchWritten:
 
 @dataclass(frozen=True)
 class CommitFailed:
-    """The table did not take a batch, after `retries` further attempts."""
+    """A batch could not be committed, even after `retries` retries."""
 
     pipeline: str
     table: str
@@ -99,7 +99,7 @@ class RecordsFailed:
 
 @dataclass(frozen=True)
 class ExpectationUnmet:
-    """Rows of a batch do not meet an expectation; they are among those of `RecordsFailed`."""
+    """Rows of a batch fail an expectation; `RecordsFailed` counts them too."""
 
     pipeline: str
     table: str
@@ -113,9 +113,9 @@ class LagMeasured:
 
     Attributes:
         pipeline: the pipeline's name.
-        rows: rows that wait.
-        seconds: how long the oldest has waited; None where it cannot be told.
-        measures: what the source tells of itself, such as how far its replication slot is behind.
+        rows: how many rows are not read yet.
+        seconds: the age of the oldest of them; None if it is unknown.
+        measures: further measurements of the source, such as the lag of its replication slot.
     """
 
     pipeline: str
@@ -126,7 +126,7 @@ class LagMeasured:
 
 @dataclass(frozen=True)
 class PipelineRestarted:
-    """A passing fault ended a pipeline, and it was started again."""
+    """A pipeline was restarted after a transient fault."""
 
     pipeline: str
     attempt: int

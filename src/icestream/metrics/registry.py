@@ -60,7 +60,7 @@ def prometheus_text(
     """Return counters and gauges as lines of `name value`, each with its HELP and TYPE.
 
     Args:
-        prefix: what every name begins with, before `_iceberg_`.
+        prefix: what every name starts with, before `_iceberg_`.
         counters: counters by name; `_total` is added to each.
         thousandths: gauges shown with 3 decimals.
         rates: gauges shown with 4 decimals.
@@ -80,11 +80,11 @@ def _series(name: str, kind: str, meaning: str, value: str) -> tuple[str, str, s
 
 
 class ComputedMetrics(ABC):
-    """Values that follow from the counters. Where nothing was counted they are 0."""
+    """Values computed from the counters; 0 where nothing was counted."""
 
     @abstractmethod
     def snapshot(self) -> MetricsSnapshot:
-        """Return the counters as they are at one moment."""
+        """Return the counters at one moment."""
 
     @property
     def avg_commit_latency_ms(self) -> float:
@@ -113,16 +113,16 @@ class ComputedMetrics(ABC):
 
     @property
     def retry_rate(self) -> float:
-        """Return the number of retries for each commit."""
+        """Return the number of retries per commit."""
         counts = self.snapshot()
         return _ratio(counts.commit_retries, counts.commits_success + counts.commits_failed)
 
     def bytes_per_second(self, secs: float) -> float:
-        """Return the bytes written in each of `secs` seconds."""
+        """Return the bytes written per second over `secs` seconds."""
         return _ratio(self.snapshot().bytes_written, secs)
 
     def records_per_second(self, secs: float) -> float:
-        """Return the records written in each of `secs` seconds."""
+        """Return the records written per second over `secs` seconds."""
         return _ratio(self.snapshot().records_written, secs)
 
     def to_prometheus_format(self, prefix: str) -> str:
@@ -164,15 +164,15 @@ class MetricsSnapshot(ComputedMetrics):
 
     @classmethod
     def from_json(cls, text: str) -> MetricsSnapshot:
-        """Read what `to_json` wrote; ValueError if it is something else."""
-        found = json.loads(text)
+        """Read what `to_json` wrote; raises ValueError for anything else."""
+        counters = json.loads(text)
         names = {field.name for field in fields(cls)}
-        if not isinstance(found, dict) or found.keys() != names:
+        if not isinstance(counters, dict) or counters.keys() != names:
             raise ValueError("the text is not a JSON object with the counters of a sink")
-        for name, value in found.items():
+        for name, value in counters.items():
             if type(value) is not int:
-                raise ValueError(f"counter {name!r} is {value!r}, not a whole number")
-        return cls(**found)
+                raise ValueError(f"counter {name!r} is {value!r}, not an integer")
+        return cls(**counters)
 
 
 class _CounterView:
@@ -188,7 +188,7 @@ class _CounterView:
 class SinkMetrics(ComputedMetrics):
     """The live counters of one sink.
 
-    Any thread may record and read. What one call records is seen as a whole or not at all.
+    Any thread may record and read. Readers see everything that a call records, or nothing of it.
     """
 
     records_written = _CounterView()
@@ -207,11 +207,11 @@ class SinkMetrics(ComputedMetrics):
 
     def __init__(self) -> None:
         self._lock = Lock()
-        # Replaced, never changed: whoever holds it has a consistent set.
+        # Replaced, never changed, so that readers have a consistent set.
         self._counts = MetricsSnapshot()
 
     def record_batch(self, *, rows: int, size: int, files: int, write_secs: float) -> None:
-        """Count a batch whose files are written, `size` bytes in all."""
+        """Count a batch whose files are written, `size` bytes in total."""
         with self._lock:
             old = self._counts
             is_first = old.batches_flushed == 0
@@ -228,7 +228,7 @@ class SinkMetrics(ComputedMetrics):
             )
 
     def record_commit(self, *, commit_secs: float, retries: int = 0) -> None:
-        """Count a commit that the table took, after `retries` attempts that it refused."""
+        """Count a successful commit, after `retries` failed attempts."""
         with self._lock:
             old = self._counts
             self._counts = replace(
@@ -239,7 +239,7 @@ class SinkMetrics(ComputedMetrics):
             )
 
     def record_failed_commit(self, *, retries: int = 0) -> None:
-        """Count a commit that the table refused for good."""
+        """Count a commit that failed even after its retries."""
         with self._lock:
             old = self._counts
             self._counts = replace(
@@ -258,7 +258,7 @@ class SinkMetrics(ComputedMetrics):
         return self._counts
 
     def snapshot_and_reset(self) -> MetricsSnapshot:
-        """Return the counters and begin again at zero; no count is lost in between."""
+        """Return the counters and reset them to zero, without losing a count in between."""
         with self._lock:
             taken, self._counts = self._counts, MetricsSnapshot()
             return taken
@@ -279,9 +279,9 @@ _PIPELINE = ("pipeline",)
 
 
 class _PlainRegistry(CollectorRegistry):
-    """A registry without the `_created` series, which double the page and say little.
+    """A registry without the `_created` series, which double the page and add little.
 
-    The client library can leave them out only for the whole process, which is its owner's to ask.
+    The client library can disable them only for the whole process, which is the owner's decision.
     """
 
     def collect(self) -> Iterable[Metric]:
@@ -296,7 +296,7 @@ class PipelineMetrics:
     `observe` may be called from any thread.
 
     Args:
-        now: gives the time, in seconds since 1970.
+        now: returns the time in epoch seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -339,7 +339,7 @@ class PipelineMetrics:
         self._bytes = self._counter("iceberg_bytes_written", "Bytes of data files written.")
         self._commit_secs = Histogram(
             "iceberg_commit_duration_seconds",
-            "How long a commit took, its retries included.",
+            "How long a commit took, including retries.",
             _TABLE,
             registry=self.registry,
             buckets=_COMMIT_SECONDS,
@@ -352,19 +352,21 @@ class PipelineMetrics:
             buckets=_ROWS_PER_BATCH,
         )
         self._skipped = self._counter(
-            "icestream_batches_skipped", "Replayed batches that the table held already."
+            "icestream_batches_skipped", "Replayed batches that the table already held."
         )
         self._failed = self._counter("icestream_records_failed", "Records that could not be used.")
         self._dead = self._counter("icestream_dead_letters", "Records kept as dead letters.")
         self._unmet = self._counter(
             "icestream_expectation_failures",
-            "Records that do not meet an expectation.",
+            "Records that fail an expectation.",
             (*_TABLE, "expectation"),
         )
-        self._retries = self._counter("icestream_commit_retries", "Commit attempts made again.")
-        self._refused = self._counter("icestream_commits_failed", "Commits refused for good.")
+        self._retries = self._counter(
+            "icestream_commit_retries", "Commit attempts that were retried."
+        )
+        self._refused = self._counter("icestream_commits_failed", "Commits that failed for good.")
         self._restarts = self._counter(
-            "icestream_pipeline_restarts", "Restarts after a passing fault.", _PIPELINE
+            "icestream_pipeline_restarts", "Restarts after a transient fault.", _PIPELINE
         )
         self._lag_rows = self._gauge(
             "icestream_source_lag_rows", "Rows in the source that are not read yet.", _PIPELINE
@@ -400,9 +402,9 @@ class PipelineMetrics:
         self._retries.labels(*labels).inc(event.retries)
         self._committed_at.labels(*labels).set(self._now())
         if event.newest_row_at is not None:
-            self._note_newest_row(labels, event.newest_row_at)
+            self._record_newest_row(labels, event.newest_row_at)
 
-    def _note_newest_row(self, labels: tuple[str, str], at: float) -> None:
+    def _record_newest_row(self, labels: tuple[str, str], at: float) -> None:
         with self._lock:
             is_first = labels not in self._newest_row_at
             self._newest_row_at[labels] = max(at, self._newest_row_at.get(labels, at))
@@ -431,9 +433,9 @@ class PipelineMetrics:
         self._lag_rows.labels(event.pipeline).set(event.rows)
         if event.seconds is not None:
             self._lag_secs.labels(event.pipeline).set(event.seconds)
-        self._note_measures(event)
+        self._record_measures(event)
 
-    def _note_measures(self, event: LagMeasured) -> None:
+    def _record_measures(self, event: LagMeasured) -> None:
         for name, value in event.measures.items():
             with self._lock:
                 if name not in self._measures:

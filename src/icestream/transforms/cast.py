@@ -28,14 +28,14 @@ class CastOptions(ShorthandOptions):
 
     @classmethod
     def _is_full_form(cls, value: Any) -> bool:
-        # A column may itself be called `columns`: then its type is a text, not a mapping.
+        # A column may itself be called `columns`: then its type is a string, not a mapping.
         return super()._is_full_form(value) and not (
             isinstance(value, dict) and isinstance(value["columns"], str)
         )
 
 
 class CastTransform(Transform[CastOptions]):
-    """Changes the types of columns by SQL's rules; a value that does not fit makes a bad record."""
+    """Casts columns by SQL's rules; a value that does not fit makes its record bad."""
 
     options_type = CastOptions
     records_faults = True
@@ -60,40 +60,41 @@ class CastTransform(Transform[CastOptions]):
             *(rows[quote_for_spark(name)].cast(kind) for name, kind in self.options.columns.items())
         ).schema
         reasons, casts = [rows[FAULT]], {}
-        for (name, sql_type), made in zip(self.options.columns.items(), kinds, strict=True):
+        for (name, sql_type), cast in zip(self.options.columns.items(), kinds, strict=True):
             column = rows[quote_for_spark(name)]
-            found = rows.select(column).schema[0].dataType
+            old_type = rows.select(column).schema[0].dataType
             article = "an" if sql_type[:1].lower() in ("a", "i") else "a"
-            words = F.concat(
+            reason = F.concat(
                 F.lit(f"column {name!r}: "),
-                _display_text(column, found),
+                _display_text(column, old_type),
                 F.lit(f" is not {article} {sql_type}"),
             )
-            reasons.append(F.when(_is_lost(column, found, made.dataType), words))
+            reasons.append(F.when(_is_lost(column, old_type, cast.dataType), reason))
             casts[name] = column.try_cast(sql_type)
         return rows.withColumns({**casts, FAULT: F.coalesce(*reasons)})
 
 
-def _is_lost(column: Column, found: DataType, wanted: DataType) -> Column:
-    """Tell, in Spark's words, whether a cast makes null of a value, also inside a nested one."""
+def _is_lost(column: Column, old: DataType, new: DataType) -> Column:
+    """Return a condition that holds where a cast turns a value, at any depth, into null."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    lost = column.isNotNull() & column.try_cast(wanted).isNull()
-    if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
-        inner = found.elementType, wanted.elementType
-        return lost | F.exists(column, lambda item: _is_lost(item, *inner))
-    if isinstance(found, MapType) and isinstance(wanted, MapType):
-        values = found.valueType, wanted.valueType
+    lost = column.isNotNull() & column.try_cast(new).isNull()
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        elements = old.elementType, new.elementType
+        return lost | F.exists(column, lambda item: _is_lost(item, *elements))
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        values = old.valueType, new.valueType
         return lost | F.exists(F.map_values(column), lambda item: _is_lost(item, *values))
-    if isinstance(found, StructType) and isinstance(wanted, StructType):
-        for old, new in zip(found, wanted, strict=False):
-            lost = lost | _is_lost(column[old.name], old.dataType, new.dataType)
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        for old_field, new_field in zip(old, new, strict=False):
+            member = column[old_field.name]
+            lost = lost | _is_lost(member, old_field.dataType, new_field.dataType)
     return F.coalesce(lost, F.lit(False))
 
 
 def _display_text(column: Column, kind: DataType) -> Column:
-    """Return a value as text short enough for a message."""
+    """Return a value as text that is short enough for a message."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 

@@ -1,4 +1,4 @@
-"""Options of `dedupe`: each key once."""
+"""Options of `dedupe`, which keeps one row per key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icestream.contracts.options import ShorthandOptions
 
 
 class DedupeOptions(ShorthandOptions):
-    """What makes two rows the same, and how long that is remembered."""
+    """Which columns identify a row, and how long keys are remembered."""
 
     shorthand: ClassVar[str] = "keys"
 

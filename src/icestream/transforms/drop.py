@@ -1,4 +1,4 @@
-"""Leaves columns out."""
+"""Drops columns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class DropOptions(ShorthandOptions):
-    """Which columns are left out."""
+    """Which columns are dropped."""
 
     shorthand: ClassVar[str] = "columns"
 
-    columns: tuple[str, ...] = Field(min_length=1, description="Columns to leave out.")
+    columns: tuple[str, ...] = Field(min_length=1, description="Columns to drop.")
 
 
 class DropTransform(Transform[DropOptions]):
-    """Leaves columns out; one that is not there is an error."""
+    """Drops columns; a missing column is an error."""
 
     options_type = DropOptions
     passes_faults = True

@@ -33,5 +33,5 @@ class FilterTransform(Transform[FilterOptions]):
             return rows.where(self.options.expr)
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-        # A row that can't be used is somebody's loss, whatever its other values are.
+        # A faulty row must be reported, whether or not its other values meet the condition.
         return rows.where(rows[FAULT].isNotNull() | F.expr(self.options.expr))

@@ -1,4 +1,4 @@
-"""Options of `flatten`: nested fields as columns of their own."""
+"""Options of `flatten`, which turns nested fields into columns."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class FlattenOptions(ShorthandOptions):
     columns: tuple[str, ...] = Field(
         (), description="Struct columns to flatten; all of them if empty."
     )
-    separator: str = Field("_", description="What joins the names of the levels.")
+    separator: str = Field("_", description="Text between the names of the levels.")
     max_depth: int | None = Field(None, ge=1, description="Levels to flatten; all if absent.")

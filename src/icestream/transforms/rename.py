@@ -38,14 +38,14 @@ class RenameOptions(ShorthandOptions):
 
     @classmethod
     def _is_full_form(cls, value: Any) -> bool:
-        # A column may itself be called `columns`: then its new name is a text, not a mapping.
+        # A column may itself be called `columns`: then its new name is a string, not a mapping.
         return super()._is_full_form(value) and not (
             isinstance(value, dict) and isinstance(value["columns"], str)
         )
 
 
 class RenameTransform(Transform[RenameOptions]):
-    """Renames columns; one that is not there is an error."""
+    """Renames columns; a missing column is an error."""
 
     options_type = RenameOptions
     passes_faults = True
@@ -58,15 +58,15 @@ class RenameTransform(Transform[RenameOptions]):
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         require_columns(rows, self.options.columns, "rename")
-        # `withColumnsRenamed` goes name by name, and can't let two columns swap names.
+        # `withColumnsRenamed` renames one by one, so two columns can't swap names.
         new = {old.lower(): name for old, name in self.options.columns.items()}
         kept = {name.lower() for name in rows.columns if name.lower() not in new}
         for old, name in self.options.columns.items():
             if name.lower() in kept:
                 raise SchemaMismatchError(
-                    f"column {old!r} can't become {name!r}: the rows have such a column already",
+                    f"column {old!r} can't be renamed to {name!r}: that column already exists",
                     where="transform 'rename'",
-                    todo="Rename that column too, or drop it before.",
+                    todo="Rename that column too, or drop it first.",
                 )
         columns = [(name, new.get(name.lower(), name)) for name in rows.columns]
         renamed = rows.select(*(F.col(quote_for_spark(old)).alias(name) for old, name in columns))
@@ -75,5 +75,5 @@ class RenameTransform(Transform[RenameOptions]):
         names = F.create_map(
             *(F.lit(text) for pair in self.options.columns.items() for text in pair)
         )
-        unsent = F.transform(UNCHANGED_COLUMNS, lambda name: F.coalesce(names[name], name))
-        return renamed.withColumn(UNCHANGED_COLUMNS, unsent)
+        unchanged = F.transform(UNCHANGED_COLUMNS, lambda name: F.coalesce(names[name], name))
+        return renamed.withColumn(UNCHANGED_COLUMNS, unchanged)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SelectOptions(ShorthandOptions):
-    """Which columns come out."""
+    """Which columns are kept or computed."""
 
     shorthand: ClassVar[str] = "columns"
 
@@ -34,7 +34,7 @@ class SelectTransform(Transform[SelectOptions]):
         return not kept & {"*", name}
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        chosen = rows.selectExpr(*self.options.columns)
-        # `*` takes them along already.
-        left = [name for name in hidden_columns(rows) if name not in chosen.columns]
-        return rows.selectExpr(*self.options.columns, *left) if left else chosen
+        selected = rows.selectExpr(*self.options.columns)
+        # `*` already includes them.
+        hidden = [name for name in hidden_columns(rows) if name not in selected.columns]
+        return rows.selectExpr(*self.options.columns, *hidden) if hidden else selected

@@ -1,4 +1,4 @@
-"""Options of `sql`: a query over the stream and over Iceberg tables."""
+"""Options of `sql`, which queries the stream and Iceberg tables."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class SqlOptions(ShorthandOptions):
 
     query: str = Field(
         min_length=1,
-        description="SQL query; the stream goes by `stream`, tables by `catalog.namespace.table`.",
+        description="SQL query; the stream is `stream`, a table `catalog.namespace.table`.",
     )

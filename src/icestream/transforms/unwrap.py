@@ -1,4 +1,4 @@
-"""Options of `unwrap`: rows out of a change envelope."""
+"""Options of `unwrap`, which extracts rows from change events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icestream.contracts.options import ShorthandOptions
 
 
 class UnwrapOptions(ShorthandOptions):
-    """Which envelope the rows are in."""
+    """The envelope that rows are in."""
 
     shorthand: ClassVar[str] = "envelope"
 

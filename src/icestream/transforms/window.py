@@ -1,4 +1,4 @@
-"""Options of `window`: aggregates over windows of event time."""
+"""Options of `window`, which aggregates over windows of event time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icestream.contracts.options import Options
 
 
 class WindowOptions(Options):
-    """Windows, their watermark and what is computed in them."""
+    """The windows, their watermark and their aggregates."""
 
     type: Literal["tumbling", "sliding", "session"] = Field(
         "tumbling", description="Kind of window."
@@ -18,7 +18,9 @@ class WindowOptions(Options):
     time_field: str = Field(min_length=1, description="Column with the event time.")
     size: str = Field(min_length=1, description="Length, or gap of a session, e.g. `5 minutes`.")
     slide: str | None = Field(None, description="Step of a sliding window, e.g. `1 minute`.")
-    watermark: str = Field(min_length=1, description="How late a row may come, e.g. `10 minutes`.")
+    watermark: str = Field(
+        min_length=1, description="How late a row may arrive, e.g. `10 minutes`."
+    )
     group_by: tuple[str, ...] = Field((), description="Columns to group by beside the window.")
     aggregates: dict[str, str] = Field(
         min_length=1, description="New column to SQL aggregate, e.g. `{total: sum(amount)}`."

@@ -135,13 +135,13 @@ def test_source_of_events_still_needs_a_table(tmp_path: Path, started: list[Pipe
     assert started == []
 
 
-def test_rows_by_hand_need_a_table(tmp_path: Path) -> None:
+def test_write_without_a_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         sink(tmp_path).write(pa.table({"id": [1]}))
 
     assert str(caught.value) == (
-        "IcebergOptions: rows that are fed by hand go to one table, and the options name none\n"
-        "  Give `namespace` and `table`; only changes bring tables of their own."
+        "IcebergOptions: `write` needs a table, and the options name none\n"
+        "  Set `namespace` and `table`; only changes name their own tables."
     )
 
 

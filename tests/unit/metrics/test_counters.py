@@ -145,7 +145,7 @@ def test_no_count_is_lost_between_snapshot_and_reset() -> None:
         ('{"records_written": 1}', "the text is not a JSON object with the counters of a sink"),
         (
             json.dumps({**json.loads(MetricsSnapshot().to_json()), "files_created": "3"}),
-            "counter 'files_created' is '3', not a whole number",
+            "counter 'files_created' is '3', not an integer",
         ),
     ],
 )

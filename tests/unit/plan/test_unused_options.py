@@ -63,6 +63,6 @@ def test_odd_name_of_a_pipeline_is_refused(name: str) -> None:
     with pytest.raises(PlanError) as caught:
         validate_pipeline(name, IcebergOptions(namespace=("a",), table="b"))
     assert str(caught.value) == (
-        f"{name!r} is no name for a pipeline\n"
-        "  Begin with a letter, and go on with letters, digits, '_' and '-'."
+        f"{name!r} is not a valid pipeline name\n"
+        "  Start with a letter, followed by letters, digits, '_' and '-'."
     )
