@@ -39,8 +39,8 @@ _DECIMAL_DIGITS = 38
 _ZERO, _DOT, _NINE = ord("0"), ord("."), ord("9")
 _NUMBER = r"^[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WHOLE = r"^-?[0-9]+$"
-# An exponent that ends a JSON number: of two digits but not `05`, or of more.
-_SMALL_POWER = re.compile(rb"(?!0[0-9][^0-9])[0-9]+(?![^,}\]\s])")
+# An exponent that ends a JSON number, quoted or not: of two digits but not `05`, or of more.
+_SMALL_POWER = re.compile(rb"(?!0[0-9][^0-9])[0-9]+(?![^,}\]\s\"])")
 _TINY_POWER = re.compile(rb"[0-9]+(?![^,}\]\s])")
 _TINY_DECIMAL = r"[eE]-(?:[1-9][0-9]|0[0-9]{2})|0{38}"
 # With this many zeros after the decimal point, a two-digit exponent makes a number zero.
@@ -178,10 +178,11 @@ def doubles_are_exact(text: pa.Buffer, arrays: list[pa.Array]) -> bool:
 def decimals_are_safe(text: pa.Buffer) -> bool:
     """Return whether Arrow can safely read decimals from a text.
 
-    A number too close to zero, such as `1e-999999999`, crashes the process (pyarrow 26).
+    A number too close to zero, such as `1e-999999999`, crashes the process (pyarrow 26), also as
+    a string, and with letters that are escaped.
     """
-    is_long = len(_long_runs(np.frombuffer(text, np.uint8))) > 0
-    if is_long and b"0" * 38 in text.to_pybytes():
+    content = text.to_pybytes()
+    if b"0" * 38 in content or b"\\u00" in content:
         return False
     return not _has_exponent(text, 2, _SMALL_POWER)
 

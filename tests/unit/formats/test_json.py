@@ -120,6 +120,16 @@ def one(value: str, kind: str) -> Any:
         ),
         ('"1_0"', "decimal(10,2)", "column 'a': '1_0' is not a decimal(10,2)"),
         ("1e-999999999", "decimal(10,2)", "column 'a': 1E-999999999 is not a decimal(10,2)"),
+        (
+            '"9223372036854775810e-999999999"',
+            "decimal(38,18)",
+            "column 'a': '9223372036854775810e-999999999' is not a decimal(38,18)",
+        ),
+        (
+            r'"9223372036854775810e\u002d999999999"',
+            "decimal(38,18)",
+            "column 'a': '9223372036854775810e-999999999' is not a decimal(38,18)",
+        ),
         ('"2024-01-02T14:00:05+02:00"', "timestamp_ntz", NOON.replace(tzinfo=None)),
         ('"2024-01-02"', "timestamp", datetime(2024, 1, 2, tzinfo=UTC)),
         ('"9999-12-31T00:00:00Z"', "timestamp", datetime(9999, 12, 31, tzinfo=UTC)),
