@@ -11,7 +11,7 @@ from tests.fixtures.counted_source import START, Clock, Counted, admission
 @pytest.mark.parametrize("most", [1, 7, 10_000])
 @settings(deadline=None)
 @given(added=st.lists(st.integers(0, 50), max_size=20), size=st.integers(1, 100))
-def test_batches_follow_each_other_and_reach_the_target(
+def test_batches_are_contiguous_and_reach_the_target(
     most: int, added: list[int], size: int
 ) -> None:
     """However rows arrive, batches have rows, keep within the limit and leave no gap."""

@@ -90,7 +90,7 @@ def expected(name: str, value: Any) -> Any:
 
 @any_examples
 @given(st.data())
-def test_avro_values_come_out_as_they_went_in(data: st.DataObject) -> None:
+def test_avro_values_survive_a_round_trip(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(AVRO)), min_size=1, unique=True))
     fields = [{"name": name, "type": AVRO[name][0]} for name in names]
     schema = {"type": "record", "name": "r", "fields": fields}
@@ -137,7 +137,7 @@ def test_avro_value_in_a_column_of_another_type_is_the_same_or_bad(
 
 @any_examples
 @given(st.lists(st.none() | st.binary() | TEXTS.map(str.encode), max_size=5))
-def test_text_and_bytes_come_out_as_they_went_in(sent: list[bytes | None]) -> None:
+def test_text_and_bytes_survive_a_round_trip(sent: list[bytes | None]) -> None:
     values = pa.array(sent, pa.binary())
     text = StringDecoder().decode(values, parse_ddl("value string"))
     bad = {place for place, _ in text.bad}

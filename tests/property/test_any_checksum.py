@@ -83,7 +83,7 @@ def hashes(values: pa.Array) -> list[int]:
 
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
-def test_hashes_are_the_same_for_the_same_values_only(data: st.DataObject) -> None:
+def test_hashes_are_equal_only_for_equal_values(data: st.DataObject) -> None:
     kind, values = data.draw(COLUMNS)
     drawn = data.draw(st.lists(st.none() | values, min_size=2, max_size=8))
     found = hashes(pa.array(drawn, kind))
@@ -116,9 +116,7 @@ PAIR = pa.struct([("a", pa.int32()), ("b", pa.int32())])
     ],
     ids=str,
 )
-def test_values_that_look_alike_have_hashes_of_their_own(
-    kind: pa.DataType, values: list[Any]
-) -> None:
+def test_similar_values_have_different_hashes(kind: pa.DataType, values: list[Any]) -> None:
     found = hashes(pa.array(values, kind))
     pairs = combinations(zip(values, found, strict=True), 2)
     assert [(one, other) for (one, its), (other, others) in pairs if its == others] == []

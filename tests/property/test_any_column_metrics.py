@@ -178,7 +178,7 @@ def as_literal(value: Any) -> Any:
 
 @given(columns)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-def test_counts_are_right(column: Column) -> None:
+def test_counts_are_correct(column: Column) -> None:
     kind, groups, _ = column
     found, schema = data_file(write(kind, groups)), arrow_to_iceberg(table_of(kind), 3)
     values = [value for group in groups for value in group]

@@ -124,7 +124,7 @@ def line(*cells: str) -> bytes:
 
 @any_examples
 @given(st.lists(texts, min_size=1, max_size=6))
-def test_inferred_csv_column_gives_every_cell_back(sent: list[str]) -> None:
+def test_inferred_csv_column_preserves_the_text_of_every_cell(sent: list[str]) -> None:
     values = [line("1", cell) for cell in sent]
     columns = infer_columns(values, ("k", "a"), ",")
     layout = pa.schema([("k", pa.string()), ("a", pa.string())])

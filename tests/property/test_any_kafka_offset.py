@@ -20,7 +20,7 @@ def at(*offsets: int) -> dict[str, Any]:
     ends=st.lists(st.integers(0, 60), min_size=1, max_size=6),
     max_rows=st.integers(1, 100),
 )
-def test_capped_steps_reach_the_end_and_never_pass_it(ends: list[int], max_rows: int) -> None:
+def test_limited_batches_reach_the_end_and_never_pass_it(ends: list[int], max_rows: int) -> None:
     here, end = at(*([0] * len(ends))), at(*ends)
     while here != end:
         there = kafka_source.limit_offset(here, end, max_rows)

@@ -68,7 +68,7 @@ def donor(batch: LatestChanges, index: int) -> Any:
 
 
 @given(batches, st.booleans(), st.booleans())
-def test_newest_change_of_each_key_is_that_of_a_dictionary(
+def test_newest_change_of_each_key_matches_a_dictionary(
     batch: list[list[Change]], text: bool, sequenced: bool
 ) -> None:
     chunks = [chunk(n, rows, text=text, sequenced=sequenced) for n, rows in enumerate(batch)]
@@ -83,7 +83,7 @@ def test_newest_change_of_each_key_is_that_of_a_dictionary(
 
 
 @given(batches, st.dictionaries(st.integers(-3, 3), st.tuples(st.booleans(), st.integers(0, 3))))
-def test_change_older_than_the_table_or_a_delete_gives_no_value(
+def test_value_is_not_taken_from_a_change_before_the_table_or_a_delete(
     batch: list[list[Change]], known: dict[int, tuple[bool, int]]
 ) -> None:
     outcome = find_latest_changes(
@@ -112,7 +112,7 @@ def test_change_older_than_the_table_or_a_delete_gives_no_value(
         assert donor(found, index) == wanted
 
 
-def test_table_row_is_wanted_where_no_change_of_the_batch_brought_the_value() -> None:
+def test_table_row_is_read_where_no_change_of_the_batch_has_the_value() -> None:
     rows = [
         {"key": 1, "delete": False, "sequence": 0, "sent": False},
         {"key": 2, "delete": False, "sequence": 0, "sent": True},

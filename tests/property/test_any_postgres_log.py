@@ -119,7 +119,7 @@ class Fetching(TableNumbers):
 
 @settings(deadline=None, max_examples=200)
 @given(log=transactions, cuts=st.lists(st.integers(0, 50)), identity=st.sampled_from(["d", "f"]))
-def test_parsed_rows_are_those_of_a_plain_reading(
+def test_parsed_rows_match_a_simple_parser(
     log: list[tuple[int, list[Change]]], cuts: list[int], identity: str
 ) -> None:
     messages = [begin(FIRST), *(relation(oid, f"t{oid}", FORMS[oid], identity) for oid in FORMS)]

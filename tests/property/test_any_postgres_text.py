@@ -86,7 +86,7 @@ def read(texts: list[str | None], oid: int, typmod: int = -1) -> tuple[list[Any]
 @pytest.mark.parametrize("name", KINDS)
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
-def test_values_come_back(name: str, data: st.DataObject) -> None:
+def test_values_survive_a_round_trip(name: str, data: st.DataObject) -> None:
     oid, typmod, strategy, printed = KINDS[name]
     values = data.draw(st.lists(st.none() | strategy, max_size=6))
     texts = [None if value is None else printed(value) for value in values]
@@ -135,7 +135,7 @@ def quoted(value: str) -> str:
 @pytest.mark.parametrize("name", ["integer", "text", "date", "double", "timestamptz", "bytea"])
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
-def test_arrays_come_back(name: str, data: st.DataObject) -> None:
+def test_arrays_survive_a_round_trip(name: str, data: st.DataObject) -> None:
     oid, _, strategy, printed = KINDS[name]
     lists = data.draw(st.lists(st.none() | st.lists(st.none() | strategy, max_size=4), max_size=5))
     texts = [
@@ -150,11 +150,11 @@ def test_arrays_come_back(name: str, data: st.DataObject) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(lists=st.lists(st.lists(st.text('{}[]",\\ =:;NULnul\n'), max_size=4), max_size=4))
-def test_texts_full_of_signs_come_back_out_of_arrays(lists: list[list[str]]) -> None:
+def test_texts_full_of_special_characters_survive_in_arrays(lists: list[list[str]]) -> None:
     assert read([print_array(list(values)) for values in lists], ARRAYS[TEXT]) == (lists, 0)
 
 
-def test_array_with_other_bounds_has_its_elements_and_one_of_arrays_is_null() -> None:
+def test_array_with_other_bounds_keeps_its_elements_and_a_nested_array_is_null() -> None:
     texts = ["[0:1]={5,6}", "{{1,2},{3,4}}", "{}", "[-1:0][2:3]={{1,2},{3,4}}", None]
 
     assert read([*texts], ARRAYS[INTEGER]) == ([[5, 6], None, [], None, None], 2)
@@ -164,7 +164,7 @@ def test_element_that_the_type_cannot_hold_is_counted() -> None:
     assert read(["{infinity,2024-02-29}"], ARRAYS[DATE]) == ([[None, date(2024, 2, 29)]], 1)
 
 
-def test_types_of_the_database_itself_are_what_they_are_made_of() -> None:
+def test_user_defined_types_resolve_to_their_base_types() -> None:
     types = TypeCatalog(
         [
             PgType(20001, "price", "d", "N", 0, NUMERIC, NUMERIC_12_2, ","),
@@ -186,7 +186,7 @@ def test_types_of_the_database_itself_are_what_they_are_made_of() -> None:
     assert boxes.to_pylist() == [["(1,1),(0,0)", "(2,2),(0,0)"]]
 
 
-def test_only_types_that_are_not_known_are_asked_for() -> None:
+def test_only_unknown_types_are_queried() -> None:
     types = TypeCatalog([PgType(20004, "mood", "e", "E", 0, 0, -1, ",")])
 
     assert types.unknown([NUMERIC, 1231, 25, 20004, 20009, 1020, 20009]) == [1020, 20009]
@@ -208,7 +208,7 @@ def test_numeric_is_decimal_where_iceberg_can_hold_it(typmod: int, kind: pa.Data
     assert TypeCatalog().arrow_type(NUMERIC, typmod) == kind
 
 
-def test_uuid_of_nobody_is_a_uuid() -> None:
+def test_nil_uuid_is_a_uuid() -> None:
     nobody = "00000000-0000-0000-0000-000000000000"
 
     assert read([None, nobody, None], UUID) == ([None, uuid.UUID(int=0), None], 0)

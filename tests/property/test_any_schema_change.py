@@ -89,7 +89,9 @@ def tables_and_streams(draw: st.DrawFn) -> tuple[pa.Schema, pa.Schema]:
 
 @settings(deadline=None)
 @given(both=tables_and_streams(), declared=st.booleans())
-def test_rows_fit_after_the_changes(both: tuple[pa.Schema, pa.Schema], declared: bool) -> None:
+def test_rows_fit_the_table_after_the_changes(
+    both: tuple[pa.Schema, pa.Schema], declared: bool
+) -> None:
     before, rows = map(arrow_to_iceberg, both)
     after = apply(before, diff(before, rows, declared=declared))
 
@@ -118,7 +120,7 @@ def test_columns_that_stay_keep_their_ids(
 
 @settings(deadline=None)
 @given(table=SCHEMAS, stream=SCHEMAS, declared=st.booleans())
-def test_any_two_schemas_fit_or_the_reason_is_told(
+def test_any_two_schemas_fit_or_the_reason_is_reported(
     table: pa.Schema, stream: pa.Schema, declared: bool
 ) -> None:
     before = arrow_to_iceberg(table)

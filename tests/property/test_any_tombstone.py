@@ -51,7 +51,7 @@ def applied(
 
 
 @given(events=histories(), is_shared=st.booleans())
-def test_tombstones_add_and_remove_nothing_wherever_batches_are_cut(
+def test_tombstones_change_nothing_wherever_batches_are_cut(
     events: list[Event], *, is_shared: bool
 ) -> None:
     topic = TOPICS[is_shared]

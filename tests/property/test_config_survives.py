@@ -57,7 +57,7 @@ def problems_of(text: str) -> list[str] | None:
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 @given(path=st.sampled_from(PATHS), value=VALUES)
-def test_any_value_anywhere_is_read_or_refused_with_a_place(
+def test_any_value_anywhere_is_read_or_refused_with_its_location(
     path: tuple[str | int, ...], value: Any
 ) -> None:
     # JSON is YAML, so this is a file with one value replaced.

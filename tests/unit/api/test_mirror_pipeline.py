@@ -70,7 +70,7 @@ def test_source_of_changes_needs_neither_namespace_nor_table(
     assert started[0].sink.identity() == "lake.*"
 
 
-def test_mirror_may_have_a_namespace_and_options_of_its_own(
+def test_mirror_may_have_its_own_namespace_and_options(
     tmp_path: Path, started: list[PipelinePlan]
 ) -> None:
     given = sink(tmp_path, namespace=("db",), commit_mode="upsert", delete_mode="soft")
@@ -101,7 +101,7 @@ def test_mirror_may_have_a_namespace_and_options_of_its_own(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_option_that_changes_cannot_have_is_refused(
+def test_option_that_does_not_apply_to_changes_is_refused(
     tmp_path: Path, started: list[PipelinePlan], options: dict[str, Any], told: str
 ) -> None:
     pipeline = Pipeline.from_source(postgres()).to_sink(sink(tmp_path, **options))
@@ -145,7 +145,7 @@ def test_write_without_a_table_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_counters_of_a_pipeline_are_those_of_all_its_tables() -> None:
+def test_counters_of_a_pipeline_sum_its_tables() -> None:
     metrics = PipelineMetrics()
     observe = _count_as_one_table(metrics, "lake.*")
 

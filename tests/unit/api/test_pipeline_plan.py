@@ -26,13 +26,13 @@ def planned(folder: Path, **options: Any) -> PipelinePlan:
     return Pipeline.from_source(source).to_sink(sink)._plan("orders", sink)
 
 
-def test_max_rows_of_a_batch_are_never_fewer_than_its_size(tmp_path: Path) -> None:
+def test_max_rows_is_at_least_the_batch_size(tmp_path: Path) -> None:
     assert planned(tmp_path).batching.max_batch_rows == 1_000_000
     assert planned(tmp_path, batch_size=7_000_000).batching.max_batch_rows == 7_000_000
     assert planned(tmp_path, max_batch_rows=50_000).batching.max_batch_rows == 50_000
 
 
-def test_table_for_bad_rows_has_the_options_that_suit_it(tmp_path: Path) -> None:
+def test_dead_letter_table_has_suitable_options(tmp_path: Path) -> None:
     sink: Any = planned(
         tmp_path, on_error="dead_letter", dead_letter="bad", partitioning=["id"], format_version=3
     ).dead_letter
@@ -45,7 +45,7 @@ def test_table_for_bad_rows_has_the_options_that_suit_it(tmp_path: Path) -> None
     assert planned(tmp_path).dead_letter is None
 
 
-def test_table_for_rows_that_miss_an_expectation_is_planned(tmp_path: Path) -> None:
+def test_dead_letter_table_for_expectations_is_planned(tmp_path: Path) -> None:
     unmet = {"name": "paid", "expr": "id > 0", "on_fail": "dead_letter"}
     sink: Any = planned(tmp_path, expect=[unmet], dead_letter="bad").dead_letter
     assert sink.options.table == "bad"

@@ -111,7 +111,7 @@ def test_record_is_decoded_into_its_columns() -> None:
     ]
 
 
-def test_bad_values_spoil_no_neighbour() -> None:
+def test_bad_values_do_not_affect_their_neighbours() -> None:
     decoder = AvroDecoder(SCHEMA)
     good = encode(ROW)
 
@@ -136,7 +136,7 @@ def test_value_that_does_not_fit_its_column_is_bad() -> None:
     assert decoded.bad == ((1, "column 'id': 1099511627776 is not an int"),)
 
 
-def test_fields_beyond_the_columns_are_new() -> None:
+def test_fields_without_a_column_are_reported_as_new() -> None:
     columns = pa.schema([field for field in AvroDecoder(SCHEMA).infer([]) if field.name != "on"])
 
     assert AvroDecoder(SCHEMA).decode(binary(encode(ROW)), columns).new_fields == {
@@ -167,7 +167,7 @@ def test_decimal_of_more_than_38_digits_is_text() -> None:
     assert decoded.rows.to_pylist() == [{"a": str(number)}]
 
 
-def test_decimal_of_more_digits_than_its_schema_promises_is_bad() -> None:
+def test_decimal_beyond_the_precision_of_its_schema_is_bad() -> None:
     raw = encode({"a": Decimal("12345678901.23")}, decimals(13, 2))
     decoder = AvroDecoder(decimals(5, 2))
 
@@ -232,7 +232,7 @@ def test_value_of_another_type_than_its_column_is_bad(
     assert decoded.bad == ((0, f"column 'a': {shown}"),)
 
 
-def test_value_nested_without_end_is_bad() -> None:
+def test_endlessly_nested_value_is_bad() -> None:
     fields = [{"name": "next", "type": ["null", "r"]}]
     schema = {"type": "record", "name": "r", "fields": fields}
     decoder = AvroDecoder(schema)
@@ -280,7 +280,7 @@ class Answers(Registry):
         ),
     ],
 )
-def test_record_that_names_a_schema_of_no_use_is_bad(schema: Any, reason: str) -> None:
+def test_record_with_an_unusable_schema_is_bad(schema: Any, reason: str) -> None:
     decoder = AvroDecoder(registry=Answers(schema))
     value = b"\x00\x00\x00\x00\x07x"
 

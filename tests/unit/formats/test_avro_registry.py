@@ -94,7 +94,7 @@ def decode(registry: Registry, *numbers: int) -> Any:
     return AvroDecoder(registry=registry).decode(values, COLUMNS)
 
 
-def test_schema_that_is_registered_while_a_record_waits_is_found(
+def test_lookup_waits_for_a_schema_that_is_being_registered(
     small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_RETRY_SECS", 60.0)
@@ -106,7 +106,7 @@ def test_schema_that_is_registered_while_a_record_waits_is_found(
     assert (decoded.bad, decoded.rows.to_pylist()) == ((), [{"id": 7}])
 
 
-def test_schema_that_is_registered_later_is_found_by_the_next_batch(
+def test_next_batch_finds_a_schema_that_was_registered_later(
     small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(RegistryOptions(url=small.url))
@@ -124,7 +124,7 @@ def test_schema_that_is_registered_later_is_found_by_the_next_batch(
     assert small.asked[path_of(2)] == asked + 1, "a schema is asked for once"
 
 
-def test_one_id_of_no_schema_does_not_keep_another_from_being_waited_for(
+def test_unknown_id_does_not_prevent_waiting_for_another(
     small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(RegistryOptions(url=small.url))
@@ -136,7 +136,7 @@ def test_one_id_of_no_schema_does_not_keep_another_from_being_waited_for(
     assert decode(registry, 51).rows.to_pylist() == [{"id": 7}]
 
 
-def test_ids_of_no_schema_cost_few_waits_together(
+def test_many_unknown_ids_cost_few_waits(
     small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_MOST_MISSING", 50)
@@ -161,7 +161,7 @@ def test_ids_of_no_schema_cost_few_waits_together(
         ({"schema": '{"type":"record"}'}, "its schema can't be used: 'fields'"),
     ],
 )
-def test_record_that_names_another_kind_of_schema_is_bad(
+def test_record_with_a_schema_that_is_not_avro_is_bad(
     small: SmallRegistry, answer: dict[str, Any], reason: str
 ) -> None:
     small.schemas[path_of(3)] = answer
@@ -174,7 +174,7 @@ def test_record_that_names_another_kind_of_schema_is_bad(
     assert small.asked[path_of(3)] == 1
 
 
-def test_schema_whose_reference_is_missing_is_asked_for_again(
+def test_schema_with_a_missing_reference_is_fetched_again(
     small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = {"type": "record", "name": "inner", "fields": [{"name": "x", "type": "long"}]}
@@ -194,7 +194,7 @@ def test_schema_whose_reference_is_missing_is_asked_for_again(
     )
 
 
-def test_subject_of_another_kind_is_refused_by_name(small: SmallRegistry) -> None:
+def test_subject_that_is_not_avro_is_refused(small: SmallRegistry) -> None:
     small.schemas["/subjects/t-value/versions/latest"] = {
         "subject": "t-value", "version": 1, "id": 8, "schemaType": "PROTOBUF", "schema": "x"
     }  # fmt: skip
@@ -214,7 +214,7 @@ def test_subject_of_another_kind_is_refused_by_name(small: SmallRegistry) -> Non
     ("status", "kind"),
     [(429, TransientError), (503, TransientError), (401, RefusedError), (422, ConnectorError)],
 )
-def test_answer_that_is_about_no_record_is_an_error(
+def test_error_response_of_the_registry_is_raised(
     small: SmallRegistry, status: int, kind: type[Exception]
 ) -> None:
     small.status[path_of(9)] = status

@@ -25,7 +25,7 @@ def binary(*values: bytes | None) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def test_csv_cells_become_columns_in_the_order_asked_for() -> None:
+def test_csv_cells_become_columns_in_the_requested_order() -> None:
     asked = pa.schema([LAYOUT.field("on"), LAYOUT.field("id"), pa.field("other", pa.int64())])
 
     decoded = CsvDecoder(LAYOUT).decode(binary(b'1,"a,b",2024-01-02', b"2,,"), asked)
@@ -37,7 +37,7 @@ def test_csv_cells_become_columns_in_the_order_asked_for() -> None:
     assert decoded.bad == ()
 
 
-def test_bad_csv_lines_are_reported_and_spoil_no_neighbour() -> None:
+def test_bad_csv_lines_are_reported_and_do_not_affect_their_neighbours() -> None:
     values = binary(
         b"1,a,", b"x,a,", b"2,b", b"", None, b'3,"c', b"4,d,\n5,e,", b'6,"f\ng",', b"7,\xff,"
     )
@@ -132,7 +132,7 @@ def test_cell_of_a_declared_and_of_an_inferred_column(
         (["", ""], "string"),
     ],
 )
-def test_inferred_type_gives_every_cell_back(cells: list[str], kind: str) -> None:
+def test_inferred_type_preserves_the_text_of_every_cell(cells: list[str], kind: str) -> None:
     lines = [f"x,{cell}".encode() for cell in [*cells, ""]]
 
     assert infer_columns(lines, ("k", "a"), ",") == parse_ddl(f"k string, a {kind}")
@@ -147,7 +147,7 @@ def test_empty_cell_of_a_required_column_is_bad() -> None:
     assert decoded.bad == ((1, "column 'id': no value, and it is required"),)
 
 
-def test_text_is_kept_and_other_bytes_are_bad() -> None:
+def test_utf8_is_kept_and_other_bytes_are_bad() -> None:
     decoder = StringDecoder()
 
     decoded = decoder.decode(binary(b"a", b"\xff", None, b""), decoder.infer([]))
@@ -158,7 +158,7 @@ def test_text_is_kept_and_other_bytes_are_bad() -> None:
     assert decoded.kept.to_pylist() == [0, 2, 3]
 
 
-def test_bytes_are_kept_as_they_are() -> None:
+def test_bytes_are_kept_unchanged() -> None:
     decoder = BytesDecoder()
 
     decoded = decoder.decode(binary(b"a", b"\xff", None), decoder.infer([]))
@@ -188,13 +188,13 @@ def test_schema_is_read_from_a_file(tmp_path: Path, ending: str) -> None:
         ('{"type": "record"}', "schema: the Avro schema is incomplete: 'fields'"),
     ],
 )
-def test_schema_that_cannot_be_read_is_named(text: str, message: str) -> None:
+def test_unreadable_schema_is_reported(text: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         read_schema(text)
     assert str(caught.value) == message
 
 
-def test_format_that_lacks_its_schema_is_refused() -> None:
+def test_format_without_its_schema_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
         make_decoder("csv")
     assert str(caught.value) == (
@@ -209,7 +209,7 @@ def test_format_that_lacks_its_schema_is_refused() -> None:
     )
 
 
-def test_format_of_changes_gives_no_rows() -> None:
+def test_format_of_changes_has_no_row_decoder() -> None:
     with pytest.raises(PlanError) as caught:
         make_decoder("debezium-json")
     assert str(caught.value) == "format 'debezium-json' gives changes to tables, not rows"

@@ -39,7 +39,7 @@ TODO = (
         ),
     ],
 )
-def test_type_of_a_column_becomes_arrow(text: str, expected: pa.DataType) -> None:
+def test_column_type_becomes_an_arrow_type(text: str, expected: pa.DataType) -> None:
     assert parse_ddl(f"a {text}") == pa.schema([("a", expected)])
 
 
@@ -80,7 +80,7 @@ def test_quoted_names_and_keywords_are_names() -> None:
         ),
     ],
 )
-def test_message_names_the_part_that_is_wrong(text: str, message: str) -> None:
+def test_error_names_the_wrong_column(text: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         parse_ddl(text)
     assert str(caught.value) == message

@@ -106,7 +106,7 @@ def event(op: str, number: int, schema: Any = None, **row: Any) -> tuple[bytes, 
     return key(number), avro(VALUE, record, schema)
 
 
-def test_changes_come_with_the_types_of_their_schema() -> None:
+def test_changes_have_the_types_of_their_schema() -> None:
     changes = decode(
         DebeziumAvroDecoder(Schemas()),
         [
@@ -131,7 +131,7 @@ def test_changes_come_with_the_types_of_their_schema() -> None:
     assert str(changes.blocks[0].schema.field("day").type) == "date32[day]"
 
 
-def test_infinite_date_is_null_though_avro_calls_it_a_date() -> None:
+def test_infinite_date_is_null_despite_its_logical_type() -> None:
     # What the connector makes of infinity; no date of Python's is that early.
     plain = {"type": "int", "connect.name": "org.apache.kafka.connect.data.Date"}
     text = json.dumps(SCHEMAS[VALUE]).replace(json.dumps(DAY), json.dumps(plain))
@@ -146,14 +146,14 @@ def test_infinite_date_is_null_though_avro_calls_it_a_date() -> None:
     assert changes.bad == [(0, "column 'day': type date32[day] can't hold -622191234")]
 
 
-def test_bytes_that_were_not_sent_are_named() -> None:
+def test_placeholder_in_bytes_is_an_unchanged_column() -> None:
     placeholder = b"__debezium_unavailable_value"
     events = [event("u", 1, blob=placeholder, days=list(placeholder))]
     [(_, _, rows)] = told(decode(DebeziumAvroDecoder(Schemas()), events))
     assert rows == [{"id": 1, "__op": "u", "__unsent": ["blob", "days"]}]
 
 
-def test_heartbeats_are_passed_over_and_bad_records_told() -> None:
+def test_heartbeats_are_skipped_and_bad_records_reported() -> None:
     changes = decode(
         DebeziumAvroDecoder(Schemas()),
         [
@@ -179,7 +179,7 @@ def test_flattened_records_are_rows() -> None:
     assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "u"}])]
 
 
-def test_decoder_that_was_used_can_be_pickled() -> None:
+def test_used_decoder_can_be_pickled() -> None:
     decoder = DebeziumAvroDecoder(Schemas(), "(same)")
     decode(decoder, [event("c", 1)])
     copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301
@@ -217,7 +217,9 @@ class Odd(Schemas):
         ),
     ],
 )
-def test_event_that_no_connector_writes_spoils_no_neighbour(schema: Any, part: Any) -> None:
+def test_event_that_no_connector_writes_does_not_affect_its_neighbours(
+    schema: Any, part: Any
+) -> None:
     row = {"id": 1, "price": None, "day": None, "blob": None, "days": None}
     source = {"db": "shop", "schema": "public", "table": "orders"}
     record = {"before": None, "after": row, "source": source, "op": "c", **part}

@@ -60,7 +60,7 @@ def test_record_whose_source_names_no_table_is_bad(source: Any, typed: bool) -> 
     assert [reason for _, reason in changes.bad] == ["its `source` does not name a table"]
 
 
-def test_truncate_has_no_values_and_the_key_that_its_table_was_known_by() -> None:
+def test_truncate_has_no_values_and_the_last_known_key_of_its_table() -> None:
     decoder = DebeziumJsonDecoder()
     decode(decoder, [(ONE, envelope("c", after=ONE))])
     assert told(decode(decoder, [(None, envelope("t"))])) == [
@@ -101,7 +101,9 @@ def test_tombstone_alone_deletes_by_its_key() -> None:
     ("topic", "table"),
     [("orders", "orders"), ("all.orders", "orders"), ("shop.public.my_orders", "my orders")],
 )
-def test_tombstone_in_a_topic_of_one_table_of_its_name_is_applied(topic: str, table: str) -> None:
+def test_tombstone_is_applied_if_the_topic_carries_only_the_table_it_is_named_after(
+    topic: str, table: str
+) -> None:
     decoder = DebeziumJsonDecoder()
     events = [(ONE, envelope("c", after=ONE, table=table)), (TWO, None)]
     expected = [{"id": 1, "__op": "c"}, {"id": 2, "__op": TOMBSTONE}]
@@ -116,7 +118,7 @@ def test_tombstone_in_a_topic_of_one_table_of_its_name_is_applied(topic: str, ta
     ("topic", "tables"),
     [("shop.public.orders", ["orders", "people"]), ("rerouted", ["orders"])],
 )
-def test_tombstone_whose_table_nothing_tells_is_counted(topic: str, tables: list[str]) -> None:
+def test_tombstone_of_an_unknown_table_is_counted(topic: str, tables: list[str]) -> None:
     decoder = DebeziumJsonDecoder()
     events = [(ONE, envelope("c", after=ONE, table=table)) for table in tables]
     deleted = [(ONE, envelope("d", before=ONE, table=tables[0])), (ONE, None)]
@@ -126,19 +128,19 @@ def test_tombstone_whose_table_nothing_tells_is_counted(topic: str, tables: list
     assert decode(decoder, [(ONE, None), (TWO, None)], topic).ignored == {topic: 2}
 
 
-def test_tombstone_takes_the_types_of_the_key_schema() -> None:
+def test_tombstone_has_the_types_of_the_key_schema() -> None:
     schema = {"type": "struct", "fields": [member("id", "int32", "io.debezium.time.Date")]}
     changes = decode(DebeziumJsonDecoder(), [({"schema": schema, "payload": {"id": 19782}}, None)])
     assert str(changes.blocks[0].schema.field("id").type) == "date32[day]"
 
 
-def test_delete_without_the_row_before_goes_by_the_key() -> None:
+def test_delete_without_a_before_row_uses_the_key() -> None:
     assert decoded((ONE, envelope("d")), (TWO, envelope("c", after=TWO))) == [
         ("public.orders", ("id",), [{"id": 1, "__op": "d"}, {"id": 2, "__op": "c"}])
     ]
 
 
-def test_value_that_was_not_sent_is_named_in_every_form() -> None:
+def test_placeholder_of_every_type_is_an_unchanged_column() -> None:
     numbers = list(PLACEHOLDER.encode())
     base64 = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
     row = {"id": 1, "a": PLACEHOLDER, "b": base64, "c": [PLACEHOLDER], "d": numbers, "e": "x"}
@@ -148,7 +150,7 @@ def test_value_that_was_not_sent_is_named_in_every_form() -> None:
     assert rows[1]["c"] == ["z", None]
 
 
-def test_placeholder_can_be_another() -> None:
+def test_placeholder_can_be_configured() -> None:
     event = (ONE, envelope("u", after={"id": 1, "a": "(same)", "b": PLACEHOLDER}))
     [(_, _, rows)] = told(decode(DebeziumJsonDecoder("(same)"), [event]))
     assert rows == [{"id": 1, "b": PLACEHOLDER, "__op": "u", UNCHANGED_COLUMNS: ["a"]}]
@@ -191,7 +193,7 @@ def test_change_of_a_table_without_a_key_is_bad_and_an_insert_is_not() -> None:
     assert changes.bad == [(1, reason), (3, reason)]
 
 
-def test_bad_records_do_not_spoil_their_neighbours() -> None:
+def test_bad_records_do_not_affect_their_neighbours() -> None:
     changes = decode(
         DebeziumJsonDecoder(),
         [
@@ -211,7 +213,7 @@ def test_bad_records_do_not_spoil_their_neighbours() -> None:
     ]
 
 
-def test_sender_cannot_forge_a_tombstone() -> None:
+def test_producer_cannot_forge_a_tombstone() -> None:
     flat = {"id": 1, "__op": TOMBSTONE}
     changes = decode(DebeziumJsonDecoder(), [(ONE, envelope(TOMBSTONE, after=ONE)), (ONE, flat)])
     assert told(changes) == []
@@ -221,7 +223,7 @@ def test_sender_cannot_forge_a_tombstone() -> None:
     ]
 
 
-def test_what_tells_of_the_connector_is_passed_over() -> None:
+def test_events_about_the_connector_are_skipped() -> None:
     begin = {"status": "BEGIN", "id": "7:1", "event_count": None, "data_collections": None}
     ddl = {"source": {"db": "d"}, "databaseName": "d", "ddl": "DROP TABLE t", "tableChanges": []}
     message = {"op": "m", "source": {"db": "d"}, "message": {"prefix": "p", "content": ""}}
@@ -234,7 +236,7 @@ def test_what_tells_of_the_connector_is_passed_over() -> None:
         assert decoded((ONE, {"schema": schema, "payload": ONE})) == []
 
 
-def test_tables_of_one_topic_come_apart_each_with_its_columns() -> None:
+def test_tables_of_one_topic_are_separated_with_their_own_columns() -> None:
     assert decoded(
         (ONE, envelope("c", after={"id": 1, "a": "x"})),
         (TWO, envelope("c", after={"id": 2, "b": 1.5}, table="items")),
@@ -267,7 +269,7 @@ def test_blocks_are_cut_where_the_schema_changes_and_not_at_every_record() -> No
     ]
 
 
-def test_key_that_changes_its_fields_cuts_a_block() -> None:
+def test_change_of_key_fields_starts_a_new_block() -> None:
     row = {"id": 1, "shop": 7}
     assert [
         (key, len(rows))
@@ -279,7 +281,7 @@ def test_key_that_changes_its_fields_cuts_a_block() -> None:
     ] == [(("id",), 1), (("id", "shop"), 2)]
 
 
-def test_texts_stay_texts_and_numbers_numbers_without_a_schema() -> None:
+def test_strings_stay_strings_and_numbers_numbers_without_a_schema() -> None:
     row = {"id": 1, "day": "2024-02-29", "at": "2024-02-29T10:34:56Z", "n": 1.0, "many": [1, 2]}
     changes = decode(DebeziumJsonDecoder(), [(ONE, envelope("c", after=row))])
     assert {field.name: str(field.type) for field in changes.blocks[0].schema} == {
@@ -304,7 +306,7 @@ def test_number_that_no_double_holds_keeps_its_digits_without_a_schema(number: s
     assert Decimal(row["n"]) == Decimal(number)
 
 
-def test_mixed_values_without_a_schema_take_the_slow_road() -> None:
+def test_mixed_values_without_a_schema_take_the_slow_path() -> None:
     [(_, _, rows)] = decoded(
         (
             ONE,
@@ -345,7 +347,7 @@ def test_flattened_records_are_rows_of_the_table_of_their_topic() -> None:
     ]
 
 
-def test_schema_is_found_however_the_record_is_spaced() -> None:
+def test_schema_is_found_whatever_the_whitespace() -> None:
     event = with_schema(envelope("c", after={"id": 1}), member("id", "int32"))
     spaced = encoded(event).replace(b'"schema":{', b' "schema" : {', 1)  # type: ignore[union-attr]
     changes = decode(
@@ -357,14 +359,14 @@ def test_schema_is_found_however_the_record_is_spaced() -> None:
     ]
 
 
-def test_schema_that_can_not_be_read_is_told() -> None:
+def test_unreadable_schema_of_an_event_is_reported() -> None:
     event = with_schema(envelope("c", after=ONE), member("id", "int128"))
     assert decode(DebeziumJsonDecoder(), [(ONE, event)]).bad == [
         (0, "its schema can't be read: unknown type 'int128'")
     ]
 
 
-def test_decoder_that_was_used_can_be_pickled() -> None:
+def test_used_decoder_can_be_pickled() -> None:
     decoder = DebeziumJsonDecoder("(same)")
     decode(decoder, [(ONE, with_schema(envelope("c", after=ONE), ID))])
     copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301
@@ -372,7 +374,7 @@ def test_decoder_that_was_used_can_be_pickled() -> None:
     assert told(decode(copy, [(ONE, envelope("c", after=ONE))]))
 
 
-def test_half_of_a_surrogate_pair_makes_its_record_bad() -> None:
+def test_lone_surrogate_makes_its_record_bad() -> None:
     events = [
         (ONE, envelope("c", after={"id": 1, "note": "\ud83d\ude00"})),
         (TWO, envelope("c", after={"id": 2, "note": "x\ud800"})),
@@ -382,7 +384,7 @@ def test_half_of_a_surrogate_pair_makes_its_record_bad() -> None:
     assert [row["note"] for block in changes.blocks for row in block.to_pylist()] == ["😀"]
 
 
-def test_list_that_begins_with_a_null_keeps_its_items() -> None:
+def test_list_that_starts_with_null_keeps_its_items() -> None:
     for value in ({"id": 1, "x": [None, "a"]}, envelope("c", after={"id": 1, "x": [None, "a"]})):
         [(_, _, [row])] = decoded((ONE, value))
         assert row["x"] == [None, "a"]
@@ -425,7 +427,9 @@ def decimal_with(parameters: Any) -> dict[str, Any]:
         (b'{"\\ud800": 1}', None),
     ],
 )
-def test_event_that_no_connector_writes_spoils_no_neighbour(key: Any, value: Any) -> None:
+def test_event_that_no_connector_writes_does_not_affect_its_neighbours(
+    key: Any, value: Any
+) -> None:
     changes = decode(DebeziumJsonDecoder(), [GOOD, (key, value), GOOD])
 
     assert [place for place, _ in changes.bad] in ([1], [])

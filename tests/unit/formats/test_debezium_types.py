@@ -125,7 +125,7 @@ def decoded(told: dict[str, Any], *values: Any) -> tuple[str, Any]:
         ),
     ],
 )
-def test_value_becomes_one_of_a_real_type(
+def test_value_gets_its_semantic_type(
     told: dict[str, Any], value: Any, kind: str, expected: Any
 ) -> None:
     if expected is None:
@@ -201,7 +201,7 @@ def test_value_that_no_table_can_hold_makes_its_record_bad(
 
 
 @pytest.mark.parametrize(("told", "value", "kind"), BEYOND)
-def test_value_that_no_table_can_hold_is_null_where_that_is_asked_for(
+def test_value_that_no_table_can_hold_is_null_if_configured(
     told: dict[str, Any], value: Any, kind: str
 ) -> None:
     event = with_schema(envelope("c", after={"id": 1, "x": value}), ID, told)
@@ -225,7 +225,7 @@ def test_tombstone_whose_key_no_table_can_hold_is_bad() -> None:
     ]
 
 
-def test_value_that_is_not_what_its_schema_says_is_bad_alone() -> None:
+def test_only_the_value_that_contradicts_its_schema_is_bad() -> None:
     def event(number: int, value: Any, told: dict[str, Any]) -> Any:
         row = {"id": number, "x": value}
         return {"id": number}, with_schema(envelope("c", after=row), member("id", "int64"), told)

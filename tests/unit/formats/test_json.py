@@ -177,7 +177,9 @@ def test_value_of_a_type(value: str, kind: str, expected: Any) -> None:
         ),
     ],
 )
-def test_bad_value_is_reported_and_spoils_no_neighbour(value: bytes | None, reason: str) -> None:
+def test_bad_value_is_reported_and_does_not_affect_its_neighbours(
+    value: bytes | None, reason: str
+) -> None:
     decoded = decode([b'{"a": 1}', value, b'{"a": 3}', b'{"a": 4}'])
 
     assert decoded.bad == ((1, reason),)
@@ -185,7 +187,7 @@ def test_bad_value_is_reported_and_spoils_no_neighbour(value: bytes | None, reas
     assert decoded.kept.to_pylist() == [0, 2, 3]
 
 
-def test_values_cut_elsewhere_than_between_objects_are_bad() -> None:
+def test_values_not_cut_at_object_boundaries_are_bad() -> None:
     decoded = decode([b'{"a": 1', b"}", b'{"a": 2}{"a": 3}', b'{"a": 4}'])
 
     assert [place for place, _ in decoded.bad] == [0, 1, 2]
@@ -204,7 +206,7 @@ def test_one_bad_record_among_many_is_found() -> None:
     assert decoded.kept.to_pylist() == decoded.rows.column("a").to_pylist()
 
 
-def test_every_value_bad_gives_no_rows() -> None:
+def test_only_bad_values_decode_to_no_rows() -> None:
     decoded = decode([b"x"] * 3_000)
 
     assert len(decoded.bad) == 3_000
@@ -212,7 +214,7 @@ def test_every_value_bad_gives_no_rows() -> None:
     assert decoded.rows.schema == parse_ddl("a bigint")
 
 
-def test_nothing_gives_nothing() -> None:
+def test_no_values_decode_to_no_rows() -> None:
     decoded = decode([])
 
     assert decoded.rows.num_rows == 0
@@ -263,7 +265,7 @@ def test_timestamp_keeps_its_nanoseconds_where_the_column_has_them(
     assert decoded.bad == ((2, f"column 'at': '2300-01-01' is not a {name}"),)
 
 
-def test_last_of_duplicate_keys_is_taken() -> None:
+def test_last_of_duplicate_keys_wins() -> None:
     assert decode([b'{"a": 1, "a": 2}']).rows.to_pydict() == {"a": [2]}
 
 
@@ -276,7 +278,7 @@ def test_names_that_differ_by_case_are_two_columns() -> None:
 @pytest.mark.parametrize(
     "number", ["8388608.000000001", "12345678901234567.8", "0.1234567890123456789"]
 )
-def test_new_field_whose_digits_no_double_holds_is_text(number: str) -> None:
+def test_new_field_that_no_double_holds_is_text(number: str) -> None:
     decoder = JsonDecoder()
     for sent in ("1.5", number):
         values = pa.array([b'{"id": 1, "a": %s}' % sent.encode()], pa.binary())
@@ -321,7 +323,7 @@ def test_new_fields_are_reported_with_their_types() -> None:
     assert resolved_fields(decode([*values, b'{"a": 1, "a": 2}']).new_fields) == expected
 
 
-def test_new_member_of_a_struct_is_reported_with_the_known_ones() -> None:
+def test_new_struct_member_is_reported_with_the_existing_ones() -> None:
     decoded = decode([b'{"a": {"b": 1, "c": 2}}'], "a struct<b:int>")
 
     assert decoded.new_fields == {"a": pa.struct([("b", pa.int32()), ("c", pa.int64())])}
@@ -382,7 +384,7 @@ def test_inferred_type_holds_every_value(texts: list[str], kind: pa.DataType) ->
         assert decoded.rows.column("a").to_pylist() == unquoted
 
 
-def test_inferred_columns_decode_the_sample_they_came_from() -> None:
+def test_inferred_columns_decode_their_own_sample() -> None:
     sample = [b'{"a": 1, "m": {"x": [1]}}', b'{"a": "t", "m": {"x": ["2024-01-02"], "y": 1.5}}']
     decoder = JsonDecoder()
 

@@ -150,7 +150,7 @@ def test_csv_cell_is_accepted(text: str, kind: str, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(("text", "kind", "meant"), ODD_CELLS)
-def test_csv_cell_that_is_no_value_is_refused(text: str, kind: str, meant: str) -> None:
+def test_invalid_csv_cell_is_refused(text: str, kind: str, meant: str) -> None:
     decoder = CsvDecoder(parse_ddl(f"a {kind}, b string"))
     reason = f"column 'a': {text!r} is not {meant}"
     assert decoded(decoder, f"{text},x".encode(), kind) == reason
@@ -167,7 +167,7 @@ def test_common_spellings_stay_on_the_fast_path(line: bytes, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "kind", "shown"), REFUSED)
-def test_number_that_would_become_another_is_refused(text: str, kind: str, shown: str) -> None:
+def test_number_that_would_change_is_refused(text: str, kind: str, shown: str) -> None:
     reason = f"column 'a': {shown} is not a {kind}: its value would change"
     value = b'{"a": %s, "b": "x"}' % text.encode()
     assert decoded(JsonDecoder(), value, kind) == reason
@@ -179,7 +179,7 @@ def test_number_that_would_become_another_is_refused(text: str, kind: str, shown
     "other",
     ['"1e-500, "', '"8f1e-1234-5678"', "1152921504606847001", "5e-07", '"' + "0" * 250 + '"'],
 )
-def test_what_other_columns_hold_refuses_no_double(other: str) -> None:
+def test_other_columns_do_not_affect_a_double(other: str) -> None:
     columns = parse_ddl("a double, c double, b string")
     value = b'{"a": 0.0, "c": 1e17, "b": %s}' % other.encode()
 

@@ -35,7 +35,7 @@ def decoded(columns: pa.Schema, *records: Any) -> dict[str, pa.Field]:
         (pa.map_(pa.string(), INT), {"a": 1, "b": 1 << 40}, pa.map_(pa.string(), LONG)),
     ],
 )
-def test_value_that_is_too_wide_tells_the_type_that_it_needs(
+def test_value_that_is_too_wide_reports_the_type_it_needs(
     kind: pa.DataType, value: Any, wider: pa.DataType
 ) -> None:
     columns = pa.schema([("id", LONG), ("x", kind)])
@@ -68,13 +68,13 @@ def test_value_that_no_wider_type_takes_is_bad(kind: pa.DataType, value: Any) ->
     assert outcome.wider == {}
 
 
-def test_values_that_fit_ask_for_nothing() -> None:
+def test_values_that_fit_widen_nothing() -> None:
     columns = pa.schema([("n", INT), pa.field("id", LONG, nullable=False)])
 
     assert decoded(columns, {"n": 1, "id": 1}, {"n": None, "id": 2, "new": 1 << 40}) == {}
 
 
-def test_missing_value_asks_for_an_optional_column() -> None:
+def test_missing_value_makes_a_column_optional() -> None:
     columns = pa.schema([pa.field("id", LONG, nullable=False), ("n", INT)])
 
     assert decoded(columns, {"n": 1}) == {"id": pa.field("id", LONG)}
@@ -86,7 +86,7 @@ def test_record_that_stays_bad_widens_nothing() -> None:
     assert decoded(columns, {"n": 1 << 40, "flag": "maybe"}) == {}
 
 
-def test_block_asks_for_what_all_its_records_need() -> None:
+def test_block_reports_the_widest_type_of_its_records() -> None:
     columns = pa.schema([("d", pa.decimal128(3, 0)), ("n", INT)])
 
     assert decoded(columns, {"d": 12345}, {"d": 1234567, "n": 1}, {"n": 1 << 40}) == {
@@ -95,7 +95,7 @@ def test_block_asks_for_what_all_its_records_need() -> None:
     }
 
 
-def test_declared_type_that_is_wider_is_told_at_every_depth() -> None:
+def test_wider_declared_type_is_reported_at_every_depth() -> None:
     columns = pa.schema(
         [
             ("n", INT),
@@ -121,14 +121,14 @@ def test_declared_type_that_is_wider_is_told_at_every_depth() -> None:
     }
 
 
-def test_types_that_never_become_each_other_have_no_widest() -> None:
+def test_types_that_cannot_widen_to_each_other_have_no_widest() -> None:
     assert widest(LONG, pa.float64()) is None
     assert widest(pa.decimal128(9, 2), pa.decimal128(9, 3)) is None
     assert widest(pa.struct([("a", INT)]), pa.struct([("a", pa.string())])) is None
     assert widest(pa.map_(INT, INT), pa.map_(LONG, INT)) is None
 
 
-def test_what_tasks_ask_for_is_joined() -> None:
+def test_wider_columns_of_tasks_are_joined() -> None:
     one = {"n": pa.field("n", LONG, nullable=False)}
     other = {"n": pa.field("n", INT), "m": pa.field("m", LONG)}
 

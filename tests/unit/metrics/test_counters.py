@@ -98,7 +98,7 @@ def test_only_failed_commits_have_a_success_rate_of_zero() -> None:
     assert metrics.success_rate == 0.0
 
 
-def test_reset_begins_again_at_zero() -> None:
+def test_reset_sets_the_counters_to_zero() -> None:
     metrics = busy()
     before = metrics.snapshot()
 

@@ -50,7 +50,7 @@ def test_metrics_are_served(endpoint: MetricsEndpoint) -> None:
     assert 'icestream_source_lag_rows{pipeline="orders"} 42.0' in page.splitlines()
 
 
-def test_front_page_says_where_the_metrics_are(endpoint: MetricsEndpoint) -> None:
+def test_front_page_names_the_path_of_the_metrics(endpoint: MetricsEndpoint) -> None:
     assert ask(endpoint, "/") == (200, "icestream: metrics for Prometheus are at /metrics\n")
 
 
@@ -64,7 +64,7 @@ def test_other_methods_are_refused(endpoint: MetricsEndpoint, method: str) -> No
     assert ask(endpoint, "/metrics", method) == (405, "Method Not Allowed\n")
 
 
-def test_token_is_asked_for(metrics: PipelineMetrics) -> None:
+def test_token_is_required(metrics: PipelineMetrics) -> None:
     with closing(serve(metrics.registry, LOOPBACK, 0, token=RIGHT)) as endpoint:
         assert ask(endpoint, "/metrics") == (401, "Unauthorized\n")
         assert ask(endpoint, "/", token=WRONG) == (401, "Unauthorized\n")
@@ -84,7 +84,7 @@ def test_open_address_without_a_token_is_refused(metrics: PipelineMetrics, host:
     )
 
 
-def test_port_in_use_is_told(metrics: PipelineMetrics, endpoint: MetricsEndpoint) -> None:
+def test_port_in_use_is_reported(metrics: PipelineMetrics, endpoint: MetricsEndpoint) -> None:
     with pytest.raises(ConnectorError) as caught:
         serve(metrics.registry, LOOPBACK, endpoint.port)
 
@@ -95,7 +95,7 @@ def test_port_in_use_is_told(metrics: PipelineMetrics, endpoint: MetricsEndpoint
     )
 
 
-def test_address_of_another_machine_is_told(metrics: PipelineMetrics) -> None:
+def test_address_of_another_machine_is_reported(metrics: PipelineMetrics) -> None:
     with pytest.raises(ConnectorError) as caught:
         serve(metrics.registry, "192.0.2.1", 0, token=RIGHT)
 

@@ -47,7 +47,7 @@ def value(metrics: PipelineMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels or LABELS)
 
 
-def test_written_batch_is_counted_under_the_agreed_names() -> None:
+def test_written_batch_is_counted_under_the_documented_names() -> None:
     metrics = PipelineMetrics(now=Clock())
 
     metrics.observe(WRITTEN)
@@ -91,7 +91,7 @@ def test_expectations_are_counted_by_name() -> None:
     assert value(metrics, series, **LABELS, expectation="known") == 1
 
 
-def test_tables_are_counted_apart() -> None:
+def test_tables_are_counted_separately() -> None:
     metrics = PipelineMetrics()
     metrics.observe(WRITTEN)
     metrics.observe(replace(WRITTEN, table="lake.sales.refunds", rows=3))
@@ -168,14 +168,14 @@ def test_no_created_series_is_shown() -> None:
     assert "_created" not in page
 
 
-def test_two_metrics_of_one_process_do_not_meet() -> None:
+def test_two_metrics_of_one_process_are_independent() -> None:
     one, other = PipelineMetrics(), PipelineMetrics()
     one.observe(WRITTEN)
 
     assert value(other, "iceberg_records_written_total") is None
 
 
-def test_what_a_source_tells_of_itself_is_a_gauge_of_its_name() -> None:
+def test_measurement_of_a_source_becomes_a_gauge() -> None:
     metrics = PipelineMetrics()
     behind = {"slot_lag_bytes": 4096.0, "slot_lag_seconds": 2.5}
 

@@ -20,7 +20,7 @@ def refusal(*columns: tuple[str, pa.DataType]) -> tuple[str, str | None]:
     return caught.value.what, caught.value.todo
 
 
-def test_new_column_is_told_from_that_of_the_table() -> None:
+def test_new_column_that_clashes_with_the_table_is_reported() -> None:
     assert refusal(("Id", pa.int64())) == (
         "column 'Id' of the stream and column 'id' of the table differ only in case",
         DIFFER_IN_CASE,
@@ -28,19 +28,19 @@ def test_new_column_is_told_from_that_of_the_table() -> None:
     assert not is_compatible(arrow_to_iceberg(TABLE), pa.schema([("Id", pa.int64())]))
 
 
-def test_new_member_of_a_struct_is_told_with_its_path() -> None:
+def test_clashing_struct_member_is_reported_with_its_path() -> None:
     assert refusal(("at", pa.struct([("ZIP", pa.string())])))[0] == (
         "column 'at.ZIP' of the stream and column 'at.zip' of the table differ only in case"
     )
 
 
-def test_two_new_columns_are_told_once() -> None:
+def test_clash_of_two_new_columns_is_reported_once() -> None:
     assert refusal(("new", pa.int64()), ("NEW", pa.int64()))[0] == (
         "columns 'NEW' and 'new' of the stream differ only in case"
     )
 
 
-def test_two_members_of_a_new_column_are_told_at_every_depth() -> None:
+def test_clash_within_a_new_column_is_reported_at_every_depth() -> None:
     twins = pa.struct([("x", pa.int64()), ("X", pa.int64())])
     inside = pa.list_(pa.map_(pa.string(), twins))
 
@@ -49,7 +49,7 @@ def test_two_members_of_a_new_column_are_told_at_every_depth() -> None:
     )
 
 
-def test_other_misfits_come_first_and_say_what_to_do() -> None:
+def test_other_problems_come_first_and_determine_the_hint() -> None:
     what, todo = refusal(("ID", pa.int64()), ("at", pa.int64()))
 
     assert what.startswith("column 'at' is ")
@@ -57,13 +57,13 @@ def test_other_misfits_come_first_and_say_what_to_do() -> None:
     assert todo == "Convert the stream with a `cast` transform, or alter the table."
 
 
-def test_table_that_has_both_goes_on() -> None:
+def test_table_that_already_has_both_columns_is_accepted() -> None:
     both = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
 
     assert diff(arrow_to_iceberg(both), both) == []
 
 
-def test_column_of_the_table_may_be_renamed_to_other_capitals() -> None:
+def test_rename_may_change_only_the_case() -> None:
     stream = pa.schema([("ID", pa.int64())])
 
     assert diff(arrow_to_iceberg(TABLE), stream, renames={"id": "ID"}) == [
@@ -71,7 +71,7 @@ def test_column_of_the_table_may_be_renamed_to_other_capitals() -> None:
     ]
 
 
-def test_names_of_different_structs_do_not_meet() -> None:
+def test_names_in_different_structs_do_not_clash() -> None:
     columns = pa.schema([("a", pa.struct([("b", pa.int64())])), ("B", pa.int64())])
 
     assert case_clashes_within((), arrow_to_iceberg(columns).as_struct()) == []

@@ -34,7 +34,7 @@ def by_name(schema: Schema) -> dict[str, int]:
     return {schema.find_column_name(key) or "": key for key in schema.field_ids}
 
 
-def test_columns_keep_their_ids_and_new_ones_get_ids_past_the_last() -> None:
+def test_columns_keep_their_ids_and_new_ones_get_higher_ids() -> None:
     before = by_name(SCHEMA)
     changed = apply(
         SCHEMA,
@@ -62,7 +62,7 @@ def test_columns_keep_their_ids_and_new_ones_get_ids_past_the_last() -> None:
     assert changed.find_type("by.value.n") == LongType()
 
 
-def test_keys_of_the_rows_are_kept() -> None:
+def test_identifier_fields_are_kept() -> None:
     keyed = Schema(*SCHEMA.fields, identifier_field_ids=[1])
 
     assert apply(keyed, [RenameColumn(("id",), "key")]).identifier_field_names() == {"key"}
@@ -81,6 +81,6 @@ def test_keys_of_the_rows_are_kept() -> None:
         (DropColumn(("by", "value")), "'value' can't be dropped from its list or map"),
     ],
 )
-def test_change_of_what_is_not_there_is_refused(change: SchemaChange, what: str) -> None:
+def test_change_of_a_missing_column_is_refused(change: SchemaChange, what: str) -> None:
     with pytest.raises(ValueError, match="^" + what.replace("'", "'") + "$"):
         apply(SCHEMA, [change])

@@ -67,7 +67,7 @@ def test_narrower_types_fit_wider_columns() -> None:
     )
 
 
-def test_new_columns_are_told_at_every_depth() -> None:
+def test_new_columns_are_added_at_every_depth() -> None:
     found = changes(
         ("new", pa.string()),
         ("at", pa.struct([("name", pa.string()), ("lon", pa.float64())])),
@@ -90,7 +90,7 @@ def test_new_columns_are_told_at_every_depth() -> None:
     assert not is_compatible(arrow_to_iceberg(TABLE), pa.schema([("new", pa.string())]))
 
 
-def test_member_of_a_struct_is_no_column_of_its_own() -> None:
+def test_struct_member_is_not_a_top_level_column() -> None:
     assert words(changes(("lat", pa.float64()))) == ["add 'lat' double"]
 
 
@@ -125,7 +125,7 @@ def test_wider_types_widen_columns_at_every_depth() -> None:
     ]
 
 
-def test_column_without_a_promise_of_values_is_made_optional() -> None:
+def test_column_that_the_stream_does_not_require_is_made_optional() -> None:
     table = pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),
@@ -211,7 +211,7 @@ def test_renamed_column_keeps_its_values() -> None:
         ]
 
 
-def test_rename_that_was_made_before_is_not_made_again() -> None:
+def test_applied_rename_is_not_repeated() -> None:
     table = arrow_to_iceberg(pa.schema([("title", pa.string())]))
 
     assert diff(table, pa.schema([("title", pa.string())]), renames={"name": "title"}) == []
@@ -232,7 +232,7 @@ def test_rename_that_would_lose_something_is_refused() -> None:
     )
 
 
-def test_source_that_tells_ids_tells_renames() -> None:
+def test_renames_follow_from_column_ids() -> None:
     before, now = {1: "id", 2: "name", 3: "gone"}, {1: "id", 2: "title", 4: "new"}
 
     assert renames_by_id(before, now) == {"name": "title"}
@@ -272,7 +272,7 @@ def test_source_that_tells_ids_tells_renames() -> None:
         ),
     ],
 )
-def test_type_that_no_change_mends_is_told(column: str, kind: pa.DataType, what: str) -> None:
+def test_incompatible_type_is_reported(column: str, kind: pa.DataType, what: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         changes((column, kind))
 
@@ -306,7 +306,7 @@ def test_key_of_a_map_never_changes(table: pa.DataType, stream: pa.DataType, wha
     assert caught.value.what == what
 
 
-def test_what_format_v3_names_and_no_engine_does_is_refused() -> None:
+def test_v3_promotions_that_no_engine_supports_are_refused() -> None:
     table = arrow_to_iceberg(pa.schema([("day", pa.date32())]))
     with pytest.raises(SchemaMismatchError) as caught:
         diff(table, pa.schema([("day", pa.timestamp("us"))]))
@@ -314,7 +314,7 @@ def test_what_format_v3_names_and_no_engine_does_is_refused() -> None:
     assert caught.value.what == "column 'day' is date in the table and timestamp in the stream"
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         changes(("id", pa.string()), ("name", pa.int64()))
 
@@ -330,14 +330,14 @@ def test_new_column_keeps_its_comment() -> None:
     assert diff(Schema(), stream) == [AddColumn(("n",), IntegerType(), "how many")]
 
 
-def test_nanoseconds_are_a_type_from_format_3_on() -> None:
+def test_nanoseconds_need_format_3() -> None:
     columns = pa.schema([("at", pa.timestamp("ns"))])
 
     assert isinstance(arrow_to_iceberg(columns, 3).find_type("at"), TimestampNanoType)
     assert isinstance(arrow_to_iceberg(columns, 2).find_type("at"), TimestampType)
 
 
-def test_type_that_iceberg_lacks_is_told() -> None:
+def test_unsupported_type_is_reported() -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         arrow_to_iceberg(pa.schema([("span", pa.duration("s"))]))
 
@@ -347,7 +347,7 @@ def test_type_that_iceberg_lacks_is_told() -> None:
     )
 
 
-def test_columns_of_a_table_come_back_as_arrow() -> None:
+def test_columns_of_a_table_convert_back_to_arrow() -> None:
     columns = pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),

@@ -54,7 +54,7 @@ def events(catalogs: dict[str, Catalog[Any]]) -> NamedTable:
         ("SUMMARIZE demo.events", None),
     ],
 )
-def test_only_columns_that_may_matter_are_read(
+def test_only_columns_that_the_query_may_need_are_read(
     events: NamedTable, sql: str, columns: tuple[str, ...] | None
 ) -> None:
     assert _columns_read(sqlglot.parse_one(sql, dialect="duckdb"), events) == columns
@@ -74,11 +74,11 @@ def test_only_columns_that_may_matter_are_read(
         ("SELECT id FROM demo.events OFFSET 2", None),
     ],
 )
-def test_a_plain_query_reads_no_more_rows_than_are_shown(sql: str, rows: int | None) -> None:
+def test_plain_query_reads_no_more_rows_than_the_limit_needs(sql: str, rows: int | None) -> None:
     assert _rows_needed(sqlglot.parse_one(sql, dialect="duckdb"), 10) == rows
 
 
-def test_tables_that_the_query_makes_up_are_not_looked_for() -> None:
+def test_common_table_expressions_are_not_looked_up() -> None:
     sql = "WITH x AS (SELECT * FROM demo.events) SELECT * FROM x, 'rows.csv', range(3)"
     assert _table_names(sqlglot.parse_one(sql, dialect="duckdb")) == [("demo", "events")]
 
@@ -94,11 +94,13 @@ def test_tables_that_the_query_makes_up_are_not_looked_for() -> None:
         ("SELECT TIMESTAMPTZ '2026-01-01 00:00:00+00' IS NULL", [(False,)]),
     ],
 )
-def test_query_gives_the_rows(ask: Callable[[str], QueryResult], sql: str, rows: list[Any]) -> None:
+def test_query_returns_the_rows(
+    ask: Callable[[str], QueryResult], sql: str, rows: list[Any]
+) -> None:
     assert ask(sql).rows == rows
 
 
-def test_times_with_a_zone_are_in_utc(ask: Callable[[str], QueryResult]) -> None:
+def test_timestamps_with_a_time_zone_are_in_utc(ask: Callable[[str], QueryResult]) -> None:
     ((moment,),) = ask("SELECT TIMESTAMPTZ '2026-01-01 02:00:00+02'").rows
     assert moment.isoformat() == "2026-01-01T00:00:00+00:00"
 
@@ -124,7 +126,7 @@ def test_times_with_a_zone_are_in_utc(ask: Callable[[str], QueryResult]) -> None
         ),
     ],
 )
-def test_what_cannot_be_answered_is_explained(
+def test_wrong_query_is_explained(
     ask: Callable[[str], QueryResult], sql: str, message: str
 ) -> None:
     with pytest.raises(IcestreamError) as caught:

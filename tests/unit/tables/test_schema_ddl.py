@@ -50,7 +50,7 @@ def test_every_change_has_a_statement_with_quoted_names() -> None:
     ]
 
 
-def test_name_with_a_dot_is_given_as_parts() -> None:
+def test_name_with_a_dot_can_be_given_as_parts() -> None:
     assert to_sql([DropColumn(("a",))], ["lake", "a.b", "t"]) == [
         "ALTER TABLE `lake`.`a.b`.`t` DROP COLUMN `a`"
     ]
@@ -76,7 +76,7 @@ def test_nested_types_are_written_out() -> None:
     ]
 
 
-def test_type_without_a_name_in_spark_is_told() -> None:
+def test_type_that_spark_does_not_support_is_reported() -> None:
     kind = ListType(1, StructType(NestedField(2, "at", TimeType(), required=False)), False)
     with pytest.raises(SchemaMismatchError) as caught:
         to_sql([AddColumn(("shifts",), kind)], "t")
@@ -87,7 +87,7 @@ def test_type_without_a_name_in_spark_is_told() -> None:
     )
 
 
-def test_changes_are_told_as_json() -> None:
+def test_changes_are_rendered_as_json() -> None:
     changes = [
         AddColumn(("a", "b"), LongType(), "how many"),
         DropColumn(("c",)),

@@ -92,7 +92,7 @@ def test_scripted_source_takes_a_schema_or_a_decoder() -> None:
         ScriptedSource()
 
 
-def test_scripted_source_ends_where_its_rows_do() -> None:
+def test_scripted_source_ends_after_its_last_row() -> None:
     source = ScriptedSource(schema=COLUMNS, has_end=True)
     source.append_rows([{"id": 1, "name": "a"}])
 

@@ -31,7 +31,7 @@ class Rows:
         ("cast", {"columns": "int"}, {"columns": {"columns": "int"}}),
     ],
 )
-def test_bare_value_and_spelt_out_options_are_the_same(kind: str, short: Any, long: Any) -> None:
+def test_shorthand_equals_the_full_form(kind: str, short: Any, long: Any) -> None:
     options_type = registry.find("transforms", kind).options_type
     assert options_type.model_validate(short).model_dump() == long
     assert options_type.model_validate(long).model_dump() == long
@@ -59,7 +59,7 @@ def test_values_that_do_not_fit_are_refused(kind: str, value: Any) -> None:
         registry.find("transforms", kind).options_type.model_validate(value)
 
 
-def test_columns_are_found_whatever_their_case() -> None:
+def test_columns_are_found_regardless_of_case() -> None:
     rows: DataFrame = Rows()  # type: ignore[assignment]
     require_columns(rows, ["ID", "amount"], "drop")
 

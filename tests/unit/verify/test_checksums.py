@@ -53,7 +53,7 @@ def test_order_and_batches_of_rows_do_not_matter() -> None:
         [*ROWS[1:], (100, "name 0")],
     ],
 )
-def test_one_row_makes_its_chunk_differ(other: list[tuple[Any, Any]]) -> None:
+def test_one_different_row_makes_its_chunk_differ(other: list[tuple[Any, Any]]) -> None:
     assert len(differing_chunks(sums(ROWS), sums(other))) in (1, 2)
 
 
@@ -62,14 +62,14 @@ def test_two_rows_that_swap_a_value_differ() -> None:
     assert differing_chunks(sums(ROWS, chunks=1), sums(other, chunks=1)) == [0]
 
 
-def test_rows_without_a_key_count_as_often_as_they_come() -> None:
+def test_duplicate_rows_without_a_key_count() -> None:
     once, twice = sums([(1, "a"), (2, "b")], key=()), sums([(1, "a"), (2, "b"), (1, "a")], key=())
     assert len(differing_chunks(once, twice)) == 1
     assert (once.first, once.last) == (None, None)
     assert differing_chunks(twice, sums([(1, "a"), (1, "a"), (2, "b")], key=())) == []
 
 
-def test_rows_that_are_left_out_count_on_neither_side() -> None:
+def test_excluded_rows_count_on_neither_side() -> None:
     gone = pa.table({"id": pa.array([3, 4, 200], pa.int64())})
     changed = [(3, "changed"), *ROWS[:3], *ROWS[5:]]
     one, other = sums(ROWS, excluded_keys=gone), sums(changed, excluded_keys=gone)
@@ -89,7 +89,7 @@ def test_wide_keys_have_a_range() -> None:
     assert (found.first, found.last) == (("a", 9), ("x", 2))
 
 
-def test_every_type_can_be_summed_and_told() -> None:
+def test_every_type_has_checksums_and_texts() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - in a column without a zone
     values: dict[str, pa.Array] = {
         "i": pa.array([1], pa.int32()),
@@ -124,7 +124,7 @@ def test_every_type_can_be_summed_and_told() -> None:
     ]
 
 
-def test_values_are_brought_to_the_types_that_are_compared() -> None:
+def test_values_are_cast_to_the_compared_types() -> None:
     narrow = pa.schema([("id", pa.int32()), ("at", pa.timestamp("us", "UTC"))])
     wide = pa.schema([("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
     agreed = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
@@ -134,13 +134,13 @@ def test_values_are_brought_to_the_types_that_are_compared() -> None:
     assert one == compute_checksums([batch([(now, 1)], wide)], terms)
 
 
-def test_only_rows_of_the_chunks_asked_for_are_given() -> None:
+def test_only_rows_of_the_requested_chunks_are_returned() -> None:
     terms = ComparisonSpec(COLUMNS, ("id",), 4)
     each = [sum(len(b) for b in hash_rows([batch(ROWS)], terms, [n])) for n in range(4)]
     assert each == [sums(ROWS).chunks[n].rows for n in range(4)]
 
 
-def test_names_of_columns_may_be_anything() -> None:
+def test_column_names_may_contain_anything() -> None:
     columns = pa.schema([('a"b', pa.int64()), ("A", pa.string()), ("a", pa.string())])
     arrays = [pa.array([1], pa.int64()), pa.array(["x"]), pa.array(["y"])]
     rows = pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -33,7 +33,7 @@ pipelines:
 """
 
 
-def test_pipelines_that_are_left_out_are_named(tmp_path: Path) -> None:
+def test_skipped_pipelines_are_listed(tmp_path: Path) -> None:
     (tmp_path / "icestream.yaml").write_text(FILE)
     plan = build(load(tmp_path / "icestream.yaml"))
 

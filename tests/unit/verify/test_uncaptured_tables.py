@@ -23,7 +23,7 @@ REFRESHED = {"name": "rates", "sync_mode": "full_refresh"}
         ({"streams": [REFRESHED, {"name": "orders"}]}, READ_WHOLE),
     ],
 )
-def test_table_that_is_only_read_whole_may_differ(told: dict[str, Any], caveat: str) -> None:
+def test_table_without_captured_changes_may_differ(told: dict[str, Any], caveat: str) -> None:
     given = {"host": "h", "database": "d", "user": "u", **told}
     options = PostgresCdcOptions.model_validate(given)
     mode = options.mode_of("public", "rates")

@@ -256,12 +256,12 @@ def _rows(
 ) -> tuple[pa.RecordBatch, Flags, dict[str, int]]:
     """Return the rows in the table's types, flags for bad ones, and lost values by column."""
     deletes = _flags(pc.equal(event_batch.ops, DELETE))
-    chosen = event_batch.after
+    rows = event_batch.after
     if deletes.any():
-        own = np.arange(len(chosen))
+        own = np.arange(len(rows))
         indices = pa.array(np.where(deletes, own + len(own), own))
-        chosen = pa.concat_arrays([event_batch.after, event_batch.before]).take(indices)
-    is_bad = np.zeros(len(chosen), np.bool_)
+        rows = pa.concat_arrays([event_batch.after, event_batch.before]).take(indices)
+    is_bad = np.zeros(len(rows), np.bool_)
     missing: dict[str, Flags] = {}
     nulled: dict[str, int] = {}
     arrays, fields = [], []
@@ -271,7 +271,7 @@ def _rows(
     )
     if reserved is not None:
         raise MalformedValueError(reserved, "an allowed column name")
-    for column, written in zip(event_batch.columns, chosen.flatten(), strict=True):
+    for column, written in zip(event_batch.columns, rows.flatten(), strict=True):
         values = written
         flags = placeholder.find(written)
         if flags is not None:
@@ -292,10 +292,10 @@ def _rows(
     for name, flags in event_batch.absent.items():
         missing[name] = missing[name] | flags if name in missing else flags
         if name not in names:
-            arrays.append(pa.nulls(len(chosen)))
+            arrays.append(pa.nulls(len(rows)))
             fields.append(pa.field(name, pa.null()))
     if missing:
-        arrays.append(unchanged_columns(missing, len(chosen)))
+        arrays.append(unchanged_columns(missing, len(rows)))
         fields.append(pa.field(UNCHANGED_COLUMNS, pa.list_(pa.string())))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), is_bad, nulled
 
@@ -309,16 +309,16 @@ def _convert_column(
         return column.convert(values)
     except _CAST_FAULTS:
         pass
-    odd = np.zeros(len(values), np.bool_)
+    is_malformed = np.zeros(len(values), np.bool_)
     for at in range(len(values)):
         try:
             column.convert(values.slice(at, 1))
         except _CAST_FAULTS as exc:  # noqa: PERF203 - finds the faulty value
-            odd[at] = True
+            is_malformed[at] = True
             if not is_bad[at]:
                 bad.append((int(indices[at]), f"column {column.name!r}: {exc}"))
-    is_bad |= odd
-    return column.convert(_null_where(values, odd))
+    is_bad |= is_malformed
+    return column.convert(_null_where(values, is_malformed))
 
 
 def _refuse_unrepresentable(

@@ -96,18 +96,18 @@ def _fast_envelopes(
     return event_batches
 
 
-def _read_with_texts(text: pa.Buffer, known: pa.Schema | None) -> pa.Table:
+def _read_with_texts(text: pa.Buffer, declared: pa.Schema | None) -> pa.Table:
     """Read lines, and once more if Arrow took some strings for timestamps."""
-    table = read_text(text, known)
+    table = read_text(text, declared)
     texts = [
         pa.field(field.name, kind)
         for field in table.schema
         if (kind := _texts_in(field.type)) is not None
-        and (known is None or field.name not in known.names)
+        and (declared is None or field.name not in declared.names)
     ]
     if not texts:
         return table
-    return read_text(text, pa.schema([*(known or ()), *texts]))
+    return read_text(text, pa.schema([*(declared or ()), *texts]))
 
 
 def _texts_in(kind: pa.DataType) -> pa.DataType | None:

@@ -52,7 +52,7 @@ def test_lists_keep_their_shape() -> None:
     assert convert(lists[1:], pa.list_(pa.binary())).to_pylist() == expected[1:]
 
 
-def test_columns_are_told_apart() -> None:
+def test_columns_of_one_side_are_listed_separately() -> None:
     source = pa.schema([("id", pa.int32()), ("new", pa.string()), ("odd", pa.string())])
     lake = pa.schema([("old", pa.string()), ("odd", pa.date32()), ("id", pa.int64())])
     found = find_shared_columns(source, lake)

@@ -103,7 +103,7 @@ def only_report(mirror: Any, side: PlainSide) -> TableReport:
     return report
 
 
-def test_table_that_is_not_there_is_not_compared() -> None:
+def test_missing_table_is_not_compared() -> None:
     report = only_report(PlainMirror([]), PlainSide())
     assert (report.status, report.reason) == (
         "not compared",
@@ -115,14 +115,14 @@ def test_table_of_another_pipeline_is_not_compared() -> None:
     assert only_report(PlainMirror([-1]), PlainSide()).status == "not compared"
 
 
-def test_table_that_is_still_filled_is_not_compared() -> None:
+def test_table_with_an_incomplete_snapshot_is_not_compared() -> None:
     side = PlainSide()
     side.whole = False
     report = only_report(PlainMirror([3]), side)
     assert report.reason == f"its initial snapshot is not complete yet; {RUN_FIRST}"
 
 
-def test_table_that_is_written_to_all_the_time_is_given_up() -> None:
+def test_table_that_is_written_all_the_time_is_not_compared() -> None:
     side = PlainSide()
     report = only_report(PlainMirror(list(range(50))), side)
     assert (report.status, report.reason) == (
@@ -132,7 +132,7 @@ def test_table_that_is_written_to_all_the_time_is_given_up() -> None:
     assert side.points == MAX_ATTEMPTS
 
 
-def test_table_that_was_written_to_once_is_looked_at_again() -> None:
+def test_table_that_was_written_once_is_retried() -> None:
     side = PlainSide(key=("gone",))
     report = only_report(PlainMirror([1, 2, 2, 2]), side)
     assert side.points == 2
@@ -142,7 +142,7 @@ def test_table_that_was_written_to_once_is_looked_at_again() -> None:
     )
 
 
-def test_table_that_was_emptied_since_is_not_compared() -> None:
+def test_table_that_was_truncated_since_is_not_compared() -> None:
     report = only_report(
         PlainMirror([1]), PlainSide(changes=ReadChanges(rows=1, is_truncated=True))
     )
