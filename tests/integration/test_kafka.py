@@ -261,7 +261,7 @@ def test_topic_created_again_while_the_pipeline_runs_is_noticed(
         lake.run(plan)
 
     assert [row["value"] for row in lake.rows()] == [f"old-{n}" for n in range(10)]
-    lake.run(plan, beginning="start-over")
+    lake.run(plan, recovery="start-over")
     new = [row["value"] for row in lake.rows() if row["value"].startswith("new")]
     assert sorted(new) == sorted(f"new-{n}" for n in range(100))
 

@@ -66,8 +66,8 @@ def test_table_dropped_from_the_lake_is_loaded_again_by_reload(shop: Shop, lake:
         "--start-over"
     )
     with power_cut_at("before-commit"):
-        lake.run(mirror(lake, shop.source()), beginning="reload")
-    lake.run(mirror(lake, shop.source()), beginning="reload")
+        lake.run(mirror(lake, shop.source()), recovery="reload")
+    lake.run(mirror(lake, shop.source()), recovery="reload")
 
     assert len(rows(lake, "public.orders")) == 101
     assert [row["name"] for row in rows(lake, "public.people")] == ["Ada", "Grace"]
@@ -75,11 +75,11 @@ def test_table_dropped_from_the_lake_is_loaded_again_by_reload(shop: Shop, lake:
         CheckpointLostError, match=r"are in .*\.\*, and the file says .*\.other\.\*"
     ):
         lake.run(mirror(lake, shop.source(), namespace=("other",)))
-    lake.run(mirror(lake, shop.source(), namespace=("other",)), beginning="reload")
+    lake.run(mirror(lake, shop.source(), namespace=("other",)), recovery="reload")
     assert len(rows(lake, "other.orders")) == 101
 
     lake.sql("DROP TABLE lake.other.people")
-    lake.run(mirror(lake, shop.source(), namespace=("other",)), beginning="resume")
+    lake.run(mirror(lake, shop.source(), namespace=("other",)), recovery="resume")
     lake.run(mirror(lake, shop.source(), namespace=("other",)))
     shop.run("INSERT INTO people VALUES (3, 'Edsger')")
     lake.run(mirror(lake, shop.source(), namespace=("other",)))

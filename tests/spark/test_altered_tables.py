@@ -90,8 +90,8 @@ def test_column_that_they_renamed_stops_the_pipeline(lake: Lake, evolution: str)
     assert str(caught.value) == (
         f"pipeline 'events', table {lake.name}.db.events: column 'note' of the table was renamed "
         "to 'remark' while the pipeline ran, and the stream still has 'note'\n"
-        "  To continue in the renamed column, add the transform `rename: {note: remark}`. A start "
-        "without it adds 'note' as a column of its own."
+        "  To continue in the renamed column, add the transform `rename: {note: remark}`. Without "
+        "it, the next start adds 'note' as a separate column."
     )
     assert [row["remark"] for row in by_id(lake)] == ["a", None]
 

@@ -106,9 +106,9 @@ def test_failed_check_stops_before_readers_see_a_row(lake: Lake, source: Scripte
     assert str(caught.value).splitlines() == [
         f"pipeline 'events', batch 2, table {lake.name}.db.events: check 'ids' finds 1 row on "
         "branch 'audit'; nothing was published to 'main'",
-        '  Look at the rows: icestream query --branch audit "SELECT * FROM db.events"',
+        '  Show the rows: icestream query --branch audit "SELECT * FROM db.events"',
         "  Fix the rows on the branch, or the check, and run again: the checks are repeated, and "
-        "no later batch is written before they hold.",
+        "no later batch is written until they pass.",
         "  To publish the rows as they are, in Spark SQL: "
         f"CALL {lake.name}.system.fast_forward('db.events', 'main', 'audit')",
     ]
@@ -244,7 +244,7 @@ def test_branch_dropped_with_its_rows_is_told(lake: Lake, source: ScriptedSource
     assert ids(lake, "dev") == list(range(8))
 
     lake.sql("ALTER TABLE lake.db.events DROP BRANCH dev")
-    lake.run(plan(lake, source, branch="dev"), beginning="start-over")
+    lake.run(plan(lake, source, branch="dev"), recovery="start-over")
     assert ids(lake, "dev") == list(range(8))
 
 

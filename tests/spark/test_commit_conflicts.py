@@ -53,7 +53,7 @@ class OtherWriter:
 
 
 def raise_in_java(lake: Lake) -> NoReturn:
-    """Raise as a call into Java does that broke off."""
+    """Raise the error of a call into Java that was cut short."""
     jvm: Any = lake.spark._jvm
     jvm.java.util.concurrent.CompletableFuture.failedFuture(
         jvm.java.lang.RuntimeException("no answer")
@@ -103,10 +103,10 @@ def test_commit_that_never_gets_through_fails_after_three_waits_and_leaves_nothi
     monkeypatch.undo()
 
     assert str(caught.value) == (
-        f"pipeline 'events', batch 1, table {lake.name}.db.events: commit refused 4 times, other "
-        "writers moved the table\n"
-        "  Nothing was written; the batch is replayed at the next start. Use one writer a table, "
-        "or partition so that writers don't meet."
+        f"pipeline 'events', batch 1, table {lake.name}.db.events: commit refused 4 times: other "
+        "writers changed the table\n"
+        "  Nothing was written; the batch is replayed at the next start. Use one writer per "
+        "table, or partition the table so that writers don't conflict."
     )
     assert caught.value.retries == 3
     built, *waits = other.waits()
@@ -170,7 +170,7 @@ def test_commit_that_broke_off_before_the_table_took_it_is_written_later(
     monkeypatch.undo()
 
     assert str(caught.value) == (
-        f"pipeline 'events', batch 1, table {lake.name}.db.events: the commit broke off: "
+        f"pipeline 'events', batch 1, table {lake.name}.db.events: the commit failed: "
         f"{message}\n"
         "  The table does not hold the batch; it is replayed at the next start."
     )
@@ -206,9 +206,9 @@ def test_commit_that_nobody_can_ask_about_keeps_its_files_and_is_looked_up_later
 
     assert str(caught.value) == (
         f"pipeline 'events', batch 1, table {lake.name}.db.events: no answer to the commit, and "
-        "the table can't be asked: java.lang.RuntimeException: no answer\n"
-        "  Its files are kept. The batch is looked up and, if it is not there, replayed at the "
-        "next start."
+        "the table can't be read: java.lang.RuntimeException: no answer\n"
+        "  The batch's files are kept. The next start checks whether the table holds the batch, "
+        "and replays it if not."
     )
     assert len(data_files(lake) - before) == 1
     lake.run(lake.plan(source))

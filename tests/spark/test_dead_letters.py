@@ -173,7 +173,7 @@ def test_resumed_pipeline_does_not_double_the_letters_of_a_batch_of_bad_records(
     source.append_values(undecodable(1, 1))
     with pytest.raises(CheckpointLostError):
         lake.run(plan)
-    lake.run(plan, beginning="resume")
+    lake.run(plan, recovery="resume")
 
     assert sorted(row["id"] for row in lake.rows()) == [0, 0, 1, 2]
     assert len(lake.rows("dead")) == 5
@@ -212,7 +212,7 @@ def test_checkpoint_lost_after_a_crash_between_the_commits_loses_and_doubles_not
         lake.run(plan)
     wipe_checkpoint(lake)
     source.append_values(undecodable(1, 1))
-    lake.run(plan, beginning="resume")
+    lake.run(plan, recovery="resume")
 
     assert sorted(row["id"] for row in lake.rows()) == [0, 0, 0, 1, 1]
     assert len(lake.rows("dead")) == 4
@@ -264,7 +264,7 @@ def test_pipeline_that_starts_over_writes_every_letter_again(lake: Lake) -> None
     plan = lake.plan(source, on_error="dead_letter", batching=Batching(1, 0.1, 1))
     lake.run(plan)
     lake.events.clear()
-    lake.run(plan, beginning="start-over")
+    lake.run(plan, recovery="start-over")
 
     assert failed(lake) == [(1, 1)]
     assert len(lake.rows("dead")) == 2

@@ -128,7 +128,7 @@ def test_resuming_from_the_mark_goes_on_after_the_last_row(
     lake.run(lake.plan(source))
     shutil.rmtree(lake.state)
     source.append_rows(numbered(10, 15))
-    lake.run(lake.plan(source), beginning="resume")
+    lake.run(lake.plan(source), recovery="resume")
     source.append_rows(numbered(15, 20))
     lake.run(lake.plan(source))
 
@@ -140,7 +140,7 @@ def test_starting_over_reads_everything_again_and_then_goes_on(
 ) -> None:
     lake.run(lake.plan(source))
     shutil.rmtree(lake.state)
-    lake.run(lake.plan(source), beginning="start-over")
+    lake.run(lake.plan(source), recovery="start-over")
     source.append_rows(numbered(10, 12))
     lake.run(lake.plan(source))
 
@@ -157,7 +157,7 @@ def test_renamed_pipeline_is_noticed_by_its_source(lake: Lake, source: ScriptedS
         "which is no longer in the file"
     )
     source.append_rows(numbered(10, 12))
-    lake.run(lake.plan(source, name="renamed"), beginning="resume")
+    lake.run(lake.plan(source, name="renamed"), recovery="resume")
     assert ids(lake) == list(range(12))
 
 

@@ -163,14 +163,14 @@ def test_resuming_without_a_checkpoint_fills_the_tables_that_lack_the_last_batch
 
     source.append_rows([row(6, "a")])
     lake.events.clear()
-    lake.run(planned(lake, source), beginning="resume")
+    lake.run(planned(lake, source), recovery="resume")
     assert [ids(lake, name) for name in "abc"] == [[1, 3, 6], [2, 4], [5]]
     assert written(lake) == {f"db.{name}": 1 for name in "ab"}
 
     # Once more: the newest mark is that of the second checkpoint, though its numbers are small.
     shutil.rmtree(lake.state)
     source.append_rows([row(7, "c")])
-    lake.run(planned(lake, source), beginning="resume")
+    lake.run(planned(lake, source), recovery="resume")
     source.append_rows([row(8, "b")])
     lake.run(planned(lake, source))
     assert [ids(lake, name) for name in "abc"] == [[1, 3, 6], [2, 4, 8], [5, 7]]
@@ -179,7 +179,7 @@ def test_resuming_without_a_checkpoint_fills_the_tables_that_lack_the_last_batch
 def test_starting_over_writes_to_every_table_next_to_what_it_holds(lake: Lake) -> None:
     source = scripted(row(1, "a"), row(2, "b"))
     lake.run(planned(lake, source))
-    lake.run(planned(lake, source), beginning="start-over")
+    lake.run(planned(lake, source), recovery="start-over")
 
     assert (ids(lake, "a"), ids(lake, "b")) == ([1, 1], [2, 2])
 
@@ -204,7 +204,7 @@ def test_renamed_pipeline_is_to_get_its_name_back(lake: Lake) -> None:
     source = scripted(row(1, "a"))
     lake.run(planned(lake, source))
     with pytest.raises(CheckpointLostError) as caught:
-        lake.run(planned(lake, source, name="renamed"), beginning="resume")
+        lake.run(planned(lake, source, name="renamed"), recovery="resume")
 
     assert str(caught.value) == (
         f"pipeline 'renamed', table {lake.name}.db.*: the tables hold rows of the same source up "

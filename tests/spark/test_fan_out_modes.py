@@ -144,7 +144,7 @@ def test_rows_go_to_the_branch_of_each_table(lake: Lake) -> None:
     source = scripted(*numbered(0, 6))
     lake.run(planned(lake, source))
     source.append_rows(numbered(6, 12))
-    lake.run(planned(lake, source, branch="dev"), beginning="resume")
+    lake.run(planned(lake, source, branch="dev"), recovery="resume")
 
     assert seen(lake, "dev") == shares(0, 12)
     assert seen(lake, "main") == shares(0, 6)

@@ -127,7 +127,7 @@ def test_commit_that_breaks_off_at_the_store_is_replayed(
     with pytest.raises(CommitUnknownError) as caught:
         lake.run(planned(lake, source, on_error="dead_letter"))
 
-    assert caught.value.what.startswith("the commit broke off: ")
+    assert caught.value.what.startswith("the commit failed: ")
     monkeypatch.undo()
     lake.run(planned(lake, source, on_error="dead_letter"))
     assert (ids(lake, "a"), lake.rows("dead")) == ([1], [])

@@ -69,7 +69,7 @@ def test_lost_state_is_resumed_from_the_mark_if_the_files_are_there(
     with pytest.raises(CheckpointLostError):
         lake.run(plan(lake, inbox))
 
-    lake.run(plan(lake, inbox), beginning="resume")
+    lake.run(plan(lake, inbox), recovery="resume")
     put(inbox, "c.csv", range(20, 30))
     lake.run(plan(lake, inbox))
 
@@ -86,10 +86,10 @@ def test_lost_state_is_not_resumed_if_files_that_were_read_are_gone(
     put(inbox, "b.csv", range(10, 20))
 
     with pytest.raises(SourceChangedError, match="which of them were read is not known"):
-        lake.run(plan(lake, inbox), beginning="resume")
+        lake.run(plan(lake, inbox), recovery="resume")
     assert ids(lake) == list(range(10))
 
-    lake.run(plan(lake, inbox), beginning="start-over")
+    lake.run(plan(lake, inbox), recovery="start-over")
     assert ids(lake) == list(range(20))
 
 

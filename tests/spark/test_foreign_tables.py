@@ -156,9 +156,9 @@ def test_listed_tables_are_reached(payroll: Lake) -> None:
 def test_tables_of_another_pipeline_are_foreign_and_its_own_are_not(lake: Lake) -> None:
     source = scripted(row(1, "a"))
     lake.run(planned(lake, source))
-    lake.run(planned(lake, source), beginning="start-over")
+    lake.run(planned(lake, source), recovery="start-over")
     with pytest.raises(ForeignTableError, match="this pipeline did not create it"):
-        lake.run(planned(lake, source, name="other"), beginning="start-over")
+        lake.run(planned(lake, source, name="other"), recovery="start-over")
 
     assert ids(lake, "a") == [1, 1]
 
@@ -231,7 +231,7 @@ def test_own_table_that_could_not_be_read_at_the_start_gets_no_row_twice(lake: L
 
     # The other table, which is behind this one, tells where to resume.
     with unreadable(lake, "shop.orders"), pytest.raises(ConnectorError, match="refused the table"):
-        lake.run(mirror(lake, source, commit_mode="append"), beginning="resume")
+        lake.run(mirror(lake, source, commit_mode="append"), recovery="resume")
     for _ in range(2):
         with pytest.raises(CheckpointLostError, match="could not be read then"):
             lake.run(mirror(lake, source, commit_mode="append"))

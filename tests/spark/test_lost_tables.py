@@ -156,7 +156,7 @@ def test_table_that_lost_rows_between_two_runs_stops_the_pipeline(
     with pytest.raises(CheckpointLostError) as caught:
         stream.write(3)
     assert (caught.value.what, caught.value.exit_code) == (problem, 5)
-    stream.write(beginning="start-over")
+    stream.write(recovery="start-over")
     assert set(stream.ids()) - {100} == {0, 1, 2, 3}
 
 
@@ -181,7 +181,7 @@ def test_rows_that_were_rolled_back_are_brought_back_or_done_without(lake: Lake,
     assert stream.ids() == [0, 1, 2, 3]
 
     roll_back(lake)
-    stream.write(beginning="resume")
+    stream.write(recovery="resume")
     stream.write(4)
     assert stream.ids() == [0, 1, 4]
 
@@ -210,7 +210,7 @@ def test_other_table_in_the_file_than_the_one_with_the_rows_is_named(lake: Lake,
             if kind == "append"
             else f"the rows of this pipeline are in {old}, and the file says {new}"
         )
-    lake.run(stream.plan(**moved), beginning="start-over" if kind == "append" else "resume")
+    lake.run(stream.plan(**moved), recovery="start-over" if kind == "append" else "resume")
     lake.run(stream.plan(**moved))
     place = "db.moved" if kind == "append" else "other.events"
     found = lake.catalog.client().load_table(place).scan().to_arrow()["id"].to_pylist()

@@ -70,7 +70,7 @@ def test_snapshot_replaces_what_the_table_held(lake: Lake) -> None:
         [snapshot(order(3, "new"), first=False)],
     ]
 
-    lake.run(mirror(lake, source), beginning="start-over")
+    lake.run(mirror(lake, source), recovery="start-over")
 
     assert rows(lake) == [order(2, "new"), order(3, "new")]
 
@@ -80,7 +80,7 @@ def test_table_that_is_empty_in_the_source_becomes_empty(lake: Lake) -> None:
     lake.run(mirror(lake, source))
     source.script = [[snapshot()]]
 
-    lake.run(mirror(lake, source), beginning="start-over")
+    lake.run(mirror(lake, source), recovery="start-over")
 
     assert rows(lake) == []
 

@@ -43,7 +43,7 @@ def read_twice(lake: Lake, **options: str) -> None:
     )
     lake.run(mirror(lake, source, **options))
     source.script = [[snapshot(order(1, "b"))], [snapshot(order(3, "b"), first=False)]]
-    lake.run(mirror(lake, source, **options), beginning="start-over")
+    lake.run(mirror(lake, source, **options), recovery="start-over")
 
 
 def test_changes_stay_when_the_table_is_read_anew(lake: Lake) -> None:

@@ -300,9 +300,8 @@ def test_files_of_an_older_spec_are_not_guessed_at(lake: Lake, mode: str) -> Non
 
     assert str(caught.value) == (
         f"pipeline 'events', table {lake.name}.db.events: the table has data files of an older "
-        "partition spec, of which can't be told whether they hold rows of the partitions to "
-        "replace\n"
-        "  Nothing was written. Rewrite the table into its current spec, e.g. with Spark's "
+        "partition spec, which may hold rows of the partitions to replace\n"
+        "  Nothing was written. Rewrite the table with its current spec, e.g. with Spark's "
         "`rewrite_data_files` and `rewrite-all`, or use `commit_mode: overwrite_table`."
     )
     assert ids(lake) == [1]
@@ -316,7 +315,7 @@ def test_resuming_without_memory_adds_to_the_load_that_the_table_speaks_of(
     with power_cut_at("after-batch", times=2):
         lake.run(plan(lake, source, "overwrite"))
     shutil.rmtree(lake.state)
-    lake.run(plan(lake, source, "overwrite"), beginning="resume")
+    lake.run(plan(lake, source, "overwrite"), recovery="resume")
 
     assert ids(lake) == list(range(10))
 
@@ -324,7 +323,7 @@ def test_resuming_without_memory_adds_to_the_load_that_the_table_speaks_of(
 def test_starting_over_replaces_the_part_of_a_load(lake: Lake, source: ScriptedSource) -> None:
     with power_cut_at("after-batch", times=2):
         lake.run(plan(lake, source))
-    lake.run(plan(lake, source), beginning="start-over")
+    lake.run(plan(lake, source), recovery="start-over")
 
     assert ids(lake) == list(range(10))
 
@@ -349,8 +348,8 @@ def test_load_whose_partitions_can_not_be_told_stops(lake: Lake) -> None:
 
     assert str(caught.value) == (
         f"pipeline 'events', table {lake.name}.db.events: table property 'icestream.load.events' "
-        "does not tell what load 'load' has replaced: 'x'\n"
-        "  Restore the property from an older metadata file of the table, or load anew with "
+        "does not list what load 'load' has replaced: 'x'\n"
+        "  Restore the property from an older metadata file of the table, or load again with "
         "`icestream run --once --start-over`."
     )
     assert ids(lake) == [1]

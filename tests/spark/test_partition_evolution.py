@@ -123,7 +123,10 @@ def test_column_that_is_called_like_a_partition_field_is_told_apart(lake: Lake) 
 def test_term_that_does_not_fit_is_refused_and_nothing_is_written(lake: Lake) -> None:
     append(lake, lake.sink("t"), rows())
     for partitioning, what in [
-        (["days(country)"], "partitioning: column 'country' is a string, which 'day' can't take"),
+        (
+            ["days(country)"],
+            "partitioning: column 'country' is a string, which 'day' can't transform",
+        ),
         (["gone"], "partitioning: the rows have no column 'gone'"),
     ]:
         with pytest.raises(SchemaMismatchError) as caught:

@@ -262,8 +262,8 @@ def test_row_with_the_old_name_does_not_bring_the_column_back(lake: Lake) -> Non
 
     assert str(caught.value) == (
         f"pipeline 'events', table {lake.name}.db.events: the stream still has a column 'name', "
-        "which `renames` calls 'title'\n"
-        "  Give such rows the new name by a transform, or take the column out of `renames`."
+        "which `renames` renames to 'title'\n"
+        "  Rename the column with a transform, or remove it from `renames`."
     )
     assert by_id(lake) == [{"id": 1, "title": "a"}]
 

@@ -65,7 +65,7 @@ def test_no_name_leads_out_of_the_warehouse(lake: Lake) -> None:
     lake.run(planned(lake, source, on_error="drop"))
     for name in HOSTILE:
         with pytest.raises((SchemaMismatchError, BadRecordError)):
-            lake.run(mirror(lake, ScriptedChanges([block("shop", name)])), beginning="start-over")
+            lake.run(mirror(lake, ScriptedChanges([block("shop", name)])), recovery="start-over")
 
     assert entries(lake) == before, names
     assert [one["id"] for one in lake.rows("good")] == [99]

@@ -115,10 +115,10 @@ class Abilities:
     """What a kind of catalog can do beyond keeping tables by name.
 
     Attributes:
-        nested_namespaces: namespaces may lie in namespaces.
-        catalog_branches: it has branches and tags of all its tables together.
+        nested_namespaces: namespaces may contain namespaces.
+        catalog_branches: it has branches and tags that span all its tables.
         vends_credentials: it can hand out short-lived credentials for a table's files.
-        case_sensitive: names that differ in case only are two names.
+        case_sensitive: names that differ only in case are different names.
     """
 
     nested_namespaces: bool = False
@@ -132,15 +132,15 @@ class Abilities:
 
 
 class Catalog(ABC, Generic[OptionsT]):
-    """Where tables are found by name.
+    """Finds tables by name.
 
-    Building a catalog touches nothing outside; `client` connects. The same `name` is used on both
-    sides, since the SQL catalogs store it with each table.
+    Building a catalog opens no file and no connection; `client` connects. Spark and PyIceberg use
+    the same `name`, since the SQL catalogs store it with each table.
 
     Args:
         name: the catalog's name in SQL and in the store itself.
         options: the catalog block of the file.
-        storage: where the files of its tables are; None if only the catalog knows.
+        storage: the store of its tables' files; None if only the catalog knows it.
     """
 
     options_type: ClassVar[type[Options]]
@@ -163,7 +163,7 @@ class Catalog(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def spark_settings(self) -> dict[str, str]:
-        """Return what follows `spark.sql.catalog.NAME.` in Spark's settings, secrets included."""
+        """Return the Spark settings below `spark.sql.catalog.NAME.`, secrets included."""
 
     @abstractmethod
     def pyiceberg_properties(self) -> dict[str, str]:
@@ -171,10 +171,10 @@ class Catalog(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def client(self) -> PyIcebergCatalog:
-        """Return the PyIceberg catalog, made on first use and then reused.
+        """Return the PyIceberg catalog, created on first use and then reused.
 
         Raises:
-            UnreachableError: nobody answers.
+            UnreachableError: the catalog does not answer.
             RefusedError: credentials or permissions were refused.
         """
 
@@ -197,8 +197,8 @@ class Catalog(ABC, Generic[OptionsT]):
         """Refuse a namespace that this kind of catalog cannot have.
 
         Raises:
-            PlanError: a level of it has no valid name; or it lies in another one, and the catalog
-                has one level only.
+            PlanError: a level has an invalid name, or the namespace is nested and the catalog has
+                only one level.
         """
         for level in namespace:
             problem = name_problem(level)
@@ -236,14 +236,14 @@ class Catalog(ABC, Generic[OptionsT]):
         return self.client().namespace_exists(namespace)
 
     def require_storage_block(self, location: str, where: str) -> None:
-        """Refuse a place in a store that the file has no block for: its jars are not loaded.
+        """Refuse a location in a store that has no block in the file: its jars are not loaded.
 
         Args:
-            location: where a table lies.
+            location: the location of a table.
             where: the table, for the message.
 
         Raises:
-            PlanError: nothing in the file tells of that store.
+            PlanError: the file does not configure that store.
         """
         scheme = location.partition("://")[0].lower()
         store = store_of_scheme(scheme)
@@ -260,11 +260,11 @@ class Catalog(ABC, Generic[OptionsT]):
         )
 
     def explain(self, text: str, where: str) -> IcestreamError | None:
-        """Turn a fault of the catalog or its store into an error of ours; None if not known.
+        """Turn a fault of the catalog or its store into an icestream error; None if it is unknown.
 
         Args:
-            text: the fault and its causes, as `contracts.faults.exception_text` puts them.
-            where: the place, for the message.
+            text: the fault and its causes, from `contracts.faults.exception_text`.
+            where: the location, for the message.
         """
         for store in installed_stores().values():
             if store.missing_jars is not None and re.search(store.missing_jars, text):
@@ -279,7 +279,7 @@ class Catalog(ABC, Generic[OptionsT]):
         yield from ()
 
     def checks_storage(self) -> bool:
-        """Tell whether `check` tries the store; it can't where only the server knows the place."""
+        """Tell whether `check` tests the store; it can't if only the server knows the location."""
         return False
 
     def close(self) -> None:

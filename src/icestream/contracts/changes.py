@@ -56,15 +56,15 @@ class ChangeSchema:
 
     Attributes:
         table: the source's own names, outermost first: `("public", "orders")`.
-        key: the columns that tell rows apart; none for a table that only ever grows.
-        is_snapshot: the rows were read as they are, not as changes: no key twice, none deleted,
-            and none of them in the table yet. Such a block has neither `OP` nor
+        key: the columns that identify a row; empty for an append-only table.
+        is_snapshot: the rows come from a snapshot, not from the log: no key occurs twice, no row
+            is a delete, and none is in the table yet. Such a block has neither `OP` nor
             `UNCHANGED_COLUMNS`.
-        is_first: what the table held before goes: these are the first rows of a snapshot.
-        is_whole: the columns are all that there are, so that one that is missing was dropped. Only
-            for a source that gives the changes of a table in one order.
+        is_first: these are the first rows of a snapshot, which replaces the rows of the table.
+        is_whole: the list of columns is complete, so a column that is missing was dropped. Only for
+            a source that yields the changes of a table in one order.
         version: of two schemas of a table, the one with the greater version is newer.
-        is_tombstones: all rows are tombstones, which say nothing to a table that is not there.
+        is_tombstones: all rows are tombstones, which mean nothing to a table that does not exist.
     """
 
     table: tuple[str, ...]
@@ -102,7 +102,7 @@ def unchanged_columns(absent: Mapping[str, npt.NDArray[np.bool_]], rows: int) ->
 
 
 def with_nulled_counts(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.RecordBatch:
-    """Return a block that records how many values, by column, became null for lack of a type."""
+    """Return a block that records how many values of each column no type could hold."""
     if not nulled:
         return block
     metadata = {**(block.schema.metadata or {}), _NULLED: json.dumps(dict(nulled)).encode()}
@@ -110,7 +110,7 @@ def with_nulled_counts(block: pa.RecordBatch, nulled: Mapping[str, int]) -> pa.R
 
 
 def nulled_counts(columns: pa.Schema) -> dict[str, int]:
-    """Return what `with_nulled_counts` told of a block with these columns."""
+    """Return the counts that `with_nulled_counts` recorded for a block with these columns."""
     counts: dict[str, int] = json.loads((columns.metadata or {}).get(_NULLED, b"{}"))
     return counts
 
@@ -122,7 +122,7 @@ class DecodedChanges:
     Attributes:
         blocks: the changes in their order, each block of one table.
         bad: index and reason of each record that could not be decoded.
-        ignored: how many tombstones of a topic are left out, since nothing tells their table.
+        ignored: tombstones by topic that were left out because their table is unknown.
     """
 
     blocks: Sequence[pa.RecordBatch]
@@ -138,7 +138,7 @@ class ChangeDecoder(ABC):
 
     Attributes:
         records_absent_fields: whether each row lists, in `UNCHANGED_COLUMNS`, the columns for which
-            its record has no field. The engine sets it if the sink asks for it.
+            its record has no field. The engine sets it if the sink needs it.
     """
 
     records_absent_fields: bool = False
@@ -149,7 +149,7 @@ class ChangeDecoder(ABC):
 
 
 class NewChangeSchemasError(IcestreamError):
-    """Blocks arrived whose tables are not prepared for them.
+    """Blocks arrived that their tables are not prepared for.
 
     Raised in a task by the sink's writer. The driver prepares the tables, and the batch is read
     again.
@@ -160,7 +160,7 @@ class NewChangeSchemasError(IcestreamError):
     """
 
     def __init__(self, shapes: Sequence[pa.Schema], files: Sequence[WrittenFile] = ()) -> None:
-        super().__init__(f"{len(shapes)} shapes of rows that the tables are not ready for")
+        super().__init__(f"{len(shapes)} row schemas that the tables are not prepared for")
         self.shapes = tuple(shapes)
         self.files = tuple(files)
 

@@ -28,7 +28,7 @@ class Records:
     Attributes:
         values: the encoded records (Arrow binary); null where a record has no value.
         extra: columns that the source adds beside the decoded ones, each as long as `values`.
-        position: tells where record `i` came from, in words fit for an error: `orders[2]@1234`.
+        position: returns where record `i` came from, for messages: `orders[2]@1234`.
         context: what a decoder needs beside the values, such as the header of a CSV file, as JSON.
             A dead letter keeps it, so that its record means the same when it is replayed.
     """
@@ -60,7 +60,7 @@ def split_by_size(
 ) -> Iterator[Records | pa.RecordBatch]:
     """Yield a block of a source in slices of at most `most_bytes`; a larger record is alone.
 
-    What is made of a block, such as decoded columns, must stay below the 2 GiB of an Arrow array.
+    Data derived from a block, such as decoded columns, must stay below an Arrow array's 2 GiB.
     """
     count = len(block.values) if isinstance(block, Records) else block.num_rows
     if count <= 1 or block.nbytes <= most_bytes:
@@ -81,10 +81,10 @@ class BadRecord:
     """A record that could not be decoded, cast or validated.
 
     Attributes:
-        raw: the record as the source gave it; a row as JSON where the source gives rows.
+        raw: the record as the source sent it; if the source yields rows, the row as JSON.
         reason: why.
         position: where it came from; None for a row that a transform made of several records.
-        extra: what the source tells beside it, as JSON.
+        extra: the source's extra columns of the record, as JSON.
     """
 
     raw: bytes | None
@@ -98,12 +98,12 @@ class Decoded:
     """The outcome of decoding one block of values.
 
     Attributes:
-        rows: the good rows, in order, with exactly the columns asked for.
+        rows: the good rows, in order, with exactly the requested columns.
         kept: for each good row the index of its value (Arrow int64); None when all were good.
         bad: index and reason of each value that could not be decoded.
-        new_fields: fields met in the data that the columns asked for do not have.
-        wider: columns by name, as they would have to be to hold what the writer declares, or to
-            make some of `bad` good: of a wider type, or optional.
+        new_fields: fields of the data that are not among the requested columns.
+        wider: columns by name, widened or made optional as the writer's schema or some of `bad`
+            require.
     """
 
     rows: pa.RecordBatch
@@ -123,16 +123,16 @@ class Decoder(ABC):
     def in_context(self, context: Mapping[str, Any]) -> Decoder:  # noqa: ARG002 - most need none
         """Return the decoder for records of this context, see `Records.context`.
 
-        Called before `infer` and `decode`. A dead letter that has no context gives an empty one.
+        Called before `infer` and `decode`. A dead letter without a context has an empty one.
         """
         return self
 
     @abstractmethod
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
-        """Return the columns that `sample` shows, or that a registry tells.
+        """Return the columns of `sample`, or those that a registry has.
 
         Called on the driver, once for a pipeline that has no schema from elsewhere. Values that
-        cannot be decoded are passed over here; `decode` reports them.
+        cannot be decoded are skipped here; `decode` reports them.
         """
 
     @abstractmethod
@@ -165,7 +165,7 @@ class Decoder(ABC):
 
 @dataclass(frozen=True)
 class GivenSchema:
-    """What the `schema` option says.
+    """The value of the `schema` option.
 
     Attributes:
         columns: the columns, in order.
@@ -178,12 +178,12 @@ class GivenSchema:
 
 @dataclass(frozen=True)
 class FormatSettings:
-    """What a source's options tell the format of its records.
+    """The options of a source that concern the format of its records.
 
     Attributes:
         schema: the `schema` option; None if it is not given.
         registry: the `schema_registry` block; None if it is not given.
-        subjects: the registry's subjects that tell the columns, such as `orders-value`.
+        subjects: the registry's subjects that define the columns, such as `orders-value`.
         unavailable_value: the `unavailable_value` option.
         unrepresentable: the `unrepresentable` option.
     """
@@ -201,7 +201,7 @@ class Format(ABC):
     Registered as an entry point of `icestream.formats`. Building one touches no network.
 
     Attributes:
-        name: its name in the file and in messages, that of its entry point.
+        name: its name in the file, in messages and as an entry point.
         gives_changes: its records are changes to tables, so it has a `change_decoder` instead of a
             `decoder`.
         is_line_based: a record never holds a line break, so that the `files` source can read files

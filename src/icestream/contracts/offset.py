@@ -46,8 +46,8 @@ class BatchMark:
         load: id of the bounded load that the batch is a part of, where the rows of one load
             replace what the table held; empty otherwise.
         branch: the branch that the batch was written to; empty for the main one.
-        generation: how often the pipeline had begun under a new checkpoint, where one pipeline has
-            marks in many tables and the newest of them counts.
+        generation: how often the pipeline had started with a new checkpoint; tells which of its
+            marks in many tables is the newest.
     """
 
     pipeline: str
@@ -65,10 +65,10 @@ class BatchMark:
     def to_json(self) -> str:
         """Return the mark in the one form that is stored and compared."""
         facts = asdict(self)
-        for later in ("load", "branch", "generation"):
-            # A mark that an older version wrote has none, and must read back as the same text.
-            if not facts[later]:
-                del facts[later]
+        for optional in ("load", "branch", "generation"):
+            # The marks of older versions lack them, and must keep their text.
+            if not facts[optional]:
+                del facts[optional]
         return json.dumps(facts, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -78,7 +78,7 @@ class BatchMark:
 
 
 def replay_name(pipeline: str) -> str:
-    """Return the name that marks of replayed dead letters go by; no pipeline's has a slash."""
+    """Return the name in marks of replayed dead letters; no pipeline's name has a slash."""
     return f"{pipeline}/dlq"
 
 
@@ -88,7 +88,7 @@ def pipeline_of(name: str) -> str:
 
 
 def is_replay(mark: BatchMark) -> bool:
-    """Tell whether a mark is of replayed dead letters, of which each replay has a query id."""
+    """Tell whether a mark is of replayed dead letters; each replay has its own query id."""
     return mark.pipeline.endswith("/dlq")
 
 

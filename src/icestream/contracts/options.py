@@ -46,8 +46,8 @@ class _NullAsText:
 
 
 NULL_AS_TEXT = _NullAsText()
-"""For options with a choice called `null`: YAML reads the bare word as no value, and so do editors
-that check a file by its JSON Schema."""
+"""For options with a choice called `null`: YAML parses the bare word as no value, and so do editors
+that validate a file against its JSON Schema."""
 
 PropertyText: TypeAlias = Annotated[
     str,
@@ -102,20 +102,20 @@ class Options(BaseModel):
     """Options of one part, as its block in the YAML file names them.
 
     Unknown keys are refused and a built object never changes. Every field has a description.
-    What else the planner must know stands in a field's `json_schema_extra`:
+    A field's `json_schema_extra` holds what else the planner must know:
 
     - `{"planned": True}`: accepted but not built yet; `plan` shows it, `run` and `check` refuse it.
     - `{"planned": ["upsert"]}`: the same for these values only.
     - `{"path": True}`: a local path, or an address with a scheme; a relative one is taken from
       the folder of the configuration file.
-    - `LOCATION`: the same, and it may lie in an object store.
+    - `LOCATION`: the same, and it may be in an object store.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def yaml_key(name: str, field: FieldInfo) -> str:
-    """Return how a field is called in the file: by its alias, if it has one."""
+    """Return the name of a field in the file: its alias, if it has one."""
     return field.alias or name
 
 
@@ -139,5 +139,5 @@ class ShorthandOptions(Options):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        spelt_out = handler.resolve_ref_schema(handler(core_schema))
-        return {"anyOf": [spelt_out["properties"][cls.shorthand], spelt_out]}
+        full_form = handler.resolve_ref_schema(handler(core_schema))
+        return {"anyOf": [full_form["properties"][cls.shorthand], full_form]}

@@ -29,7 +29,7 @@ Piece = TypeVar("Piece")
 Outcome = TypeVar("Outcome")
 
 REPORT_COLUMN = "report binary"
-# What a report carries of one value, such as an example of a bad record.
+# The longest value in a report, such as an example of a bad record.
 MAX_TEXT_LENGTH = 1_000
 MAX_LISTED_TASKS = 10
 
@@ -93,8 +93,8 @@ class _Task(Generic[Piece, Outcome]):
 def gather_reports(reports: DataFrame) -> list[Any]:
     """Return the reports of a job whose number of tasks only Spark knows, in partition order.
 
-    Spark adds them up to a single row: an aggregate without groups has exactly one row, even
-    without input, so that a result which was lost can be told from one that is empty.
+    Spark aggregates them into a single row: an aggregate without groups has exactly one row, even
+    without input, so a lost result cannot be mistaken for an empty one.
 
     Raises:
         LostReportsError: the result did not arrive.
@@ -102,7 +102,7 @@ def gather_reports(reports: DataFrame) -> list[Any]:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     (row,) = collect_exactly(reports.agg(F.collect_list("report")), 1)
-    unpacked = [unpack_report(each) for each in row[0]]
+    unpacked = [unpack_report(report) for report in row[0]]
     return order_reports(unpacked, sorted({number for number, _ in unpacked}))
 
 
@@ -137,7 +137,7 @@ def order_reports(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> l
     """Return the reports in the order of `tasks`, each of which must have reported once.
 
     Raises:
-        LostReportsError: one did not, or a report of another task is among them.
+        LostReportsError: a task did not, or a report comes from another task.
     """
     arrived: dict[int, list[Any]] = {}
     for number, content in reports:
@@ -150,7 +150,7 @@ def order_reports(reports: Iterable[tuple[int, Any]], tasks: Sequence[int]) -> l
             todo=_TODO,
         )
     expected = set(tasks)
-    surplus = [n for n, each in arrived.items() if len(each) > 1 or n not in expected]
+    surplus = [n for n, contents in arrived.items() if len(contents) > 1 or n not in expected]
     if surplus:
         raise LostReportsError(
             f"unexpected or duplicate reports from {len(surplus)} tasks: "

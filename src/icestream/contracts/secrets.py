@@ -1,4 +1,4 @@
-"""Tells what must not be shown, by the name of a setting or by the look of its value."""
+"""Recognises secrets by the name of a setting or the form of its value, and masks them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET_VALUE = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@|[?&;]\w*(password|token|secret|sig)=|accountkey=", re.IGNORECASE
 )
 HIDDEN = "(hidden)"
-# A shorter one is a part of too many words, which would no longer be understood.
+# A shorter secret occurs within too many words, and masking those would garble the text.
 MIN_SUBSTRING_LENGTH = 4
 
 
@@ -47,12 +47,12 @@ def _items(value: object) -> Iterable[object]:
 
 
 def without_secrets(text: str, *models: BaseModel) -> str:
-    """Return a text with the secrets of option models put out of sight."""
+    """Return a text with the secrets of option models masked."""
     return hide(text, (secret for model in models for secret in secrets_in(model)))
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """Return a text with secrets put out of sight; a very short one where it is a whole word."""
+    """Return a text with secrets masked; a very short one only where it is a whole word."""
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= MIN_SUBSTRING_LENGTH:
             text = text.replace(secret, "***")

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file that a task wrote and nobody committed yet.
+    """A file that a task wrote, not yet committed.
 
-    `what` is for the sink alone: JSON for a data file; rows that are staged may add bytes.
+    `metadata` is for the sink alone: JSON for a data file; staged rows may add bytes.
     """
 
     rows: int
@@ -41,10 +41,10 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class RowExpectation:
-    """A condition that every row should meet; one that can't be told (NULL) counts as met.
+    """A condition that every row should meet. A result of NULL counts as met.
 
     Attributes:
-        name: what counters and dead letters call it.
+        name: its name in counters and dead letters.
         expr: the condition, in Spark SQL over the table's columns.
         on_fail: `drop`, `dead_letter` or `fail`.
     """
@@ -56,7 +56,7 @@ class RowExpectation:
 
 @dataclass(frozen=True)
 class Commit:
-    """What a commit did."""
+    """The result of a commit."""
 
     snapshot_id: int | None
     rows: int
@@ -73,8 +73,8 @@ class LostRows:
     Attributes:
         table: the table's full name.
         problem: what happened to the table.
-        remedy: how a person can bring the rows back; empty if only the source has them.
-        source_table: the table's own names in the source, where it can be loaded again.
+        remedy: how the user can restore the rows; empty if only the source has them.
+        source_table: the table's name in the source, if it can be loaded again from there.
     """
 
     table: str
@@ -83,19 +83,20 @@ class LostRows:
     source_table: tuple[str, ...] | None = None
 
 
-# The name of a row's table, where Spark works it out. It never reaches a table.
+# The column with the name of a row's table, if Spark computes it. It never reaches a table.
 ROUTE = "__icestream_route"
 
 
 @dataclass(frozen=True)
 class RefusedRows:
-    """Rows of a batch that one of the tables did not take, after every attempt.
+    """Rows of a batch that one of the tables refused, after every attempt.
 
     Attributes:
         table: the table's full name.
-        error: why.
-        rows: how many they are.
-        parts: each gives some of the rows, in a task; with the column `ROW` if they came with it.
+        error: the reason.
+        rows: the number of rows.
+        parts: each yields some of the rows when called in a task, with the column `ROW` if the
+            rows had it.
     """
 
     table: str
@@ -106,12 +107,12 @@ class RefusedRows:
 
 @dataclass(frozen=True)
 class TableCommits:
-    """What became of a batch, table by table.
+    """The result of a batch, table by table.
 
     Attributes:
-        commits: what each commit did, by the table's full name.
-        held: the tables that held the batch already.
-        refused: the tables that did not take it.
+        commits: the commit of each table, by the table's full name.
+        held: the tables that already held the batch.
+        refused: the tables that refused it.
     """
 
     commits: Mapping[str, Commit]
@@ -120,25 +121,25 @@ class TableCommits:
 
 
 def added_up(commits: Mapping[str, Commit]) -> Commit | None:
-    """Return what the commits of several tables did together; None if there was none."""
-    each = list(commits.values())
-    if not each:
+    """Add up the commits of several tables; None if there was none."""
+    if not commits:
         return None
+    made = commits.values()
     return Commit(
         snapshot_id=None,
-        rows=sum(one.rows for one in each),
-        bytes=sum(one.bytes for one in each),
-        files=sum(one.files for one in each),
-        retries=sum(one.retries for one in each),
-        seconds=max(one.seconds for one in each),  # they were made side by side
+        rows=sum(commit.rows for commit in made),
+        bytes=sum(commit.bytes for commit in made),
+        files=sum(commit.files for commit in made),
+        retries=sum(commit.retries for commit in made),
+        seconds=max(commit.seconds for commit in made),  # they ran concurrently
     )
 
 
 class TaskWriter(ABC):
-    """Writes rows to files, in a task. Pickled and sent there, so it keeps no connection.
+    """Writes rows to files, in a task. It is pickled and sent there, so it keeps no connection.
 
-    A task may be run twice or die half-way: files that are never committed hold no rows of the
-    table, and their names never meet those of another attempt.
+    A task may run twice or die half-way: files that are never committed are not part of the table,
+    and their names never clash with those of another attempt.
     """
 
     @abstractmethod
@@ -167,19 +168,19 @@ class Sink(ABC, Generic[OptionsT]):
     options_type: ClassVar[type[Options]]
     has_many_tables: ClassVar[bool] = False
     is_mirror: ClassVar[bool] = False
-    task_modules: tuple[str, ...] = ()  # what `writer` loads in a task
+    task_modules: tuple[str, ...] = ()  # modules that `writer` imports in a task
 
     @classmethod
     def build(
         cls, options: Any, catalog: Catalog[Any], name: str, *, changes: bool = False
     ) -> Sink[Any]:
-        """Return the sink that the options ask for: this one, or one that does it another way.
+        """Return the sink for the options: one of this class, or of another that implements them.
 
         Args:
-            options: the sink's.
-            catalog: where its tables are.
-            name: the sink's, in the file.
-            changes: whether the source gives changes to tables of its own.
+            options: the sink's options.
+            catalog: the catalog of its tables.
+            name: the sink's name in the file.
+            changes: whether the source yields changes to tables of its own.
         """
         if changes:
             raise PlanError(
@@ -199,13 +200,13 @@ class Sink(ABC, Generic[OptionsT]):
         Args:
             spark: the session.
             pipeline: name of the pipeline that writes.
-            cache: a folder of the driver's machine for what can be made again; a temporary one
-                if absent. Tasks cannot reach it: on a cluster they run elsewhere.
+            cache: a local folder of the driver for data that can be rebuilt; a temporary one if
+                absent. Tasks cannot reach it: on a cluster they run on other machines.
         """
 
     @abstractmethod
     def last_mark(self) -> BatchMark | None:
-        """Return the newest mark of the pipeline that the table held when last looked at."""
+        """Return the newest mark of the pipeline that the table held when it was last read."""
 
     def marks(self) -> list[BatchMark]:
         """Return the newest mark of the pipeline in each table that has one."""
@@ -218,7 +219,7 @@ class Sink(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def holds(self, mark: BatchMark) -> bool:
-        """Tell whether the table holds the batch already. A shortcut: the fence is in `commit`."""
+        """Tell whether the table already holds the batch. A shortcut: the fence is in `commit`."""
 
     @abstractmethod
     def columns(self) -> pa.Schema | None:
@@ -228,19 +229,19 @@ class Sink(ABC, Generic[OptionsT]):
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:
         """Make the table fit rows with these columns: create it, change it, or refuse.
 
-        A crash afterwards leaves a table that the same rows fit when the batch is replayed.
+        After a crash, the same rows still fit the table when the batch is replayed.
 
         Args:
             columns: the columns of the rows.
-            declared: whether the source declares them, so that they are all there are; else a
-                column that is missing may be there in the next batch.
+            declared: whether the source declares them, so that the list is complete; otherwise a
+                column that is missing now may come with the next batch.
 
         Raises:
             SchemaMismatchError: the rows do not fit and the options forbid changing the table.
         """
 
     def prepare_tables(self, schemas: Sequence[pa.Schema]) -> None:
-        """Make the tables of a mirror ready for blocks of these schemas: create and change them.
+        """Prepare the tables of a mirror for blocks of these schemas: create and change them.
 
         Called before each batch. Blocks of other schemas make the writer raise
         `NewChangeSchemasError`; the batch is then read again, with them among `schemas`.
@@ -250,7 +251,7 @@ class Sink(ABC, Generic[OptionsT]):
         )
 
     def refuses_column(self, name: str) -> str | None:  # noqa: ARG002
-        """Return why the table can have no column of this name; None if it can."""
+        """Return why the table cannot have a column of this name; None if it can."""
         return None
 
     def keeps_missing_fields(self) -> bool:
@@ -261,15 +262,15 @@ class Sink(ABC, Generic[OptionsT]):
         return False
 
     def adds_columns(self) -> bool:
-        """Tell whether the table may grow a column that the stream shows."""
+        """Tell whether the table may gain new columns of the stream."""
         return True
 
     def widens_columns(self) -> bool:
-        """Tell whether a column may become wider, or optional, for a value that does not fit."""
+        """Tell whether a column may be widened, or made optional, for a value that does not fit."""
         return False
 
     def sorts(self) -> bool:
-        """Tell whether the rows of a file come in an order, which takes Spark to sort them."""
+        """Tell whether Spark has to sort the rows of each file."""
         return False
 
     def sort_columns(self) -> list[Any]:
@@ -277,18 +278,18 @@ class Sink(ABC, Generic[OptionsT]):
         return []
 
     def expectations(self) -> tuple[RowExpectation, ...]:
-        """Return the conditions that rows should meet, which takes Spark to look at them."""
+        """Return the conditions that rows should meet; Spark evaluates them."""
         return ()
 
     def computed_columns(self) -> Mapping[str, str]:
-        """Return columns that the writer wants beside the rows', each with its SQL expression."""
+        """Return extra columns that the writer needs, each with its SQL expression."""
         return {}
 
     def row_faults(self) -> Callable[[pa.RecordBatch], pa.Array | None] | None:
-        """Return what tells, in a task, why the table does not take rows; None if it takes any.
+        """Return a function that, in a task, finds the rows that the table refuses; None for none.
 
-        It gives a reason for each bad row of a batch, or None for a batch without one. Asked for
-        where bad rows do not end the batch, and again after `prepare`; `writer` refuses such rows.
+        It returns a reason for each bad row of a batch, or None if the batch has none. Called if
+        bad rows do not fail the batch, and again after `prepare`; `writer` refuses such rows.
         """
         return None
 
@@ -298,12 +299,12 @@ class Sink(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
-        """Make the files and the mark part of the table, both or neither.
+        """Add the files and the mark to the table atomically.
 
         Raises:
             SupersededError: another instance of the pipeline wrote since we last looked.
-            CommitConflictError: every attempt met another writer. Nothing was written.
-            CommitUnknownError: no answer came, and the table could not be asked.
+            CommitConflictError: every attempt conflicted with another writer. Nothing was written.
+            CommitUnknownError: the commit got no answer, and the table could not be read.
         """
 
     def commit_batch(
@@ -315,8 +316,8 @@ class Sink(ABC, Generic[OptionsT]):
         """Commit the files of a batch to every table that lacks it.
 
         Args:
-            files: what the tasks wrote. Those of many tables stay until `discard`.
-            mark: the batch's.
+            files: what the tasks wrote. A sink of many tables keeps them until `discard`.
+            mark: the mark of the batch.
             on_commit: called after the commit of each table of many, from any thread.
         """
         if not files:
@@ -341,64 +342,64 @@ class Sink(ABC, Generic[OptionsT]):
         """Prepare to write every batch to every table, whatever marks they hold."""
 
     def repeated_batch(self) -> BatchMark | None:
-        """Return the batch that `resume` chose to read once more, for the tables that lack it."""
+        """Return the batch that `resume` chose to read again, for the tables that lack it."""
         return None
 
     def reload(self, tables: Collection[tuple[str, ...]]) -> None:
         """Keep tables of a mirror unchanged until the source has loaded their first rows again.
 
         Args:
-            tables: by the source's own names.
+            tables: their names in the source.
         """
 
     def replaces(self) -> bool:
-        """Tell whether the rows of one bounded load replace what the table held."""
+        """Tell whether the rows of a bounded load replace the rows in the table."""
         return False
 
     def needs_end(self) -> bool:
-        """Tell whether a stream without an end would wipe with each batch what the last wrote."""
+        """Tell whether, in an endless stream, each batch would wipe the rows of the one before."""
         return False
 
     def lost_rows(
         self,
         loaded: Collection[tuple[str, ...]] | None = None,  # noqa: ARG002 - for mirrors
     ) -> list[LostRows]:
-        """Return rows that were committed and that the next batch would silently go without.
+        """Return rows that were committed but are no longer in the table.
 
-        Asked after `open`, before the first batch: tables may have been dropped, replaced or
+        Called after `open`, before the first batch: tables may have been dropped, replaced or
         rolled back, and the file may name another table or branch.
 
         Args:
-            loaded: `Source.loaded_tables` of where the pipeline continues.
+            loaded: `Source.loaded_tables` at the offset from which the pipeline resumes.
         """
         return []
 
     def accept_lost_rows(self) -> None:
-        """Continue without the rows of `lost_rows`, from now on; durable when this returns."""
+        """Continue without the rows of `lost_rows`; the decision is durable when this returns."""
 
     def audits(self) -> bool:
-        """Tell whether `publish` asks Spark about the rows first."""
+        """Tell whether `publish` first checks the rows with Spark."""
         return False
 
     def publish(self, mark: BatchMark) -> None:
-        """Let readers see what was committed up to the batch of `mark`, if that is held back.
+        """Publish what was committed up to the batch of `mark`, if readers cannot see it yet.
 
-        Called after each batch, also after one that the table held already.
+        Called after each batch, also after one that the table already held.
 
         Raises:
-            PublishError: it may not be seen yet.
+            PublishError: a check failed, so it must not be published.
         """
 
     def discard(self, files: list[WrittenFile]) -> None:
-        """Remove files of a batch that is written anew or not at all, and was never committed."""
+        """Remove the files of a batch that was not committed: it is retried or given up."""
 
     def disconnect(self, spark: SparkSession) -> None:
-        """Let go of connections after a fault; the next `open` makes new ones."""
+        """Close connections after a fault; the next `open` makes new ones."""
 
     def explain(self, fault: BaseException) -> IcestreamError | None:  # noqa: ARG002
-        """Turn a fault that came up while writing into an error of ours; None if not known."""
+        """Turn a fault during writing into an icestream error; None if it is unknown."""
         return None
 
     def check(self) -> Iterator[CheckStep]:
-        """Look whether the table can be written, step by step, without Spark."""
+        """Check that the table can be written, step by step, without Spark."""
         yield from ()

@@ -40,7 +40,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 @dataclass(frozen=True)
 class Split:
-    """The part of a batch that one task reads. Only its source knows what `what` means."""
+    """The part of a batch that one task reads. Only the source interprets `what`."""
 
     what: Any
     rows: int
@@ -143,7 +143,7 @@ class Source(ABC, Generic[OptionsT]):
         return ()
 
     def loaded_tables(self, offset: Offset) -> frozenset[tuple[str, ...]] | None:  # noqa: ARG002
-        """Return the tables of which rows were read before `offset`, for a source of changes.
+        """Return the tables whose rows were read before `offset`, for a source of changes.
 
         Each of them has a table in the sink. None if offsets do not say which tables these are, or
         if the source cannot read a table again with `reload`.

@@ -122,12 +122,12 @@ class Storage(ABC):
 @cache
 def installed_stores() -> dict[str, type[Storage]]:
     """Return the stores that are installed and complete, by the names of their blocks."""
-    found = {}
+    stores = {}
     for name in registry.names("storage"):
         # A store that lacks a package is reported when a configuration uses it.
         with suppress(DependencyError):
-            found[name] = registry.find("storage", name)
-    return found
+            stores[name] = registry.find("storage", name)
+    return stores
 
 
 def store_of_scheme(scheme: str) -> type[Storage] | None:
@@ -146,15 +146,15 @@ def store_at(location: str) -> type[Storage]:
     """
     scheme = urlsplit(location).scheme
     # One letter is a drive of Windows.
-    found = store_of_scheme(scheme if len(scheme) > 1 else "file")
-    if found is None:
+    store = store_of_scheme(scheme if len(scheme) > 1 else "file")
+    if store is None:
         *others, last = [
-            f"{store.schemes[0]}://"
-            for store in installed_stores().values()
-            if store.options_type is not None
+            f"{other.schemes[0]}://"
+            for other in installed_stores().values()
+            if other.options_type is not None
         ]
         raise PlanError(
             f"the warehouse {location!r} lies at {scheme}:, which is not supported",
             todo=f"Name a folder, or an address that begins with {', '.join(others)} or {last}.",
         )
-    return found
+    return store

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from icestream.contracts.options import Options
 
 
-# Columns that the engine lets rows carry when some of them may turn out bad: which record a row
-# comes from, and why it can't be used. They never reach a table.
+# Columns that the engine adds when some rows may turn out bad: the record that a row comes from,
+# and why the row can't be used. They never reach a table.
 ROW = "__icestream_row"
 FAULT = "__icestream_fault"
 
@@ -47,7 +47,7 @@ class Transform(ABC, Generic[OptionsT]):
         self.options = options
 
     def removes(self, name: str) -> bool:  # noqa: ARG002
-        """Tell whether a column of this name never comes out under it."""
+        """Tell whether the result never has a column of this name."""
         return False
 
     @abstractmethod
@@ -55,15 +55,15 @@ class Transform(ABC, Generic[OptionsT]):
         """Return the transformed rows. Called once a batch; must not run a Spark job."""
 
 
-def require_columns(rows: DataFrame, wanted: Iterable[str], transform: str) -> None:
-    """Refuse a column that the rows do not have; upper and lower case are the same to Spark.
+def require_columns(rows: DataFrame, names: Iterable[str], transform: str) -> None:
+    """Refuse a column that the rows do not have; names are case-insensitive, as in Spark.
 
     Raises:
         SchemaMismatchError: a column is missing.
     """
     columns = [name for name in rows.columns if name not in hidden_columns(rows)]
     present = {name.lower() for name in columns}
-    for name in wanted:
+    for name in names:
         if name.lower() not in present:
             raise SchemaMismatchError(
                 f"the rows have no column {name!r}",

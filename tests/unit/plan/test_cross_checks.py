@@ -241,8 +241,8 @@ def test_overwrite_partitions_names_them() -> None:
 @pytest.mark.parametrize("name", ["2024", "=2024", "year=2024/10"])
 def test_partition_that_is_named_wrongly_is_told_without_a_table(name: str) -> None:
     assert message("commit_mode: overwrite_partitions", f'overwrite_partitions: ["{name}"]') == (
-        f"orders.yaml:8:30 sinks.lake.config.overwrite_partitions[0]: {name!r} is not the name of "
-        "a partition\n"
+        f"orders.yaml:8:30 sinks.lake.config.overwrite_partitions[0]: {name!r} is not a "
+        "partition name\n"
         "  Write e.g. `year=2024/month=10`, with `%2F` for a slash in a value."
     )
 

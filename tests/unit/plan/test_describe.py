@@ -168,7 +168,7 @@ def test_columns_are_not_dropped_for_the_rows_of_a_branch(tmp_path: Path) -> Non
     table = description(file, tmp_path)["pipelines"][0]["table"]
     assert (table["action"], table["reason"]) == (
         "refused",
-        "columns belong to all branches, and rows for branch 'audit' ask to drop 'ts'",
+        "columns belong to all branches, and rows for branch 'audit' would drop 'ts'",
     )
 
 

@@ -1,8 +1,8 @@
-"""Turns the statistics of a Parquet file into the column metrics that Iceberg's manifests keep.
+"""Turns the statistics of a Parquet file into the column metrics in Iceberg's manifests.
 
 Readers skip a file by its bounds, and a DELETE drops a whole file by them. So a bound that cannot
-be proved is left out: that costs a reader time, a wrong one costs rows. PyIceberg has such a
-function too, but it ignores row groups whose minimum and maximum are missing, and converts
+be proved is omitted: that costs a reader time, while a wrong bound costs rows. PyIceberg has a
+similar function, but it ignores row groups whose minimum and maximum are missing, and converts
 bounds to Python's dates and timestamps, which don't hold every value of Iceberg's.
 """
 
@@ -74,19 +74,19 @@ def column_metrics(
     Args:
         metadata: the file's footer.
         schema: the columns of the file, all of them, with the table's names.
-        properties: the table's, which say how much to keep of each column.
+        properties: the table's properties, which set the metrics mode of each column.
         nan_counts: number of NaN values by field id, for every top-level float column. Bounds
-            leave NaN out, and without its count Iceberg takes them to cover every row.
+            exclude NaN, and without its count Iceberg assumes that they cover every row.
     """
     columns = [
-        _Column(each.field_id, each.iceberg_type, each.mode)
-        for each in compute_statistics_plan(schema, dict(properties)).values()
+        _Column(item.field_id, item.iceberg_type, item.mode)
+        for item in compute_statistics_plan(schema, dict(properties)).values()
     ]
     offsets = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         offsets.append(_offset(group.column(0)))
-        # By position: names that differ in the table can be alike in the file.
+        # By position: different names in the table may be the same in the file.
         for position, column in enumerate(columns):
             column.add(group.column(position))
     counted = [column for column in columns if column.mode.type is not MetricModeTypes.NONE]
@@ -105,26 +105,26 @@ def column_metrics(
 
 
 def _offset(chunk: pq.ColumnChunkMetaData) -> int:
-    """Return where a row group begins, by its first column."""
+    """Return the offset of a row group, from its first column."""
     if chunk.has_dictionary_page:
         return min(int(chunk.dictionary_page_offset), int(chunk.data_page_offset))
     return int(chunk.data_page_offset)
 
 
 def _by_field(values: Mapping[int, int | bytes | None]) -> dict[str, list[Any]]:
-    known = {field: value for field, value in values.items() if value is not None}
+    present = {field: value for field, value in values.items() if value is not None}
     return {
-        "keys": list(known),
-        "values": [v.hex() if isinstance(v, bytes) else v for v in known.values()],
+        "keys": list(present),
+        "values": [v.hex() if isinstance(v, bytes) else v for v in present.values()],
     }
 
 
 @dataclass
 class _Column:
-    """What the row groups seen so far say about one leaf column.
+    """The statistics of one leaf column over the row groups added so far.
 
     Attributes:
-        nulls: None once a row group did not say how many it has.
+        nulls: number of nulls; None once a row group lacks its count.
         is_bounded: whether every row group with values has a minimum and a maximum.
         lowest: least value as Parquet stores it.
         highest: greatest value as Parquet stores it.
@@ -161,7 +161,7 @@ class _Column:
         try:
             low, high = self._value(low), self._value(high)
         except UnicodeDecodeError:
-            # Arrow does not check the texts it is given; how readers order these is unknown.
+            # Arrow does not validate strings; how readers order invalid ones is unknown.
             self.is_bounded = False
             return
         self.lowest = low if self.lowest is None else min(self.lowest, low)
@@ -171,7 +171,7 @@ class _Column:
         if isinstance(self.kind, DecimalType):
             unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
             return unscaled_to_decimal(unscaled, self.kind.scale)
-        # The order of UTF-8 is that of its characters.
+        # UTF-8 sorts like its characters.
         return raw.decode() if isinstance(self.kind, StringType) else raw
 
     @property
@@ -199,12 +199,12 @@ class _Column:
 def _successor(prefix: str | bytes) -> str | bytes | None:
     """Return the shortest value above everything that starts with `prefix`, if there is one."""
     if isinstance(prefix, bytes):
-        kept = prefix.rstrip(b"\xff")
-        return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+        stripped = prefix.rstrip(b"\xff")
+        return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
     text = prefix.rstrip(chr(LAST_CHARACTER))
     if not text:
         return None
     last = ord(text[-1])
-    # What lies between are surrogates: no text holds them, and UTF-8 cannot encode them.
+    # In between are surrogates, which UTF-8 cannot encode.
     raised = AFTER_SURROGATES if last == BEFORE_SURROGATES else last + 1
     return text[:-1] + chr(raised)

@@ -1,6 +1,6 @@
-"""The commit: what each commit mode does to the table, and the files with the mark, or neither.
+"""The commit: what each commit mode does to the table, and the atomic commit of files and mark.
 
-Importing this brings no PyIceberg, which planning does without.
+This module does not import PyIceberg, which planning does not need.
 """
 
 from __future__ import annotations
@@ -47,60 +47,60 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-EVERY_ROW = "true"  # an expression that any row meets, as JSON
+EVERY_ROW = "true"  # a filter that matches every row, as JSON
 
 
 class Mode(ABC):
     """One `commit_mode`, for one sink.
 
     Args:
-        options: the sink's.
-        target: its table.
+        options: the sink's options.
+        target: the sink's table.
     """
 
-    replaces: ClassVar[bool] = False  # whether rows leave the table for those of a load
-    sorts_itself: ClassVar[bool] = False  # whether rows must come in the order of the stream
+    replaces: ClassVar[bool] = False  # whether a load replaces rows of the table
+    sorts_itself: ClassVar[bool] = False  # whether it needs rows in the order of the stream
     task_modules: ClassVar[tuple[str, ...]] = ("icestream.sinks.iceberg.writer",)
 
     def __init__(self, options: IcebergOptions, target: TargetTable) -> None:
         self.options = options
         self.target = target
 
-    def reset(self) -> None:  # noqa: B027 - most modes keep nothing
-        """Forget what was known of the table: it was opened, maybe by another client."""
+    def reset(self) -> None:  # noqa: B027 - most modes keep no state
+        """Forget everything about the table: it was opened again, maybe by another client."""
 
     def table_columns(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns that the table has for rows with `columns`."""
+        """Return the columns of the table for rows with `columns`."""
         return columns
 
     def stream_columns(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns of the rows that a table with `columns` is filled from."""
+        """Return the columns of the stream for a table with `columns`."""
         return columns
 
     @abstractmethod
     def writer(self) -> TaskWriter:
-        """Return what tasks write the rows with."""
+        """Return the writer that tasks use."""
 
     @abstractmethod
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
-        """Change the table by what the tasks wrote, in one commit with the mark.
+        """Apply what the tasks wrote to the table, in one commit with the mark.
 
-        Without a mark the rows were fed by hand, and belong to no pipeline.
+        Rows without a mark belong to no pipeline.
         """
 
     def discard(self, files: list[WrittenFile]) -> None:
-        """Remove what the tasks wrote: the batch is written anew, or not at all."""
+        """Remove what the tasks wrote: the batch is retried or given up."""
         self.target.delete_files(written_paths(files))
 
 
 def written_paths(files: Iterable[WrittenFile]) -> list[str]:
     """Return every file that tasks wrote: data files, or staged rows and the keys beside them."""
-    found = [file.metadata.get(name) for file in files for name in ("file-path", "keys-path")]
-    return [path for path in found if path is not None]
+    paths = [file.metadata.get(key) for file in files for key in ("file-path", "keys-path")]
+    return [path for path in paths if path is not None]
 
 
 class Append(Mode):
-    """Data files, straight from the tasks."""
+    """Adds the data files that the tasks wrote."""
 
     def writer(self) -> IcebergWriter:
         return self.target.writer()
@@ -112,20 +112,20 @@ class Append(Mode):
 
 @dataclass(frozen=True)
 class TableChange:
-    """What one commit does to a table. Files are in the JSON form of Iceberg's specification.
+    """The changes of one commit. Files are in the JSON form of Iceberg's specification.
 
     Attributes:
-        added: data files that join the table.
+        added: data files to add.
         partition_replacements: data files that replace everything in their partitions.
         overwrite_filter: an expression, as JSON; the rows that it matches are removed.
-        deletes: delete files that join it.
-        replaced_deletes: delete files that leave it, their content being in `deletes`.
+        deletes: delete files to add.
+        replaced_deletes: delete files to remove; `deletes` includes their content.
         referenced_files: paths of the data files that `deletes` refer to; the commit fails if
             one was removed.
         is_keyed: whether the change was computed from the keys that the table holds.
         base_snapshot_id: snapshot that it was computed on; None if the table was empty.
         branch: the branch to commit to.
-        properties: table properties that are set in the same commit.
+        properties: table properties to set in the same commit.
         summary: further lines for the snapshot's summary.
     """
 
@@ -147,7 +147,7 @@ class TableChange:
 
     @property
     def data_files(self) -> list[Mapping[str, Any]]:
-        """Every data file that joins the table."""
+        """Every data file that the commit adds."""
         return [*self.added, *self.partition_replacements]
 
 
@@ -162,18 +162,18 @@ def commit_once(
     properties: Mapping[str, str],
     where: str,
 ) -> tuple[Commit, MarkSnapshot | None]:
-    """Make a change under a mark; return what it did, and the snapshot recorded with the mark.
+    """Commit a change with a mark; return the commit, and the snapshot recorded with the mark.
 
     Args:
         table: the table.
-        change: what happens to it.
-        mark: the batch.
-        rows: how many rows of the stream that is.
-        seen: the pipeline's mark that we last saw in the table; any other one fences us off.
+        change: the change to commit.
+        mark: the mark of the batch.
+        rows: the number of rows from the stream.
+        seen: the pipeline's mark that we last saw in the table; any other mark fences us off.
         recorded: the snapshot of that mark, which the table's history must still include; None
-            where it does not matter.
+            if that does not matter.
         properties: further lines for the snapshot's summary.
-        where: the batch's place, for messages.
+        where: the pipeline, batch and table, for messages.
     """
     started = time.monotonic()
     key, text = ledger.property_key(mark.pipeline), mark.to_json()
@@ -188,7 +188,7 @@ def commit_once(
         _resolve_failed_commit(exc, table, fence, key=key, text=text, seen=seen, where=where)
         made = ledger.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
     snapshot_id = made.snapshot if made is not None else None
-    # Asked once when the change is built, then once for each time it had to be built again.
+    # Iceberg calls the fence once when it builds the change, and again for each rebuild.
     retries = max(fence.attempts - 1, 0)
     return _commit_report(change, rows, snapshot_id, retries=retries, started=started), made
 
@@ -210,7 +210,7 @@ def _commit_report(
 def commit_unmarked(
     table: JavaTable, change: TableChange, rows: int, *, properties: Mapping[str, str], where: str
 ) -> Commit:
-    """Make a change that belongs to no batch; whoever made it knows what was written."""
+    """Commit a change that belongs to no batch, so it cannot be looked up afterwards."""
     started = time.monotonic()
     try:
         snapshot_id = apply_change(table, change, properties, {}, None).snapshot
@@ -219,9 +219,9 @@ def commit_unmarked(
             raise _stale_error(exc, where) from exc
         kind = CommitConflictError if java_class(exc) == COMMIT_FAILED else CommitUnknownError
         raise kind(
-            f"the commit broke off: {java_message(exc)}",
+            f"the commit failed: {java_message(exc)}",
             where=where,
-            todo="Look at the table's newest snapshot before writing the rows again.",
+            todo="Check the table's newest snapshot before writing the rows again.",
         ) from exc
     return _commit_report(change, rows, snapshot_id, retries=0, started=started)
 
@@ -236,7 +236,7 @@ def _resolve_failed_commit(
     seen: str | None,
     where: str,
 ) -> None:
-    """Find out what became of a commit that raised; return only if the table holds it."""
+    """Find out whether a commit that raised was applied; return only if it was."""
     if fence.lost_history is not None:
         raise CheckpointLostError(
             f"{fence.lost_history}; the rows that this pipeline committed are no longer all there",
@@ -246,34 +246,34 @@ def _resolve_failed_commit(
     if fence.is_refused and fence.found_mark != text:
         raise _superseded_error(fence.found_mark, key, where) from exc
     try:
-        found = table.read_property(key)
+        current = table.read_property(key)
     except java_errors() as lost:
         refuse_dropped(lost, table.exists, where)
         raise CommitUnknownError(
-            f"no answer to the commit, and the table can't be asked: {java_message(lost)}",
+            f"no answer to the commit, and the table can't be read: {java_message(lost)}",
             where=where,
-            todo="Its files are kept. The batch is looked up and, if it is not there, "
-            "replayed at the next start.",
+            todo="The batch's files are kept. The next start checks whether the table holds the "
+            "batch, and replays it if not.",
         ) from exc
-    if found == text:
+    if current == text:
         logger.warning("%s: the answer to the commit was lost, but the table holds it", where)
         return
-    if found != seen:
-        raise _superseded_error(found, key, where) from exc
+    if current != seen:
+        raise _superseded_error(current, key, where) from exc
     if java_class(exc) == COMMIT_FAILED:
         attempts = table.commit_attempts()
         conflict = CommitConflictError(
-            f"commit refused {attempts} times, other writers moved the table",
+            f"commit refused {attempts} times: other writers changed the table",
             where=where,
-            todo="Nothing was written; the batch is replayed at the next start. Use one "
-            "writer a table, or partition so that writers don't meet.",
+            todo="Nothing was written; the batch is replayed at the next start. Use one writer "
+            "per table, or partition the table so that writers don't conflict.",
         )
         conflict.retries = attempts - 1
         raise conflict from exc
     if java_class(exc) == VALIDATION_FAILED:
         raise _stale_error(exc, where) from exc
     raise CommitUnknownError(
-        f"the commit broke off: {java_message(exc)}",
+        f"the commit failed: {java_message(exc)}",
         where=where,
         todo="The table does not hold the batch; it is replayed at the next start.",
     ) from exc
@@ -281,24 +281,24 @@ def _resolve_failed_commit(
 
 def _stale_error(exc: Exception, where: str) -> CommitConflictError:
     stale = CommitConflictError(
-        f"the table changed under the batch: {java_message(exc)}",
+        f"the table changed during the batch: {java_message(exc)}",
         where=where,
         todo="Nothing was written; the batch is replayed at the next start. Use one upsert "
-        "writer a table, and compact it between batches or partition by partition.",
+        "writer per table, and compact it between batches or partition by partition.",
     )
     stale.stale = True
     return stale
 
 
-def _superseded_error(found: str | None, key: str, where: str) -> IcestreamError:
-    if found is None:
+def _superseded_error(mark: str | None, key: str, where: str) -> IcestreamError:
+    if mark is None:
         return CheckpointLostError(
             "the table no longer has the mark of this pipeline: it was dropped and recreated, or "
             "its properties were changed",
             where=where,
             todo=RUN_AGAIN,
         )
-    return superseded_error(ledger.parse_mark(found, key), where)
+    return superseded_error(ledger.parse_mark(mark, key), where)
 
 
 class Fence:
@@ -311,7 +311,7 @@ class Fence:
         attempts: how often Iceberg called it.
         is_refused: whether the last call refused the commit.
         found_mark: the mark that the table had then.
-        lost_history: why the table no longer holds the rows of the mark, if that is so.
+        lost_history: why the table no longer holds the rows of the mark; None if it does.
     """
 
     def __init__(
@@ -347,11 +347,11 @@ class Fence:
     def errorMessage(self) -> str:  # noqa: N802 - the interface's name
         return "the mark of this pipeline, or its snapshot, is not the one last seen"
 
-    def toString(self) -> str:  # noqa: N802 - asked by Java for messages
+    def toString(self) -> str:  # noqa: N802 - Java calls it for messages
         return f"Fence({self._key})"
 
     class Java:
-        """Tells Py4J which interface this is."""
+        """Declares to Py4J the interface that this class implements."""
 
         implements = ["org.apache.iceberg.SnapshotAncestryValidator"]
 
@@ -364,18 +364,18 @@ def apply_change(
     fence: Fence | None,
     snapshot_key: str | None = None,
 ) -> MarkSnapshot:
-    """Make a change, the snapshot's summary and table properties one commit.
+    """Commit a change, the snapshot's summary and table properties as one transaction.
 
     Args:
         table: the table.
-        change: what happens to the table.
+        change: the change to commit.
         summary: further lines for the snapshot's summary.
         properties: table properties.
-        fence: what every attempt is checked by.
+        fence: checks every attempt; None for no check.
         snapshot_key: the table property that records the new snapshot; None for none.
 
     Returns:
-        The snapshot that this made.
+        The new snapshot.
     """
     transaction = table.java.newTransaction()
     for number, operation in enumerate(_operations(table, transaction, change)):
@@ -443,8 +443,8 @@ def _row_delta(table: JavaTable, transaction: Any, change: TableChange) -> Any:
         delta.removeDeletes(_file(table, file))
     if change.base_snapshot_id is not None:
         delta.validateFromSnapshot(change.base_snapshot_id)
-    # A row that another writer added meanwhile may have one of our keys; a file that was
-    # compacted away, or a delete that another one put on it, makes our positions wrong.
+    # A row that another writer has added may have one of our keys; if a file was compacted away,
+    # or another writer deleted rows of it, our positions are wrong.
     paths = table.jvm.java.util.ArrayList()
     for path in change.referenced_files:
         paths.add(path)

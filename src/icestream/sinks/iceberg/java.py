@@ -1,8 +1,8 @@
 """Iceberg's Java catalogs, through the JVM that Spark runs in.
 
-PyIceberg can't commit to format v3, and Spark SQL can't put a mark into the table together with
-the rows, nor ask for it inside the commit. Everything that needs Py4J is in this module and in
-`java_table`; schemas, specs and files cross the border as JSON.
+PyIceberg can't commit to format v3, and Spark SQL can neither set a mark in the same commit as the
+rows nor check it inside the commit. Everything that needs Py4J is in this module and in
+`java_table`; schemas, specs and files are passed as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
-# What a catalog raises for a table that was dropped, be it with its files or its namespace.
+# What a catalog raises for a table that was dropped, possibly with its files or namespace.
 TABLE_MISSING_ERRORS = {
     "org.apache.iceberg.exceptions.NoSuchNamespaceException",
     "org.apache.iceberg.exceptions.NoSuchTableException",
@@ -38,19 +38,19 @@ VALIDATION_FAILED = "org.apache.iceberg.exceptions.ValidationException"
 
 
 def activate_session(spark: SparkSession) -> None:
-    """Make a session the one of this thread, from which settings of catalogs are read."""
+    """Make a session the active one of this thread, from which catalogs read their settings."""
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def reset_catalogs(spark: SparkSession) -> None:
-    """Let a session make its catalogs anew when they are next asked for.
+    """Make a session create its catalogs again on their next use.
 
-    A REST client that was refused a new token a few times never asks for one again, and Spark
-    keeps the client for as long as the session lives.
+    A REST client that was refused a new token a few times never requests one again, and Spark
+    keeps the client for the lifetime of the session.
     """
     session: Any = spark._jsparkSession
-    # A JVM that is gone has nothing to forget, and whoever asks next meets that.
+    # A JVM that has exited has nothing to reset; the next call reports it.
     with suppress(*java_errors()):
         session.sessionState().catalogManager().reset()
 
@@ -79,7 +79,7 @@ class JavaCatalog:
         return self._handle(loaded, namespace, table)
 
     def create_namespace(self, namespace: Sequence[str]) -> None:
-        """Create a namespace and those it lies in, where missing."""
+        """Create a namespace and its parents, if missing."""
         for depth in range(1, len(namespace) + 1):
             name = self._namespace(namespace[:depth])
             if self._catalog.namespaceExists(name):
@@ -87,7 +87,7 @@ class JavaCatalog:
             try:
                 self._catalog.createNamespace(name)
             except java_errors():
-                # Another pipeline may have made it since we asked.
+                # Another pipeline may have created it in the meantime.
                 if not self._catalog.namespaceExists(name):
                     raise
 
@@ -117,13 +117,13 @@ class JavaCatalog:
         try:
             return self._handle(builder.create(), namespace, table)
         except java_errors():
-            # Another pipeline may have made it since we asked.
+            # Another pipeline may have created it in the meantime.
             if not self.exists(namespace, table):
                 raise
             return self.load(namespace, table)
 
     def default_location(self, namespace: Sequence[str], table: str) -> str:
-        """Return where the catalog would put a table, without making it."""
+        """Return where the catalog would put a table, without creating it."""
         schema = self._jvm.org.apache.iceberg.SchemaParser.fromJson(
             '{"type":"struct","schema-id":0,"fields":[]}'
         )
@@ -131,7 +131,7 @@ class JavaCatalog:
         return str(builder.createTransaction().table().location())
 
     def _handle(self, loaded: Any, namespace: Sequence[str], table: str) -> JavaTable:
-        # With the module comes PyIceberg, which planning does without.
+        # The module imports PyIceberg, which planning does not need.
         from icestream.sinks.iceberg.java_table import JavaTable
 
         return JavaTable(self._jvm, loaded, partial(self.exists, namespace, table))
@@ -153,8 +153,8 @@ def java_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors.exceptions.captured import CapturedException
 
-    # PySpark gives some of Java's exceptions classes of its own, such as an illegal argument; and
-    # a JVM that is gone is an error of Py4J alone.
+    # PySpark has its own classes for some Java exceptions, such as an illegal argument; a JVM that
+    # has exited raises only an error of Py4J.
     return Py4JError, CapturedException
 
 
@@ -172,13 +172,13 @@ def java_message(error: Exception) -> str:
 
 
 def refuse_dropped(error: Exception, exists: Callable[[], bool], where: str = "") -> None:
-    """Name the fault if a table can't be read because it was dropped; others are the catalog's.
+    """Raise if a table can't be read because it was dropped; return on any other fault.
 
     Args:
         error: what Java raised.
-        exists: asks the catalog for the table. A store that fails for a moment also raises that a
-            file is not there.
-        where: the place, for the message.
+        exists: asks the catalog for the table. A transient failure of the store may also look
+            like a missing file.
+        where: the location, for the message.
 
     Raises:
         CheckpointLostError: the table was dropped.
@@ -186,9 +186,9 @@ def refuse_dropped(error: Exception, exists: Callable[[], bool], where: str = ""
     is_other = "UUID does not match" in java_message(error)
     if not is_other and (java_class(error) not in TABLE_MISSING_ERRORS or not _is_missing(exists)):
         return
-    what = "and another one was created under its name " if is_other else ""
+    replacement = "and another one was created under its name " if is_other else ""
     raise CheckpointLostError(
-        f"the table was dropped {what}while the pipeline was running",
+        f"the table was dropped {replacement}while the pipeline was running",
         where=where,
         todo=RUN_AGAIN,
     ) from error
@@ -206,25 +206,25 @@ def _java_exception(error: Exception) -> Any:
 
 
 def head_snapshot_id(table: JavaTable, branch: str) -> int | None:
-    """Return the id of a branch's newest snapshot; None while there is no such branch."""
+    """Return the id of a branch's newest snapshot; None if there is no such branch."""
     snapshot = table.java.snapshot(branch)
     return None if snapshot is None else int(snapshot.snapshotId())
 
 
 def is_ancestor(table: JavaTable, older: int, newer: int) -> bool:
-    """Tell whether one snapshot is another, or came before it on the same line."""
+    """Tell whether one snapshot is another, or an ancestor of it."""
     return bool(
         table.jvm.org.apache.iceberg.util.SnapshotUtil.isAncestorOf(table.java, newer, older)
     )
 
 
 def fast_forward(table: JavaTable, target: str, branch: str) -> None:
-    """Move a branch to where another one stands, in one commit; made when missing."""
+    """Fast-forward a branch to the head of another, in one commit; create it if missing."""
     table.java.manageSnapshots().fastForwardBranch(target, branch).commit()
 
 
 def has_older_specs(table: JavaTable, branch: str) -> bool:
-    """Tell whether a branch has data files that are not partitioned as the table is now."""
+    """Tell whether a branch has data files of another than the current partition spec."""
     java = table.java
     if java.specs().size() == 1:
         return False
@@ -239,18 +239,18 @@ def has_older_specs(table: JavaTable, branch: str) -> bool:
     )
 
 
-# Further back than this, a listing of the whole table is quicker than its history.
+# Beyond this, listing the whole table is faster than following its history.
 MOST_SNAPSHOTS_BEHIND = 50
 
 
 @dataclass(frozen=True)
 class LiveFile:
-    """A data file of the table, with the delete files that speak of it.
+    """A data file of the table, with the delete files that apply to it.
 
     Attributes:
-        path: where it is.
-        rows: how many rows it holds, dead ones included.
-        first_row_id: id of its first row where ids are not stored in it; None before format v3.
+        path: its location.
+        rows: its number of rows, deleted ones included.
+        first_row_id: id of its first row, if ids are not stored in it; None before format v3.
         metadata: the file in the JSON form of Iceberg's specification.
         deletes: its delete files in the same form.
     """
@@ -263,12 +263,12 @@ class LiveFile:
 
 
 class LiveFiles:
-    """The files of one branch, kept in step with the table at the cost of what changed.
+    """The files of one branch, updated by reading only what changed since the last refresh.
 
     Args:
         table: the table.
         branch: the branch.
-        columns: names of the columns whose bounds are of interest.
+        columns: names of the columns whose bounds are needed.
     """
 
     def __init__(self, table: JavaTable, branch: str, columns: Sequence[str]) -> None:
@@ -298,7 +298,7 @@ class LiveFiles:
         return list(self._files.values())
 
     def _snapshots_since(self, java: Any, newest: Any) -> list[Any] | None:
-        """Return the snapshots after the one we know, oldest first; None if the way is lost."""
+        """Return the snapshots since the last refresh, oldest first; None if unknown."""
         if self.snapshot_id is None:
             return None
         steps: list[Any] = []
@@ -312,7 +312,7 @@ class LiveFiles:
         return None if step is None else steps[::-1]
 
     def _apply(self, java: Any, snapshot: Any) -> bool:
-        """Follow one snapshot; False if a delete file does not say which data file it means."""
+        """Apply one snapshot; False if a delete file does not name its data file."""
         api = self.table.jvm.org.apache.iceberg
         changes = api.SnapshotChanges.builderFor(java).snapshot(snapshot).build()
         for file in _iterate(changes.removedDataFiles()):
@@ -332,15 +332,15 @@ class LiveFiles:
         target = file.referencedDataFile()
         if target is None:
             return False
-        known = self._files.get(target)
-        if known is not None:
+        live = self._files.get(target)
+        if live is not None:
             described = self._to_json(java, file)
-            kept = tuple(one for one in known.deletes if _file_key(one) != _file_key(described))
-            self._files[target] = replace(known, deletes=(*kept, described) if add else kept)
+            others = tuple(one for one in live.deletes if _file_key(one) != _file_key(described))
+            self._files[target] = replace(live, deletes=(*others, described) if add else others)
         return True
 
     def _list_files(self, java: Any, snapshot: Any) -> None:
-        # Bounds by the names of now: the snapshot may be older than a rename.
+        # Columns by their current names: the snapshot may be older than a rename.
         scan = java.newScan().includeColumnStats(self._columns).useSnapshot(snapshot.snapshotId())
         self._files = {}
         tasks = scan.planFiles()
@@ -369,7 +369,7 @@ class LiveFiles:
 
 
 def _iterate(iterable: Any) -> Iterator[Any]:
-    """Go through one of Java's iterables, which Py4J does not know to be one."""
+    """Iterate over a Java iterable, which Py4J does not convert."""
     iterator = iterable.iterator()
     while iterator.hasNext():
         yield iterator.next()

@@ -1,4 +1,4 @@
-"""A table of Iceberg's Java API: what it looks like, and what one commit does to it."""
+"""A table of Iceberg's Java API: its state, and changes to its columns, spec and properties."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.partitioning import SpecChange
 
 
-# By what PyIceberg and Iceberg's Java both call them, or begin them with.
+# Names, or prefixes of names, that PyIceberg and Iceberg's Java share.
 CREDENTIAL_KEYS = (
     "s3.access-key-id",
     "s3.secret-access-key",
@@ -44,30 +44,30 @@ EXPIRY_KEYS = (
 
 ENDPOINT = "s3.endpoint"
 PATH_STYLE = "s3.path-style-access"
-# The name that is meant for PyIceberg counts before Java's own.
+# PyIceberg's name takes precedence over Java's.
 REGIONS = ("s3.region", "client.region")
 
 
 def vended_properties(table: Any) -> dict[str, str]:
-    """Return what PyIceberg needs for the files of a table of the Java API.
+    """Return the properties that PyIceberg needs for the files of a Java table.
 
-    A server hands credentials out as properties of the table, or as credentials of a place each:
-    then those of the longest place that the table lies below count.
+    A server vends credentials as properties of the table, or as credentials per location prefix:
+    then those of the longest prefix of the table's location apply.
     """
     location, io = str(table.location()), table.io()
-    found = _to_dict(io.properties())
-    places = [
-        (str(each.prefix()), each.config())
-        for each in _storage_credentials(io)
-        if location.startswith(str(each.prefix()))
+    properties = _to_dict(io.properties())
+    matching = [
+        (str(credential.prefix()), credential.config())
+        for credential in _storage_credentials(io)
+        if location.startswith(str(credential.prefix()))
     ]
-    if places:
-        found |= _to_dict(max(places, key=lambda place: len(place[0]))[1])
-    return {**_storage_properties(found), **_credentials(found)}
+    if matching:
+        properties |= _to_dict(max(matching, key=lambda match: len(match[0]))[1])
+    return {**_storage_properties(properties), **_credentials(properties)}
 
 
 def expiry_ms(properties: dict[str, str]) -> int | None:
-    """Return when handed-out credentials run out, in milliseconds since 1970; None if unknown."""
+    """Return when vended credentials expire, in epoch milliseconds; None if unknown."""
     ends = [int(value) for key, value in properties.items() if key.startswith(EXPIRY_KEYS)]
     return min(ends, default=None)
 
@@ -76,21 +76,21 @@ def _to_dict(properties: Any) -> dict[str, str]:
     return {str(key): str(properties.get(key)) for key in properties}
 
 
-def _credentials(found: dict[str, str]) -> dict[str, str]:
+def _credentials(properties: dict[str, str]) -> dict[str, str]:
     named = (*CREDENTIAL_KEYS, *EXPIRY_KEYS)
-    return {key: value for key, value in found.items() if key.startswith(named)}
+    return {key: value for key, value in properties.items() if key.startswith(named)}
 
 
-def _storage_properties(found: dict[str, str]) -> dict[str, str]:
-    """Return where the store is, by PyIceberg's names and with the defaults that Java has."""
-    told = {ENDPOINT: found[ENDPOINT]} if ENDPOINT in found else {}
-    regions = [found[key] for key in REGIONS if key in found]
+def _storage_properties(properties: dict[str, str]) -> dict[str, str]:
+    """Return the address of the store, by PyIceberg's names and with Java's defaults."""
+    result = {ENDPOINT: properties[ENDPOINT]} if ENDPOINT in properties else {}
+    regions = [properties[key] for key in REGIONS if key in properties]
     if regions:
-        told["s3.region"] = regions[0]
-    if ENDPOINT in found or PATH_STYLE in found:
-        is_in_path = found.get(PATH_STYLE, "").lower() == "true"
-        told["s3.force-virtual-addressing"] = "false" if is_in_path else "true"
-    return told
+        result["s3.region"] = regions[0]
+    if ENDPOINT in properties or PATH_STYLE in properties:
+        is_in_path = properties.get(PATH_STYLE, "").lower() == "true"
+        result["s3.force-virtual-addressing"] = "false" if is_in_path else "true"
+    return result
 
 
 def _storage_credentials(io: Any) -> list[Any]:
@@ -98,13 +98,13 @@ def _storage_credentials(io: Any) -> list[Any]:
 
     try:
         return list(io.credentials())
-    except Py4JError:  # a FileIO that has no such method
+    except Py4JError:  # this FileIO has no such method
         return []
 
 
 @dataclass(frozen=True)
 class TableState:
-    """What a table looked like when it was last read."""
+    """The state of a table when it was last read."""
 
     schema: Schema
     spec: PartitionSpec
@@ -118,7 +118,7 @@ class JavaTable:
     """A table handle of Iceberg's Java API.
 
     Args:
-        jvm: Spark's.
+        jvm: Spark's JVM.
         table: the Java table.
         exists: asks the catalog whether it has a table of that name.
     """
@@ -130,14 +130,14 @@ class JavaTable:
         self._uuid: str | None = None
 
     def uuid(self) -> str:
-        """Return what identifies the table, whatever its name."""
-        # A handle never changes to another table: Iceberg refuses to refresh it then.
+        """Return the table's UUID, which stays when it is renamed."""
+        # Iceberg refuses to refresh a handle to another table, so the UUID never changes.
         if self._uuid is None:
             self._uuid = str(self.java.uuid())
         return self._uuid
 
     def read_state(self) -> TableState:
-        """Return the table as the catalog has it now."""
+        """Return the current state of the table in the catalog."""
         self.java.refresh()
         table = self.java
         return TableState(
@@ -156,24 +156,24 @@ class JavaTable:
         )
 
     def read_property(self, key: str) -> str | None:
-        """Return one property as the catalog has it now."""
+        """Return the current value of a property in the catalog."""
         self.java.refresh()
         value: str | None = self.java.properties().get(key)
         return value
 
     def vended_properties(self) -> dict[str, str]:
-        """Return the credentials that the catalog handed out for the table's files, if any."""
+        """Return the credentials that the catalog vended for the table's files, if any."""
         return vended_properties(self.java)
 
     def commit_attempts(self) -> int:
-        """Return how often a commit is tried before it is given up, by the table's own policy."""
+        """Return the maximum number of attempts at a commit, by the table's retry policy."""
         properties = self.java.properties()
         return int(properties.get("commit.retry.num-retries") or 4) + 1
 
     def delete_where(self, expression: str) -> None:
-        """Delete the rows that an expression in JSON matches, which must be those of whole files.
+        """Delete the rows that match a JSON expression; it must match whole files.
 
-        A commit of its own, and none if there are no such rows.
+        This is a separate commit; without matching rows, there is none.
         """
         delete = self.java.newDelete()
         parser = self.jvm.org.apache.iceberg.expressions.ExpressionParser
@@ -181,7 +181,7 @@ class JavaTable:
         delete.commit()
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
-        """Set table properties in a commit of their own; None removes one."""
+        """Set table properties in a separate commit; None removes one."""
         update = self.java.updateProperties()
         for key, value in properties.items():
             if value is None:
@@ -192,7 +192,7 @@ class JavaTable:
 
 
 def read_versions(table: JavaTable) -> tuple[int, int]:
-    """Return the ids of the schema and the partition spec that the table has now."""
+    """Return the ids of the table's current schema and partition spec."""
     table.java.refresh()
     return int(table.java.schema().schemaId()), int(table.java.spec().specId())
 
@@ -209,7 +209,7 @@ def read_specs(table: JavaTable) -> list[PartitionSpec]:
 def change_columns(table: JavaTable, changes: Iterable[SchemaChange]) -> None:
     """Change the table's columns in one commit.
 
-    Renames must come alone: Iceberg finds every other column by the name that it had before.
+    Renames need a separate commit: Iceberg looks up every other column by its old name.
     """
     update = table.java.updateSchema()
     for change in changes:
@@ -220,7 +220,7 @@ def change_columns(table: JavaTable, changes: Iterable[SchemaChange]) -> None:
 def _change_column(table: JavaTable, update: Any, change: SchemaChange) -> None:
     if isinstance(change, AddColumn):
         *parents, name = change.path
-        # Always with a parent, if only null: without one a dot in the name is refused.
+        # Always pass a parent, even null: without one Iceberg refuses a dot in the name.
         parent = ".".join(parents) or None
         update.addColumn(parent, name, _java_type(table, change.field_type), change.doc)
     elif isinstance(change, DropColumn):
@@ -234,7 +234,7 @@ def _change_column(table: JavaTable, update: Any, change: SchemaChange) -> None:
 
 
 def _java_type(table: JavaTable, kind: IcebergType) -> Any:
-    """Return a type in Java, by the one parser that there is: that of whole schemas."""
+    """Return a Java type. Only whole schemas can be parsed, so wrap it in one."""
     field = {
         "id": 1,
         "name": "x",
@@ -246,7 +246,7 @@ def _java_type(table: JavaTable, kind: IcebergType) -> Any:
 
 
 def change_spec(table: JavaTable, change: SpecChange) -> None:
-    """Change how new files are partitioned, in one commit; files that are there stay."""
+    """Change how new files are partitioned, in one commit; existing files stay."""
     update = table.java.updateSpec()
     for name in change.removed:
         update.removeField(name)

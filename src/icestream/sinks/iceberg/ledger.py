@@ -1,7 +1,7 @@
 """The marks of a table: which batch of which pipeline it holds.
 
-The newest mark of each pipeline is a table property, written in the same commit as the rows. A
-snapshot can be expired by anyone's tool and takes its summary along; properties stay. Each
+The newest mark of each pipeline is a table property, written in the same commit as the rows. Any
+tool may expire a snapshot, and its summary with it; properties stay. Each
 snapshot's summary tells people which batch it holds, in a few hundred bytes: every metadata file
 repeats the summaries of all snapshots, so offsets, which may be large, are not among them.
 """
@@ -44,7 +44,7 @@ def read_marks(properties: Mapping[str, str]) -> dict[str, BatchMark]:
 
 
 def parse_mark(text: str, key: str) -> BatchMark:
-    """Read a mark; one that can't be read is never passed over."""
+    """Parse a mark; an invalid one is an error, never skipped."""
     try:
         return BatchMark.from_json(text)
     except (ValueError, TypeError) as exc:
@@ -56,7 +56,7 @@ def parse_mark(text: str, key: str) -> BatchMark:
 
 
 def snapshot_summary(mark: BatchMark) -> dict[str, str]:
-    """Return what the snapshot's summary says of the batch, whatever the size of its offsets."""
+    """Return the summary lines that describe the batch; large offsets are truncated."""
     facts = {
         "icestream.pipeline": mark.pipeline,
         "icestream.query-id": mark.query_id,
@@ -70,14 +70,14 @@ def snapshot_summary(mark: BatchMark) -> dict[str, str]:
 
 
 def covers(held: BatchMark | None, mark: BatchMark) -> bool:
-    """Tell whether a table whose newest mark is `held` has the batch of `mark` already."""
+    """Tell whether a table whose newest mark is `held` already has the batch of `mark`."""
     # A wiped checkpoint restarts epochs at 0 under a new query id, so an epoch left by another
-    # query tells nothing about this batch.
+    # query says nothing about this batch.
     return held is not None and held.query_id == mark.query_id and mark.epoch <= held.epoch
 
 
 SNAPSHOT_PREFIX = "icestream.mark-snapshot."
-# Table property set by the REST server of Nessie, which shows the newest snapshot alone.
+# Table property set by Nessie's REST server, which exposes only the newest snapshot.
 NESSIE = "nessie.catalog.content-id"
 
 
@@ -87,7 +87,7 @@ class MarkSnapshot:
 
     Attributes:
         table: UUID of the table.
-        snapshot: id of the snapshot. Iceberg chooses it once, whatever the number of attempts.
+        snapshot: id of the snapshot. Iceberg chooses it once for all attempts.
         sequence: its sequence number in the first attempt; a retry can only raise it.
     """
 
@@ -135,12 +135,12 @@ def head_mark_snapshot(table: Any, branch: str) -> MarkSnapshot | None:
 def find_lost_history(
     jvm: Any, table: Any, recorded: MarkSnapshot | None, branch: str
 ) -> str | None:
-    """Return how the history of a branch came to lack the recorded snapshot; None if it has it.
+    """Return why the history of a branch lacks the recorded snapshot; None if it has it.
 
     Args:
-        jvm: Spark's.
+        jvm: Spark's JVM.
         table: the Java table, as it was last refreshed.
-        recorded: the snapshot of the pipeline's mark; None if its version recorded none.
+        recorded: the snapshot of the pipeline's mark; None if an older version recorded none.
         branch: the branch that the next commit extends.
     """
     if recorded is None:
@@ -165,7 +165,7 @@ def _uuid(table: Any) -> str:
 
 
 def _head(table: Any, branch: str) -> Any:
-    # Iceberg creates a branch that is missing where the main one stands.
+    # Iceberg creates a missing branch from the head of the main branch.
     return table.snapshot(branch) or table.currentSnapshot()
 
 
@@ -173,23 +173,22 @@ def _includes(jvm: Any, table: Any, head: Any, recorded: MarkSnapshot) -> bool:
     """Tell whether the recorded snapshot is in the history of another one, or expired from it."""
     if int(head.snapshotId()) == recorded.snapshot:
         return True
-    found = table.snapshot(recorded.snapshot)
+    snapshot = table.snapshot(recorded.snapshot)
     util = jvm.org.apache.iceberg.util.SnapshotUtil
-    if found is not None and util.isAncestorOf(table, head.snapshotId(), recorded.snapshot):
+    if snapshot is not None and util.isAncestorOf(table, head.snapshotId(), recorded.snapshot):
         return True
     oldest = _oldest_ancestor(table, head)
     if oldest.parentId() is None:
         return False
-    if found is not None and _oldest_ancestor(table, found).parentId() == oldest.parentId():
+    if snapshot is not None and _oldest_ancestor(table, snapshot).parentId() == oldest.parentId():
         return False  # both histories come from one expired snapshot, so they are two branches
-    # The history breaks off since older snapshots were expired, and all that is left of it is
-    # newer than the recorded one, which only a tag may have kept. Format v1 has no sequence
-    # numbers.
+    # Older snapshots were expired, and all that remain are newer than the recorded one, which only
+    # a tag may have kept. Format v1 has no sequence numbers.
     return int(oldest.sequenceNumber()) > recorded.sequence or not recorded.sequence
 
 
 def _hides_history(table: Any, head: Any, recorded: MarkSnapshot) -> bool:
-    """Tell whether the catalog shows a newer snapshot and nothing of what came before it."""
+    """Tell whether the catalog exposes a newer snapshot and none of its ancestors."""
     is_newer = int(head.sequenceNumber()) > recorded.sequence
     return is_newer and head.parentId() is None and NESSIE in table.properties()
 

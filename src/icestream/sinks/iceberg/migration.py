@@ -1,8 +1,8 @@
-"""Schema migration: the changes that let a table take the rows of a stream.
+"""Schema migration: the changes that a table needs to fit the rows of a stream.
 
 A pipeline drops only columns that it has declared itself. A table property holds their field ids
-and names. It is set after the columns were changed, in a commit of its own: a crash in between
-leaves a column out of the property, so the column is kept too long and never dropped too early.
+and names. It is set after the columns are changed, in a separate commit: a crash in between leaves
+a column out of the property, so a column may be kept too long but is never dropped too early.
 """
 
 from __future__ import annotations
@@ -60,33 +60,33 @@ PREFIX = "icestream.columns."
 
 
 def property_key(pipeline: str) -> str:
-    """Return the table property that holds the columns which a pipeline last declared."""
+    """Return the table property that holds the columns that a pipeline last declared."""
     return PREFIX + pipeline
 
 
 def read_declared_columns(properties: Mapping[str, str], pipeline: str) -> dict[int, str]:
     """Return the columns that a pipeline last declared, by field id; none if it never did."""
     try:
-        kept = json.loads(properties.get(property_key(pipeline), "{}"))
-        return {int(field_id): str(name) for field_id, name in kept.items()}
+        stored = json.loads(properties.get(property_key(pipeline), "{}"))
+        return {int(field_id): str(name) for field_id, name in stored.items()}
     except (ValueError, AttributeError):
-        # Without it nothing is dropped, and it is written again.
+        # Without the property no column is dropped, and it is written again.
         return {}
 
 
 def declared_columns_json(table: Schema, stream: Schema) -> str:
     """Return the property's value for a table that has all columns of the stream."""
     names = set(stream._lazy_id_to_name.values())
-    found = {key: name for key, name in table._lazy_id_to_name.items() if name in names}
-    return json.dumps(found, sort_keys=True, separators=(",", ":"))
+    declared = {key: name for key, name in table._lazy_id_to_name.items() if name in names}
+    return json.dumps(declared, sort_keys=True, separators=(",", ":"))
 
 
 def droppable_columns(table: Schema, before: Mapping[int, str], stream: Schema) -> set[str]:
-    """Return the columns that the pipeline may drop, should the stream lack them.
+    """Return the columns that the pipeline may drop if the stream lacks them.
 
-    Those that it declared before, and that go by the same name still: what somebody renamed is in
-    use. Not those with a member that somebody else added, nor those whose name the stream has in
-    other letters, capital or small.
+    These are the columns that it declared before and that still have the same name: a column that
+    somebody renamed is in use. Columns with a member that somebody else added are excluded, and so
+    are those whose name differs from a column of the stream only in case.
     """
     names = table._lazy_id_to_name
     written = {name.lower() for name in stream._lazy_id_to_name.values()}
@@ -96,23 +96,23 @@ def droppable_columns(table: Schema, before: Mapping[int, str], stream: Schema) 
     return {
         name
         for name in names.values()
-        if name not in kept and not any(each.startswith(f"{name}.") for each in kept)
+        if name not in kept and not any(other.startswith(f"{name}.") for other in kept)
     }
 
 
 def is_shared(properties: Mapping[str, str], pipeline: str) -> bool:
-    """Tell whether other pipelines write to the table, or have begun to.
+    """Tell whether other pipelines write to the table, or have started to.
 
-    Replayed dead letters are rows of the pipeline itself.
+    Replayed dead letters count as rows of the pipeline itself.
     """
-    own = {pipeline, replay_name(pipeline)}
+    own_names = {pipeline, replay_name(pipeline)}
     writers = [
         key.removeprefix(prefix)
         for key in properties
         for prefix in (PREFIX, ledger.PREFIX)
         if key.startswith(prefix)
     ]
-    return any(writer not in own for writer in writers)
+    return any(writer not in own_names for writer in writers)
 
 
 USE_FULL_EVOLUTION = (
@@ -123,12 +123,12 @@ USE_ADD_COLUMNS = "Use `schema_evolution: add_columns`, or alter the table."
 
 @dataclass(frozen=True)
 class TableLayout:
-    """A table's columns, and what hangs on them.
+    """A table's columns, and what depends on them.
 
     Attributes:
-        spec: its partition spec.
-        specs: every spec that it ever had.
-        is_shared: whether other pipelines write to it too.
+        spec: the table's partition spec.
+        specs: every spec that the table ever had.
+        is_shared: whether other pipelines also write to it.
         declared_before: the columns that the pipeline last declared, by field id.
     """
 
@@ -141,10 +141,10 @@ class TableLayout:
     declared_before: Mapping[int, str]
 
     def undroppable_columns(self, options: IcebergOptions) -> dict[str, str]:
-        """Return the columns that can't be dropped, and what each does."""
+        """Return the columns that can't be dropped, each with what it is needed for."""
         needed = {}
         if options.sequence_field:
-            needed[options.sequence_field] = "tells which change is newer"
+            needed[options.sequence_field] = "decides which change is newer"
         for order in self.sort_order.fields:
             needed[self._name(order.source_id)] = "sorts the table"
         if sets_partitioning(options):
@@ -154,12 +154,12 @@ class TableLayout:
         return {**needed, **dict.fromkeys(partitions, "partitions the table")}
 
     def partition_source_columns(self) -> set[str]:
-        """Return the columns by which older files are partitioned, and which must stay."""
+        """Return the columns by which older files are partitioned, which must not be dropped."""
         sources = {field.source_id for spec in self.specs for field in spec.fields}
-        return {self._name(each) for each in sources if each in self.schema.field_ids}
+        return {self._name(source) for source in sources if source in self.schema.field_ids}
 
     def partition_names(self) -> set[str]:
-        """Return the names that no new column may have: Iceberg checks every spec for them."""
+        """Return the names that a new column may not have: Iceberg checks every spec."""
         return {field.name for spec in self.specs for field in spec.fields}
 
     def _name(self, field_id: int) -> str:
@@ -169,30 +169,31 @@ class TableLayout:
 def compare_with_table(
     table: TableLayout, columns: pa.Schema, options: IcebergOptions, *, declared: bool
 ) -> SchemaComparison:
-    """Return what rows with `columns` ask of the table, as far as the options let it follow.
+    """Return the changes that rows with `columns` require and the options allow to derive.
 
     Args:
         table: the table.
         columns: the columns of the rows.
-        options: the sink's.
-        declared: whether the source declares them, so that they are all there are.
+        options: the sink's options.
+        declared: whether the source declares them, so that the list is complete.
     """
     stream = arrow_to_iceberg(columns, table.format_version)
-    found = _compare(table, stream, options, declared=declared)
-    taken = table.partition_names()
+    comparison = _compare(table, stream, options, declared=declared)
+    partition_names = table.partition_names()
     clashes = [
         f"column {name!r} can't be added: a partition field of the table has that name"
-        for change in found.changes
-        if isinstance(change, AddColumn) and (name := change.column) in taken
+        for change in comparison.changes
+        if isinstance(change, AddColumn) and (name := change.column) in partition_names
     ]
-    reserved = [problem for name in _new_names(found) if (problem := reserved_problem(name))]
-    todo = RENAME_RESERVED if reserved and not (found.problems or clashes) else found.todo
-    return replace(found, problems=(*found.problems, *clashes, *reserved), todo=todo)
+    reserved = [problem for name in _new_names(comparison) if (problem := reserved_problem(name))]
+    problems = (*comparison.problems, *clashes)
+    todo = RENAME_RESERVED if reserved and not problems else comparison.todo
+    return replace(comparison, problems=(*problems, *reserved), todo=todo)
 
 
-def _new_names(found: SchemaComparison) -> Iterator[str]:
-    """Yield the names that columns at the top of the table would get."""
-    for change in found.changes:
+def _new_names(comparison: SchemaComparison) -> Iterator[str]:
+    """Yield the new names of top-level columns."""
+    for change in comparison.changes:
         if isinstance(change, AddColumn) and len(change.path) == 1:
             yield change.column
         elif isinstance(change, RenameColumn) and len(change.path) == 1:
@@ -208,7 +209,7 @@ def _compare(
         table.schema,
         stream,
         renames=options.renames,
-        # What only the rows of another pipeline have is not ours to drop.
+        # A column may exist for the rows of another pipeline; it is not ours to drop.
         declared=declared and not table.is_shared,
         keys=options.key_fields,
         needed=table.undroppable_columns(options),
@@ -218,28 +219,28 @@ def _compare(
 
 
 def allowed_changes(
-    found: SchemaComparison, evolution: str, branch: str = MAIN
+    comparison: SchemaComparison, evolution: str, branch: str = MAIN
 ) -> list[SchemaChange]:
     """Return the changes that make the table fit, all of them allowed.
 
     Args:
-        found: what the stream asks of the table.
+        comparison: the changes that the stream requires.
         evolution: `strict`, `add_columns` or `full`.
-        branch: the branch that the rows go to.
+        branch: the branch that the rows are written to.
 
     Raises:
-        SchemaMismatchError: a change that is needed is not allowed, or none would do; the message
-            shows the whole difference.
+        SchemaMismatchError: a change is not allowed, or no change can make the rows fit; the
+            message shows the whole difference.
     """
     if evolution == "full":
-        if found.problems:
-            raise SchemaMismatchError("; ".join(found.problems), todo=found.todo)
-        refuse_on_branch(found.changes, branch)
-        return list(found.changes)
-    missing = [change for change in found.changes if isinstance(change, AddColumn)]
-    unsupported = [words for change in found.changes if (words := _refusal(change))]
-    refused = [*found.problems, *unsupported]
-    todo = USE_FULL_EVOLUTION if unsupported and not found.problems else found.todo
+        if comparison.problems:
+            raise SchemaMismatchError("; ".join(comparison.problems), todo=comparison.todo)
+        refuse_on_branch(comparison.changes, branch)
+        return list(comparison.changes)
+    missing = [change for change in comparison.changes if isinstance(change, AddColumn)]
+    unsupported = [words for change in comparison.changes if (words := _refusal(change))]
+    refused = [*comparison.problems, *unsupported]
+    todo = USE_FULL_EVOLUTION if unsupported and not comparison.problems else comparison.todo
     if evolution == "strict" and missing:
         todo = todo if refused else USE_ADD_COLUMNS
         named = ", ".join(f"{change.column!r} {change.field_type}" for change in missing)
@@ -250,24 +251,24 @@ def allowed_changes(
 
 
 def refuse_on_branch(changes: Iterable[SchemaChange], branch: str) -> None:
-    """Refuse what readers of the main branch would notice before anything is published.
+    """Refuse changes that readers of the main branch would see before anything is published.
 
     Raises:
         SchemaMismatchError: a column would be dropped or renamed for the rows of a branch.
     """
     kinds = (DropColumn, RenameColumn)
-    seen = [str(change) for change in changes if isinstance(change, kinds)]
-    if branch != MAIN and seen:
+    visible = [str(change) for change in changes if isinstance(change, kinds)]
+    if branch != MAIN and visible:
         raise SchemaMismatchError(
-            f"columns belong to all branches, and rows for branch {branch!r} ask to "
-            f"{', '.join(seen)}",
+            f"columns belong to all branches, and rows for branch {branch!r} would "
+            f"{', '.join(visible)}",
             todo="Alter the table with your engine once its readers are ready, or write to the "
             "main branch.",
         )
 
 
 def _refusal(change: SchemaChange) -> str | None:
-    """Say why rows can't be written without a change that only `full` makes; None if they can."""
+    """Say why rows can't be written without a change that needs `full`; None if they can."""
     if isinstance(change, UpdateType):
         return (
             f"column {change.column!r} is {change.old_type} in the table and {change.new_type} in "
@@ -275,18 +276,18 @@ def _refusal(change: SchemaChange) -> str | None:
         )
     if isinstance(change, MakeOptional) and change.is_missing:
         return f"column {change.column!r} is required by the table and missing in the stream"
-    # One that the stream has, without promising a value, is checked row by row.
+    # A column that the stream has, but may be null there, is checked row by row.
     return None
 
 
 class SchemaMigration:
     """Brings one table's properties, columns and partitions in line with the stream and the file.
 
-    Every change is derived from the table's current state, so a change that was made before a
-    crash, or by another writer, is not made again.
+    Every change is derived from the table's current state, so a change made before a crash, or by
+    another writer, is not repeated.
 
     Args:
-        options: the sink's.
+        options: the sink's options.
         pipeline: the pipeline that writes to the table.
         identity: the table's full name, for the log.
     """
@@ -307,11 +308,11 @@ class SchemaMigration:
         return declared_before == declared and columns_before.equals(columns)
 
     def mark_done(self, columns: pa.Schema, *, declared: bool) -> None:
-        """Remember that the table takes rows with these columns."""
+        """Remember that the table fits rows with these columns."""
         self._migrated = (columns, declared)
 
     def observe_change(self, before: Schema, now: Schema) -> None:
-        """Take into account that another writer changed the table's columns or partitions."""
+        """Record that another writer changed the table's columns or partitions."""
         self._migrated = None
         self._external_renames |= renames_by_id(before._lazy_id_to_name, now._lazy_id_to_name)
         logger.info("table %s: its columns or partitions were changed", self._identity)
@@ -325,14 +326,14 @@ class SchemaMigration:
         declared: bool,
         renames: Mapping[str, str],
     ) -> bool:
-        """Make the next change that the table needs, in a commit of its own.
+        """Make the next change that the table needs, in a separate commit.
 
         Args:
             table: the table.
-            state: the table as it is now.
+            state: the table's current state.
             columns: the columns of the rows.
-            declared: whether the source declares them, so that they are all there are.
-            renames: columns that the source calls by another name now, old name to new.
+            declared: whether the source declares them, so that the list is complete.
+            renames: columns that the source has renamed, old name to new.
 
         Returns:
             Whether there was a change to make.
@@ -348,7 +349,7 @@ class SchemaMigration:
         return changed
 
     def rename_step(self, table: JavaTable, state: TableState) -> bool:
-        """Rename the columns that the file asks to rename; return whether there were any.
+        """Rename the columns listed in `renames`; return whether there were any.
 
         Used when the stream takes its columns from the table.
         """
@@ -381,20 +382,20 @@ class SchemaMigration:
             merged = {**options.renames, **renames}
             options = options.model_copy(update={"renames": merged})
         comparison = compare_with_table(
-            self._shape(table, state), columns, options, declared=declared
+            self._layout(table, state), columns, options, declared=declared
         )
         changes = allowed_changes(comparison, self._options.schema_evolution, self._options.branch)
         if not changes:
             return False
         self._refuse_renamed(changes)
-        # Iceberg finds every other column by the name that it had before.
+        # Iceberg looks up every other column by its old name.
         first = [change for change in changes if isinstance(change, RenameColumn)] or changes
         change_columns(table, first)
         logger.info("table %s: %s", self._identity, ", ".join(map(str, first)))
         return True
 
     def _store_declared(self, table: JavaTable, state: TableState, columns: pa.Schema) -> bool:
-        """Store in the table which columns are ours to drop, once it has them all."""
+        """Store in the table which columns this pipeline may drop, once it has them all."""
         if self._options.schema_evolution != "full":
             return False
         key = property_key(self._pipeline)
@@ -413,14 +414,14 @@ class SchemaMigration:
             return False
         change_spec(table, change)
         logger.info(
-            "table %s: was partitioned by %s, new files are partitioned by %s",
+            "table %s: partitioning of new files changed from %s to %s",
             self._identity,
             describe_spec(state.spec, state.schema),
             describe_spec(partition_spec(state.schema, terms), state.schema),
         )
         return True
 
-    def _shape(self, table: JavaTable, state: TableState) -> TableLayout:
+    def _layout(self, table: JavaTable, state: TableState) -> TableLayout:
         return TableLayout(
             schema=state.schema,
             spec=state.spec,
@@ -432,17 +433,16 @@ class SchemaMigration:
         )
 
     def _refuse_renamed(self, changes: list[SchemaChange]) -> None:
-        """Refuse to add a column again that another writer, or the file, has renamed."""
+        """Refuse to add a column that another writer, or `renames`, has renamed."""
         for change in changes:
             old = change.column
             if not isinstance(change, AddColumn):
                 continue
             if old in self._options.renames:
                 raise SchemaMismatchError(
-                    f"the stream still has a column {old!r}, which `renames` calls "
+                    f"the stream still has a column {old!r}, which `renames` renames to "
                     f"{self._options.renames[old]!r}",
-                    todo="Give such rows the new name by a transform, or take the column out of "
-                    "`renames`.",
+                    todo="Rename the column with a transform, or remove it from `renames`.",
                 )
             if old in self._external_renames:
                 new = self._external_renames[old]
@@ -450,5 +450,5 @@ class SchemaMigration:
                     f"column {old!r} of the table was renamed to {new!r} while the pipeline ran, "
                     f"and the stream still has {old!r}",
                     todo=f"To continue in the renamed column, add the transform `rename: {{{old}: "
-                    f"{new}}}`. A start without it adds {old!r} as a column of its own.",
+                    f"{new}}}`. Without it, the next start adds {old!r} as a separate column.",
                 )

@@ -1,4 +1,4 @@
-"""Finds rows that lack a required value, in a task, before the writer would refuse them."""
+"""Finds rows that lack a required value, in a task, before the writer refuses them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MissingValues:
-    """Gives the reason for each row that lacks a required value.
+    """Returns a reason for each row that lacks a required value.
 
     Attributes:
-        required: columns that every row must have a value for, each with its role.
-        required_unless_deleted: those that a delete, or a row that was sent without them, may
-            lack.
-        op: column that marks the rows that are deletes; None if none is.
-        ignores_deletes: whether deletes are passed over, whatever they have.
+        required: columns for which every row must have a value, each with its role.
+        required_unless_deleted: the same, except for deletes and for rows that were sent without
+            the column.
+        op: column that marks deletes; None if there are none.
+        ignores_deletes: whether deletes are skipped, so that they may lack anything.
     """
 
     required: tuple[tuple[str, str], ...]
@@ -36,23 +36,23 @@ class MissingValues:
     ignores_deletes: bool = False
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Return a reason for each row that is bad; None if no row is."""
-        wanted = [(name, role, False) for name, role in self.required]
-        wanted += [(name, role, True) for name, role in self.required_unless_deleted]
-        # A column that no row has is no fault of a row: the writer reports it.
+        """Return a reason for each bad row; None if there is none."""
+        columns = [(name, role, False) for name, role in self.required]
+        columns += [(name, role, True) for name, role in self.required_unless_deleted]
+        # A column that is missing in all rows is no fault of a row: the writer reports it.
         missing = [
             (name, role, may_be_deleted)
-            for name, role, may_be_deleted in wanted
+            for name, role, may_be_deleted in columns
             if name in batch.schema.names and batch.column(name).null_count
         ]
         if not missing:
             return None
         reasons = pa.nulls(batch.num_rows, pa.string())
-        excused = self._exempt_rows(batch, {name: may_be for name, _, may_be in missing})
+        exempt = self._exempt_rows(batch, {name: may_be for name, _, may_be in missing})
         for name, role, _ in missing:
             is_bad = batch.column(name).is_null()
-            if name in excused:
-                is_bad = pc.and_not(is_bad, pa.array(excused[name]))
+            if name in exempt:
+                is_bad = pc.and_not(is_bad, pa.array(exempt[name]))
             reason = f"column {name!r} is {role}, and the row has no value for it"
             reasons = pc.if_else(pc.and_(is_bad, reasons.is_null()), reason, reasons)
         return reasons if reasons.null_count < batch.num_rows else None
@@ -60,25 +60,25 @@ class MissingValues:
     def _exempt_rows(
         self, batch: pa.RecordBatch, missing: Mapping[str, bool]
     ) -> dict[str, npt.NDArray[np.bool_]]:
-        """Return by column which rows may lack it, given whether rows that are deleted may."""
-        excusable = [name for name, may_be in missing.items() if may_be or self.ignores_deletes]
-        if not excusable:
+        """Return, by column, which rows may lack it. `missing` says whether deletes may."""
+        exempted = [name for name, may_be in missing.items() if may_be or self.ignores_deletes]
+        if not exempted:
             return {}
         from icestream.sinks.iceberg.upsert.staging import delete_flags, unchanged_flags
 
         deletes, unsent = delete_flags(batch, self.op), unchanged_flags(batch)
         return {
             name: deletes | unsent[name] if missing[name] and name in unsent else deletes
-            for name in excusable
+            for name in exempted
         }
 
 
 def missing_values(schema: Schema | None, options: IcebergOptions) -> MissingValues | None:
-    """Return what finds rows that lack a value; None if they may lack any.
+    """Return the check for missing values; None if rows may lack any value.
 
     Args:
-        schema: the table's, None while there is no table.
-        options: the sink's.
+        schema: the table's schema; None if there is no table.
+        options: the sink's options.
     """
     columns = schema.fields if schema is not None else ()
     required = [column.name for column in columns if column.required]
@@ -88,10 +88,10 @@ def missing_values(schema: Schema | None, options: IcebergOptions) -> MissingVal
     keys = [(name, "part of the key") for name in options.key_fields]
     if options.sequence_field is not None:
         keys.append((options.sequence_field, "the sequence field"))
-    own = {name for name, _ in keys}
+    key_names = {name for name, _ in keys}
     return MissingValues(
         tuple(keys),
-        tuple((name, "required by the table") for name in required if name not in own),
+        tuple((name, "required by the table") for name in required if name not in key_names),
         op=options.op_field,
         ignores_deletes=options.delete_mode == "ignore",
     )

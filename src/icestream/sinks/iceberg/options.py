@@ -14,18 +14,18 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[smhdw]$")]
 
 
 class CompactTrigger(Options):
-    """When compaction starts: as soon as one of these holds."""
+    """When compaction starts: as soon as one of these is reached."""
 
-    files: int | None = Field(None, ge=2, description="This many small files.")
+    files: int | None = Field(None, ge=2, description="Number of small files.")
     delete_ratio: float | None = Field(
-        None, gt=0, le=1, description="This share of the rows deleted."
+        None, gt=0, le=1, description="Share of rows that are deleted."
     )
-    size_mb: int | None = Field(None, ge=1, description="This many MiB in small files.")
-    every: Duration | None = Field(None, description="This much time, e.g. `1h`.")
+    size_mb: int | None = Field(None, ge=1, description="Size of the small files together, in MiB.")
+    every: Duration | None = Field(None, description="Time since the last compaction, e.g. `1h`.")
 
 
 class CompactOptions(Options):
-    """Rewriting of small files and of files with deleted rows."""
+    """Compaction: rewrite small files and files with deleted rows."""
 
     when: CompactTrigger | None = Field(None, description="What starts a compaction.")
     strategy: Literal["binpack", "sort", "zorder"] = Field(
@@ -35,28 +35,35 @@ class CompactOptions(Options):
 
 
 class ExpireOptions(Options):
-    """Removal of old snapshots."""
+    """Expiry of old snapshots."""
 
-    older_than: Duration = Field("5d", description="Age past which a snapshot goes, e.g. `5d`.")
-    keep_last: int = Field(1, ge=1, description="Snapshots that are kept however old they are.")
+    older_than: Duration = Field("5d", description="Age after which a snapshot expires, e.g. `5d`.")
+    keep_last: int = Field(
+        1, ge=1, description="Number of newest snapshots to keep whatever their age."
+    )
 
 
 class OrphanOptions(Options):
-    """Removal of files that no snapshot knows."""
+    """Removal of files that no snapshot refers to."""
 
-    older_than: Duration = Field("3d", description="Age past which an orphan goes, e.g. `3d`.")
+    older_than: Duration = Field(
+        "3d", description="Age after which an orphan file is removed, e.g. `3d`."
+    )
 
 
 class MaintenanceOptions(Options):
-    """Compaction, expiry and cleaning beside the stream."""
+    """Compaction, snapshot expiry and cleanup while the stream runs."""
 
     compact: CompactOptions | None = Field(None, description="Compaction; off if absent.")
     expire: ExpireOptions | None = Field(None, description="Expiry of snapshots; off if absent.")
-    orphans: OrphanOptions | None = Field(None, description="Orphan files; off if absent.")
-    manifests: bool = Field(False, description="Rewrite manifests when they pile up.")
+    orphans: OrphanOptions | None = Field(
+        None, description="Removal of orphan files; off if absent."
+    )
+    manifests: bool = Field(False, description="Rewrite manifests when there are too many.")
     statistics: bool = Field(False, description="Write column statistics.")
     schedule: str | None = Field(
-        None, description="When maintenance runs, as a cron line; beside the stream if absent."
+        None,
+        description="When maintenance runs, as a cron expression; while the stream runs if absent.",
     )
 
 
@@ -64,13 +71,13 @@ Name = Annotated[str, StringConstraints(min_length=1)]
 
 
 class PublishCheck(Options):
-    """A query for what is wrong."""
+    """A query that returns the rows that are wrong."""
 
-    name: Name = Field(description="Name of the check, shown when it does not hold.")
+    name: Name = Field(description="Name of the check, shown when it fails.")
     sql: Name = Field(
-        description="Query, in Spark SQL, that finds what is wrong; the check holds if it gives no "
-        "row. `rows` stands for the rows of the branch, the table's full name for what is "
-        "published, e.g. `SELECT * FROM rows WHERE id IS NULL`."
+        description="Query in Spark SQL that returns the rows that are wrong; the check passes if "
+        "it returns none. `rows` stands for the rows of the branch, the table's full name for "
+        "the published rows, e.g. `SELECT * FROM rows WHERE id IS NULL`."
     )
 
 
@@ -78,9 +85,9 @@ class PublishOptions(Options):
     """When the rows of a branch are published."""
 
     checks: tuple[PublishCheck, ...] = Field(
-        min_length=1, description="Checks that must all hold, after each batch."
+        min_length=1, description="Checks that must all pass, after each batch."
     )
-    to: Name = Field("main", description="Branch that is moved forward to `branch` once they hold.")
+    to: Name = Field("main", description="Branch to fast-forward to `branch` once the checks pass.")
 
 
 TablePattern = Annotated[str, StringConstraints(pattern=r"^[^.]+(\.[^.]+)+$")]
@@ -104,9 +111,9 @@ class Expectation(Options):
     """A condition that every row should meet."""
 
     name: Name = Field(description="Name of the expectation, shown in counters and dead letters.")
-    expr: Name = Field(description="SQL condition that holds for a good row.")
+    expr: Name = Field(description="SQL condition that is true for a good row.")
     on_fail: Literal["drop", "dead_letter", "fail"] = Field(
-        "fail", description="What happens to a row for which it does not hold."
+        "fail", description="What to do with a row that does not meet it."
     )
 
 
@@ -121,39 +128,41 @@ class IcebergOptions(StorageBlocks):
     )
     namespace: Namespace = Field(
         (),
-        description="Namespace of the table: a name (`analytics`, `a.b`) or a list; made when "
-        "missing. Required, except for change sources, which bring their own.",
+        description="Namespace of the table: a name (`analytics`, `a.b`) or a list; created if "
+        "missing. Required, except for change sources, which have their own.",
     )
     table: str = Field(
         "",
-        description="Name of the table; made when missing, with the schema of the stream. "
-        "Required, except with `route_by`, and for change sources, which bring their own.",
+        description="Name of the table; created if missing, with the schema of the stream. "
+        "Required, except with `route_by`, and for change sources, which have their own.",
     )
     create: bool = Field(
-        True, description="Make a missing table; `false` makes a missing table an error."
+        True, description="Create a missing table; with `false`, a missing table is an error."
     )
     profile: Literal["low_latency", "balanced", "high_throughput"] = Field(
         "balanced",
-        description="Defaults of `batch_size`, `flush_interval_secs` and `target_file_size_mb`; "
-        "any of them given by hand wins.",
+        description="Defaults for `batch_size`, `flush_interval_secs` and `target_file_size_mb`; "
+        "each can be overridden.",
     )
     batch_size: int = Field(
         10_000,
         ge=1,
-        description="Rows that are enough to commit: a trigger, never a throttle.",
+        description="Number of rows that triggers a commit. A commit may have more rows.",
     )
     flush_interval_secs: float = Field(
-        60, gt=0, description="The longest a row waits for its commit, in seconds."
+        60, gt=0, description="Longest time that a row waits for its commit, in seconds."
     )
     max_batch_rows: int | None = Field(
-        None, ge=1, description="The most rows one commit takes; sized from memory if absent."
+        None,
+        ge=1,
+        description="Maximum rows per commit; derived from the available memory if absent.",
     )
     target_file_size_mb: int = Field(
-        128, ge=1, le=10_240, description="Size past which a new data file is begun, in MiB."
+        128, ge=1, le=10_240, description="Size at which a new data file is started, in MiB."
     )
-    compression: Codec = Field("snappy", description="Codec of the data files.")
+    compression: Codec = Field("snappy", description="Compression codec of the data files.")
     compression_level: int | None = Field(
-        None, description="Level of the codec: gzip 1 to 9, zstd 1 to 22, others have none."
+        None, description="Compression level: gzip 1 to 9, zstd 1 to 22; other codecs have none."
     )
     partitioning: (
         Literal["none", "table_default", "identity", "bucket", "time"] | tuple[Name, ...]
@@ -161,7 +170,7 @@ class IcebergOptions(StorageBlocks):
         "none",
         description="How a new table is partitioned: `none`, `table_default` (the table's own "
         "spec), `identity`, `bucket` or `time` of `partition_fields`, or a list of transforms "
-        "such as `[days(ts), bucket(16, id)]`. If absent, change sources take a bucket of the key.",
+        "such as `[days(ts), bucket(16, id)]`. If absent, change sources bucket by the key.",
     )
     partition_fields: tuple[Name, ...] = Field(
         (), description="Fields for `partitioning: identity`, `bucket` or `time`."
@@ -178,10 +187,11 @@ class IcebergOptions(StorageBlocks):
     commit_mode: CommitMode = Field(
         "append",
         description="How a batch changes the table: `append` adds its rows, `overwrite` replaces "
-        "the partitions that it touches (the whole table when that is not partitioned), "
-        "`overwrite_table` replaces the table, `overwrite_partitions` the partitions named below "
-        "(a load by `run --once` replaces once and then adds), `upsert` replaces the row of each "
-        "key. If absent, change sources upsert tables that have a key.",
+        "the partitions that it touches (the whole table if it is unpartitioned), "
+        "`overwrite_table` replaces the table, `overwrite_partitions` replaces the partitions "
+        "listed in the option of that name (a load by `run --once` replaces once and then adds), "
+        "`upsert` replaces the row of each key. If absent, change sources upsert tables that have "
+        "a key.",
     )
     overwrite_partitions: tuple[Name, ...] = Field(
         (),
@@ -195,36 +205,37 @@ class IcebergOptions(StorageBlocks):
     )
     sequence_field: str | None = Field(
         None,
-        description="Field that tells which of two changes to one key is newer, in a batch and "
-        "across batches; the order in which they come if absent.",
+        description="Field that decides which of two changes to a key is newer, within a batch and "
+        "across batches; order of arrival if absent.",
     )
     tombstone_days: float = Field(
         7,
         ge=0,
-        description="Days for which the sequence of a deleted key is remembered, in a table "
-        "`TABLE__tombstones` beside the table, where `sequence_field` is given; 0 for none.",
+        description="With `sequence_field`: days to remember the sequence of a deleted key, in "
+        "the table `TABLE__tombstones` in the same namespace; 0 disables it.",
     )
     op_field: Name | None = Field(
         None,
-        description="Field that tells what a row of the stream is: `d`, `delete` or `deleted` "
-        "takes the row of its key away, anything else writes it. Not a column of the table. "
-        "Change sources bring their own.",
+        description="Field with the operation of a row: `d`, `delete` or `deleted` deletes the row "
+        "with its key, any other value writes it. Not a column of the table. Change sources have "
+        "their own.",
     )
     missing_fields: Annotated[Literal["null", "keep"], NULL_AS_TEXT] = Field(
         "null",
-        description="What an upsert does to the columns that a record has no field for: `null` "
-        "sets them to null, `keep` keeps the values that the table holds for the key. A field "
-        "that is there and null sets null either way.",
+        description="What an upsert does to columns for which a record has no field: `null` "
+        "sets them to null, `keep` keeps the values in the table. A field that is present and "
+        "null always sets null.",
     )
     delete_mode: Literal["hard", "soft", "ignore"] = Field(
         "hard",
-        description="What a delete does: `hard` removes the row, `soft` keeps it and sets "
-        "`_is_deleted` and `_deleted_at`, `ignore` passes over it.",
+        description="What a delete does: `hard` deletes the row, `soft` keeps it and sets "
+        "`_is_deleted` and `_deleted_at`, `ignore` skips the delete.",
     )
     schema_evolution: Literal["strict", "add_columns", "full"] = Field(
         "add_columns",
-        description="Which changes of the stream's schema the table follows: none, new columns, "
-        "or all (add, drop, rename, widen, make optional). If absent, change sources take `full`.",
+        description="Which schema changes of the stream apply to the table: none (`strict`), new "
+        "columns, or all (add, drop, rename, widen, make optional). If absent, change sources use "
+        "`full`.",
     )
     renames: dict[Name, Name] = Field(
         default_factory=dict,
@@ -232,11 +243,11 @@ class IcebergOptions(StorageBlocks):
         "`schema_evolution: full`.",
     )
     snapshot_properties: dict[Name, PropertyText] = Field(
-        default_factory=dict, description="Properties put into every snapshot's summary."
+        default_factory=dict, description="Properties to add to the summary of every snapshot."
     )
     table_properties: dict[Name, PropertyText] = Field(
         default_factory=dict,
-        description="Iceberg table properties, set at creation and kept in step.",
+        description="Iceberg table properties, set at creation and updated at each start.",
     )
     format_version: Literal[2, 3] = Field(
         3, description="Iceberg format version of a new table; 2 for readers that need it."
@@ -247,53 +258,55 @@ class IcebergOptions(StorageBlocks):
         json_schema_extra=PLANNED,
     )
     branch: Name = Field(
-        MAIN, description="Branch to write to; made from the main one when missing."
+        MAIN, description="Branch to write to; created from the main branch if missing."
     )
     publish: PublishOptions | None = Field(
         None,
-        description="Checks on the rows of `branch`, after which readers of the main one see them.",
+        description="Checks that the rows of `branch` must pass before they are published.",
     )
     route_by: Name | None = Field(
         None,
-        description="Column, or Spark SQL expression, that names the table of each row, in place "
-        "of `table`: a bare name is one of `namespace`, `sales.orders` needs `allowed_tables`. "
-        "Tables are made when missing, with the columns that their rows fill.",
+        description="Column or Spark SQL expression that names the table of each row, instead of "
+        "`table`. A name without a namespace is in `namespace`; `sales.orders` needs "
+        "`allowed_tables`. Missing tables are created, with the columns for which their rows have "
+        "values.",
     )
     allowed_tables: tuple[TablePattern, ...] = Field(
         (),
-        description="Further tables that rows may name by `route_by`, and changes by the names of "
-        "their source: patterns such as `[sales.orders, audit.*]`. Without it, rows reach tables "
-        "of `namespace` alone, and neither writes to a table that the pipeline did not create.",
+        description="Further tables that `route_by`, or the table names of a change source, may "
+        "refer to: patterns such as `[sales.orders, audit.*]`. Without it, rows can only go to "
+        "tables in `namespace`, and neither rows nor changes to a table that the pipeline did not "
+        "create.",
     )
     on_error: Literal["fail", "drop", "dead_letter"] = Field(
         "fail",
-        description="What happens to a row that cannot be decoded, cast or validated: stop, drop "
-        "and count it, or write it to the table of `dead_letter`.",
+        description="What to do with a row that cannot be decoded, cast or validated: stop, drop "
+        "and count it, or write it to the `dead_letter` table.",
     )
     dead_letter: str | None = Field(
         None,
         min_length=1,
-        description="Table for bad rows, `namespace.table` in the same catalog; a bare name means "
-        "the sink's own namespace.",
+        description="Table for bad rows, `namespace.table` in the same catalog; the namespace "
+        "defaults to that of the sink.",
     )
     expect: tuple[Expectation, ...] = Field(
         (), max_length=60, description="Conditions that rows should meet."
     )
     maintenance: Literal["off"] | MaintenanceOptions = Field(
         "off",
-        description="Compaction, expiry and cleaning beside the stream.",
+        description="Compaction, snapshot expiry and cleanup while the stream runs.",
         json_schema_extra=PLANNED,
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _apply_profile(cls, given: Any) -> Any:
-        """Let the profile fill what is not given by hand."""
-        if not isinstance(given, dict):
-            return given
-        profile = given.get("profile")
+    def _apply_profile(cls, values: Any) -> Any:
+        """Apply the profile's defaults to options that are not set."""
+        if not isinstance(values, dict):
+            return values
+        profile = values.get("profile")
         defaults = PROFILES.get(profile, {}) if isinstance(profile, str) else {}
-        return {**defaults, **given}
+        return {**defaults, **values}
 
     def dead_letter_name(self) -> tuple[tuple[str, ...], str] | None:
         """Return namespace and table for bad rows, or None if none is named."""
@@ -312,6 +325,6 @@ class IcebergOptions(StorageBlocks):
             namespace=namespace,
             table=table,
             format_version=self.format_version,
-            # A replay deletes letters beside a pipeline that writes others.
+            # A replay deletes dead letters while a pipeline writes others.
             table_properties={"write.merge.isolation-level": "snapshot"},
         )

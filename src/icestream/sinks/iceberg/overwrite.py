@@ -1,9 +1,9 @@
 """`commit_mode: overwrite`, `overwrite_table`, `overwrite_partitions`: rows replace rows.
 
-A bounded load replaces once and then adds. Which load a batch belongs to stands in its mark, and
-so, in the table, in the mark of the last batch: as long as both name one load, what that load has
-replaced is not replaced again. For `overwrite`, where each batch may touch other partitions, the
-table also remembers which partitions the load has replaced.
+A bounded load replaces rows once and then adds. The mark of a batch names its load: while the mark
+in the table names the same load, what that load has replaced is not replaced again. For
+`overwrite`, where each batch may touch other partitions, the table also records which partitions
+the load has replaced.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ PREFIX = "icestream.load."
 
 
 class Overwrite(Mode):
-    """Data files in the place of those that were there."""
+    """Replaces data files by those that the tasks wrote."""
 
     replaces = True
 
     def writer(self) -> IcebergWriter:
         if self.options.commit_mode == "overwrite_partitions":
-            self._named_partitions()  # a name that means nothing is told before a row is written
+            self._named_partitions()  # refuses an invalid name before any row is written
         return self.target.writer()
 
     def commit(self, files: list[WrittenFile], mark: BatchMark | None) -> Commit:
         change = TableChange(branch=self.options.branch)
-        if files:  # no rows replace nothing
+        if files:  # without rows, nothing is replaced
             try:
                 change = self._replacement(files, mark)
             except SchemaMismatchError:
@@ -47,19 +47,19 @@ class Overwrite(Mode):
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
 
     def _replacement(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
-        described, branch = [file.metadata for file in files], self.options.branch
+        added, branch = [file.metadata for file in files], self.options.branch
         if self.options.commit_mode == "overwrite":
             return self._replace_touched(files, mark)
-        over = EVERY_ROW
+        replaced = EVERY_ROW
         if self.options.commit_mode == "overwrite_partitions":
-            over = self._named_partitions_filter(files)
-        going_on = mark is not None and bool(mark.load) and self._last_load() == mark.load
+            replaced = self._named_partitions_filter(files)
+        is_same_load = mark is not None and bool(mark.load) and self._last_load() == mark.load
         return TableChange(
-            added=described, overwrite_filter=None if going_on else over, branch=branch
+            added=added, overwrite_filter=None if is_same_load else replaced, branch=branch
         )
 
     def _replace_touched(self, files: list[WrittenFile], mark: BatchMark | None) -> TableChange:
-        """Replace the partitions that the load meets for the first time, and add to the others."""
+        """Replace the partitions that are new to the load, and add to the others."""
         self._refuse_older_specs()
         load = mark.load if mark is not None else ""
         replaced = self._replaced(load) if load and self._last_load() == load else set()
@@ -67,9 +67,9 @@ class Overwrite(Mode):
         rest = [file.metadata for file in files if partition_key(file) in replaced]
         properties = {}
         if load:
-            known = sorted(replaced | {partition_key(file) for file in files})
+            partitions = sorted(replaced | {partition_key(file) for file in files})
             properties[self._key] = json.dumps(
-                {"load": load, "partitions": known}, separators=(",", ":")
+                {"load": load, "partitions": partitions}, separators=(",", ":")
             )
         branch = self.options.branch
         return TableChange(
@@ -89,34 +89,34 @@ class Overwrite(Mode):
         return last.load if last is not None else ""
 
     def _replaced(self, load: str) -> set[str]:
-        """Return the partitions that the load has replaced, by the table itself."""
+        """Return the partitions that the load has replaced, as recorded in the table."""
         text = self.target.handle.read_property(self._key) or ""
         try:
-            kept: dict[str, Any] = json.loads(text)
-            if kept["load"] == load:
-                return set(kept["partitions"])
+            recorded: dict[str, Any] = json.loads(text)
+            if recorded["load"] == load:
+                return set(recorded["partitions"])
         except (ValueError, TypeError, KeyError):
             pass
-        # A batch of the load is in the table, so the partitions that it replaced were noted.
+        # A batch of the load is in the table, so the partitions that it replaced were recorded.
         raise CorruptStateError(
-            f"table property {self._key!r} does not tell what load {load!r} has replaced: {text!r}",
+            f"table property {self._key!r} does not list what load {load!r} has replaced: {text!r}",
             where=self._where,
-            todo="Restore the property from an older metadata file of the table, or load anew "
-            "with `icestream run --once --start-over`.",
+            todo="Restore the property from an older metadata file of the table, or load "
+            "again with `icestream run --once --start-over`.",
         )
 
     def _refuse_older_specs(self) -> None:
-        """Refuse to guess which files of another spec hold rows of a partition."""
+        """Refuse tables with files of older specs, whose partitions differ from those replaced."""
         from icestream.sinks.iceberg.java import has_older_specs
 
         if self.target.state.spec.fields and has_older_specs(
             self.target.handle, self.options.branch
         ):
             raise SchemaMismatchError(
-                "the table has data files of an older partition spec, of which can't be told "
-                "whether they hold rows of the partitions to replace",
+                "the table has data files of an older partition spec, which may hold rows of the "
+                "partitions to replace",
                 where=self._where,
-                todo="Nothing was written. Rewrite the table into its current spec, e.g. with "
+                todo="Nothing was written. Rewrite the table with its current spec, e.g. with "
                 "Spark's `rewrite_data_files` and `rewrite-all`, or use `commit_mode: "
                 "overwrite_table`.",
             )
@@ -135,7 +135,7 @@ class Overwrite(Mode):
             raise
 
     def _named_partitions_filter(self, files: list[WrittenFile]) -> str:
-        """Return the rows that the named partitions hold, once every new row is in one."""
+        """Return the filter for the named partitions; refuse new rows outside of them."""
         from icestream.sinks.iceberg.partition_terms import partition_filter, partition_name
 
         self._refuse_older_specs()
@@ -143,7 +143,7 @@ class Overwrite(Mode):
         outside = [
             file
             for file in files
-            if not any(one.holds(file.metadata["partition"]) for one in named)
+            if not any(partition.holds(file.metadata["partition"]) for partition in named)
         ]
         if outside:
             partition = outside[0].metadata["partition"]

@@ -38,33 +38,33 @@ class SortTerm(NamedTuple):
 
 
 def parse_sort(options: IcebergOptions) -> list[SortTerm]:
-    """Return the sort order that the options ask for; empty for none.
+    """Return the sort order of the options; empty for none.
 
     Raises:
-        PlanError: a term cannot be read.
+        PlanError: a term is invalid.
     """
     return [parse_sort_term(text) for text in options.sort_order]
 
 
 def parse_sort_term(text: str) -> SortTerm:
-    """Read one term such as `ts desc nulls last`.
+    """Parse one term such as `ts desc nulls last`.
 
     As in SQL and in Iceberg, nulls come first in ascending order and last in descending order
     unless the term says otherwise.
 
     Raises:
-        PlanError: it cannot be read.
+        PlanError: it is invalid.
     """
-    found = SORT_TERM.match(text)
-    if found is None:
+    match = SORT_TERM.match(text)
+    if match is None:
         raise PlanError(
             f"{text!r} is not a sort term",
             todo="Write a column, then `asc` or `desc`, then `nulls first` or `nulls last`.",
         )
-    descending = (found["direction"] or "asc").lower() == "desc"
-    nulls = found["nulls"]
+    descending = (match["direction"] or "asc").lower() == "desc"
+    nulls = match["nulls"]
     nulls_first = not descending if nulls is None else nulls.lower() == "first"
-    return SortTerm(found["column"], descending, nulls_first)
+    return SortTerm(match["column"], descending, nulls_first)
 
 
 TERM = re.compile(
@@ -103,10 +103,10 @@ class PartitionTerm(NamedTuple):
 
 
 def parse_partition_terms(options: IcebergOptions) -> list[PartitionTerm]:
-    """Return the partition fields that the options ask for; none for `none` and `table_default`.
+    """Return the partition fields of the options; empty for `none` and `table_default`.
 
     Raises:
-        PlanError: a term cannot be read, or fields are missing.
+        PlanError: a term is invalid, or fields are missing.
     """
     mode = options.partitioning
     if not isinstance(mode, str):
@@ -124,23 +124,23 @@ def parse_partition_terms(options: IcebergOptions) -> list[PartitionTerm]:
 
 
 def parse_partition_term(text: str) -> PartitionTerm:
-    """Read one term such as `days(ts)`; a bare column name means its identity.
+    """Parse one term such as `days(ts)`; a bare column name means `identity`.
 
     Raises:
-        PlanError: it cannot be read.
+        PlanError: it is invalid.
     """
-    found = TERM.match(text)
-    if found is None:
+    match = TERM.match(text)
+    if match is None:
         if COLUMN.match(text.strip()):
             return PartitionTerm("identity", None, text.strip())
         raise PlanError(f"{text!r} is not a partition transform", todo=EXAMPLE)
-    transform = TRANSFORMS.get(found["name"].lower())
+    transform = TRANSFORMS.get(match["name"].lower())
     if transform is None:
         raise PlanError(
-            f"no partition transform is called {found['name']!r}",
+            f"no partition transform is called {match['name']!r}",
             todo="There are: bucket, days, hours, identity, months, truncate, years.",
         )
-    return PartitionTerm(transform, _width(text, transform, found["width"]), found["column"])
+    return PartitionTerm(transform, _width(text, transform, match["width"]), match["column"])
 
 
 def _width(text: str, transform: str, width: str | None) -> int | None:
@@ -173,11 +173,11 @@ TIME_FORMATS = {
 
 @dataclass(frozen=True)
 class NamedPartition:
-    """The partitions that one name stands for; a name may leave partition fields out.
+    """The partitions that one name stands for; a name may omit partition fields.
 
     Attributes:
-        name: the name as it was written.
-        values: what each named field must be, by its id, in the JSON form of Iceberg's
+        name: the name as written in the file.
+        values: the value of each named field by field id, in the JSON form of Iceberg's
             specification; None for null.
     """
 
@@ -190,25 +190,25 @@ class NamedPartition:
 
 
 def split_partition_name(name: str) -> dict[str, str]:
-    """Return the fields that a name gives, and their values as text.
+    """Return the fields of a partition name, and their values as text.
 
     Raises:
-        PlanError: it is no name of a partition.
+        PlanError: it is not a partition name.
     """
     fields: dict[str, str] = {}
     for part in name.strip("/").split("/"):
         field, equals, value = part.partition("=")
         field = unquote(field.strip())
         if not equals or not field:
-            raise PlanError(f"{name!r} is not the name of a partition", todo=EXAMPLE_NAME)
+            raise PlanError(f"{name!r} is not a partition name", todo=EXAMPLE_NAME)
         if field in fields:
-            raise PlanError(f"{name!r} gives field {field!r} twice", todo=EXAMPLE_NAME)
+            raise PlanError(f"{name!r} has field {field!r} twice", todo=EXAMPLE_NAME)
         fields[field] = unquote(value.strip())
     return fields
 
 
 def parse_partition_name(name: str, spec: PartitionSpec, schema: Schema) -> NamedPartition:
-    """Return what a name stands for in a table.
+    """Return the partitions that a name stands for in a table.
 
     Raises:
         SchemaMismatchError: the table is not partitioned that way.
@@ -220,13 +220,13 @@ def parse_partition_name(name: str, spec: PartitionSpec, schema: Schema) -> Name
             todo="Use `commit_mode: overwrite_table`, or partition the table.",
         )
     values: dict[str, Any] = {}
-    for given, text in split_partition_name(name).items():
-        if given not in fields:
+    for field_name, text in split_partition_name(name).items():
+        if field_name not in fields:
             raise SchemaMismatchError(
-                f"partition {name!r}: the table has no partition field {given!r}",
+                f"partition {name!r}: the table has no partition field {field_name!r}",
                 todo=f"Its partition fields: {', '.join(fields)}.",
             )
-        field = fields[given]
+        field = fields[field_name]
         values[str(field.field_id)] = None if text == NULL else _value(name, text, field, schema)
     return NamedPartition(name, values)
 
@@ -234,13 +234,13 @@ def parse_partition_name(name: str, spec: PartitionSpec, schema: Schema) -> Name
 def partition_filter(named: Sequence[NamedPartition], spec: PartitionSpec, schema: Schema) -> str:
     """Return the expression, as JSON, that matches every row of the partitions."""
     fields = {str(field.field_id): field for field in spec.fields}
-    each = [
+    filters = [
         _combine(
-            "and", [_predicate(fields[id_], value, schema) for id_, value in one.values.items()]
+            "and", [_predicate(fields[key], value, schema) for key, value in one.values.items()]
         )
         for one in named
     ]
-    return json.dumps(_combine("or", each))
+    return json.dumps(_combine("or", filters))
 
 
 def partition_name(spec: PartitionSpec, partition: Mapping[str, Any]) -> str:
@@ -262,40 +262,40 @@ def _value(name: str, text: str, field: PartitionField, schema: Schema) -> Any:
     from pyiceberg.conversions import to_json
     from pyiceberg.expressions.literals import literal
 
-    wanted = schema.find_type(field.source_id)
+    kind = schema.find_type(field.source_id)
     try:
-        typed = literal(text).to(wanted)
-        return to_json(wanted, typed.value)  # type: ignore[arg-type]
+        typed = literal(text).to(kind)
+        return to_json(kind, typed.value)  # type: ignore[arg-type]
     except (ValueError, TypeError, ArithmeticError) as exc:
-        raise _value_error(name, text, field.name, f"a {wanted}") from exc
+        raise _value_error(name, text, field.name, f"a {kind}") from exc
 
 
 def _time_value(name: str, text: str, field: str, unit: str) -> Any:
     from datetime import datetime, timezone
 
     pattern, example = TIME_FORMATS[unit]
-    found = pattern.fullmatch(text)
-    parts = {key: int(value) for key, value in found.groupdict().items()} if found else {}
+    match = pattern.fullmatch(text)
+    parts = {key: int(value) for key, value in match.groupdict().items()} if match else {}
     try:
-        moment = datetime(**{"month": 1, "day": 1, **parts}, tzinfo=timezone.utc)
+        timestamp = datetime(**{"month": 1, "day": 1, **parts}, tzinfo=timezone.utc)
     except (ValueError, TypeError) as exc:
         raise _value_error(name, text, field, f"of the form {example!r}") from exc
     if unit == "day":
-        return moment.date().isoformat()
+        return timestamp.date().isoformat()
     if unit == "hour":
-        return int(moment.timestamp() // 3600)
-    years = moment.year - 1970
-    return years if unit == "year" else years * 12 + moment.month - 1
+        return int(timestamp.timestamp() // 3600)
+    years = timestamp.year - 1970
+    return years if unit == "year" else years * 12 + timestamp.month - 1
 
 
-def _value_error(name: str, text: str, field: str, wanted: str) -> SchemaMismatchError:
+def _value_error(name: str, text: str, field: str, expected: str) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"partition {name!r}: field {field!r} must be {wanted}, found {text!r}", todo=EXAMPLE_NAME
+        f"partition {name!r}: field {field!r} must be {expected}, found {text!r}", todo=EXAMPLE_NAME
     )
 
 
 def _value_text(field: PartitionField, value: Any) -> str:
-    """Return a value in the words that a name has for it."""
+    """Return a value as it is written in a partition name."""
     transform = str(field.transform)
     if value is None:
         return NULL
@@ -324,7 +324,7 @@ def _predicate(field: PartitionField, value: Any, schema: Schema) -> dict[str, A
 
 
 def _combine(how: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join expressions two by two, so that many of them don't nest as deep as they are many."""
+    """Join expressions as a balanced tree: a chain of many would nest too deep."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2

@@ -62,7 +62,7 @@ def partition_spec(schema: Schema, terms: Sequence[PartitionTerm]) -> PartitionS
         if not transform.can_transform(column.field_type):
             raise SchemaMismatchError(
                 f"partitioning: column {term.column!r} is a {column.field_type}, "
-                f"which {term.transform!r} can't take",
+                f"which {term.transform!r} can't transform",
                 todo="Use another transform, or another column.",
             )
         fields.append(
@@ -70,14 +70,14 @@ def partition_spec(schema: Schema, terms: Sequence[PartitionTerm]) -> PartitionS
                 source_id=column.field_id,
                 field_id=FIRST_PARTITION_ID + index,
                 transform=transform,
-                name=_partition_name(term, {each.name: each.field_id for each in schema.fields}),
+                name=_partition_name(term, {item.name: item.field_id for item in schema.fields}),
             )
         )
     return PartitionSpec(*fields)
 
 
 def describe_spec(spec: PartitionSpec, schema: Schema) -> str:
-    """Return a spec in the words of the file."""
+    """Return a spec in the notation of the file."""
     terms = []
     for field in spec.fields:
         column = schema.find_column_name(field.source_id)
@@ -119,20 +119,20 @@ def _transform(term: PartitionTerm) -> AnyTransform:
 
 
 def _partition_name(term: PartitionTerm, columns: Mapping[str, int]) -> str:
-    """Return the name that Spark would give, unless a column has it: Iceberg refuses that."""
+    """Return the name that Spark would give, or a variant of it if a column has that name."""
     if term.transform == "identity" and term.column in columns:
         return term.column
     suffix = {"truncate": "_trunc", "identity": ""}.get(term.transform, f"_{term.transform}")
     name = term.column.replace(".", "_") + suffix
     others = (f"{name}_{number}" for number in range(2, len(columns) + 3))
-    return next(each for each in (name, *others) if each not in columns)
+    return next(candidate for candidate in (name, *others) if candidate not in columns)
 
 
 Key = tuple[int, str]
 
 
 class SpecChange(NamedTuple):
-    """Partition fields that go, by name, and those that come, by name and term."""
+    """Partition fields to remove, by name, and to add, by name and term."""
 
     removed: tuple[str, ...] = ()
     added: tuple[tuple[str, PartitionTerm], ...] = ()
@@ -142,9 +142,9 @@ class SpecChange(NamedTuple):
 
 
 def sets_partitioning(options: IcebergOptions) -> bool:
-    """Tell whether the file says how the table is partitioned, so that it may be changed."""
-    given = "partitioning" in options.model_fields_set
-    return given and options.partitioning != "table_default"
+    """Tell whether the file sets the partitioning, so that the table's may be changed."""
+    is_set = "partitioning" in options.model_fields_set
+    return is_set and options.partitioning != "table_default"
 
 
 def spec_change(
@@ -153,25 +153,25 @@ def spec_change(
     specs: Iterable[PartitionSpec],
     terms: Sequence[PartitionTerm],
 ) -> SpecChange:
-    """Return what makes the table partitioned by `terms`; nothing if it is, in whatever order.
+    """Return the change that partitions the table by `terms`; empty if it is, in any order.
 
     Args:
         schema: the table's columns.
         spec: its partition spec.
         specs: every spec that it ever had.
-        terms: the partition fields that the file asks for.
+        terms: the partition fields of the file.
 
     Raises:
         SchemaMismatchError: a term does not fit the columns.
     """
     present = {_key(field): field for field in _active_fields(spec)}
-    wanted = partition_spec(schema, terms).fields
-    keys = {_key(field) for field in wanted}
+    desired = partition_spec(schema, terms).fields
+    keys = {_key(field) for field in desired}
     removed = tuple(field.name for key, field in present.items() if key not in keys)
-    past = [field for each in specs for field in _active_fields(each)]
+    past = [field for older in specs for field in _active_fields(older)]
     added = tuple(
         (_free_name(field, term, past, schema), term)
-        for field, term in zip(wanted, terms, strict=True)
+        for field, term in zip(desired, terms, strict=True)
         if _key(field) not in present
     )
     return SpecChange(removed, added)
@@ -189,23 +189,23 @@ def _key(field: PartitionField) -> Key:
 def _free_name(
     field: PartitionField, term: PartitionTerm, past: Sequence[PartitionField], schema: Schema
 ) -> str:
-    """Return a name that means no other field, of now or earlier, and no column.
+    """Return a name that no other field, current or former, and no column has.
 
     The metadata tables show the partitions of all specs side by side, by name. A field that the
-    table had before keeps its old name, by which Iceberg gives it its old id too.
+    table had before gets its old name, so that Iceberg also gives it its old id.
     """
-    taken = {}
+    used_names = {}
     for other in past:
         if _key(other) == _key(field):
             return other.name
-        taken[other.name] = other
+        used_names[other.name] = other
     is_own_column = isinstance(field.transform, IdentityTransform)
     columns = {column.name: column.field_id for column in schema.fields}
 
     def is_free(name: str) -> bool:
         of_column = columns.get(name)
         is_clear = of_column is None or (is_own_column and of_column == field.source_id)
-        return name not in taken and is_clear
+        return name not in used_names and is_clear
 
     candidates = [field.name]
     if term.width is not None:
@@ -220,7 +220,7 @@ def apply_transform(
     """Return the partition value of each value of a column."""
     is_nano = isinstance(kind, TimestampNanoType | TimestamptzNanoType)
     if is_nano and not isinstance(transform, IdentityTransform | VoidTransform):
-        # PyIceberg has no hours of nanoseconds, and rounds those before 1970 up for a bucket.
+        # PyIceberg has no `hour` for nanoseconds, and rounds those before 1970 up for `bucket`.
         # Arrow's `floor_temporal` overflows for the earliest nanoseconds.
         nanos = column.cast(pa.int64()).fill_null(0).to_numpy()
         is_null = column.is_null().to_numpy(zero_copy_only=False)
@@ -231,7 +231,7 @@ def apply_transform(
 
 
 def partition_values(column: pa.Array) -> list[Any]:
-    """Return partition values, dates and timestamps as numbers: Python lacks some of them."""
+    """Return partition values, with dates and timestamps as numbers: Python can't hold them all."""
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     elif pa.types.is_timestamp(column.type):
@@ -247,7 +247,7 @@ def partition_json(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...])
         if value is None:
             continue
         if isinstance(item.transform, DayTransform):
-            # Java's partition type of a day is a date, Arrow's transform gives a number.
+            # Java's partition type of a day is a date; Arrow's transform returns a number.
             described[str(item.field_id)] = _iso(value, "D")
         elif isinstance(item.transform, IdentityTransform | TruncateTransform):
             source = schema.find_type(item.source_id)
@@ -268,16 +268,16 @@ def _to_json(kind: IcebergType, value: Any) -> Any:
 
 
 def _iso(value: int, unit: Literal["D", "us", "ns"]) -> str:
-    """Return a date or a timestamp as ISO 8601 has it, also outside of the years 1 to 9999."""
+    """Return a date or a timestamp in ISO 8601, also outside of the years 1 to 9999."""
     text = str(np.datetime64(value, unit)).removesuffix(".000000")
     year, month, rest = text.rsplit("-", 2)
-    # Java wants four digits at least, and a sign before more of them.
+    # Java requires at least four digits, and a sign before more than four.
     sign = "-" if int(year) < 0 else "+" if int(year) > 9999 else ""
     return f"{sign}{abs(int(year)):04}-{month}-{rest}"
 
 
 def field_path(struct: StructType, field_id: int) -> list[int]:
-    """Return the way to a field through nested structs, as the index at each level."""
+    """Return the path to a field through nested structs, as the index at each level."""
     for index, column in enumerate(struct.fields):
         if column.field_id == field_id:
             return [index]

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 MB = 1 << 20
 # Property of a table: the pipeline that created it.
 CREATED_BY = "icestream.created-by"
-# Property of a mirrored table, by pipeline: which of its columns is which of the source.
+# Property of a mirrored table, by pipeline: maps its columns to those of the source.
 SOURCE_COLUMNS = "icestream.source-columns."
-# Property of a mirrored table, by pipeline: which table of the source it mirrors.
+# Property of a mirrored table, by pipeline: the source's table that it mirrors.
 SOURCE_TABLE = "icestream.source-table."
-# End of the name of the table that remembers the deleted keys of another one.
+# Suffix of the table that keeps the deleted keys of another table.
 TOMBSTONES = "__tombstones"
-# Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader knows.
+# Iceberg's names for codecs; pyarrow writes `lz4` in the raw framing that every reader supports.
 ICEBERG_CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
 
 
@@ -42,12 +42,12 @@ OLD_METADATA = {
 def table_properties(
     options: IcebergOptions, pipeline: str = "", abilities: Abilities | None = None
 ) -> dict[str, str]:
-    """Return the properties that a new table gets.
+    """Return the properties of a new table.
 
     Args:
-        options: the sink's.
-        pipeline: the pipeline that creates it; empty if none does.
-        abilities: those of the catalog.
+        options: the sink's options.
+        pipeline: the pipeline that creates it; empty for none.
+        abilities: the abilities of the catalog.
     """
     properties = {
         "format-version": str(options.format_version),
@@ -62,25 +62,25 @@ def table_properties(
         "write.merge.isolation-level": "snapshot",
         **({CREATED_BY: pipeline} if pipeline else {}),
     }
-    # A number is no level to Java's gzip: the table's other writers would fail on it.
+    # Java's gzip takes no numeric level: other writers of the table would fail on it.
     if options.compression_level is not None and options.compression != "gzip":
         properties["write.parquet.compression-level"] = str(options.compression_level)
-    # Other branches of such a catalog may stand at an old metadata file.
+    # Another branch of such a catalog may refer to an old metadata file.
     if abilities is None or not abilities.catalog_branches:
         properties |= OLD_METADATA
     return {**properties, **options.table_properties}
 
 
-def properties_to_set(options: IcebergOptions, found: Mapping[str, str]) -> dict[str, str]:
-    """Return what a table that was there already lacks of what the file asks for."""
-    # A retry policy that the table's owner chose stays.
-    wanted = {key: value for key, value in RETRIES.items() if key not in found}
-    wanted |= options.table_properties
-    return {key: value for key, value in wanted.items() if found.get(key) != value}
+def properties_to_set(options: IcebergOptions, current: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of the file that an existing table lacks or has otherwise."""
+    # Keep a retry policy that the table's owner chose.
+    desired = {key: value for key, value in RETRIES.items() if key not in current}
+    desired |= options.table_properties
+    return {key: value for key, value in desired.items() if current.get(key) != value}
 
 
 def write_settings(options: IcebergOptions, properties: Mapping[str, str]) -> WriteSettings:
-    """Return how tasks write files: by the sink's options, on any table."""
+    """Return how tasks write files. The sink's options take precedence over the table's."""
     from icestream.sinks.iceberg.writer import WriteSettings
 
     target = int(

@@ -1,4 +1,4 @@
-"""Write-audit-publish: checks on a branch, then its rows for every reader, in one commit."""
+"""Write-audit-publish: check the rows of a branch, then publish them in one commit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ATTEMPTS = 4
 
 
 def publish(target: TargetTable, options: PublishOptions, mark: BatchMark) -> None:
-    """Run the checks on a sink's branch, and move the branch that readers see to it.
+    """Run the checks on a sink's branch, then fast-forward the branch that readers see.
 
-    Does nothing if readers see it all already, as after a crash behind the last commit.
+    Does nothing if everything is already published, as after a crash that follows the last commit.
 
     Raises:
-        PublishError: a check does not hold, or the branch of the readers has moved away.
+        PublishError: a check failed, or the branch that readers see has diverged.
     """
     from icestream.sinks.iceberg.java import head_snapshot_id
 
@@ -47,7 +47,7 @@ def publish(target: TargetTable, options: PublishOptions, mark: BatchMark) -> No
 def _run_check(
     target: TargetTable, check: PublishCheck, snapshot: int, to: str, where: str
 ) -> None:
-    """Count what a check finds among the rows of a snapshot."""
+    """Run a check on the rows of a snapshot."""
     from pyspark.errors import PySparkException
 
     branch = target.options.branch
@@ -55,10 +55,10 @@ def _run_check(
     query = check.sql.strip().rstrip(";")
     try:
         counted = target.session.sql(
-            f"WITH rows AS (SELECT * FROM {name} VERSION AS OF {snapshot}) "  # noqa: S608 - a file's own query
+            f"WITH rows AS (SELECT * FROM {name} VERSION AS OF {snapshot}) "  # noqa: S608 - the query is the user's own
             f"SELECT count(*) FROM ({query}\n)"
         )
-        ((found,),) = collect_exactly(counted, 1)
+        ((failures,),) = collect_exactly(counted, 1)
     except PySparkException as exc:
         first = first_line(exc)
         raise PublishError(
@@ -67,9 +67,9 @@ def _run_check(
             todo=f"The batch is on {branch!r}, and nothing of it was published to {to!r}. Fix "
             "the query and run again.",
         ) from exc
-    if found:
+    if failures:
         raise PublishError(
-            f"check {check.name!r} finds {found} {'row' if found == 1 else 'rows'} on branch "
+            f"check {check.name!r} finds {failures} {'row' if failures == 1 else 'rows'} on branch "
             f"{branch!r}; nothing was published to {to!r}",
             where=where,
             todo=_next_steps(target, to),
@@ -79,11 +79,11 @@ def _run_check(
 def _next_steps(target: TargetTable, to: str) -> str:
     branch = target.options.branch
     table = ".".join((*target.namespace, target.table))
-    look = f'icestream query --branch {branch} "SELECT * FROM {table}"'  # noqa: S608 - words
+    command = f'icestream query --branch {branch} "SELECT * FROM {table}"'  # noqa: S608 - only shown
     return (
-        f"Look at the rows: {look}\n"
+        f"Show the rows: {command}\n"
         "Fix the rows on the branch, or the check, and run again: the checks are repeated, and "
-        "no later batch is written before they hold.\n"
+        "no later batch is written until they pass.\n"
         "To publish the rows as they are, in Spark SQL: "
         f"CALL {target.catalog.name}.system.fast_forward('{table}', '{to}', '{branch}')"
     )
@@ -93,13 +93,18 @@ def _refuse_if_moved(target: TargetTable, to: str, branch: str, where: str) -> N
     """Refuse to publish over commits that the branch does not have."""
     from icestream.sinks.iceberg.java import head_snapshot_id, is_ancestor
 
-    seen, audited = head_snapshot_id(target.handle, to), head_snapshot_id(target.handle, branch)
-    if seen is None or (audited is not None and is_ancestor(target.handle, seen, audited)):
+    published, audited = (
+        head_snapshot_id(target.handle, to),
+        head_snapshot_id(target.handle, branch),
+    )
+    if published is None or (
+        audited is not None and is_ancestor(target.handle, published, audited)
+    ):
         return
     table = ".".join((*target.namespace, target.table))
     raise PublishError(
-        f"{to!r} was moved by another writer to snapshot {seen}, which branch {branch!r} does not "
-        "have, so it can't be moved forward",
+        f"{to!r} was moved by another writer to snapshot {published}, which branch {branch!r} does "
+        "not have, so it can't be moved forward",
         where=where,
         todo=f"The batch is on {branch!r}. Let this pipeline alone write to {to!r}: roll it back "
         "to the branch's last published snapshot, in Spark SQL: CALL "
@@ -108,7 +113,7 @@ def _refuse_if_moved(target: TargetTable, to: str, branch: str, where: str) -> N
 
 
 def _move_branch(target: TargetTable, to: str, audited: int, where: str) -> None:
-    """Let readers see the snapshot that was audited, and no other one."""
+    """Publish the audited snapshot, and no other."""
     from icestream.sinks.iceberg.java import (
         COMMIT_FAILED,
         fast_forward,
@@ -133,8 +138,8 @@ def _move_branch(target: TargetTable, to: str, audited: int, where: str) -> None
         try:
             fast_forward(target.handle, to, branch)
         except java_errors() as exc:
-            # Another commit came first: the next look tells. After any other fault the pipeline
-            # is started anew, and looks then.
+            # After a conflict, the next attempt reads the table again. After any other fault the
+            # pipeline restarts and publishes then.
             is_conflict = java_class(exc) == COMMIT_FAILED
             if attempt == ATTEMPTS - 1 or not is_conflict:
                 kind = CommitConflictError if is_conflict else CommitUnknownError

@@ -1,4 +1,4 @@
-"""The Iceberg sink: a table, and a way in which each batch changes it, exactly once."""
+"""The Iceberg sink: one table, and the commit mode by which each batch changes it exactly once."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ MODES: dict[str, type[Mode]] = {
 
 
 def expectations_of(options: IcebergOptions) -> tuple[RowExpectation, ...]:
-    """Return what a sink expects of its rows.
+    """Return the conditions that a sink's rows should meet.
 
-    A delete carries little but its key, and what is expected of a row is not expected of it.
+    A delete carries little more than its key, so the conditions do not apply to it.
     """
     unless = ""
     if options.commit_mode == "upsert" and options.op_field is not None:
-        said = f"lower(cast({quote_for_spark(options.op_field)} as string))"
-        named = ", ".join(f"'{word}'" for word in DELETES)
-        unless = f"coalesce({said} in ({named}), false) or "
+        op = f"lower(cast({quote_for_spark(options.op_field)} as string))"
+        deletes = ", ".join(f"'{word}'" for word in DELETES)
+        unless = f"coalesce({op} in ({deletes}), false) or "
     return tuple(
-        RowExpectation(one.name, f"{unless}({one.expr})" if unless else one.expr, one.on_fail)
-        for one in options.expect
+        RowExpectation(item.name, f"{unless}({item.expr})" if unless else item.expr, item.on_fail)
+        for item in options.expect
     )
 
 
@@ -100,7 +100,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
     def identity(self) -> str:
         return self.target.identity
 
-    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:  # noqa: ARG002 - one table needs no memory beside it
+    def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:  # noqa: ARG002 - one table keeps no state file
         self.target.open(spark, pipeline)
         self.mode.reset()
 
@@ -119,7 +119,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
         schema = self.target.schema()
         if schema is None:
             return None
-        # Asked for each batch; the same object unless the table was changed.
+        # Called for each batch; the schema is the same object unless the table was changed.
         if self._columns is None or self._columns[0] is not schema:
             self._columns = (schema, self.mode.stream_columns(iceberg_to_arrow(schema)))
         return self._columns[1]
@@ -133,8 +133,8 @@ class IcebergTableSink(Sink[IcebergOptions]):
             from icestream.sinks.iceberg.java_table import read_specs
 
             specs = read_specs(self.target.handle)
-            taken = {field.name for spec in specs for field in spec.fields}
-            if name in taken and name not in self.target.state.schema.column_names:
+            partition_fields = {field.name for spec in specs for field in spec.fields}
+            if name in partition_fields and name not in self.target.state.schema.column_names:
                 return f"column {name!r} has the name of a partition field of the table"
         return problem
 
@@ -167,7 +167,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
         return columns
 
     def _in_spark(self, column: str) -> str:
-        """Quote a column's name. A dot in it is its own, or leads into a struct."""
+        """Quote a column's name. A dot is part of it, or separates a struct from its member."""
         fields = self.target.state.schema.fields if self.target.exists else ()
         is_whole = any(field.name == column for field in fields)
         return quote_for_spark(*([column] if is_whole else column.split(".")))
@@ -176,7 +176,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
         return self.mode.replaces
 
     def needs_end(self) -> bool:
-        # `overwrite` replaces what each batch touches, as it says.
+        # `overwrite` is meant to replace what each batch touches.
         return self.mode.replaces and self.options.commit_mode != "overwrite"
 
     def expectations(self) -> tuple[RowExpectation, ...]:
@@ -213,7 +213,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
             publish(self.target, self.options.publish, mark)
 
     def commit_unmarked(self, files: list[WrittenFile]) -> Commit:
-        """Commit what no pipeline wrote, such as rows fed by hand."""
+        """Commit rows that belong to no pipeline, such as those of a manual write."""
         return self.mode.commit(files, None)
 
     def discard(self, files: list[WrittenFile]) -> None:

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
 
 
-UNKNOWN = "not known before the table is there"
+UNKNOWN = "unknown until the table exists"
 
 
 def storage_check_steps(
     catalog: Catalog[Any], identifier: tuple[str, ...] | None
 ) -> Iterator[CheckStep]:
-    """Yield the step that tries a table's store, unless the catalog's own steps do.
+    """Yield the step that tests a table's store, unless the catalog's own steps do.
 
     Args:
         catalog: the table's catalog.
-        identifier: namespace and table; None where rows name the tables.
+        identifier: namespace and table; None if rows name the tables.
     """
     if catalog.checks_storage():
         return
@@ -41,9 +41,11 @@ def _probe_storage(catalog: Catalog[Any], table: Table) -> str:
     from icestream.storage.blocks import storage_at
     from icestream.storage.probing import probe
 
-    location, given = table.location(), catalog.storage
-    store = given if given is not None and given.covers(location) else storage_at(location)
-    # A server may lend credentials for the table's own folder only, so the bucket is not listed.
+    location, configured = table.location(), catalog.storage
+    store = storage_at(location) if configured is None else configured
+    if not store.covers(location):
+        store = storage_at(location)
+    # A server may vend credentials for the table's own folder only, so don't list the bucket.
     for step in probe(store, location, table.io.properties):
         if step.name != "list store":
             step.run()

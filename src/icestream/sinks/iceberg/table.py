@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A batch that takes longer than this may find its credentials run out; it is then replayed.
+# The credentials of a batch that takes longer than this may expire; it is then replayed.
 RENEW_BEFORE_EXPIRY_SECS = 300
 MIGRATION_ATTEMPTS = 5
 # Exceptions by which a catalog refuses a change for good.
@@ -74,14 +74,14 @@ class TargetTable:
         self.options = options
         self.catalog = catalog
         self.sink_name = sink_name
-        # A sink of many tables is built from one without a table.
+        # The options of a sink of many tables name no table.
         *namespace, self.table = (
             catalog.table_identifier(tuple(options.namespace), options.table)
             if options.table
             else (*options.namespace, "")
         )
         self.namespace: tuple[str, ...] = tuple(namespace)
-        # Whether the table's name comes from data, so that only a table of our own is meant.
+        # Whether the table's name comes from data, so that it must be a table that we created.
         self.requires_ownership = False
         self.seen_mark: str | None = None
         self.mark_snapshot: MarkSnapshot | None = None
@@ -132,7 +132,7 @@ class TargetTable:
 
         self.pipeline = pipeline
         self._session = spark
-        # Makes the catalog's own store where it is missing, and puts its faults into our words.
+        # Creates the catalog's own store if it is missing, and reports its faults as our errors.
         self.catalog.client()
         self._java = JavaCatalog(spark, self.catalog.name)
         self._handle = self._state = self.seen_mark = self.mark_snapshot = None
@@ -145,7 +145,7 @@ class TargetTable:
             self.mark_snapshot = ledger.read_mark_snapshot(self._state.properties, pipeline)
 
     def change_options(self, options: IcebergOptions) -> None:
-        """Go on with other options for the same table."""
+        """Use other options for the same table from now on."""
         self.options = options
         self._start_migration()
 
@@ -155,9 +155,9 @@ class TargetTable:
         self._migration = SchemaMigration(self.options, self.pipeline, self.identity)
 
     def io_properties(self) -> dict[str, str]:
-        """Return how PyIceberg reaches the table's files now, secrets included.
+        """Return PyIceberg's properties for the table's files, secrets included.
 
-        Asked for each batch: what the catalog hands out for a table runs out.
+        Called for each batch: credentials that the catalog vends expire.
         """
         return {**self.catalog.pyiceberg_properties(), **self._vended_credentials()}
 
@@ -167,7 +167,7 @@ class TargetTable:
         return self._handle.vended_properties()
 
     def _renew_credentials(self) -> None:
-        """Load the table anew when the credentials that came with it run out soon."""
+        """Reload the table if the credentials that came with it expire soon."""
         from icestream.sinks.iceberg.java_table import expiry_ms
 
         end = expiry_ms(self._vended_credentials())
@@ -175,10 +175,10 @@ class TargetTable:
             return
         assert self._java is not None  # noqa: S101 - `open` comes first
         self._handle = self._java.load(self.namespace, self.table)
-        logger.info("table %s: credentials for its files were renewed", self.identity)
+        logger.info("table %s: renewed the credentials for its files", self.identity)
 
     def last_mark(self) -> BatchMark | None:
-        """Return the newest mark of the pipeline that the table held when last looked at."""
+        """Return the newest mark of the pipeline that the table held when it was last read."""
         if self.seen_mark is None:
             return None
         return ledger.parse_mark(self.seen_mark, ledger.property_key(self.pipeline))
@@ -191,7 +191,7 @@ class TargetTable:
         return [mark for name, mark in marks.items() if name != self.pipeline]
 
     def schema(self) -> Schema | None:
-        """Return the table's columns as they are now; None while there is no table."""
+        """Return the table's current columns; None if there is no table."""
         if self._state is None:
             return None
         self._renew_credentials()
@@ -215,8 +215,8 @@ class TargetTable:
 
         Args:
             columns: the columns of the rows.
-            declared: whether the source declares them, so that they are all there are.
-            renames: columns that the source calls by another name now, old name to new.
+            declared: whether the source declares them, so that the list is complete.
+            renames: columns that the source has renamed, old name to new.
         """
         try:
             if self._state is None:
@@ -225,7 +225,7 @@ class TargetTable:
                 self._renew_credentials()
                 self._detect_changes()
             self._is_current = False
-            # Also a table just created: another pipeline may have been quicker.
+            # Also for a table just created: another pipeline may have created it first.
             if not self.migration.is_done(columns, declared=declared):
                 self._migrate(
                     partial(
@@ -241,7 +241,7 @@ class TargetTable:
             raise
 
     def _create(self, columns: pa.Schema) -> None:
-        """Create the table for rows with these columns; another pipeline may be quicker."""
+        """Create the table for rows with these columns, unless another pipeline does so first."""
         from icestream.schemas.comparison import arrow_to_iceberg
         from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
         from icestream.sinks.iceberg.partitioning import partition_spec, sort_order
@@ -301,7 +301,7 @@ class TargetTable:
             try:
                 while step(self.handle, self.state):
                     self.refresh()
-            except java_errors() as exc:  # noqa: PERF203 - each attempt by itself
+            except java_errors() as exc:  # noqa: PERF203 - one attempt each
                 kind = java_class(exc)
                 if kind.endswith(MIGRATION_REFUSALS):
                     raise SchemaMismatchError(
@@ -310,27 +310,27 @@ class TargetTable:
                     ) from exc
                 if kind != COMMIT_FAILED:
                     raise
-                # Another writer was quicker; the remaining changes are derived again.
+                # Another writer committed first; derive the remaining changes again.
                 self.refresh()
             else:
                 return
         raise CommitConflictError(
-            f"the table could not be changed in {MIGRATION_ATTEMPTS} attempts, other writers "
-            "moved it",
+            f"the table could not be altered in {MIGRATION_ATTEMPTS} attempts: other writers "
+            "changed it",
             todo="Nothing was written; the batch is replayed at the next start.",
         )
 
     def refuse_foreign_table(self) -> None:
-        """Refuse a table that somebody else created, if data alone named it.
+        """Refuse a table that somebody else created, if only data names it.
 
         Raises:
             ForeignTableError: it was, and this pipeline never wrote to it.
         """
         if not self.requires_ownership or self._state is None or self.seen_mark is not None:
             return
-        properties, own = self._state.properties, pipeline_of(self.pipeline)
-        has_written = ledger.property_key(own) in properties or self.is_mirror
-        if properties.get(CREATED_BY) == own or has_written:
+        properties, pipeline = self._state.properties, pipeline_of(self.pipeline)
+        has_written = ledger.property_key(pipeline) in properties or self.is_mirror
+        if properties.get(CREATED_BY) == pipeline or has_written:
             return
         raise ForeignTableError(
             "the table exists, and this pipeline did not create it",
@@ -340,15 +340,15 @@ class TargetTable:
 
     @property
     def is_mirror(self) -> bool:
-        """Whether this pipeline prepared the table as a mirror, be it without any row so far."""
+        """Whether this pipeline prepared the table as a mirror, even if it has no rows yet."""
         return self._state is not None and SOURCE_COLUMNS + self.pipeline in self._state.properties
 
     def writer(self, file_schema: Schema | None = None, *, in_order: bool = True) -> IcebergWriter:
-        """Return a writer of data files for the table as it is now.
+        """Return a writer of data files for the current table.
 
         Args:
             file_schema: columns of the files, if they hold more than the table's own.
-            in_order: whether rows come in the order that the options name, if they name one.
+            in_order: whether rows arrive in the sort order of the options, if there is one.
         """
         from icestream.sinks.iceberg.writer import IcebergWriter
 
@@ -364,7 +364,7 @@ class TargetTable:
         )
 
     def commit(self, change: TableChange, mark: BatchMark | None, *, rows: int) -> Commit:
-        """Make a change and the mark one commit; without a mark, the change alone."""
+        """Commit a change together with the mark; without a mark, the change alone."""
         properties = self.options.snapshot_properties
         if mark is None:
             where = f"table {self.identity}"
@@ -384,27 +384,29 @@ class TargetTable:
         return commit
 
     def lost_rows(self) -> LostRows | None:
-        """Return what happened to rows of the pipeline's mark that the table no longer holds."""
+        """Explain why the table lost rows of the pipeline's mark; None if it holds them."""
         mark, recorded = self.last_mark(), self.mark_snapshot
         if mark is None or recorded is None:
             return None
         java, branch = self.handle.java, self.options.branch
-        found = ledger.find_lost_history(self.handle.jvm, java, recorded, branch)
-        if found is None:
+        history = ledger.find_lost_history(self.handle.jvm, java, recorded, branch)
+        if history is None:
             return None
-        held, upto = mark.branch or MAIN, f"up to batch {mark.epoch}"
-        if held != branch and java.snapshot(held) is not None:
+        marked_branch, upto = mark.branch or MAIN, f"up to batch {mark.epoch}"
+        if marked_branch != branch and java.snapshot(marked_branch) is not None:
             return LostRows(
                 self.identity,
-                f"the rows of this pipeline, {upto}, are on branch {held!r}, and the file says "
-                f"{branch!r}",
+                f"the rows of this pipeline, {upto}, are on branch {marked_branch!r}, and the file "
+                f"says {branch!r}",
                 f"To bring them to {branch!r}, use e.g. Spark's `fast_forward`, or write "
-                f"`branch: {held}` again.",
+                f"`branch: {marked_branch}` again.",
             )
         remedy = ""
         if java.snapshot(recorded.snapshot) is not None:
             remedy = self._restore_command(recorded.snapshot)
-        problem = f"{found}; the rows that this pipeline committed, {upto}, are no longer all there"
+        problem = (
+            f"{history}; the rows that this pipeline committed, {upto}, are no longer all there"
+        )
         return LostRows(self.identity, problem, remedy)
 
     def _restore_command(self, snapshot: int) -> str:
@@ -420,7 +422,7 @@ class TargetTable:
         )
 
     def accept_lost_rows(self) -> None:
-        """Let the next commit build on the table as it is now, without the rows that it lacks."""
+        """Let the next commit build on the current table, without the lost rows."""
         if self._state is None or self.lost_rows() is None:
             return
         key, handle = ledger.snapshot_property_key(self.pipeline), self.handle
@@ -434,7 +436,8 @@ class TargetTable:
 
         from icestream.sinks.iceberg.writer import map_concurrently
 
-        if not (found := list(paths)):
+        to_delete = list(paths)
+        if not to_delete:
             return
         io = load_file_io(self.io_properties(), self.state.location)
 
@@ -442,7 +445,7 @@ class TargetTable:
             with suppress(FileNotFoundError):
                 io.delete(path)
 
-        map_concurrently(found, delete)
+        map_concurrently(to_delete, delete)
 
     def missing_table_error(self) -> ConnectorError:
         return ConnectorError(
@@ -453,7 +456,7 @@ class TargetTable:
         )
 
     def _sort_order_id(self, state: TableState) -> int:
-        """Return the table's order if that is the one that the rows of a file come in."""
+        """Return the id of the table's sort order if the rows of files are in it, else 0."""
         from icestream.sinks.iceberg.partition_terms import parse_sort
         from icestream.sinks.iceberg.partitioning import sort_order
 
@@ -462,14 +465,14 @@ class TargetTable:
         return state.sort_order.order_id if same and ours.fields else 0
 
     def refresh(self) -> None:
-        """Read the table as it is now.
+        """Read the table again.
 
-        The mark that we saw stays: taking up one that another instance wrote meanwhile would
-        open the fence for the batch that it has written already.
+        The mark that we last saw stays: adopting one that another instance has written would
+        open the fence for a batch that it has already written.
         """
         self._state = self.handle.read_state()
         key = ledger.property_key(self.pipeline)
-        found = self._state.properties.get(key)
-        if found != self.seen_mark and found is not None:
+        current = self._state.properties.get(key)
+        if current != self.seen_mark and current is not None:
             where = f"pipeline {self.pipeline!r}, table {self.identity}"
-            raise superseded_error(ledger.parse_mark(found, key), where)
+            raise superseded_error(ledger.parse_mark(current, key), where)

@@ -41,35 +41,35 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Requests to a store that wait for their answers together.
+# Concurrent requests to a store.
 CONCURRENT_REQUESTS = 8
 
 
 def as_arrow_file(stream: Any) -> pa.NativeFile:
-    """Return an open file of PyIceberg's as one of Arrow's.
+    """Return an open PyIceberg file as an Arrow file.
 
-    One that is Arrow's already must not be wrapped: Arrow then looks for its end by moving there,
-    which Google's store takes for a wrong range.
+    An Arrow file must not be wrapped again: Arrow would then seek to its end to find its size,
+    which Google's store rejects as an invalid range.
     """
     return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
 
 
 def map_concurrently(items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result]:
-    """Call `work` for each item in a few threads, for stores that answer slowly.
+    """Call `work` for each item in a few threads, since stores answer slowly.
 
     Returns:
-        The results in the order of the items. If one fails, the others are done all the same.
+        The results in the order of the items. If one fails, the others still run.
     """
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(CONCURRENT_REQUESTS, len(items)), "icestream-store") as pool:
-        # Not `pool.map`, which cancels what has not begun when one fails.
+        # Not `pool.map`, which cancels pending calls when one fails.
         futures = [pool.submit(work, item) for item in items]
     return [future.result() for future in futures]
 
 
 def sort_rows(rows: pa.Table, order: Sequence[SortTerm]) -> pa.Table:
-    """Return the rows sorted; each term says by itself where its nulls go."""
+    """Return the rows sorted; each term says where its nulls go."""
     keys: dict[str, Any] = {}
     directions = []
     for number, term in enumerate(order):
@@ -95,7 +95,7 @@ def file_columns(schema: Schema) -> pa.Schema:
 
 
 def _with_32_bit_offsets(field: pa.Field) -> pa.Field:
-    """Use 32-bit offsets: 64-bit ones cost a copy of every text that comes in."""
+    """Use 32-bit offsets: 64-bit ones would cost a copy of every incoming string."""
     kind = field.type
     if pa.types.is_large_string(kind):
         kind = pa.string()
@@ -113,13 +113,13 @@ def _with_32_bit_offsets(field: pa.Field) -> pa.Field:
 
 
 def types_by_id(schema: Schema) -> dict[int, pa.DataType]:
-    """Return the types of a table's columns as its data files should have them, by field id."""
+    """Return the types of a table's columns in its data files, by field id."""
     columns = zip(schema.fields, file_columns(schema), strict=True)
     return {field.field_id: column.type for field, column in columns}
 
 
 def cast_array(array: pa.Array, into: pa.DataType) -> pa.Array:
-    """Return values as a primitive type; nanoseconds, where that has none, are cut off."""
+    """Cast values to a primitive type; nanoseconds are truncated if it has none."""
     if array.type == into:
         return array
     return array.cast(into, safe=not pa.types.is_timestamp(into))
@@ -131,8 +131,8 @@ def conform(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.Reco
     Args:
         batch: the rows, with the table's own names.
         schema: the table's schema.
-        target: the same columns as the files have them; their names may be other ones, since not
-            every name is fit for a file.
+        target: the same columns as in the files; their names may differ, since not every name
+            is valid in a file.
 
     Raises:
         SchemaMismatchError: a column that the table requires has no value in some row.
@@ -141,15 +141,15 @@ def conform(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.Reco
     for column, into in zip(schema.fields, target, strict=True):
         index = batch.schema.get_field_index(column.name)
         if index < 0:
-            found = pa.nulls(batch.num_rows, into.type)
+            values = pa.nulls(batch.num_rows, into.type)
         else:
-            found = _conform_array(batch.column(index), column.field_type, into.type)
-        if column.required and found.null_count:
+            values = _conform_array(batch.column(index), column.field_type, into.type)
+        if column.required and values.null_count:
             raise SchemaMismatchError(
                 f"column {column.name!r} is required by the table, and a row has no value for it",
                 todo="Leave such rows out with a `filter` transform, or make the column optional.",
             )
-        columns.append(found)
+        columns.append(values)
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
@@ -187,17 +187,17 @@ def _conform_struct(array: pa.Array, kind: StructType, into: pa.DataType) -> pa.
 
 
 def _rebase_offsets(array: pa.Array) -> pa.Array:
-    """Return the array with offsets that begin at its own values, which a slice has not."""
+    """Return the array with offsets that start at its own values, unlike those of a slice."""
     return array.take(pa.array(range(len(array)), pa.int64())) if array.offset else array
 
 
 logger = logging.getLogger(__name__)
 
 ROW_GROUP_BYTES = 64 << 20
-# With many partitions open at once the buffers, not the files, are what fills memory.
+# With many open partitions, the buffers and not the files fill the memory.
 BUFFERED_BYTES = 256 << 20
 OPEN_FILES = 64
-# File systems take names of up to 255 bytes, and object stores keys of up to 1,024.
+# File systems allow names of up to 255 bytes, and object stores keys of up to 1,024.
 MOST_NAME_BYTES, MOST_PATH_BYTES = 200, 500
 
 PartitionValues = tuple[Any, ...]
@@ -205,7 +205,7 @@ PartitionValues = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """How files look."""
+    """Codec and size of data files."""
 
     codec: str
     level: int | None
@@ -231,7 +231,7 @@ class _Buffer:
 
 
 class IcebergWriter(TaskWriter):
-    """Writes rows into Parquet files with Iceberg's field ids, one set of files a partition.
+    """Writes rows into Parquet files with Iceberg's field ids, one set of files per partition.
 
     It is pickled into each task, so the schema and the spec travel as JSON.
 
@@ -241,7 +241,7 @@ class IcebergWriter(TaskWriter):
         location: the table's location.
         properties: the table's properties.
         io_properties: how PyIceberg reaches the store, secrets included.
-        sort_order_id: order that the rows come in, 0 if none.
+        sort_order_id: sort order of the incoming rows; 0 for none.
         settings: codec and sizes.
     """
 
@@ -314,8 +314,8 @@ class IcebergWriter(TaskWriter):
         """
         paths = parquet_path_to_id_mapping(self._file_schema)
         kinds = {path: self._schema.find_type(field_id) for path, field_id in paths.items()}
-        kept = [path for path, kind in kinds.items() if not isinstance(kind, UUIDType)]
-        return True if len(kept) == len(paths) else kept
+        ordered = [path for path, kind in kinds.items() if not isinstance(kind, UUIDType)]
+        return True if len(ordered) == len(paths) else ordered
 
     @cached_property
     def _float_columns(self) -> dict[int, int]:
@@ -356,7 +356,7 @@ class IcebergWriter(TaskWriter):
             names=[str(item.field_id) for item in self._spec.fields],
         )
         rows = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
-        # One thread: several would mix up the order of a partition's rows.
+        # One thread: several would change the order of a partition's rows.
         grouped = rows.group_by(keys.column_names, use_threads=False)
         for group in grouped.aggregate([("row", "list")]).to_batches():
             columns = group.columns[: len(keys.column_names)]
@@ -380,7 +380,7 @@ class IcebergWriter(TaskWriter):
             self._flush(max(self._buffers, key=lambda k: self._buffers[k].bytes))
 
     def _flush(self, key: PartitionValues) -> None:
-        """Write the rows that wait as one row group, and end the file if it is long enough."""
+        """Write the buffered rows as one row group, and close the file if it is large enough."""
         buffer = self._buffers[key]
         if not buffer.batches:
             return
@@ -424,12 +424,12 @@ class IcebergWriter(TaskWriter):
         return self._open_files[key]
 
     def _new_path(self, partition: PartitionKey | None) -> str:
-        """Return a path with the partition in it, if that is a valid one: readers don't need it."""
+        """Return a path that names the partition if it can; readers don't need it."""
         name = f"{uuid.uuid4()}.parquet"
         try:
             path = "" if partition is None else partition.to_path()
         except (OverflowError, TypeError, ValueError):
-            partition = None  # a time that PyIceberg cannot show
+            partition = None  # a timestamp that PyIceberg cannot format
         else:
             lengths = map(len, path.split("/"))
             if max(lengths) > MOST_NAME_BYTES or len(path) > MOST_PATH_BYTES:
@@ -463,14 +463,14 @@ class IcebergWriter(TaskWriter):
         return described
 
     def _discard(self) -> None:
-        """Remove what this attempt wrote: nobody will ever commit it."""
+        """Remove what this attempt wrote: it will never be committed."""
         for file in self._open_files.values():
-            # Or its footer would be written when it is garbage, to a stream that is closed.
+            # Otherwise garbage collection would write the footer to a closed stream.
             file.parquet.is_open = False
             with suppress(OSError):
                 file.stream.close()
         for path in self._paths:
             try:
                 self._io.delete(path)
-            except OSError as exc:  # noqa: PERF203 - each file by itself
+            except OSError as exc:  # noqa: PERF203 - one file each
                 logger.warning("could not delete %s: %s", path, exc)

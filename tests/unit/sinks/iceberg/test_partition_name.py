@@ -115,7 +115,7 @@ def test_text_that_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(PlanError) as caught:
         split_partition_name(name)
     assert str(caught.value) == (
-        f"{name!r} is not the name of a partition\n"
+        f"{name!r} is not a partition name\n"
         "  Write e.g. `year=2024/month=10`, with `%2F` for a slash in a value."
     )
 
@@ -123,7 +123,7 @@ def test_text_that_is_no_name_is_refused(name: str) -> None:
 def test_field_given_twice_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
         split_partition_name("a=1/a=2")
-    assert caught.value.what == "'a=1/a=2' gives field 'a' twice"
+    assert caught.value.what == "'a=1/a=2' has field 'a' twice"
 
 
 def test_field_that_the_table_has_not_is_told_with_those_it_has() -> None:

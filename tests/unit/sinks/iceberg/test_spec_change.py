@@ -96,7 +96,7 @@ def test_term_that_does_not_fit_the_table_is_refused() -> None:
         change(PartitionSpec(), "days(country)")
 
     assert str(caught.value) == (
-        "partitioning: column 'country' is a string, which 'day' can't take\n"
+        "partitioning: column 'country' is a string, which 'day' can't transform\n"
         "  Use another transform, or another column."
     )
 

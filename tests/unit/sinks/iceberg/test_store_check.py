@@ -61,7 +61,7 @@ def make_table(catalog: MemoryCatalog) -> Path:
 
 
 def test_store_of_a_table_that_is_not_there_is_not_known(tmp_path: Path) -> None:
-    assert told(catalog_in(tmp_path))["try store"] == "not known before the table is there"
+    assert told(catalog_in(tmp_path))["try store"] == "unknown until the table exists"
 
 
 def test_store_is_tried_where_the_table_lies(tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_missing_namespace_of_many_tables_is_told_where_none_is_made(tmp_path: P
 
 
 def test_store_of_many_tables_is_not_known(tmp_path: Path) -> None:
-    assert routed(catalog_in(tmp_path))["try store"] == "not known before the table is there"
+    assert routed(catalog_in(tmp_path))["try store"] == "unknown until the table exists"

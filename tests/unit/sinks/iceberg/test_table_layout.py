@@ -89,17 +89,23 @@ def test_column_that_the_rows_lack_is_told_with_those_they_have(option: str) -> 
 @pytest.mark.parametrize(
     ("term", "what"),
     [
-        ("days(id)", "partitioning: column 'id' is a long, which 'day' can't take"),
-        ("hours(country)", "partitioning: column 'country' is a string, which 'hour' can't take"),
-        ("bucket(4, flag)", "partitioning: column 'flag' is a boolean, which 'bucket' can't take"),
+        ("days(id)", "partitioning: column 'id' is a long, which 'day' can't transform"),
+        (
+            "hours(country)",
+            "partitioning: column 'country' is a string, which 'hour' can't transform",
+        ),
+        (
+            "bucket(4, flag)",
+            "partitioning: column 'flag' is a boolean, which 'bucket' can't transform",
+        ),
         (
             "truncate(4, ts)",
-            "partitioning: column 'ts' is a timestamptz, which 'truncate' can't take",
+            "partitioning: column 'ts' is a timestamptz, which 'truncate' can't transform",
         ),
         (
             "identity(at)",
             "partitioning: column 'at' is a struct<6: zone: optional string>, which 'identity' "
-            "can't take",
+            "can't transform",
         ),
     ],
 )
