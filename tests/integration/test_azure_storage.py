@@ -72,7 +72,7 @@ def test_catalog_in_azure_is_shared_with_spark(
     shared_both_ways(azure_catalog, spark)
 
 
-def test_signature_is_enough_for_both_sides(
+def test_signature_is_enough_for_both_clients(
     azure_store: AzureStore, spark: SparkSession, tmp_path: Path
 ) -> None:
     container = azure_store.new_container()
@@ -89,7 +89,7 @@ def test_signature_is_enough_for_both_sides(
     catalog.close()
 
 
-def test_rows_that_were_put_aside_in_azure_are_swept_away(azure_catalog: JdbcCatalog) -> None:
+def test_leftover_staged_rows_in_azure_are_removed(azure_catalog: JdbcCatalog) -> None:
     from pyiceberg.io import load_file_io
 
     folder = f"{azure_catalog.warehouse}/db/__icestream/orders"
@@ -139,7 +139,7 @@ def test_key_that_is_not_base64_is_reported(azure_store: AzureStore, tmp_path: P
     )
 
 
-def test_signature_that_ran_out_is_refused(azure_store: AzureStore, tmp_path: Path) -> None:
+def test_expired_signature_is_refused(azure_store: AzureStore, tmp_path: Path) -> None:
     container = azure_store.new_container()
     token = azure_store.sas_token(container, lasts=timedelta(hours=-1))
     error = first_fault(in_azure(azure_store, tmp_path, container=container, sas_token=token))
@@ -170,7 +170,7 @@ def test_missing_container_is_named_as_such(azure_store: AzureStore, tmp_path: P
     ],
     ids=["wrong key", "no such container"],
 )
-def test_refusal_of_azure_that_spark_meets_is_put_into_words(
+def test_refusal_of_azure_in_spark_is_explained(
     azure_store: AzureStore, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], what: str
 ) -> None:
     catalog = in_azure(azure_store, tmp_path, **changed)

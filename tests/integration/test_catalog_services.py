@@ -52,7 +52,7 @@ def _s3_properties(store: S3Store) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("server", ["rest_catalog", "nessie"])
-def test_catalog_server_is_reached_by_127_0_0_1_alone(
+def test_catalog_server_listens_on_loopback_only(
     server: str, request: pytest.FixtureRequest
 ) -> None:
     port = request.getfixturevalue(server).port
@@ -63,7 +63,7 @@ def test_catalog_server_is_reached_by_127_0_0_1_alone(
         assert probe.connect_ex(("127.0.0.2", port)) != 0
 
 
-def test_rest_catalog_keeps_its_tables_over_a_kill(rest_catalog_own: RestCatalog) -> None:
+def test_rest_catalog_keeps_its_tables_after_a_kill(rest_catalog_own: RestCatalog) -> None:
     catalog = _load(type="rest", uri=rest_catalog_own.uri)
     name = _new_table(catalog)
     assert catalog.load_table(name).location().startswith(rest_catalog_own.warehouse)
@@ -85,7 +85,7 @@ def test_rest_catalog_on_s3_keeps_its_tables_there(
     assert catalog.load_table(name).location().startswith(rest_catalog_on_s3.warehouse)
 
 
-def test_hive_metastore_keeps_its_tables_over_a_kill(hive_metastore_own: HiveMetastore) -> None:
+def test_hive_metastore_keeps_its_tables_after_a_kill(hive_metastore_own: HiveMetastore) -> None:
     name = _new_table(_load(type="hive", uri=hive_metastore_own.uri))
 
     hive_metastore_own.kill()
@@ -107,7 +107,7 @@ def _nessie(server: Nessie, path: str, content: Any = None) -> Any:
         return json.load(answer)
 
 
-def test_nessie_keeps_its_branches_over_a_kill(nessie_own: Nessie) -> None:
+def test_nessie_keeps_its_branches_after_a_kill(nessie_own: Nessie) -> None:
     main = _nessie(nessie_own, "trees/main")["reference"]
     _nessie(nessie_own, "trees?name=side&type=BRANCH", main)
 

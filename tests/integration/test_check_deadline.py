@@ -70,7 +70,7 @@ def files_of(port: int) -> dict[str, str]:
     ("kind", "step"),
     [("s3", "list store"), ("rest", "sign in"), ("nessie", "sign in"), ("hive", "sign in")],
 )
-def test_silent_server_is_given_up_after_a_while(
+def test_silent_server_times_out(
     kind: str,
     step: str,
     silent: int,
@@ -94,7 +94,7 @@ def test_silent_server_is_given_up_after_a_while(
     )
 
 
-def test_overdue_step_tells_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overdue_step_names_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "STEP_TIMEOUT_SECS", 0.01)
     waiting = threading.Event()
     done = check._run_step(CheckStep("sign in", lambda: str(waiting.wait())), "sink 'lake'")
@@ -106,7 +106,7 @@ def test_overdue_step_tells_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_what_a_step_raises_is_raised() -> None:
+def test_error_of_a_step_is_raised() -> None:
     def fail() -> str:
         raise LookupError("of its own")
 
@@ -114,18 +114,18 @@ def test_what_a_step_raises_is_raised() -> None:
         call_with_deadline(PATIENT_SECS, fail)
 
 
-def test_answer_in_time_is_returned() -> None:
+def test_result_within_the_deadline_is_returned() -> None:
     assert call_with_deadline(PATIENT_SECS, lambda: "well") == "well"
 
 
-def test_overdue_question_is_left_to_itself() -> None:
+def test_overdue_call_is_abandoned() -> None:
     waiting = threading.Event()
     with pytest.raises(OverdueError):
         call_with_deadline(0.01, lambda: str(waiting.wait()))
     waiting.set()
 
 
-def test_process_ends_though_a_step_hangs() -> None:
+def test_process_ends_although_a_step_hangs() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", ENDING],
         capture_output=True,
@@ -141,13 +141,13 @@ def nessie(port: int) -> NessieCatalog:
     return NessieCatalog("lake", NessieCatalog.options_type.model_validate({"nessie": block}))
 
 
-def test_silent_nessie_is_told_in_our_words(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_nessie_is_explained(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nessie_api, "ANSWER_SECS", 0.1)
     with pytest.raises(UnreachableError, match="no answer from Nessie"):
         nessie(silent).client()
 
 
-def test_catalog_that_hangs_keeps_nobody_from_another() -> None:
+def test_hanging_catalog_does_not_block_others() -> None:
     hanging, other = nessie(1), nessie(1)
     with hanging._client_lock:
         other.close()

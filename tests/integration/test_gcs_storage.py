@@ -84,7 +84,7 @@ def test_missing_bucket_of_google_is_named_as_such(gcs_store: GcsStore, tmp_path
     )
 
 
-def test_missing_bucket_that_spark_meets_is_put_into_words(
+def test_missing_bucket_in_spark_is_explained(
     gcs_store: GcsStore, spark: SparkSession, tmp_path: Path
 ) -> None:
     catalog = in_gcs(gcs_store, tmp_path, bucket="no-such-bucket")

@@ -95,7 +95,7 @@ def test_names_that_differ_only_in_case_are_one_table(
         mirrored_names_are_folded(Lake(spark, tmp_path, catalog))
 
 
-def test_name_that_glue_cannot_have_is_explained(
+def test_invalid_name_in_glue_is_explained(
     glue_catalog: GlueCatalog, spark: SparkSession, keys_for_java: None
 ) -> None:
     tell_spark(spark, glue_catalog)
@@ -112,9 +112,7 @@ def test_name_that_glue_cannot_have_is_explained(
     )
 
 
-def test_machine_without_keys_is_told_where_they_come_from(
-    glue_server: GlueServer, no_aws_keys: None
-) -> None:
+def test_missing_aws_keys_are_explained(glue_server: GlueServer, no_aws_keys: None) -> None:
     catalog = in_glue(glue_server)
 
     with pytest.raises(RefusedError) as caught:
@@ -128,7 +126,7 @@ def test_machine_without_keys_is_told_where_they_come_from(
     assert caught.value.__cause__ is None
 
 
-def test_spark_without_keys_is_told_the_same(
+def test_missing_aws_keys_are_explained_in_spark_too(
     glue_server: GlueServer,
     spark: SparkSession,
     no_aws_keys: None,
@@ -159,7 +157,9 @@ def test_unknown_profile_is_named(glue_server: GlueServer, no_aws_keys: None) ->
     )
 
 
-def test_profile_gives_the_keys(glue_server: GlueServer, no_aws_keys: None, tmp_path: Path) -> None:
+def test_profile_supplies_the_keys(
+    glue_server: GlueServer, no_aws_keys: None, tmp_path: Path
+) -> None:
     (tmp_path / "credentials").write_text(
         "[work]\naws_access_key_id = owner\naws_secret_access_key = only-for-tests\n"
     )
@@ -182,7 +182,7 @@ def test_glue_that_is_down_is_unreachable(glue_server: GlueServer, aws_keys: Non
     )
 
 
-def test_glue_that_went_away_is_a_passing_fault(
+def test_glue_that_went_away_is_a_transient_fault(
     glue_server_own: GlueServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {**glue_server_own.environment, "AWS_MAX_ATTEMPTS": "1"}.items():

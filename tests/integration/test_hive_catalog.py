@@ -69,7 +69,7 @@ def test_names_that_differ_only_in_case_are_one_table(
     mirrored_names_are_folded(Lake(spark, tmp_path, hive))
 
 
-def test_namespaces_made_by_either_side_lie_below_the_warehouse(
+def test_namespaces_of_both_clients_are_below_the_warehouse(
     hive_metastore: HiveMetastore, tmp_path: Path, spark: SparkSession
 ) -> None:
     catalog = at(hive_metastore.uri, str(tmp_path))
@@ -101,7 +101,7 @@ def test_second_address_takes_over_when_the_first_is_down(
     )
 
 
-def test_second_address_takes_over_when_the_first_breaks_off(
+def test_second_address_takes_over_when_the_first_disconnects(
     hive_metastore: HiveMetastore, fault_proxy: Callable[[int], FaultProxy]
 ) -> None:
     broken = fault_proxy(free_port())  # takes each connection, and ends it
@@ -112,7 +112,7 @@ def test_second_address_takes_over_when_the_first_breaks_off(
     assert ("default",) in catalog.client().list_namespaces()
 
 
-def test_address_that_is_cut_in_mid_process_is_left_for_the_other(
+def test_lost_connection_fails_over_to_the_other_address(
     hive_metastore: HiveMetastore, fault_proxy: Callable[[int], FaultProxy]
 ) -> None:
     proxy = fault_proxy(hive_metastore.port)
@@ -174,7 +174,7 @@ def test_metastore_that_comes_back_is_used_again(hive_metastore_own: HiveMetasto
     assert catalog.client() is client
 
 
-def test_table_of_hives_own_is_not_taken_for_a_missing_one(hive: HiveCatalog) -> None:
+def test_hive_table_is_not_taken_for_a_missing_table(hive: HiveCatalog) -> None:
     from hive_metastore.ttypes import Database, SerDeInfo, StorageDescriptor, Table
 
     name = unique("n")

@@ -70,7 +70,7 @@ def test_wrong_password_is_refused_without_showing_it(postgres: Postgres, tmp_pa
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (postgresql 127.0.0.1:{postgres.port}/postgres): the server "
         "refused user 'icestream': password authentication failed for user \"icestream\"\n"
-        "  Check `jdbc.user` and `jdbc.password`, the server's pg_hba.conf, and whether the user "
+        "  Check `jdbc.user` and `jdbc.password`, the server's pg_hba.conf, and that the user "
         "may create tables in the database."
     )
     assert caught.value.__cause__ is None

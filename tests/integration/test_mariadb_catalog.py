@@ -72,7 +72,7 @@ def test_names_that_differ_in_case_or_accent_are_two_tables(mariadb_catalog: Jdb
     assert mariadb_catalog.find_table(("db", "ORDERS")) is None
 
 
-def test_twins_of_a_catalog_that_compares_names_loosely_are_refused(
+def test_names_equal_by_a_loose_collation_are_refused(
     mariadb: MariaDb, spark: SparkSession, tmp_path: Path
 ) -> None:
     database = mariadb.new_database()
@@ -127,8 +127,8 @@ def test_wrong_password_of_mariadb_is_refused_without_showing_it(
     assert str(caught.value) == (
         f"catalog '{catalog.name}' (mariadb 127.0.0.1:{mariadb.port}/mysql): the server refused "
         "user 'icestream': Access denied for user 'icestream'@'127.0.0.1' (using password: YES)\n"
-        "  Check `jdbc.user` and `jdbc.password`, the hosts from which the server admits the "
-        "user, and whether the user may create tables in the database."
+        "  Check `jdbc.user` and `jdbc.password`, the hosts from which the server accepts the "
+        "user, and that the user may create tables in the database."
     )
     assert caught.value.__cause__ is None
 

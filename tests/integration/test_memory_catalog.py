@@ -40,11 +40,11 @@ def test_two_memory_catalogs_share_nothing() -> None:
     other.close()
 
 
-def test_given_warehouse_is_used(tmp_path: Path) -> None:
+def test_configured_warehouse_is_used(tmp_path: Path) -> None:
     assert build(warehouse=str(tmp_path)).spark_settings()["warehouse"] == f"file://{tmp_path}"
 
 
-def test_everything_is_gone_when_the_process_ends() -> None:
+def test_memory_catalog_leaves_nothing_behind() -> None:
     script = """
 from icestream.catalogs.memory import MemoryCatalog, MemoryCatalogOptions
 catalog = MemoryCatalog("scratch", MemoryCatalogOptions.model_validate({}))

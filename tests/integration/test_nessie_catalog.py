@@ -95,9 +95,7 @@ def test_nessie_catalog_is_shared_with_spark(
     shared_both_ways(at(nessie.uri, nessie.warehouse, branch=branch), spark)
 
 
-def test_branch_does_not_see_what_was_committed_on_another(
-    on_main: NessieCatalog, nessie: Nessie
-) -> None:
+def test_branch_does_not_see_commits_of_another(on_main: NessieCatalog, nessie: Nessie) -> None:
     name = (unique("n"), "t")
     on_main.client().create_namespace(name[0])
     table = on_main.client().create_table(name, schema=COLUMNS)
@@ -138,7 +136,7 @@ def test_namespace_with_a_table_in_it_is_not_dropped(on_main: NessieCatalog) -> 
     assert client.load_namespace_properties(space) == {"team": "us"}
 
 
-def test_of_many_that_make_a_table_one_does(on_main: NessieCatalog) -> None:
+def test_only_one_of_many_concurrent_creates_succeeds(on_main: NessieCatalog) -> None:
     from pyiceberg.exceptions import TableAlreadyExistsError
 
     client, space = on_main.client(), unique("n")
@@ -155,7 +153,7 @@ def test_of_many_that_make_a_table_one_does(on_main: NessieCatalog) -> None:
         assert sum(pool.map(make, range(8))) == 1
 
 
-def test_racing_commits_are_kept_or_refused(on_main: NessieCatalog) -> None:
+def test_concurrent_commits_are_kept_or_refused(on_main: NessieCatalog) -> None:
     from pyiceberg.exceptions import CommitFailedException
 
     client, space = on_main.client(), unique("n")
@@ -177,7 +175,7 @@ def test_racing_commits_are_kept_or_refused(on_main: NessieCatalog) -> None:
     assert kept
 
 
-def test_rows_put_aside_by_a_run_that_died_are_found_by_the_next(
+def test_staged_rows_of_a_killed_run_are_found_by_the_next(
     on_main: NessieCatalog, spark: SparkSession, tmp_path: Path
 ) -> None:
     tell_spark(spark, on_main)
@@ -220,7 +218,7 @@ def test_server_that_is_down_is_unreachable(tmp_path: Path, spark: SparkSession)
     assert type(fault_in_java(catalog, spark)) is UnreachableError
 
 
-def test_branch_that_is_not_there_is_named(nessie: Nessie, spark: SparkSession) -> None:
+def test_missing_branch_is_named(nessie: Nessie, spark: SparkSession) -> None:
     catalog = at(nessie.uri, nessie.warehouse, branch="mian")
 
     with pytest.raises(ConnectorError) as caught:
@@ -234,7 +232,7 @@ def test_branch_that_is_not_there_is_named(nessie: Nessie, spark: SparkSession) 
     assert str(fault_in_java(catalog, spark)) == f"table a.b: {what}"
 
 
-def test_address_of_something_else_is_told(nessie: Nessie, spark: SparkSession) -> None:
+def test_address_of_another_server_is_reported(nessie: Nessie, spark: SparkSession) -> None:
     catalog = at(f"{nessie.uri.removesuffix('/api/v2')}/elsewhere", nessie.warehouse)
 
     with pytest.raises(ConnectorError) as caught:
@@ -274,7 +272,7 @@ def s3_block(store: S3Store) -> dict[str, Any]:
     }
 
 
-def test_tables_of_nessie_may_lie_in_s3(
+def test_tables_of_nessie_may_be_in_s3(
     nessie: Nessie, s3_store: S3Store, spark: SparkSession
 ) -> None:
     s3 = {**s3_block(s3_store), "bucket": s3_store.new_bucket("nessie")}

@@ -78,7 +78,7 @@ def digest(text: str) -> str:
     return hashlib.sha512(text.encode()).hexdigest()
 
 
-def test_package_is_recorded_with_what_it_needs_and_without_what_spark_has(
+def test_lock_has_a_package_and_its_dependencies_except_sparks(
     repository: Repository, tmp_path: Path
 ) -> None:
     found = jars.resolve_packages([PACKAGE], tmp_path / "state")
@@ -118,7 +118,7 @@ def test_jar_that_changed_in_the_cache_or_the_repository_is_refused(
     assert len(jars.resolve_packages([PACKAGE], state)) == 2, "the user trusts it"
 
 
-def test_jar_that_nothing_recorded_is_refused(repository: Repository, tmp_path: Path) -> None:
+def test_unrecorded_jar_is_refused(repository: Repository, tmp_path: Path) -> None:
     first, _ = jars.resolve_packages([PACKAGE], tmp_path / "state")
     (first.parent / "planted.jar").write_text("more")
 
@@ -127,7 +127,7 @@ def test_jar_that_nothing_recorded_is_refused(repository: Repository, tmp_path: 
 
 
 @pytest.mark.usefixtures("repository")
-def test_package_that_is_nowhere_is_named(tmp_path: Path) -> None:
+def test_unknown_package_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError) as caught:
         jars.resolve_packages(["com.example:nothing:1.0"], tmp_path)
 
@@ -140,7 +140,7 @@ def test_package_that_is_nowhere_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "packages.lock.json").exists()
 
 
-def test_package_comes_from_where_the_settings_of_spark_say(
+def test_package_comes_from_the_configured_ivy_settings(
     repository: Repository, tmp_path: Path
 ) -> None:
     other = Repository(tmp_path / "other")

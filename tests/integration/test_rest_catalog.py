@@ -118,7 +118,7 @@ def gated_lake(oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path)
     catalog.close()
 
 
-def test_token_that_runs_out_while_a_pipeline_runs_is_renewed(
+def test_token_that_expires_during_a_run_is_renewed(
     gated_lake: Lake, oauth_gateway: OAuthGateway
 ) -> None:
     source = ScriptedSource(schema=COLUMNS)
@@ -137,7 +137,7 @@ def test_token_that_runs_out_while_a_pipeline_runs_is_renewed(
     assert oauth_gateway.requests["commit-table"] >= 2
 
 
-def test_pipeline_goes_on_once_tokens_are_handed_out_again(
+def test_pipeline_continues_once_tokens_are_issued_again(
     gated_lake: Lake, oauth_gateway: OAuthGateway
 ) -> None:
     source = ScriptedSource(schema=COLUMNS)
@@ -160,7 +160,7 @@ def test_pipeline_goes_on_once_tokens_are_handed_out_again(
     assert sorted(row["id"] for row in gated_lake.rows()) == [1, 2]
 
 
-def test_bearer_token_that_runs_out_stops_the_pipeline_and_loses_nothing(
+def test_expired_bearer_token_stops_the_pipeline_and_loses_nothing(
     oauth_gateway: OAuthGateway, spark: SparkSession, tmp_path: Path
 ) -> None:
     catalog = at(oauth_gateway.uri, token=oauth_gateway.new_token())
@@ -200,7 +200,7 @@ def lent_keys(catalog: RestCatalog, spark: SparkSession, name: tuple[str, str]) 
     return [python.get(key), java.vended_properties().get(key)]
 
 
-def test_both_clients_ask_for_keys_of_the_store(
+def test_both_clients_request_vended_credentials(
     oauth_gateway: OAuthGateway, spark: SparkSession
 ) -> None:
     catalog = signed_in(oauth_gateway)
@@ -217,7 +217,7 @@ def test_both_clients_ask_for_keys_of_the_store(
         ({"properties": {"header.X-Iceberg-Access-Delegation": "other"}}, [None, None]),
     ],
 )
-def test_keys_of_the_store_are_not_asked_for_where_the_file_says_otherwise(
+def test_vended_credentials_are_not_requested_if_keys_are_configured(
     oauth_gateway: OAuthGateway,
     spark: SparkSession,
     options: dict[str, Any],

@@ -84,14 +84,14 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
         lambda gateway: signed_in(gateway, credential="icestream:wrong-secret"),
         RefusedError,
         "the client credential is refused: invalid_client: unknown client or wrong secret",
-        "Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
-        "leads to the server that knows this client.",
+        "Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and that `rest.uri` is "
+        "the server that has this client.",
     ),
     "wrong scope": (
         lambda gateway: signed_in(gateway, scope="pond"),
         RefusedError,
         "the scope is refused: invalid_scope: scope 'pond'",
-        "Check `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
+        "Check `rest.scope`; Polaris needs e.g. `PRINCIPAL_ROLE:ALL`.",
     ),
     "wrong address for tokens": (
         lambda gateway: signed_in(
@@ -121,7 +121,7 @@ FAULTS: dict[str, tuple[Callable[[OAuthGateway], RestCatalog], type[IcestreamErr
         lambda gateway: signed_in(gateway, warehouse=None),
         ConnectorError,
         "the catalog requires a warehouse name, and none is set: Please specify a warehouse",
-        "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
+        "Add `rest.warehouse`; for Polaris, it is the name of the catalog.",
     ),
     "unknown host": (
         lambda _: at("http://no-such-host.invalid/catalog"),
@@ -153,7 +153,7 @@ def asking_gateway(oauth_gateway: OAuthGateway) -> OAuthGateway:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_both_clients_say_the_same_of_a_fault(
+def test_fault_has_the_same_message_in_both_clients(
     asking_gateway: OAuthGateway, spark: SparkSession, fault: str
 ) -> None:
     build, kind, what, todo = FAULTS[fault]
@@ -170,7 +170,7 @@ def test_both_clients_say_the_same_of_a_fault(
         assert error.__cause__ is None
 
 
-def test_path_that_the_server_does_not_have_is_blamed_on_prefix_and_address(
+def test_unknown_path_is_blamed_on_prefix_and_address(
     asking_gateway: OAuthGateway, spark: SparkSession
 ) -> None:
     catalog = signed_in(asking_gateway, prefix="p2")
@@ -192,7 +192,7 @@ def test_path_that_the_server_does_not_have_is_blamed_on_prefix_and_address(
         )
 
 
-def test_catalog_that_is_down_behind_its_gateway_passes(
+def test_catalog_down_behind_its_gateway_is_transient(
     rest_catalog_own: RestServer, spark: SparkSession
 ) -> None:
     from tests.fixtures.oauth_gateway import OAuthGateway
@@ -210,7 +210,7 @@ def test_catalog_that_is_down_behind_its_gateway_passes(
             assert error.todo == "Check the server's log."
 
 
-def test_token_server_that_is_down_passes(
+def test_token_server_that_is_down_is_transient(
     asking_gateway: OAuthGateway, spark: SparkSession
 ) -> None:
     asking_gateway.token_refusal = 503
@@ -221,7 +221,7 @@ def test_token_server_that_is_down_passes(
         assert error.what.startswith("the token server has an internal error")
 
 
-def test_server_that_hangs_is_not_waited_for(
+def test_request_to_a_hanging_server_times_out(
     rest_catalog: RestServer, fault_proxy: Callable[[int], FaultProxy], spark: SparkSession
 ) -> None:
     proxy = fault_proxy(rest_catalog.port)
@@ -237,7 +237,7 @@ def test_server_that_hangs_is_not_waited_for(
         )
 
 
-def test_right_that_is_missing_is_named_with_where_to_look(
+def test_missing_permission_names_where_to_look(
     asking_gateway: OAuthGateway, spark: SparkSession
 ) -> None:
     from icestream.sinks.iceberg.java import JavaCatalog, java_errors
@@ -255,7 +255,7 @@ def test_right_that_is_missing_is_named_with_where_to_look(
         "table lake.db.events: the catalog denies access: icestream is not authorized for "
         "create-namespace\n"
         "  Are the credentials those of the right user or client? May its role read and write the "
-        "table? For Polaris: has it the privilege TABLE_WRITE_DATA?"
+        "table? For Polaris, does it have the privilege TABLE_WRITE_DATA?"
     )
 
 
@@ -283,7 +283,7 @@ def pages(status: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_page_of_html_is_not_taken_for_a_catalog(status: int, spark: SparkSession) -> None:
+def test_html_page_is_not_taken_for_a_catalog(status: int, spark: SparkSession) -> None:
     with pages(status) as uri:
         catalog = at(uri)
         for error in (python_fault(catalog), java_fault(spark, catalog)):
@@ -292,7 +292,7 @@ def test_page_of_html_is_not_taken_for_a_catalog(status: int, spark: SparkSessio
             assert error.todo.startswith("Is `rest.uri` the catalog's address, without `/v1`")
 
 
-def test_proxy_that_finds_no_catalog_behind_it_passes(spark: SparkSession) -> None:
+def test_proxy_without_a_catalog_behind_it_is_transient(spark: SparkSession) -> None:
     with pages(502) as uri:
         catalog = at(uri, properties={"rest.client.max-retries": 1})
         for error in (python_fault(catalog), java_fault(spark, catalog)):
@@ -301,7 +301,7 @@ def test_proxy_that_finds_no_catalog_behind_it_passes(spark: SparkSession) -> No
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_page_of_html_is_not_taken_for_a_token(
+def test_html_page_is_not_taken_for_a_token(
     asking_gateway: OAuthGateway, spark: SparkSession, status: int
 ) -> None:
     with pages(status) as uri:

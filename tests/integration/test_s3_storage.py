@@ -200,7 +200,7 @@ def test_store_that_is_down_is_unreachable(s3_store: S3Store, tmp_path: Path) ->
     ],
     ids=["wrong secret", "no such bucket"],
 )
-def test_refusal_that_spark_meets_is_put_into_words(
+def test_refusal_of_s3_in_spark_is_explained(
     s3_store: S3Store, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], what: str
 ) -> None:
     catalog = in_s3(s3_store, tmp_path, **changed)

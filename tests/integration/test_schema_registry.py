@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.fixtures.schema_registry import SchemaRegistry
 
 
-def test_registry_that_does_not_answer_is_named() -> None:
+def test_refused_connection_to_the_registry_is_explained() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -50,7 +50,7 @@ def bad_records(registry: Registry, schema_id: int) -> tuple[tuple[int, str], ..
     )
 
 
-def test_schema_registered_after_it_was_asked_for_is_found(
+def test_schema_registered_after_the_first_lookup_is_found(
     schema_registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_RETRY_SECS", 0.0)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from icestream.contracts.catalog import Catalog
 
 NOBODY = 65534
-TODO = "\n  Let this user write to the file and to its folder, where SQLite keeps a journal."
+TODO = (
+    "\n  Give this user write permission for the file and its folder, where SQLite keeps a journal."
+)
 
 
 class TestSqliteCatalog(CatalogSuite):
@@ -82,13 +84,13 @@ def test_folder_that_is_not_writable_is_refused(folder: Path) -> None:
     )
 
 
-def test_folder_that_cannot_be_made_is_refused(folder: Path) -> None:
+def test_folder_that_cannot_be_created_is_refused(folder: Path) -> None:
     folder.chmod(0o555)
 
     assert refusal(embedded(folder / "lake")) == (
         "catalog 'lake' (sqlite lake/catalog.db): "
         f"its folder '{folder}/lake' cannot be created (Permission denied)\n"
-        "  Choose another path, or create the folder and let this user write to it."
+        "  Choose another path, or create the folder, writable by this user."
     )
 
 
@@ -103,7 +105,7 @@ def test_folder_in_place_of_the_file_is_refused(folder: Path) -> None:
     )
 
 
-def test_file_that_is_no_database_is_named(folder: Path) -> None:
+def test_file_that_is_not_a_database_is_named(folder: Path) -> None:
     (folder / "catalog.db").write_bytes(b"something else entirely" * 100)
 
     with pytest.raises(CorruptStateError) as caught:
@@ -116,7 +118,7 @@ def test_file_that_is_no_database_is_named(folder: Path) -> None:
     )
 
 
-def test_warehouse_that_is_not_writable_is_found_by_check(folder: Path) -> None:
+def test_check_finds_an_unwritable_warehouse(folder: Path) -> None:
     catalog = embedded(folder / "lake")
     (folder / "lake").mkdir()
     steps = {step.name: step.run for step in catalog.check()}
@@ -131,7 +133,7 @@ def test_warehouse_that_is_not_writable_is_found_by_check(folder: Path) -> None:
     )
 
 
-def test_check_tells_what_it_found(folder: Path) -> None:
+def test_check_reports_database_and_namespaces(folder: Path) -> None:
     catalog = embedded(folder / "lake")
     catalog.client().create_namespace("shop")
 
@@ -142,7 +144,7 @@ def test_check_tells_what_it_found(folder: Path) -> None:
     catalog.close()
 
 
-def test_file_of_the_first_schema_version_is_brought_up(folder: Path) -> None:
+def test_file_of_schema_version_0_is_upgraded(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "catalog.db")) as old:
         old.execute(
             "CREATE TABLE iceberg_tables (catalog_name TEXT, table_namespace TEXT, table_name TEXT,"
@@ -163,7 +165,7 @@ def test_file_of_the_first_schema_version_is_brought_up(folder: Path) -> None:
     assert columns[-1] == "iceberg_type"
 
 
-def test_table_is_found_without_loading_sqlalchemy(tmp_path: Path) -> None:
+def test_table_is_found_without_importing_sqlalchemy(tmp_path: Path) -> None:
     catalog = embedded(tmp_path / "lake")
     assert catalog.find_table(("db", "orders")) is None, "no file yet"
     assert not (tmp_path / "lake").exists(), "asking makes nothing"
@@ -184,7 +186,7 @@ def test_table_is_found_without_loading_sqlalchemy(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_file_that_is_no_database_is_named_when_a_table_is_looked_for(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_named_by_a_table_lookup(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_text(
         "not a database, and longer than a header of SQLite is" * 9
     )

@@ -1,4 +1,4 @@
-"""The base of every catalog: one PyIceberg client per process, and its faults as our errors."""
+"""The base of every catalog: one PyIceberg client per process, and its faults as errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ClientCatalog(Catalog[OptionsT]):
     _client: PyIcebergCatalog | None = None
 
     def addresses(self) -> list[str]:
-        """Return the server's addresses, any of which will do; none if only a library knows."""
+        """Return the server's alternative addresses; none if only the client library knows them."""
         return []
 
     @property
@@ -61,7 +61,7 @@ class ClientCatalog(Catalog[OptionsT]):
         return self.call(lambda: super(ClientCatalog, self).has_namespace(namespace))
 
     def call(self, request: Callable[[], ResultT]) -> ResultT:
-        """Return the result of a request; raise a fault as an error of ours, free of secrets."""
+        """Return the result of a request; raise faults as icestream errors, free of secrets."""
         from pyiceberg.exceptions import NotInstalledError
 
         try:

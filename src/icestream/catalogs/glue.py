@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-# Faults of S3 come through the same catalog, and have a table of their own.
+# Faults of S3 come through the same catalog, and have their own table.
 GLUE_PATTERN = re.compile(
     r"services\.glue|Service: Glue|when calling the \w+ operation|glue\.[\w-]+\.amazonaws"
     r"|(NoCredentials|PartialCredentials|NoRegion|ProfileNotFound|EndpointConnection|InvalidRegion"
@@ -50,7 +50,7 @@ FAULTS = (
         r"Signature expired|Signature not yet current|RequestExpired|RequestTimeTooSkewed",
         RefusedError,
         "this machine's clock and Amazon's are too far apart",
-        "Synchronise this machine's clock (NTP); a signature is valid for 5 minutes.",
+        "Synchronise this machine's clock with NTP; signatures are valid for 5 minutes.",
     ),
     Fault(
         r"UnrecognizedClient|InvalidClientTokenId|security token included in the request is "
@@ -163,7 +163,7 @@ class GlueCatalogOptions(StorageBlocks):
 class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
     """Iceberg's GlueCatalog for Spark, PyIceberg's for everything else.
 
-    Both find credentials for Glue by the default AWS chain: Java's client takes no other.
+    Both use the default AWS credential chain for Glue, since Java's client accepts no other.
     """
 
     options_type = GlueCatalogOptions
@@ -173,30 +173,30 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
     def __init__(
         self, name: str, options: GlueCatalogOptions, storage: Storage | None = None
     ) -> None:
-        given = storage or options.configured_storage()
-        warehouse = options.warehouse or (given.warehouse() if given else None)
+        configured = storage or options.configured_storage()
+        warehouse = options.warehouse or (configured.warehouse() if configured else None)
         self.warehouse = as_uri(warehouse) if warehouse else None
-        files = given or storage_at(self.warehouse or "s3://")
+        files = configured or storage_at(self.warehouse or "s3://")
         if not isinstance(files, S3Storage) or not files.covers(self.warehouse or "s3://"):
             raise PlanError(
-                f"tables of Glue lie in S3, and these in {self.warehouse or files.identity()}",
+                f"tables of Glue must be in S3, not in {self.warehouse or files.identity()}",
                 where=f"catalog {name!r} (glue)",
-                todo="Give a `warehouse` that begins with s3://, and an `s3` block if the default "
+                todo="Set a `warehouse` that begins with s3://, and an `s3` block if the default "
                 "AWS chain is not enough.",
             )
         super().__init__(name, options, files)
         self.files = files
-        self._agree("region", options.glue.region, files.options.region)
-        self._agree("profile", options.glue.profile, files.options.profile)
+        self._refuse_mismatch("region", options.glue.region, files.options.region)
+        self._refuse_mismatch("profile", options.glue.profile, files.options.profile)
 
-    def _agree(self, key: str, ours: str | None, theirs: str | None) -> None:
-        """Refuse two values where Java's library has one for Glue and S3 together."""
-        if ours is not None and theirs is not None and ours != theirs:
+    def _refuse_mismatch(self, key: str, glue_value: str | None, s3_value: str | None) -> None:
+        """Refuse different values of a setting that Java's library has once for Glue and S3."""
+        if glue_value is not None and s3_value is not None and glue_value != s3_value:
             raise PlanError(
-                f"`glue.{key}` is {ours!r} and `s3.{key}` is {theirs!r}, and Spark knows one "
+                f"`glue.{key}` is {glue_value!r} and `s3.{key}` is {s3_value!r}, but Spark has one "
                 f"{key} for both",
                 where=self.where,
-                todo="Name the same one, or take one of them out.",
+                todo="Set both to the same value, or remove one of them.",
             )
 
     def identity(self) -> str:
@@ -222,13 +222,13 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
         return {**self.files.environment(), **({"AWS_PROFILE": profile} if profile else {})}
 
     def chain_variables(self) -> tuple[str, ...]:
-        # Glue itself is asked by the chain, even where the store has keys.
+        # Glue uses the credential chain even if the store has keys.
         return () if self.environment() else ("AWS_PROFILE",)
 
     def spark_settings(self) -> dict[str, str]:
         return {
             "catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog",
-            # Each session has a cache of its own, and would not see what another one committed.
+            # Each session has its own cache, and would not see the commits of others.
             "cache-enabled": "false",
             **self.files.spark_settings(),
             **self._shared(),
@@ -249,7 +249,7 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
         try:
             from botocore.exceptions import BotoCoreError, ClientError
         except ModuleNotFoundError:
-            return super().faults()  # what is missing cannot have raised anything
+            return super().faults()  # a missing package cannot have raised anything
         return (*super().faults(), BotoCoreError, ClientError)
 
     def explain(self, text: str, where: str) -> IcestreamError | None:
@@ -258,7 +258,7 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
 
     @property
     def _region(self) -> str | None:
-        """The region of Glue and S3 together; any, if somebody else's server stands for Amazon."""
+        """The region of Glue and S3; any region if the endpoint is not Amazon's."""
         settings = self.options.glue
         return (
             settings.region
@@ -267,7 +267,7 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
         )
 
     def _shared(self) -> dict[str, str]:
-        """Return what is called alike on both sides."""
+        """Return the settings that have the same name in both clients."""
         names = {
             "warehouse": self.warehouse,
             "glue.id": self.options.glue.catalog_id,

@@ -1,4 +1,4 @@
-"""Catalog in a Hive metastore: one address, or several that stand in for each other."""
+"""Catalog in a Hive metastore, with one address or several for failover."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-# Files lie elsewhere, and their store's faults have words in common with the metastore's; buckets
-# and folders may be called after it.
+# Stores report similar faults, and buckets and folders may have the metastore's name.
 HIVE_PATTERN = re.compile(
     r"\bT(Transport|Application|Protocol)Exception|MetaException|hive\.metastore\.|iceberg\.hive|"
     r"^(InvalidObject|InvalidOperation|WaitingForLock)Exception: ",
@@ -83,7 +82,7 @@ FAULTS = (
 
 
 def explain(text: str, where: str) -> IcestreamError | None:
-    """Return the error that a fault's text stands for; None if it is not the metastore's."""
+    """Return the error for a fault's text; None if it is not the metastore's."""
     if not HIVE_PATTERN.search(text) or STORAGE_PATTERN.search(text):
         return None
     return first_match(FAULTS, text, where)
@@ -130,7 +129,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
         warehouse = options.hive.warehouse or (storage.warehouse() if storage else None)
         if warehouse is None:
             raise PlanError(
-                "no warehouse is given",
+                "no warehouse is set",
                 where=f"catalog {name!r} (hive {options.hive.uri})",
                 todo="Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or "
                 "URI under which tables are created.",
@@ -153,7 +152,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
         return self.warehouse
 
     def jars(self) -> tuple[str, ...]:
-        # Spark brings a client of the metastore, Iceberg's runtime the catalog.
+        # Spark includes a metastore client, and Iceberg's runtime the catalog.
         return self.files.jars()
 
     def spark_settings(self) -> dict[str, str]:
@@ -161,7 +160,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
             "type": "hive",
             "uri": self.options.hive.uri,
             "warehouse": self.warehouse,
-            # Each session has a cache of its own, and would not see what another one committed.
+            # Each session has its own cache, and would not see the commits of others.
             "cache-enabled": "false",
             **self.files.spark_settings(),
         }
@@ -181,7 +180,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
         try:
             from thrift.Thrift import TException
         except ModuleNotFoundError:
-            return super().faults()  # what is missing cannot have raised anything
+            return super().faults()  # a missing package cannot have raised anything
         return *super().faults(), TException
 
     def explain(self, text: str, where: str) -> IcestreamError | None:
@@ -196,7 +195,7 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
 
 
 def _retry_once(request: Callable[[], ResultT]) -> ResultT:
-    """Return the answer of another address where the first one breaks off."""
+    """Send a request, and once more to another address if the connection breaks."""
     from thrift.transport.TTransport import TTransportException
 
     try:
@@ -208,7 +207,7 @@ def _retry_once(request: Callable[[], ResultT]) -> ResultT:
 
 
 def _address(uri: str) -> str:
-    """Return an address with its port, as Java's client wants it."""
+    """Return an address with its port, which Java's client needs."""
     parts = urlsplit(uri)
     if parts.scheme != "thrift":
         raise ValueError("does not begin with thrift://; write thrift://HOST:9083")

@@ -1,7 +1,7 @@
-"""PyIceberg's client of a Hive metastore, made to go on at another address when one is down.
+"""PyIceberg's Hive metastore client, with failover to other addresses.
 
-PyIceberg takes the first address whatever comes, waits for it without end, and has one connection
-at a time, which two threads would close under each other.
+PyIceberg only uses the first address, waits for it indefinitely, and has a single connection, which
+concurrent threads would close for each other.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class MetastoreClient(HiveCatalog):
         self._client: Any = Connections(properties["uri"].split(","))
 
     def ping(self) -> None:
-        """Open and close a connection, to find out whether anybody is there."""
+        """Open and close a connection, to check that the server answers."""
         with self._client:
             pass
 
     def create_namespace(
         self, namespace: str | tuple[str, ...], properties: dict[str, str] | None = None
     ) -> None:
-        # Without a location the metastore would take its own warehouse, Java's client takes ours.
+        # Without a location, the metastore would use its own warehouse; Java's client uses ours.
         name = self.identifier_to_database(namespace)
         location = f"{self.properties['warehouse'].rstrip('/')}/{name}.db"
         super().create_namespace(namespace, {"location": location, **(properties or {})})
@@ -53,7 +53,7 @@ class Connections:
     def __init__(self, addresses: list[str]) -> None:
         self._addresses = addresses
         self._first = 0
-        self._mine = threading.local()
+        self._local = threading.local()
 
     def __enter__(self) -> Client:
         transport = self._open()
@@ -68,15 +68,15 @@ class Connections:
     ) -> None:
         self._stack.pop().close()
         if isinstance(fault, TTransportException):
-            # It took the connection and broke off: the next call begins elsewhere.
+            # The connection broke: the next call starts with the next address.
             self._first = (self._first + 1) % len(self._addresses)
 
     @property
     def _stack(self) -> list[Any]:
-        """The connections that this thread holds."""
-        if not hasattr(self._mine, "stack"):
-            self._mine.stack = []
-        stack: list[Any] = self._mine.stack
+        """The open connections of this thread."""
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        stack: list[Any] = self._local.stack
         return stack
 
     def _open(self) -> Any:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
-# Addresses are shown.
+# Addresses are logged, so they must not contain secrets.
 SECRET_PARAMETER = re.compile(r"passw|secret|token", re.IGNORECASE)
 
-HOLDS_USER = "contains a user or password; give them as `user` and `password`"
+CREDENTIALS_IN_URI = "contains a user or password; set them as `user` and `password`"
 
 
 class JdbcConnection(Options):
@@ -51,7 +51,7 @@ class JdbcConnection(Options):
         _check_parameters(rest.partition("?")[2])
         if kind == "sqlite":
             if not _sqlite_path(uri) or ":memory:" in rest:
-                raise ValueError("names no file; for a catalog without one use `type: memory`")
+                raise ValueError("names no file; for a catalog without one, use `type: memory`")
         elif kind in PORTS:
             _check_server(f"{kind}:{rest}")
             if kind != "postgresql":
@@ -62,7 +62,7 @@ class JdbcConnection(Options):
 
 
 class JdbcCatalogOptions(StorageBlocks):
-    """Tables by name in a SQL database."""
+    """A catalog in a SQL database."""
 
     type: Literal["jdbc"] = Field("jdbc", description="The kind of catalog.")
     jdbc: JdbcConnection = Field(description="The database.")
@@ -89,7 +89,7 @@ class JdbcCatalog(SqlDatabaseCatalog[JdbcCatalogOptions]):
             warehouse = str(store.path.absolute().parent)
         if warehouse is None:
             raise PlanError(
-                "no warehouse is given",
+                "no warehouse is set",
                 where=f"catalog {name!r} ({store.describe()})",
                 todo="Add e.g. `warehouse: /data/lake`, the folder or URI under which tables are "
                 "created.",
@@ -101,7 +101,7 @@ class JdbcCatalog(SqlDatabaseCatalog[JdbcCatalogOptions]):
 
 
 def embedded(folder: Path, name: str = "lake", storage: Storage | None = None) -> JdbcCatalog:
-    """Return the catalog of a file that names none: a SQLite file in the warehouse's folder."""
+    """Return the default catalog: a SQLite file in the warehouse's folder."""
     uri = f"jdbc:sqlite:{folder.absolute() / 'catalog.db'}"
     warehouse = storage.warehouse() if storage else None
     options = {"jdbc": {"uri": uri}, "warehouse": warehouse or str(folder)}
@@ -115,10 +115,10 @@ def _kind_and_rest(uri: str) -> tuple[str, str]:
 
 
 def _sqlite_path(uri: str) -> str:
-    """Return the path in a URI of SQLite.
+    """Return the path in a SQLite URI.
 
-    After `jdbc:sqlite:` it stands as it is. Without `jdbc:` it is SQLAlchemy's form, where three
-    slashes begin a relative path and four an absolute one.
+    After `jdbc:sqlite:`, it is the path itself. Without `jdbc:`, it is SQLAlchemy's form, where
+    three slashes start a relative path and four an absolute one.
     """
     rest = _kind_and_rest(uri)[1].partition("?")[0].removeprefix("file:")
     if not uri.startswith("jdbc:") and rest.startswith("///"):
@@ -129,17 +129,17 @@ def _sqlite_path(uri: str) -> str:
 def _check_parameters(query: str) -> None:
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if name.lower() in {"user", "password"}:
-            raise ValueError(HOLDS_USER)
+            raise ValueError(CREDENTIALS_IN_URI)
         if SECRET_PARAMETER.search(name):
-            raise ValueError(f"holds `{name}`, and addresses are shown; leave it out")
+            raise ValueError(f"contains `{name}`, but addresses are logged; remove it")
 
 
 def _check_server(uri: str) -> None:
     parts = urlsplit(uri)
     if parts.username or parts.password:
-        raise ValueError(HOLDS_USER)
+        raise ValueError(CREDENTIALS_IN_URI)
     try:
-        parts.port  # noqa: B018 - raises when it is not a number
+        parts.port  # noqa: B018 - raises if it is not a number
     except ValueError:
         raise ValueError("has an invalid port") from None
     if not parts.hostname or not parts.path.strip("/"):

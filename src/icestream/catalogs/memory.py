@@ -1,4 +1,4 @@
-"""Catalog that lives as long as the process: for tests and for trying things out."""
+"""Catalog for the lifetime of the process, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class MemoryCatalogOptions(StorageBlocks):
-    """Tables that are forgotten when the process ends."""
+    """A catalog that ends with the process."""
 
     type: Literal["memory"] = Field("memory", description="The kind of catalog.")
     warehouse: str | None = Field(
         None,
-        description="Folder or URI under which tables are created; it is kept. Without one, "
-        "tables are in a temporary folder that is removed at the end.",
+        description="Folder or URI under which tables are created; it is kept. By default, a "
+        "temporary folder that is removed at the end.",
         json_schema_extra=LOCATION,
     )
 
@@ -36,8 +36,8 @@ class MemoryCatalogOptions(StorageBlocks):
 class MemoryCatalog(SqlDatabaseCatalog[MemoryCatalogOptions]):
     """A temporary SQLite file.
 
-    Spark's sessions and PyIceberg each have an in-memory catalog of their own that no other sees;
-    a file is seen by all of them.
+    Spark and PyIceberg each have an in-memory catalog that the other cannot see; both can open a
+    file.
     """
 
     options_type = MemoryCatalogOptions
@@ -54,13 +54,13 @@ class MemoryCatalog(SqlDatabaseCatalog[MemoryCatalogOptions]):
         except PlanError:
             folder.rmdir()
             raise
-        atexit.register(self._forget, folder, os.getpid())
+        atexit.register(self._remove, folder, os.getpid())
 
     def identity(self) -> str:
         return "memory"
 
-    def _forget(self, folder: Path, owner: int) -> None:
-        # A forked child inherits the registration, but not the right to remove the folder.
+    def _remove(self, folder: Path, owner: int) -> None:
+        # A forked child inherits the registration, but must not remove the folder.
         if os.getpid() == owner:
             self.close()
             shutil.rmtree(folder, ignore_errors=True)

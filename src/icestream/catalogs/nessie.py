@@ -1,4 +1,4 @@
-"""Catalog in Nessie, by its own API: a branch holds all tables together."""
+"""Catalog in Nessie, through its own API: a branch versions all tables together."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-# Files lie elsewhere, and their store's faults have words in common with the server's; buckets and
-# folders may be called after it.
+# Stores report similar faults, and buckets and folders may have the server's name.
 NESSIE_PATTERN = re.compile(
     r"\bNessie(:| answered| ref )|NessieApi|projectnessie|iceberg\.nessie|with url: \S*/api/v\d/"
 )
@@ -48,7 +47,7 @@ FAULTS = (
         r"answered 403|Forbidden|ACCESS_CHECK|HTTP.403|status code:? 403",
         RefusedError,
         "Nessie denies access",
-        "Does the server let this user read and commit on `nessie.branch`?",
+        "May this user read and commit on `nessie.branch`?",
     ),
     Fault(
         r"answered 404|Not Found|no JSON|JsonParseException|Unexpected character",
@@ -73,12 +72,12 @@ FAULTS = (
 
 
 def explain(text: str, where: str, *, branch: str) -> IcestreamError | None:
-    """Return the error that a fault's text stands for; None if it is not Nessie's.
+    """Return the error for a fault's text; None if it is not Nessie's.
 
     Args:
-        text: what the client says.
-        where: the place, for the message.
-        branch: the branch of the file.
+        text: the client's message.
+        where: the catalog, for the message.
+        branch: the configured branch.
     """
     if not NESSIE_PATTERN.search(text) or STORAGE_PATTERN.search(text):
         return None
@@ -116,14 +115,14 @@ class NessieSettings(Options):
 
 
 class NessieCatalogOptions(StorageBlocks):
-    """Nessie, by its own API."""
+    """Nessie, through its own API."""
 
     type: Literal["nessie"] = Field("nessie", description="The kind of catalog.")
     nessie: NessieSettings = Field(description="Address and branch.")
 
 
 class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
-    """Iceberg's Nessie catalog for Spark, a client of our own for everything else."""
+    """Iceberg's Nessie catalog for Spark, an icestream client for everything else."""
 
     options_type = NessieCatalogOptions
     abilities = Abilities(nested_namespaces=True, catalog_branches=True)
@@ -136,7 +135,7 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
         warehouse = options.nessie.warehouse or (storage.warehouse() if storage else None)
         if warehouse is None:
             raise PlanError(
-                "no warehouse is given",
+                "no warehouse is set",
                 where=f"catalog {name!r} (nessie {options.nessie.uri})",
                 todo="Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder "
                 "or URI under which tables are created.",
@@ -160,7 +159,7 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
         return self.warehouse
 
     def jars(self) -> tuple[str, ...]:
-        # Iceberg's runtime for Spark brings the catalog.
+        # Iceberg's Spark runtime includes the catalog.
         return self.files.jars()
 
     def spark_settings(self) -> dict[str, str]:
@@ -171,7 +170,7 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
             "ref": nessie.branch,
             "client-api-version": "2",
             "warehouse": self.warehouse,
-            # Each session has a cache of its own, and would not see what another one committed.
+            # Each session has its own cache, and would not see the commits of others.
             "cache-enabled": "false",
             **self.files.spark_settings(),
         }
@@ -206,7 +205,7 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
 
 
 def _api_root(uri: str) -> str:
-    """Return the root of the second version of Nessie's API."""
+    """Return the root of version 2 of Nessie's API."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("is not the address of a server; write e.g. http://HOST:19120/api/v2")
@@ -217,6 +216,6 @@ def _api_root(uri: str) -> str:
         raise ValueError(
             "is Nessie's Iceberg REST address; use `type: rest` for that one, or end it in /api/v2"
         )
-    for known in (API, "/api/v1", "/api"):
-        root = root.removesuffix(known)
+    for path in (API, "/api/v1", "/api"):
+        root = root.removesuffix(path)
     return root + API

@@ -1,4 +1,4 @@
-"""Nessie's REST API, version 2: what lies on a branch, and commits to it."""
+"""Nessie's REST API, version 2: the contents of a branch, and commits to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGE_SIZE = 500
 
 
 class ConflictError(Exception):
-    """Nessie refused a commit, since the branch is not as the commit expects it.
+    """Nessie refused a commit, because the branch is not in the expected state.
 
     Attributes:
         kinds: Nessie's names for the conflicts, such as `KEY_EXISTS`.
@@ -43,7 +43,7 @@ class ConflictError(Exception):
 
 
 class UnreadableResponseError(RESTError):
-    """An answer that is not one of Nessie's API: somebody else is at the address."""
+    """A response that is not from Nessie's API: another server is at the address."""
 
     def __init__(self) -> None:
         super().__init__("Nessie answered no JSON of its API; is that Nessie's address?")
@@ -51,11 +51,11 @@ class UnreadableResponseError(RESTError):
 
 @dataclass(frozen=True)
 class BranchContents:
-    """Contents of a branch at one moment.
+    """Contents of a branch at one commit.
 
     Attributes:
-        commit: the commit that they were read at.
-        contents: those of the keys asked for that there are.
+        commit: the commit.
+        contents: the contents of the requested keys that exist.
     """
 
     commit: str
@@ -70,15 +70,15 @@ class NessieApi:
         self._branch = branch
         self._session = requests.Session()
         self._session.headers["Accept"] = "application/json"
-        # Without it the server does not tell which kind of conflict it found.
+        # Without it, the server does not report the kinds of conflicts.
         self._session.headers["Nessie-Client-Spec"] = "2"
         if token is not None:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
     def contents(self, *keys: Key) -> BranchContents:
-        """Return what lies at some keys, all of it at one moment."""
-        asked = {"requestedKeys": [{"elements": list(key)} for key in keys]}
-        answer = self._read("POST", f"{self._path()}/contents", asked)
+        """Return the contents of some keys, all at one commit."""
+        request = {"requestedKeys": [{"elements": list(key)} for key in keys]}
+        answer = self._read("POST", f"{self._path()}/contents", request)
         with _reject_unreadable():
             contents = {tuple(e["key"]["elements"]): e["content"] for e in answer["contents"]}
             return BranchContents(answer["effectiveReference"]["hash"], contents)
@@ -91,14 +91,17 @@ class NessieApi:
             return hash_
 
     def names(self, kind: str, namespace: Key) -> Iterator[Key]:
-        """Yield the keys of everything of a kind that lies right in a namespace."""
+        """Yield the keys of one kind directly below a namespace."""
         depth = len(namespace) + 1
-        parts = [f"entry.contentType == {json.dumps(kind)}", f"size(entry.keyElements) == {depth}"]
-        parts += [
-            f"entry.keyElements[{place}] == {json.dumps(name)}"
-            for place, name in enumerate(namespace)
+        conditions = [
+            f"entry.contentType == {json.dumps(kind)}",
+            f"size(entry.keyElements) == {depth}",
         ]
-        params = {"filter": " && ".join(parts), "max-records": str(PAGE_SIZE)}
+        conditions += [
+            f"entry.keyElements[{index}] == {json.dumps(name)}"
+            for index, name in enumerate(namespace)
+        ]
+        params = {"filter": " && ".join(conditions), "max-records": str(PAGE_SIZE)}
         while True:
             answer = self._read("GET", f"{self._path()}/entries", params=params)
             with _reject_unreadable():
@@ -114,11 +117,11 @@ class NessieApi:
 
         Raises:
             ConflictError: they were.
-            CommitStateUnknownException: no answer came, or none that can be read, so nobody knows.
+            CommitStateUnknownException: no valid response, so the outcome is unknown.
         """
         body = {"commitMeta": {"message": message}, "operations": list(operations)}
         try:
-            self._ask("POST", f"{self._path(at)}/history/commit", body)
+            self._request("POST", f"{self._path(at)}/history/commit", body)
         except (ServerError, UnreadableResponseError) as exc:
             raise CommitStateUnknownException(str(exc)) from exc
         except requests.ConnectTimeout:
@@ -139,29 +142,29 @@ class NessieApi:
     def _read(
         self, verb: str, path: str, body: Any = None, *, params: dict[str, str] | None = None
     ) -> Any:
-        """Ask for something that changes nothing, once more if the connection was a dead one."""
+        """Send a read-only request; repeat it once if a kept-alive connection was dead."""
         try:
-            return self._ask(verb, path, body, params=params)
+            return self._request(verb, path, body, params=params)
         except requests.ReadTimeout as exc:
-            # Its own text does not tell whose answer is missing.
+            # Its own text does not name the server.
             raise requests.ReadTimeout(f"Nessie: {exc}") from exc
         except requests.ConnectionError as exc:
             if not _is_disconnect(exc):
                 raise
-            return self._ask(verb, path, body, params=params)
+            return self._request(verb, path, body, params=params)
 
-    def _ask(
+    def _request(
         self, verb: str, path: str, body: Any = None, *, params: dict[str, str] | None = None
     ) -> Any:
-        answer = self._session.request(
+        response = self._session.request(
             verb, self._uri + path, json=body, params=params, timeout=(CONNECT_SECS, ANSWER_SECS)
         )
         try:
-            content = answer.json()
+            content = response.json()
         except requests.exceptions.JSONDecodeError:
-            content = None if answer.ok else {"message": "no JSON"}
-        if not answer.ok:
-            raise _error_for(answer.status_code, content)
+            content = None if response.ok else {"message": "no JSON"}
+        if not response.ok:
+            raise _error_for(response.status_code, content)
         if not isinstance(content, dict) or "message" in content:
             raise UnreadableResponseError
         return content
@@ -176,7 +179,7 @@ def _reject_unreadable() -> Iterator[None]:
 
 
 def _is_disconnect(fault: requests.ConnectionError) -> bool:
-    """Tell whether there was a connection, so that the server may have heard us."""
+    """Tell whether there was a connection, so that the server may have got the request."""
     return bool(fault.args) and isinstance(fault.args[0], ProtocolError)
 
 

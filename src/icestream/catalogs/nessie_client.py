@@ -1,6 +1,7 @@
 """A PyIceberg catalog over Nessie's own API.
 
-PyIceberg has none, and the Iceberg REST endpoint of a Nessie server shows one snapshot of a table.
+PyIceberg has none, and the Iceberg REST endpoint of a Nessie server shows only one snapshot of a
+table.
 """
 
 from __future__ import annotations
@@ -44,28 +45,28 @@ TABLE, NAMESPACE, VIEW = "ICEBERG_TABLE", "NAMESPACE", "ICEBERG_VIEW"
 
 
 def is_kind(content: Content | None, kind: str) -> bool:
-    """Tell whether there is something of that kind."""
+    """Tell whether a content exists and is of that kind."""
     return content is not None and content["type"] == kind
 
 
-def require_table(key: Key, found: BranchContents) -> Content:
-    """Return the table that a key stands for, which must be there."""
-    content = found.contents.get(key)
+def require_table(key: Key, branch: BranchContents) -> Content:
+    """Return the content of a table; raise `NoSuchTableError` if it does not exist."""
+    content = branch.contents.get(key)
     if content is None or not is_kind(content, TABLE):
         raise NoSuchTableError(f"table {quote_key(key)} does not exist")
     return content
 
 
-def require_free_key(key: Key, found: BranchContents) -> None:
-    """Refuse to make something whose name is taken, or that would lie nowhere."""
-    if key in found.contents:
+def require_free_key(key: Key, branch: BranchContents) -> None:
+    """Refuse a key that is in use, or whose namespace does not exist."""
+    if key in branch.contents:
         raise TableAlreadyExistsError(f"table {quote_key(key)} already exists")
-    if not is_kind(found.contents.get(key[:-1]), NAMESPACE):
+    if not is_kind(branch.contents.get(key[:-1]), NAMESPACE):
         raise NoSuchNamespaceError(f"namespace {quote_key(key[:-1])} does not exist")
 
 
 def table_content(metadata: TableMetadata, location: str) -> Content:
-    """Return what Nessie keeps of a table; Java's client goes by every one of the numbers."""
+    """Return what Nessie stores about a table; Java's client relies on all of the ids."""
     snapshot = metadata.current_snapshot_id
     return {
         "type": TABLE,
@@ -78,17 +79,17 @@ def table_content(metadata: TableMetadata, location: str) -> Content:
 
 
 def namespace_content(key: Key, properties: dict[str, str]) -> Content:
-    """Return what Nessie keeps of a namespace."""
+    """Return what Nessie stores about a namespace."""
     return {"type": NAMESPACE, "elements": list(key), "properties": properties}
 
 
 def put_operation(key: Key, content: Content) -> dict[str, Any]:
-    """Return the operation that puts something under a key."""
+    """Return the operation that stores a content under a key."""
     return {"type": "PUT", "key": {"elements": list(key)}, "content": content}
 
 
 def delete_operation(key: Key) -> dict[str, Any]:
-    """Return the operation that takes away what lies under a key."""
+    """Return the operation that deletes a key."""
     return {"type": "DELETE", "key": {"elements": list(key)}}
 
 
@@ -98,7 +99,7 @@ def quote_key(key: Key) -> str:
 
 
 Name = str | tuple[str, ...]
-# A dropped table, an expired snapshot may still be in use on another branch.
+# Another branch may still use a dropped table or an expired snapshot.
 DEFAULT_PROPERTIES = {"gc.enabled": "false"}
 
 
@@ -110,7 +111,7 @@ class NessieClient(MetastoreCatalog):
         self._api = NessieApi(properties["uri"], properties["ref"], properties.get("token"))
 
     def ping(self) -> None:
-        """Find out whether the server answers and has the branch."""
+        """Check that the server answers and has the branch."""
         self._api.head()
 
     def close(self) -> None:
@@ -126,24 +127,24 @@ class NessieClient(MetastoreCatalog):
         properties: dict[str, str] = EMPTY_DICT,
     ) -> Table:
         key = self.identifier_to_tuple(identifier)
-        found = self._api.contents(key, key[:-1])
-        require_free_key(key, found)
+        branch = self._api.contents(key, key[:-1])
+        require_free_key(key, branch)
         staged = self._create_staged_table(
             key, schema, location, partition_spec, sort_order, properties
         )
         self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
-        self._put_table(key, staged.metadata, staged.metadata_location, found)
+        self._put_table(key, staged.metadata, staged.metadata_location, branch)
         return self.load_table(key)
 
     def register_table(
         self, identifier: Name, metadata_location: str, overwrite: bool = False
     ) -> Table:
         key = self.identifier_to_tuple(identifier)
-        found = self._api.contents(key, key[:-1])
-        if not (overwrite and is_kind(found.contents.get(key), TABLE)):
-            require_free_key(key, found)
+        branch = self._api.contents(key, key[:-1])
+        if not (overwrite and is_kind(branch.contents.get(key), TABLE)):
+            require_free_key(key, branch)
         metadata = self._read_metadata(metadata_location)
-        self._put_table(key, metadata, metadata_location, found)
+        self._put_table(key, metadata, metadata_location, branch)
         return self.load_table(key)
 
     def load_table(self, identifier: Name) -> Table:
@@ -157,12 +158,12 @@ class NessieClient(MetastoreCatalog):
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         key = table.name()
-        found = self._api.contents(key)
-        current = self._table(key, found) if is_kind(found.contents.get(key), TABLE) else None
+        branch = self._api.contents(key)
+        current = self._table(key, branch) if is_kind(branch.contents.get(key), TABLE) else None
         staged = self._update_and_stage_table(current, key, requirements, updates)
         if current is None or staged.metadata != current.metadata:
             self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
-            self._put_table(key, staged.metadata, staged.metadata_location, found)
+            self._put_table(key, staged.metadata, staged.metadata_location, branch)
         else:
             staged = StagedTable(key, current.metadata, current.metadata_location, current.io, self)
         return CommitTableResponse(
@@ -171,50 +172,50 @@ class NessieClient(MetastoreCatalog):
 
     def drop_table(self, identifier: Name) -> None:
         key = self.identifier_to_tuple(identifier)
-        found = self._api.contents(key)
-        require_table(key, found)
+        branch = self._api.contents(key)
+        require_table(key, branch)
         with _as_commit_failure():
-            self._api.commit(f"drop table {quote_key(key)}", [delete_operation(key)], found.commit)
+            self._api.commit(f"drop table {quote_key(key)}", [delete_operation(key)], branch.commit)
 
     def rename_table(self, from_identifier: Name, to_identifier: Name) -> Table:
         old, new = (
             self.identifier_to_tuple(from_identifier),
             self.identifier_to_tuple(to_identifier),
         )
-        found = self._api.contents(old, new, new[:-1])
-        require_table(old, found)
-        require_free_key(new, found)
-        changes = [delete_operation(old), put_operation(new, found.contents[old])]
+        branch = self._api.contents(old, new, new[:-1])
+        require_table(old, branch)
+        require_free_key(new, branch)
+        changes = [delete_operation(old), put_operation(new, branch.contents[old])]
         with _as_commit_failure():
             self._api.commit(
-                f"rename table {quote_key(old)} to {quote_key(new)}", changes, found.commit
+                f"rename table {quote_key(old)} to {quote_key(new)}", changes, branch.commit
             )
         return self.load_table(new)
 
     def list_tables(self, namespace: Name) -> list[Key]:
-        return self._listed(TABLE, namespace)
+        return self._list(TABLE, namespace)
 
     def list_views(self, namespace: Name) -> list[Key]:
-        return self._listed(VIEW, namespace)
+        return self._list(VIEW, namespace)
 
     def view_exists(self, identifier: Name) -> bool:
         key = self.identifier_to_tuple(identifier)
         return is_kind(self._api.contents(key).contents.get(key), VIEW)
 
     def create_namespace(self, namespace: Name, properties: dict[str, str] = EMPTY_DICT) -> None:
-        """Make a namespace, and those that it lies in where they are missing."""
+        """Create a namespace and its missing parents."""
         key = self.identifier_to_tuple(namespace)
         levels = [key[:depth] for depth in range(1, len(key) + 1)]
-        found = self._api.contents(*levels)
-        if key in found.contents:
+        branch = self._api.contents(*levels)
+        if key in branch.contents:
             raise NamespaceAlreadyExistsError(f"namespace {quote_key(key)} already exists")
         contents = {
-            level: namespace_content(level, {}) for level in levels if level not in found.contents
+            level: namespace_content(level, {}) for level in levels if level not in branch.contents
         }
         contents[key] = namespace_content(key, dict(properties))
         changes = [put_operation(level, content) for level, content in contents.items()]
         try:
-            self._api.commit(f"create namespace {quote_key(key)}", changes, found.commit)
+            self._api.commit(f"create namespace {quote_key(key)}", changes, branch.commit)
         except ConflictError as exc:
             if "KEY_EXISTS" in exc.kinds:
                 raise NamespaceAlreadyExistsError(
@@ -224,10 +225,10 @@ class NessieClient(MetastoreCatalog):
 
     def drop_namespace(self, namespace: Name) -> None:
         key = self.identifier_to_tuple(namespace)
-        found = self._namespaces(key)
+        branch = self._namespaces(key)
         try:
             self._api.commit(
-                f"drop namespace {quote_key(key)}", [delete_operation(key)], found.commit
+                f"drop namespace {quote_key(key)}", [delete_operation(key)], branch.commit
             )
         except ConflictError as exc:
             if "NAMESPACE_NOT_EMPTY" in exc.kinds:
@@ -235,7 +236,7 @@ class NessieClient(MetastoreCatalog):
             raise CommitFailedException(str(exc)) from exc
 
     def list_namespaces(self, namespace: Name = ()) -> list[Key]:
-        return self._listed(NAMESPACE, namespace)
+        return self._list(NAMESPACE, namespace)
 
     def load_namespace_properties(self, namespace: Name) -> dict[str, str]:
         key = self.identifier_to_tuple(namespace)
@@ -248,14 +249,14 @@ class NessieClient(MetastoreCatalog):
         updates: dict[str, str] = EMPTY_DICT,
     ) -> PropertiesUpdateSummary:
         key = self.identifier_to_tuple(namespace)
-        found = self._namespaces(key)
-        old = found.contents[key]
+        branch = self._namespaces(key)
+        old = branch.contents[key]
         summary, properties = self._get_updated_props_and_update_summary(
             old.get("properties") or {}, removals, updates
         )
         change = put_operation(key, {**old, "properties": properties})
         with _as_commit_failure():
-            self._api.commit(f"update namespace {quote_key(key)}", [change], found.commit)
+            self._api.commit(f"update namespace {quote_key(key)}", [change], branch.commit)
         return summary
 
     def purge_table(self, identifier: Name) -> NoReturn:
@@ -282,7 +283,7 @@ class NessieClient(MetastoreCatalog):
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: dict[str, str] = EMPTY_DICT,
     ) -> StagedTable:
-        """Return a table that is not in the catalog yet; PyIceberg's own has no nested names."""
+        """Return a table that is not in the catalog yet; PyIceberg's method allows no nesting."""
         key = self.identifier_to_tuple(identifier)
         version: Any = int(properties.get("format-version", "2"))
         location = (location or self._default_location(key)).rstrip("/")
@@ -294,27 +295,33 @@ class NessieClient(MetastoreCatalog):
             properties={**DEFAULT_PROPERTIES, **properties},
         )
         provider = load_location_provider(location, properties)
-        place = provider.new_table_metadata_file_location()
-        return StagedTable(key, metadata, place, self._load_file_io(properties, place), self)
+        metadata_location = provider.new_table_metadata_file_location()
+        return StagedTable(
+            key,
+            metadata,
+            metadata_location,
+            self._load_file_io(properties, metadata_location),
+            self,
+        )
 
     def _default_location(self, key: Key) -> str:
-        # A name may stand for two tables on two branches, or be given anew after a drop.
+        # Two branches may have different tables of one name, and a name may be reused after a drop.
         warehouse = self.properties["warehouse"].rstrip("/")
         return f"{warehouse}/{'/'.join(key)}_{uuid.uuid4()}"
 
     def _put_table(
-        self, key: Key, metadata: TableMetadata, location: str, found: BranchContents
+        self, key: Key, metadata: TableMetadata, location: str, branch: BranchContents
     ) -> None:
-        """Make a metadata file the newest one of a table, which is `found` or new."""
+        """Make a metadata file the newest one of a table, which is new or in `branch`."""
         content = table_content(metadata, location)
-        if key in found.contents:
-            content["id"] = found.contents[key]["id"]
+        if key in branch.contents:
+            content["id"] = branch.contents[key]["id"]
         try:
             self._api.commit(
-                f"change table {quote_key(key)}", [put_operation(key, content)], found.commit
+                f"change table {quote_key(key)}", [put_operation(key, content)], branch.commit
             )
         except ConflictError as exc:
-            if "KEY_EXISTS" in exc.kinds and key not in found.contents:
+            if "KEY_EXISTS" in exc.kinds and key not in branch.contents:
                 raise TableAlreadyExistsError(f"table {quote_key(key)} already exists") from exc
             if "NAMESPACE_ABSENT" in exc.kinds:
                 raise NoSuchNamespaceError(
@@ -322,8 +329,8 @@ class NessieClient(MetastoreCatalog):
                 ) from exc
             raise CommitFailedException(str(exc)) from exc
 
-    def _table(self, key: Key, found: BranchContents) -> Table:
-        location: str = require_table(key, found)["metadataLocation"]
+    def _table(self, key: Key, branch: BranchContents) -> Table:
+        location: str = require_table(key, branch)["metadataLocation"]
         metadata = self._read_metadata(location)
         io = self._load_file_io(metadata.properties, location)
         return Table(key, metadata, location, io, self)
@@ -333,12 +340,12 @@ class NessieClient(MetastoreCatalog):
         return FromInputFile.table_metadata(io.new_input(location))
 
     def _namespaces(self, key: Key) -> BranchContents:
-        found = self._api.contents(key)
-        if not is_kind(found.contents.get(key), NAMESPACE):
+        branch = self._api.contents(key)
+        if not is_kind(branch.contents.get(key), NAMESPACE):
             raise NoSuchNamespaceError(f"namespace {quote_key(key)} does not exist")
-        return found
+        return branch
 
-    def _listed(self, kind: str, namespace: Name) -> list[Key]:
+    def _list(self, kind: str, namespace: Name) -> list[Key]:
         key = self.identifier_to_tuple(namespace)
         if key:
             self._namespaces(key)

@@ -1,4 +1,4 @@
-"""Catalogs behind Iceberg's REST protocol: Polaris, Lakekeeper, Nessie, Gravitino, Unity, ..."""
+"""Catalogs with Iceberg's REST protocol: Polaris, Lakekeeper, Nessie, Gravitino, Unity, ..."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from icestream.errors import IcestreamError
 
 
-# Java's names; a value in the file counts for both clients.
+# Java's names; a value in the configuration applies to both clients.
 CONNECT_TIMEOUT = "rest.client.connection-timeout-ms"
 ANSWER_TIMEOUT = "rest.client.socket-timeout-ms"
-# Values of properties such as `token-refresh-enabled`, which hide nothing.
+# Values of properties such as `token-refresh-enabled`, which are not secret.
 SWITCH_VALUE = re.compile(r"|true|false|\d*", re.IGNORECASE)
 UNSUPPORTED_BLOCKS = {
     "ssl": "let Python (REQUESTS_CA_BUNDLE) and Java (javax.net.ssl.trustStore) trust the server's "
@@ -39,7 +39,7 @@ UNSUPPORTED_BLOCKS = {
 
 
 def validate_properties(properties: Mapping[str, str]) -> None:
-    """Refuse properties that a client would break at.
+    """Refuse properties that a client does not support.
 
     Raises:
         ValueError: with the reason.
@@ -47,10 +47,10 @@ def validate_properties(properties: Mapping[str, str]) -> None:
     for name in (CONNECT_TIMEOUT, ANSWER_TIMEOUT):
         value = properties.get(name, "1")
         if not re.fullmatch(r"[0-9]{1,9}", value) or not int(value):
-            raise ValueError(f"`{name}` is {value!r}, and not a number of milliseconds")
+            raise ValueError(f"`{name}` is {value!r}, not a number of milliseconds")
     for name, instead in UNSUPPORTED_BLOCKS.items():
         if name in properties:
-            raise ValueError(f"`{name}` is a block that only PyIceberg knows; {instead}")
+            raise ValueError(f"`{name}` is a block that only PyIceberg supports; {instead}")
 
 
 def is_secret_property(name: str, value: str) -> bool:
@@ -59,7 +59,7 @@ def is_secret_property(name: str, value: str) -> bool:
 
 
 def masked_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with their secrets put out of sight."""
+    """Return properties with their secrets masked."""
     return {
         name: HIDDEN if is_secret_property(name, value) else value
         for name, value in properties.items()
@@ -69,7 +69,7 @@ def masked_properties(properties: Mapping[str, str]) -> dict[str, str]:
 TOKEN_SERVER = "oauth2-server-uri"  # noqa: S105 - a name
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 CONNECT_MS = 10_000
-# A commit may take the server a while; what the control plane asks for may not.
+# A commit may take the server a while; reading metadata may not.
 COMMIT_MS = 60_000
 METADATA_MS = 20_000
 
@@ -106,18 +106,18 @@ class RestSettings(Options):
 
 
 class RestCatalogOptions(StorageBlocks):
-    """A catalog that speaks Iceberg's REST protocol."""
+    """A catalog with Iceberg's REST protocol."""
 
     type: Literal["rest"] = Field("rest", description="Kind of catalog.")
     rest: RestSettings = Field(description="Address and credentials.")
 
 
 class RestCatalog(ClientCatalog[RestCatalogOptions]):
-    """Iceberg's REST client for Spark, PyIceberg's for everything else, told the same."""
+    """Iceberg's REST client for Spark, PyIceberg's for everything else, configured alike."""
 
     options_type = RestCatalogOptions
     abilities = Abilities(nested_namespaces=True, vends_credentials=True)
-    # Requests signed for AWS, as S3 Tables wants them, need boto3.
+    # Requests signed for AWS, as S3 Tables requires, need boto3.
     extra = "s3"
 
     def __init__(
@@ -133,9 +133,9 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
             )
         if parts.username or parts.password or parts.query:
             raise PlanError(
-                "`rest.uri` holds a user, a password or a query",
+                "`rest.uri` contains a user, a password or a query",
                 where=f"catalog {name!r}",
-                todo="Give them as `rest.credential` or `rest.token`: addresses are shown.",
+                todo="Set credentials as `rest.credential` or `rest.token`: addresses are logged.",
             )
 
     def identity(self) -> str:
@@ -154,12 +154,12 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         return [self.uri]
 
     def chain_variables(self) -> tuple[str, ...]:
-        # Without keys for the store it asks the server for them; only signed requests need a chain.
+        # Without keys, the server supplies them; only signed requests need the chain.
         signs = "rest.sigv4-enabled" in self.options.rest.properties and not self.environment()
         return ("AWS_PROFILE",) if signs else ()
 
     def storage_location(self) -> str | None:
-        # What the catalog lends keys for is known only with a table.
+        # Credentials that the catalog vends are valid for a table only.
         return (
             self.storage.warehouse()
             if self.storage is not None and self._has_storage_keys
@@ -173,7 +173,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         signs_in = {} if self._has_custom_auth else self._java_auth_properties()
         return {
             "type": "rest",
-            # Each session has a cache of its own, and would not see what another one committed.
+            # Each session has its own cache, and would not see the commits of others.
             "cache-enabled": "false",
             CONNECT_TIMEOUT: str(CONNECT_MS),
             ANSWER_TIMEOUT: str(COMMIT_MS),
@@ -201,7 +201,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     def faults(self) -> tuple[type[Exception], ...]:
         from pyiceberg.exceptions import NoSuchNamespaceError
 
-        # A server that has no such path says 404, even where no namespace was asked for.
+        # A server without that path answers 404, even if no namespace was requested.
         return (*super().faults(), NoSuchNamespaceError, NotImplementedError)
 
     def explain(self, text: str, where: str) -> IcestreamError | None:
@@ -216,14 +216,14 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         from icestream.catalogs.rest_client import RestClient
 
         properties = self.options.rest.properties
-        patience_ms = (
+        timeouts_ms = (
             int(properties.get(CONNECT_TIMEOUT, CONNECT_MS)),
             int(properties.get(ANSWER_TIMEOUT, METADATA_MS)),
         )
         return RestClient(
             self.name,
             self.pyiceberg_properties(),
-            patience_secs=(patience_ms[0] / 1000, patience_ms[1] / 1000),
+            timeout_secs=(timeouts_ms[0] / 1000, timeouts_ms[1] / 1000),
             requests_credentials=self._requests_credentials or self._sets_delegation,
         )
 
@@ -234,11 +234,11 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
 
         def count() -> str:
             try:
-                found = len(client.list_namespaces())
+                namespaces = len(client.list_namespaces())
             except ForbiddenError:
-                # Rights on a single namespace are enough for a pipeline.
+                # Permissions on a single namespace are enough for a pipeline.
                 return "accepted, but namespaces may not be listed"
-            return count_namespaces(found)
+            return count_namespaces(namespaces)
 
         return self.call(count)
 
@@ -246,7 +246,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         return check_connection(endpoints.token_uri or "", self.where, f"`{endpoints.token_key}`")
 
     def _shared(self) -> dict[str, str]:
-        """Return what both clients call by the same name."""
+        """Return the settings that have the same name in both clients."""
         rest = self.options.rest
         properties = {
             "uri": self.uri,
@@ -259,23 +259,23 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
         return {key: value for key, value in properties.items() if value is not None}
 
     def _extra_properties(self) -> dict[str, str]:
-        """Return the properties of the file, which win over what we would choose."""
+        """Return the configured properties, which override ours."""
         properties = dict(self.options.rest.properties)
         if self._token_uri is not None:
-            # Both clients warn when they have to guess it, and only Java takes a relative one.
+            # Both clients warn if they must guess it, and only Java accepts a relative one.
             properties[TOKEN_SERVER] = self._token_uri
         return properties
 
     def _java_auth_properties(self) -> dict[str, str]:
         if self._client_credential is not None:
-            # Few servers exchange an old token for a new one; all of them know this client.
+            # Few servers support token exchange, but all support client credentials.
             return {"rest.auth.type": "oauth2", "token-exchange-enabled": "false"}
         return {} if self._token is None else {"rest.auth.type": "oauth2"}
 
     @property
     def _client_credential(self) -> str | None:
-        given = _plain(self.options.rest.credential)
-        return given if given is not None and ":" in given else None
+        credential = _plain(self.options.rest.credential)
+        return credential if credential is not None and ":" in credential else None
 
     @property
     def _token(self) -> str | None:
@@ -287,8 +287,8 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     def _token_uri(self) -> str | None:
         if self._client_credential is None:
             return None
-        given = self.options.rest.properties.get(TOKEN_SERVER, "v1/oauth/tokens")
-        return urljoin(f"{self.uri}/", given)
+        path = self.options.rest.properties.get(TOKEN_SERVER, "v1/oauth/tokens")
+        return urljoin(f"{self.uri}/", path)
 
     @property
     def _has_custom_auth(self) -> bool:
@@ -304,7 +304,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
 
     @property
     def _has_storage_keys(self) -> bool:
-        """Whether the file has keys of its own for the store."""
+        """Whether the configuration has its own keys for the store."""
         options = getattr(self.storage, "options", None)
         return options is not None and (
             any(secrets_in(options)) or getattr(options, "profile", None) is not None
@@ -313,14 +313,14 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
     @property
     def _endpoints(self) -> RestEndpoints:
         rest = self.options.rest
-        held = "rest.token" if rest.token is not None else "rest.credential"
+        bearer_key = "rest.token" if rest.token is not None else "rest.credential"
         return RestEndpoints(
             uri=self.uri,
             warehouse=rest.warehouse,
             prefix=rest.prefix,
             token_uri=self._token_uri,
             has_token_server=TOKEN_SERVER in rest.properties,
-            bearer_key=None if self._token is None else held,
+            bearer_key=None if self._token is None else bearer_key,
             others=(getattr(self._client, "uri", self.uri),),
         )
 

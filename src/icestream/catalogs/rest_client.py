@@ -1,4 +1,4 @@
-"""PyIceberg's client for REST catalogs, with the patience that it has no setting for."""
+"""PyIceberg's client for REST catalogs, with timeouts, which it has no setting for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ DELEGATION = "X-Iceberg-Access-Delegation"
 
 
 class RestClient(RestCatalog):
-    """A REST catalog that is not waited for without end.
+    """A REST catalog client with timeouts.
 
     Args:
         name: the catalog's name.
         properties: PyIceberg's properties.
-        patience_secs: how long to wait for a connection, and for an answer.
-        borrows_keys: whether to ask for the store's keys with each table; PyIceberg always does.
+        timeout_secs: how long to wait for a connection, and for a response.
+        requests_credentials: whether to request credentials for the store with each table, as
+            PyIceberg always does.
     """
 
     def __init__(
@@ -31,21 +32,21 @@ class RestClient(RestCatalog):
         name: str,
         properties: Mapping[str, str],
         *,
-        patience_secs: tuple[float, float],
+        timeout_secs: tuple[float, float],
         requests_credentials: bool,
     ) -> None:
-        # The first request is made while the client is being built.
-        self._patience_secs = patience_secs
+        # The constructor sends the first request.
+        self._timeout_secs = timeout_secs
         self._requests_credentials = requests_credentials
         super().__init__(name, **properties)
 
     def _config_headers(self, session: Session) -> None:
-        # The first thing that every new session is given to, before it asks for a token.
+        # Every new session is passed here first, before it requests a token.
         super()._config_headers(session)
         if not self._requests_credentials:
             session.headers.pop(DELEGATION, None)
-        patient = partial(session.request, timeout=self._patience_secs)
-        session.request = patient  # type: ignore[method-assign]
+        request = partial(session.request, timeout=self._timeout_secs)
+        session.request = request  # type: ignore[method-assign]
 
     def _create_legacy_oauth2_auth_manager(self, session: Session) -> AuthManager:
         if not {"credential", "token"} & self.properties.keys():

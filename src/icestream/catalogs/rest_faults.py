@@ -1,7 +1,7 @@
-"""What the refusals of a REST catalog mean, and which key of the file to look at.
+"""Errors of a REST catalog, and the keys of the configuration to check for each.
 
-The same fault has a name of PyIceberg's (`UnauthorizedError`, caused by an `HTTPError` that tells
-the address) and one of Iceberg's Java client (`NotAuthorizedException`).
+PyIceberg and Iceberg's Java client have different names for the same fault: `UnauthorizedError`,
+caused by an `HTTPError` with the address, and `NotAuthorizedException`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from icestream.errors import (
     TransientError,
 )
 
-# A page of HTML must not become a message.
+# Keeps HTML pages out of messages.
 MAX_REASON = 200
 
 
 @dataclass(frozen=True)
 class RestEndpoints:
-    """Who is asked, and which keys of the file lead there.
+    """The servers that requests go to, and the keys of the configuration that name them.
 
     Attributes:
         uri: the catalog's address.
-        warehouse: the name that the server is given.
-        prefix: the prefix that the file gives.
-        token_uri: where tokens are asked for; None without a client credential.
-        has_token_server: whether the file names that address.
+        warehouse: the configured name of the warehouse.
+        prefix: the configured prefix.
+        token_uri: where tokens are requested; None without a client credential.
+        has_token_server: whether the configuration sets that address.
         bearer_key: the key that holds a bearer token; None if there is none.
-        others: further addresses that the server gave itself.
+        others: further addresses, supplied by the server.
     """
 
     uri: str
@@ -49,16 +49,16 @@ class RestEndpoints:
         return "rest.properties.oauth2-server-uri" if self.has_token_server else "rest.uri"
 
     def has_no_response(self, text: str) -> bool:
-        """Tell whether one of us was asked, and no answer came."""
+        """Tell whether a request to one of these servers got no response."""
         if re.search(JAVA_REQUEST_FAILED, text):
             return not re.search(JAVA_INVALID_JSON, text)
-        named = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", text)
-        if named is None:
+        pool = re.search(r"HTTPS?ConnectionPool\(host='([^']+)'", text)
+        if pool is None:
             return bool(re.search(r"Connection aborted|ChunkedEncodingError", text))
-        return self._knows(named[1])
+        return self._knows(pool[1])
 
     def is_from_other_host(self, text: str) -> bool:
-        """Tell whether somebody else answered: clients of stores use the same library."""
+        """Tell whether another server answered: storage clients use the same library."""
         url = re.search(r"(Client|Server) Error: .* for url: (\S+)", text)
         return url is not None and not self._knows(_host(url[2]))
 
@@ -66,7 +66,7 @@ class RestEndpoints:
         return host in {_host(uri) for uri in (self.uri, self.token_uri, *self.others) if uri}
 
     def message_values(self, text: str) -> dict[str, object]:
-        """Return what messages are filled in with."""
+        """Return the values for the placeholders of messages."""
         uri, key = self.uri, "rest.uri"
         if self.token_uri is not None and _address(self.token_uri) != _address(uri):
             host, port = _address(self.token_uri)
@@ -92,21 +92,21 @@ SERVER_ERROR = (
     r"\b5\d\d Server Error|ServiceFailureException|ServiceUnavailableException|\(code: 5\d\d"
 )
 JAVA_REQUEST_FAILED = r"RESTException: Error occurred while processing \w+ request"
-# Java reads an answer inside the request.
+# Java parses the response inside the request.
 JAVA_INVALID_JSON = rf"{JAVA_REQUEST_FAILED}\n\S*\.Json\w*Exception"
 TOKEN_FAULTS = (
     Fault(
         r": invalid_scope\b",
         RefusedError,
         "the scope is refused",
-        "Check `rest.scope`; Polaris wants e.g. `PRINCIPAL_ROLE:ALL`.",
+        "Check `rest.scope`; Polaris needs e.g. `PRINCIPAL_ROLE:ALL`.",
     ),
     Fault(
         r": (invalid_client|unauthorized_client|invalid_grant|access_denied)\b",
         RefusedError,
         "the client credential is refused",
-        "Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `{token_key}` "
-        "leads to the server that knows this client.",
+        "Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and that `{token_key}` "
+        "is the server that has this client.",
     ),
     Fault(
         SERVER_ERROR,
@@ -130,8 +130,8 @@ REFUSED_CREDENTIAL = Fault(
     UNAUTHORIZED,
     RefusedError,
     "the catalog rejects the token that was issued for the client credential",
-    "Does `rest.credential` belong to this catalog? Do `{token_key}` and `rest.scope` fit it? Has "
-    "this machine's clock the right time?",
+    "Does `rest.credential` belong to this catalog? Do `{token_key}` and `rest.scope`? Is this "
+    "machine's clock right?",
 )
 REFUSED_TOKEN = Fault(
     UNAUTHORIZED,
@@ -156,7 +156,7 @@ NO_WAREHOUSE = Fault(
     r"(BadRequestError|BadRequestException): .*(?i:warehouse)",
     ConnectorError,
     "the catalog requires a warehouse name, and none is set",
-    "Add `rest.warehouse`; for Polaris it is the name that the catalog has there.",
+    "Add `rest.warehouse`; for Polaris, it is the name of the catalog.",
 )
 FAULTS = (
     Fault(
@@ -164,7 +164,7 @@ FAULTS = (
         RefusedError,
         "the catalog denies access",
         "Are the credentials those of the right user or client? May its role read and write the "
-        "table? For Polaris: has it the privilege TABLE_WRITE_DATA?",
+        "table? For Polaris, does it have the privilege TABLE_WRITE_DATA?",
     ),
     Fault(
         rf"{SERVER_ERROR}|TooManyRequestsError|\(code: 429|CommitStateUnknownException",
@@ -189,7 +189,7 @@ FAULTS = (
         "that `rest.uri` names.",
     ),
     Fault(
-        # A table that was dropped is answered with 404 too.
+        # A dropped table is a 404 too.
         r"\A(?![\s\S]*NoSuch(Table|View))[\s\S]*?(404 Client Error.* for url: "
         r"|400 Client Error.* for url: \S+/v1/config$|No route for request)",
         ConnectorError,
@@ -198,47 +198,47 @@ FAULTS = (
         "Most servers supply it themselves.",
     ),
 )
-# A request without a response means that the connection failed, whatever the words.
+# A request without a response means that the connection failed, whatever the text.
 TRANSPORT = transport_faults("{address}", "`{key}`", no_answer=r"", tls=True)
-# Java names a fault of the catalog by a class, one of OAuth2 in small letters or not at all.
+# Java reports a catalog's fault by its class, and an OAuth2 fault in lower case or as null.
 OAUTH_PATTERN = (
     r"OAuthError|TokenResponse|(request|authorized): [a-z]+_[a-z_]+: |, type: (null|[a-z_]+)\)"
     rf"|(?=.* POST ){JAVA_INVALID_JSON}"
 )
-# Words of the clients, before those of the server.
+# What clients put before the server's message.
 CLIENT_PREFIX = re.compile(
     r"^([\w.$]*(Error|Exception): |(Not authorized|Malformed request|Forbidden|Server error"
     r"|Service unavailable|Service failed|Unable to process \(code: \d+, type: \w+\)): )+"
 )
 
-# What a client says of an answer that it does not understand.
+# What a client reports for a response that it cannot parse.
 UNREADABLE_REASON = re.compile(
     r"RESTError|RestError|Error occurred while|\d\d\d (Client|Server) Error|\d+ valid|[{<]|$"
 )
 
 
 def explain(text: str, where: str, endpoints: RestEndpoints) -> IcestreamError | None:
-    """Return the error that a fault's text stands for; None if nothing is known of it.
+    """Return the error for a fault's text; None if it is unknown.
 
     Args:
-        text: what the client says, free of secrets.
-        where: the place, for the message.
-        endpoints: who was asked.
+        text: the client's message, free of secrets.
+        where: the catalog, for the message.
+        endpoints: the servers that requests go to.
     """
     if endpoints.is_from_other_host(text):
         return None
     for fault in _faults(text, endpoints):
-        found = re.search(fault.pattern, text, re.MULTILINE)
-        if found is not None:
+        match = re.search(fault.pattern, text, re.MULTILINE)
+        if match is not None:
             message_values = endpoints.message_values(text)
-            reason = _reason(text, found.start()) if fault not in TRANSPORT else ""
+            reason = _reason(text, match.start()) if fault not in TRANSPORT else ""
             what = fault.what.format_map(message_values) + (f": {reason}" if reason else "")
             return fault.kind(what, where=where, todo=fault.todo.format_map(message_values))
     return None
 
 
 def _faults(text: str, endpoints: RestEndpoints) -> tuple[Fault, ...]:
-    """Return what may have happened, by who was asked."""
+    """Return the possible faults, by the server that was asked."""
     if endpoints.has_no_response(text):
         return TRANSPORT
     if endpoints.token_uri is not None:
@@ -257,7 +257,7 @@ def _catalog_faults(endpoints: RestEndpoints) -> tuple[Fault, ...]:
 
 
 def _reason(text: str, position: int) -> str:
-    """Return the server's own words, if it has sent any that a person would write."""
+    """Return the server's own message, if it sent a readable one."""
     start = text.rfind("\n", 0, position) + 1
     for line in (text[start:].splitlines()[0], text.splitlines()[0]):
         words = CLIENT_PREFIX.sub("", line).strip()

@@ -1,4 +1,4 @@
-"""A catalog in a SQL database, for the catalogs that differ only in where the database is."""
+"""A catalog in a SQL database, the base of catalogs that differ only in the database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from icestream.contracts.storage import Storage
 
 
-# Sources and stores are refused connections too, and must not be taken for the database.
+# Sources and stores report similar faults, which are not the database's.
 DATABASE_PATTERN = re.compile(
     r"\bP?SQL\w*Exception|UncheckedSQL|\borg\.(postgresql|mariadb|sqlite)\b|sqlalchemy"
     r"|\b(psycopg|pymysql|sqlite3)\.|\bSQLITE_"
@@ -82,12 +82,12 @@ UNKNOWN_FAULT = Fault(
 
 
 def explain(text: str, where: str, *, is_served: bool) -> IcestreamError | None:
-    """Return the error that a fault's text stands for; None if it is not the database's.
+    """Return the error for a fault's text; None if it is not the database's.
 
     Args:
-        text: what the driver says.
-        where: the place, for the message.
-        is_served: whether the database is reached over a network.
+        text: the driver's message.
+        where: the catalog, for the message.
+        is_served: whether a server holds the database.
     """
     if not DATABASE_PATTERN.search(text):
         return None
@@ -110,14 +110,14 @@ _NAMESPACES = (
 
 
 class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
-    """Names of tables in two SQL tables, which Iceberg's JDBC catalog and PyIceberg both know.
+    """A catalog in two SQL tables, which Iceberg's JDBC catalog and PyIceberg share.
 
     Args:
         name: the catalog's name, stored with each table.
-        options: its block of the file.
+        options: its options.
         store: the database.
         warehouse: folder or URI under which tables are created.
-        storage: where that is; None to tell by its scheme.
+        storage: the store of the warehouse; None to choose it by the URI's scheme.
     """
 
     abilities = Abilities(nested_namespaces=True)
@@ -148,7 +148,7 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
             "type": "jdbc",
             "jdbc.schema-version": "V1",
             "warehouse": self.warehouse,
-            # Each session has a cache of its own, and would not see what another one committed.
+            # Each session has its own cache, and would not see the commits of others.
             "cache-enabled": "false",
             **self.store.jdbc_settings(),
             **self.files.spark_settings(),
@@ -160,7 +160,7 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
             "uri": self.store.sqlalchemy_uri(),
             "warehouse": self.warehouse,
             "schema_version": "v1",
-            # A connection that died while it waited in the pool is replaced unseen.
+            # Replaces connections that died in the pool.
             "pool_pre_ping": "true",
             **self.files.pyiceberg_properties(),
         }
@@ -170,20 +170,20 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
 
     def find_table(self, identifier: tuple[str, ...]) -> Table | None:
         *namespace, table = identifier
-        answer = self._ask(_LOCATION, self.name, ".".join(namespace), table)
-        if answer is None:
+        rows = self._query(_LOCATION, self.name, ".".join(namespace), table)
+        if rows is None:
             return super().find_table(identifier)
-        if not answer:
+        if not rows:
             return None
-        return self.call(lambda: self._read(str(answer[0][0])))
+        return self.call(lambda: self._read(str(rows[0][0])))
 
     def has_namespace(self, namespace: tuple[str, ...]) -> bool:
-        answer = self._ask(_NAMESPACES, self.name, self.name)
-        if answer is None:
+        rows = self._query(_NAMESPACES, self.name, self.name)
+        if rows is None:
             return super().has_namespace(namespace)
         # Include namespaces implied by table names, and their parents.
         name = ".".join(namespace)
-        return any(f"{row[0]}.".startswith(f"{name}.") for row in answer)
+        return any(f"{row[0]}.".startswith(f"{name}.") for row in rows)
 
     def explain(self, text: str, where: str) -> IcestreamError | None:
         error = explain(text, where, is_served=self.store.is_served)
@@ -220,7 +220,7 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
             try:
                 return SqlCatalog(self.name, **properties)
             except DBAPIError as exc:
-                # Another process made the same tables between our look and our CREATE.
+                # Another process created the same tables at the same time.
                 if not (isinstance(exc, IntegrityError) or "already exists" in str(exc.orig)):
                     raise
                 return SqlCatalog(self.name, **properties)
@@ -239,9 +239,9 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
         except ModuleNotFoundError as exc:
             raise self._dependency_error(exc) from exc
 
-    def _ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:
+    def _query(self, query: str, *values: str) -> list[tuple[Any, ...]] | None:
         try:
-            return self.store.ask(question, *values)
+            return self.store.query(query, *values)
         except sqlite3.Error as exc:
             raise self.store.explain(exc, self.where) from None
 
@@ -252,10 +252,10 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
 
     def _check_database(self) -> str:
         self._prepare()
-        answer = self._ask(_NAMESPACES, self.name, self.name)
+        rows = self._query(_NAMESPACES, self.name, self.name)
         count = (
-            len({str(row[0]).partition(".")[0] for row in answer})
-            if answer is not None
+            len({str(row[0]).partition(".")[0] for row in rows})
+            if rows is not None
             else len(self.call(lambda: self.client().list_namespaces()))
         )
         return f"{self.store.describe()}, {count_namespaces(count)}"

@@ -1,4 +1,4 @@
-"""The databases that hold a SQL catalog: how Spark and PyIceberg each reach the same one."""
+"""The databases of SQL catalogs, configured alike for Spark and PyIceberg."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TRANSPORT = transport_faults(
 
 
 class SqlStore(ABC):
-    """A database, told in two dialects of URI.
+    """A database, with a URI for Java and one for Python.
 
     Attributes:
-        jar: the Maven coordinates of its driver for Java.
-        extra: the extra of icestream that brings its driver for Python; empty if none is needed.
-        is_served: whether it is reached over a network.
+        jar: the Maven coordinates of its Java driver.
+        extra: the extra of icestream that installs its Python driver; empty if none is needed.
+        is_served: whether a server holds it.
     """
 
     jar: ClassVar[str]
@@ -48,28 +48,28 @@ class SqlStore(ABC):
 
     @abstractmethod
     def jdbc_settings(self) -> dict[str, str]:
-        """Return what Iceberg's JDBC catalog is told: `uri`, and credentials beside it."""
+        """Return the settings of Iceberg's JDBC catalog: `uri` and credentials."""
 
     @abstractmethod
     def sqlalchemy_uri(self) -> str:
-        """Return the URI for PyIceberg, credentials inside."""
+        """Return the URI for PyIceberg, with credentials."""
 
     @abstractmethod
     def prepare(self, where: str) -> None:
-        """Make ready what can be made ready, and refuse early what cannot work."""
+        """Create what the database needs, and refuse early what cannot work."""
 
-    def ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:  # noqa: ARG002
-        """Answer a query without SQLAlchemy, which is slow to load; None if this can't."""
+    def query(self, sql: str, *values: str) -> list[tuple[Any, ...]] | None:  # noqa: ARG002
+        """Run a query without SQLAlchemy, which is slow to import; None if not supported."""
         return None
 
     @abstractmethod
     def explain(self, fault: Exception, where: str) -> IcestreamError:
-        """Turn the driver's fault into an error of ours, free of secrets."""
+        """Turn the driver's fault into an icestream error, free of secrets."""
 
 
 @dataclass(frozen=True)
 class SqliteStore(SqlStore):
-    """A file, shared by processes on one machine."""
+    """A SQLite file, shared by processes on one machine."""
 
     path: Path
     parameters: str = ""
@@ -82,7 +82,7 @@ class SqliteStore(SqlStore):
         return f"sqlite {path.relative_to(here) if path.is_relative_to(here) else path}"
 
     def jdbc_settings(self) -> dict[str, str]:
-        # Several writers: wait for each other, and let readers go on meanwhile.
+        # Writers wait for each other, and do not block readers.
         parameters = {"journal_mode": "WAL", "busy_timeout": str(BUSY_SECS * 1000)}
         parameters |= dict(parse_qsl(self.parameters))
         return {"uri": f"jdbc:sqlite:{self.path.absolute()}?{urlencode(parameters)}"}
@@ -98,26 +98,26 @@ class SqliteStore(SqlStore):
             raise RefusedError(
                 f"its folder {str(folder)!r} cannot be created ({exc.strerror})",
                 where=where,
-                todo="Choose another path, or create the folder and let this user write to it.",
+                todo="Choose another path, or create the folder, writable by this user.",
             ) from exc
         reason = self._write_problem(folder)
         if reason:
             raise RefusedError(
                 reason,
                 where=where,
-                todo="Let this user write to the file and to its folder, where SQLite keeps a "
-                "journal.",
+                todo="Give this user write permission for the file and its folder, where SQLite "
+                "keeps a journal.",
             )
 
-    def ask(self, question: str, *values: str) -> list[tuple[Any, ...]] | None:
+    def query(self, sql: str, *values: str) -> list[tuple[Any, ...]] | None:
         folder = self.path.absolute().parent
         if not self.path.exists() and (folder.is_dir() or not folder.exists()):
             return []
         with closing(sqlite3.connect(self.path, timeout=BUSY_SECS)) as connection:
-            made = "SELECT count(*) FROM sqlite_master WHERE name = 'iceberg_tables'"
-            if connection.execute(made).fetchone() == (0,):
+            has_tables = "SELECT count(*) FROM sqlite_master WHERE name = 'iceberg_tables'"
+            if connection.execute(has_tables).fetchone() == (0,):
                 return []
-            return connection.execute(question, values).fetchall()
+            return connection.execute(sql, values).fetchall()
 
     def _write_problem(self, folder: Path) -> str:
         if self.path.is_dir():
@@ -137,7 +137,7 @@ class SqliteStore(SqlStore):
                 todo="Restore it from a backup, or move it away to start with an empty catalog.",
             )
         return UnreachableError(
-            f"SQLite said {text!r}",
+            f"SQLite reports {text!r}",
             where=where,
             todo="Check for a process that holds the file locked, and for free disk space.",
         )
@@ -156,12 +156,12 @@ class ServerStore(SqlStore):
 
     @property
     def address(self) -> str:
-        """Host, port and database, as both dialects of URI have them."""
+        """Host, port and database, as in both URIs."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{quote(self.database)}"
 
     def unknown_database_error(self, text: str, where: str) -> RefusedError:
-        """Return the error of a server that has no such database."""
+        """Return the error for a database that does not exist."""
         return RefusedError(
             f"no such database: {text}",
             where=where,
@@ -169,7 +169,7 @@ class ServerStore(SqlStore):
         )
 
     def connection_error(self, text: str, where: str) -> IcestreamError:
-        """Return the error of a server that cannot be reached."""
+        """Return the error for a server that cannot be reached."""
         return first_match(TRANSPORT, text, where) or UnreachableError(
             f"connection failed: {text}",
             where=where,
@@ -178,7 +178,7 @@ class ServerStore(SqlStore):
         )
 
     def java_settings(self, driver: str, connect_timeout: int) -> dict[str, str]:
-        """Return the settings for a driver of Java."""
+        """Return the settings for a Java driver."""
         parameters = {"connectTimeout": str(connect_timeout)} | dict(parse_qsl(self.parameters))
         settings = {"uri": f"jdbc:{driver}://{self.address}?{urlencode(parameters)}"}
         if self.user is not None:
@@ -188,7 +188,7 @@ class ServerStore(SqlStore):
         return settings
 
     def python_uri(self, driver: str, query: str) -> str:
-        """Return the URI for a driver of SQLAlchemy, credentials inside."""
+        """Return the URI for an SQLAlchemy driver, with credentials."""
         login = quote(self.user or "", safe="")
         if self.password is not None:
             login += f":{quote(self.password, safe='')}"
@@ -200,7 +200,7 @@ def _has_access(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
-# Names that PostgreSQL's Java driver and its C library share.
+# Parameters that PostgreSQL's Java driver and libpq share.
 SHARED_PARAMETERS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
@@ -218,27 +218,29 @@ class PostgresqlStore(ServerStore):
         return self.java_settings("postgresql", CONNECT_SECS)
 
     def sqlalchemy_uri(self) -> str:
-        given = dict(parse_qsl(self.parameters))
-        parameters = {name: given[name] for name in SHARED_PARAMETERS if name in given}
-        parameters["connect_timeout"] = given.get("connectTimeout", str(CONNECT_SECS))
-        if "currentSchema" in given:
-            # Both sides must find the catalog's tables in the same schema.
-            parameters["options"] = f"-csearch_path={given['currentSchema']}"
+        jdbc_parameters = dict(parse_qsl(self.parameters))
+        parameters = {
+            name: jdbc_parameters[name] for name in SHARED_PARAMETERS if name in jdbc_parameters
+        }
+        parameters["connect_timeout"] = jdbc_parameters.get("connectTimeout", str(CONNECT_SECS))
+        if "currentSchema" in jdbc_parameters:
+            # Java and Python must find the catalog's tables in the same schema.
+            parameters["options"] = f"-csearch_path={jdbc_parameters['currentSchema']}"
         return self.python_uri("postgresql+psycopg", urlencode(parameters, quote_via=quote))
 
     def prepare(self, where: str) -> None:
-        """Nothing: a server has been made ready by others."""
+        """Do nothing: the clients create the tables."""
 
     def explain(self, fault: Exception, where: str) -> IcestreamError:
         text = self._without_secret(str(getattr(fault, "orig", None) or fault))
-        # A server that answered says so in the words of its protocol, or with an SQL state.
+        # A server's refusal has an SQLSTATE or the server's message.
         state = getattr(getattr(fault, "orig", None), "sqlstate", None) or ""
         if state.startswith(("28", "42501")) or _is_refusal(text):
             return RefusedError(
                 f"the server refused user {self.user!r}: {text}",
                 where=where,
-                todo="Check `jdbc.user` and `jdbc.password`, the server's pg_hba.conf, and "
-                "whether the user may create tables in the database.",
+                todo="Check `jdbc.user` and `jdbc.password`, the server's pg_hba.conf, and that "
+                "the user may create tables in the database.",
             )
         if "does not exist" in text:
             return self.unknown_database_error(text, where)
@@ -256,12 +258,12 @@ def _is_refusal(text: str) -> bool:
     return any(mark in text for mark in marks) or ("role" in text and "does not exist" in text)
 
 
-# Numbers that the servers give their faults.
+# Error numbers of MySQL and MariaDB.
 REFUSED_CODES = {1044, 1045, 1142, 1227, 1698, 3118, 3159}
 UNKNOWN_DATABASE = 1049
 
-# How the servers are by default, `Orders` and `orders` are one name, and so are `Größe` and
-# `Grosse`, and older ones keep Latin letters only.
+# With the servers' default collation, `Orders` and `orders` are the same name, and so are `Größe`
+# and `Grosse`; older servers store Latin letters only.
 EXACT_NAMES = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 CREATE_TABLES = (
     "CREATE TABLE IF NOT EXISTS iceberg_tables ("
@@ -282,7 +284,7 @@ COUNT_TABLES = (
 
 @dataclass(frozen=True)
 class MysqlStore(ServerStore):
-    """A database of a MySQL or MariaDB server; MariaDB's driver for Java speaks to both."""
+    """A database of a MySQL or MariaDB server; MariaDB's Java driver supports both."""
 
     kind: str = "mysql"
     jar: ClassVar[str] = MARIADB
@@ -303,9 +305,9 @@ class MysqlStore(ServerStore):
         return self.python_uri("mysql+pymysql", urlencode(parameters))
 
     def prepare(self, where: str) -> None:
-        """Make the catalog's tables so that names are kept and compared letter by letter.
+        """Create the catalog's tables with a case-sensitive collation.
 
-        Spark and PyIceberg would make them too, with the database's own way of comparing.
+        Spark and PyIceberg would create them with the database's default collation.
         """
         import pymysql
 
@@ -324,7 +326,7 @@ class MysqlStore(ServerStore):
                 ) as connection,
                 connection.cursor() as cursor,
             ):
-                # Asked first: a user who may not create tables may still use those that exist.
+                # Checked first: a user without CREATE may still use existing tables.
                 cursor.execute(COUNT_TABLES)
                 if cursor.fetchone() != (len(CREATE_TABLES),):
                     for statement in CREATE_TABLES:
@@ -332,7 +334,7 @@ class MysqlStore(ServerStore):
         except pymysql.MySQLError as exc:
             raise self.explain(exc, where) from None
         except OSError as exc:
-            # PyMySQL wraps what the network does; what is left comes from reading the certificate.
+            # PyMySQL wraps network errors; others come from reading the certificate.
             raise ConnectorError(
                 f"the certificate {self._encryption().get('ca')!r} cannot be read "
                 f"({exc.strerror or exc})",
@@ -347,48 +349,50 @@ class MysqlStore(ServerStore):
                 f"the server refused user {self.user!r}: {text}",
                 where=where,
                 todo="Check `jdbc.user` and `jdbc.password`, the hosts from which the server "
-                "admits the user, and whether the user may create tables in the database.",
+                "accepts the user, and that the user may create tables in the database.",
             )
         if code == UNKNOWN_DATABASE:
             return self.unknown_database_error(text, where)
         return self.connection_error(text, where)
 
     def _error_details(self, fault: Any) -> tuple[int, str]:
-        """Return the number and the words of a fault, which PyMySQL keeps apart."""
+        """Return the error number and the message of a fault."""
         code, text = (*fault.args, "")[:2] if fault.args else (0, "")
         text = str(text or fault).strip()
         masked = hide(text, [self.password or ""])
         return (code if isinstance(code, int) else 0), masked
 
     def _encryption(self) -> dict[str, Any]:
-        """Return for Python what the URI asks of Java's driver; empty for no encryption."""
-        given = dict(parse_qsl(self.parameters))
-        mode = _mode(given)
+        """Return the URI's TLS parameters for PyMySQL; empty for no encryption."""
+        parameters = dict(parse_qsl(self.parameters))
+        mode = _mode(parameters)
         if mode == "disable":
             return {}
-        certificate = {"ca": given["serverSslCert"]} if mode != "trust" else {}
+        certificate = {"ca": parameters["serverSslCert"]} if mode != "trust" else {}
         return {"check_hostname": mode == "verify-full", **certificate}
 
 
 def check_encryption(parameters: str) -> None:
-    """Refuse parameters that would encrypt, or verify, on one side only.
+    """Refuse parameters that would encrypt or verify only in Java or only in Python.
 
     Raises:
         ValueError: with the reason.
     """
-    given = dict(parse_qsl(parameters))
-    for name in given:
+    values = dict(parse_qsl(parameters))
+    for name in values:
         if name.lower() in {"usessl", "requiressl", "verifyservercertificate"}:
-            raise ValueError(f"holds `{name}`; write `sslMode`, which Spark and Python both follow")
-    mode = _mode(given)
+            raise ValueError(
+                f"contains `{name}`; use `sslMode`, which Spark and Python both support"
+            )
+    mode = _mode(values)
     if mode not in {"disable", "trust", "verify-ca", "verify-full"}:
-        raise ValueError("`sslMode` is none of disable, trust, verify-ca, verify-full")
-    if mode.startswith("verify") and "serverSslCert" not in given:
+        raise ValueError("`sslMode` must be disable, trust, verify-ca or verify-full")
+    if mode.startswith("verify") and "serverSslCert" not in values:
         raise ValueError(f"`sslMode={mode}` needs `serverSslCert`, the path of a certificate")
 
 
-def _mode(given: dict[str, str]) -> str:
-    mode = given.get("sslMode", "disable").lower().replace("_", "-")
+def _mode(parameters: dict[str, str]) -> str:
+    mode = parameters.get("sslMode", "disable").lower().replace("_", "-")
     return {"disabled": "disable", "required": "trust", "verify-identity": "verify-full"}.get(
         mode, mode
     )

@@ -76,16 +76,16 @@ def test_missing_package_of_glue_is_named_with_the_extra(without_package: None) 
 
 
 @pytest.mark.parametrize("without_package", [("thrift",)], indirect=True)
-def test_faults_are_known_without_the_package_of_hive(without_package: None) -> None:
+def test_faults_work_without_the_hive_package(without_package: None) -> None:
     assert OSError in hive().faults()
 
 
 @pytest.mark.parametrize("without_package", [("azure",)], indirect=True)
-def test_faults_are_known_without_the_package_of_the_store(without_package: None) -> None:
+def test_faults_work_without_the_store_package(without_package: None) -> None:
     assert OSError in rest().faults()
 
 
-def test_fault_of_the_store_is_told_by_the_store() -> None:
+def test_fault_of_the_store_is_explained_by_the_store() -> None:
     from azure.core.exceptions import ClientAuthenticationError
 
     fault = ClientAuthenticationError("Server failed to authenticate the request.")
@@ -112,5 +112,5 @@ def test_table_of_another_kind_is_refused(build: Any, answer: Exception) -> None
 
 @pytest.mark.parametrize("build", [glue, hive, rest])
 @pytest.mark.parametrize("answer", [NoSuchTableError("x"), NoSuchNamespaceError("x")])
-def test_table_that_is_not_there_is_not_found(build: Any, answer: Exception) -> None:
+def test_missing_table_is_not_found(build: Any, answer: Exception) -> None:
     assert that_answers(build(), answer).find_table(("db", "t")) is None

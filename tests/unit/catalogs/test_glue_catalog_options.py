@@ -25,7 +25,7 @@ def build(**options: Any) -> GlueCatalog:
     return GlueCatalog("lake", GlueCatalogOptions.model_validate({"type": "glue", **options}))
 
 
-def test_glue_is_told_to_spark_and_to_pyiceberg() -> None:
+def test_glue_settings_for_spark_and_pyiceberg() -> None:
     settings = {"region": "eu-west-1", "catalog_id": "123", "profile": "work"}
     catalog = build(glue=settings, warehouse="s3://bucket/lake/")
 
@@ -73,7 +73,7 @@ def test_keys_of_s3_are_not_used_for_glue() -> None:
     assert not [name for name in properties if name.startswith("glue.") and "key" in name]
 
 
-def test_server_that_stands_for_amazon_has_any_region() -> None:
+def test_other_endpoint_accepts_any_region() -> None:
     catalog = build(
         glue={"endpoint": "http://127.0.0.1:5000"},
         s3={"endpoint": "http://127.0.0.1:5000", "path_style_access": True, "bucket": "b"},
@@ -86,14 +86,14 @@ def test_server_that_stands_for_amazon_has_any_region() -> None:
     assert catalog.pyiceberg_properties()["glue.region"] == "us-east-1"
 
 
-def test_region_of_glue_is_the_region_of_s3_on_both_sides() -> None:
+def test_glue_and_s3_share_a_region_in_both_clients() -> None:
     catalog = build(glue={"region": "eu-west-1"}, s3={"endpoint": "http://s3", "bucket": "b"})
 
     assert catalog.spark_settings()["client.region"] == "eu-west-1"
     assert catalog.pyiceberg_properties()["s3.region"] == "eu-west-1"
 
 
-def test_storage_of_the_sink_wins() -> None:
+def test_storage_of_the_sink_takes_precedence() -> None:
     storage = S3Storage(S3Options.model_validate({"bucket": "sinks"}))
     options = GlueCatalogOptions.model_validate({"s3": {"bucket": "catalogs"}})
 
@@ -103,14 +103,14 @@ def test_storage_of_the_sink_wins() -> None:
 @pytest.mark.parametrize(
     ("key", "other"), [("region", "eu-1"), ("profile", "home")], ids=["region", "profile"]
 )
-def test_one_value_for_glue_and_s3_is_asked_for(key: str, other: str) -> None:
+def test_different_values_for_glue_and_s3_are_refused(key: str, other: str) -> None:
     with pytest.raises(PlanError) as caught:
         build(glue={key: "work"}, s3={key: other, "bucket": "b"})
 
     assert str(caught.value).splitlines() == [
         f"catalog 'lake' (glue {'work' if key == 'region' else 'of Amazon'}): `glue.{key}` is "
-        f"'work' and `s3.{key}` is {other!r}, and Spark knows one {key} for both",
-        "  Name the same one, or take one of them out.",
+        f"'work' and `s3.{key}` is {other!r}, but Spark has one {key} for both",
+        "  Set both to the same value, or remove one of them.",
     ]
 
 
@@ -121,8 +121,8 @@ def test_tables_outside_s3_are_refused(warehouse: str) -> None:
 
     shown = warehouse if ":" in warehouse else f"file://{warehouse}"
     assert str(caught.value) == (
-        f"catalog 'lake' (glue): tables of Glue lie in S3, and these in {shown}\n"
-        "  Give a `warehouse` that begins with s3://, and an `s3` block if the default AWS chain "
+        f"catalog 'lake' (glue): tables of Glue must be in S3, not in {shown}\n"
+        "  Set a `warehouse` that begins with s3://, and an `s3` block if the default AWS chain "
         "is not enough."
     )
 
@@ -130,11 +130,11 @@ def test_tables_outside_s3_are_refused(warehouse: str) -> None:
 def test_other_store_of_the_sink_is_refused() -> None:
     storage = GcsStorage(GcsOptions.model_validate({}))
 
-    with pytest.raises(PlanError, match="tables of Glue lie in S3, and these in gcs of Google"):
+    with pytest.raises(PlanError, match="tables of Glue must be in S3, not in gcs of Google"):
         GlueCatalog("lake", GlueCatalogOptions.model_validate({}), storage)
 
 
-def test_copy_knows_the_same_catalog() -> None:
+def test_pickled_copy_is_the_same_catalog() -> None:
     catalog = build(glue={"region": "eu-west-1"}, warehouse="s3://b/w")
 
     copy: GlueCatalog = pickle.loads(pickle.dumps(catalog))  # noqa: S301 - our own bytes
@@ -227,7 +227,7 @@ JAVA = "software.amazon.awssdk.services.glue.model.{}: {} (Service: Glue, Status
         ),
     ],
 )
-def test_fault_of_glue_is_put_into_words(said: str, kind: type[IcestreamError], what: str) -> None:
+def test_fault_of_glue_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
     error = build().explain(said, "catalog 'lake'")
 
     assert type(error) is kind

@@ -17,7 +17,7 @@ def build(uri: str = TWO, **options: Any) -> HiveCatalog:
     return HiveCatalog("lake", HiveCatalogOptions.model_validate({"hive": hive, **options}))
 
 
-def test_metastore_is_told_to_spark_and_to_pyiceberg() -> None:
+def test_metastore_settings_for_spark_and_pyiceberg() -> None:
     catalog = build(warehouse="s3://bucket/lake/")
 
     assert catalog.spark_settings() == {
@@ -34,13 +34,13 @@ def test_metastore_is_told_to_spark_and_to_pyiceberg() -> None:
     assert catalog.addresses() == ["thrift://a.example:9083", "thrift://b.example:9083"]
 
 
-def test_port_may_be_left_out_and_spaces_may_stand_between_addresses() -> None:
+def test_port_is_optional_and_spaces_between_addresses_are_allowed() -> None:
     catalog = build("thrift://a , thrift://[::1]:9084/", warehouse="/w")
 
     assert catalog.addresses() == ["thrift://a:9083", "thrift://[::1]:9084"]
 
 
-def test_bucket_is_the_warehouse_where_none_is_named() -> None:
+def test_bucket_is_the_default_warehouse() -> None:
     assert build(s3={"bucket": "b"}).warehouse == "s3://b"
 
 
@@ -49,7 +49,7 @@ def test_catalog_without_warehouse_is_refused() -> None:
         build("thrift://a")
 
     assert str(caught.value) == (
-        "catalog 'lake' (hive thrift://a:9083): no warehouse is given\n"
+        "catalog 'lake' (hive thrift://a:9083): no warehouse is set\n"
         "  Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or URI under "
         "which tables are created."
     )
@@ -141,7 +141,7 @@ CONNECT = (
         ),
     ],
 )
-def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
+def test_faults_are_explained(said: str, kind: str, what: str) -> None:
     error = build(warehouse="/w").explain(said, "table t")
 
     assert error is not None
@@ -166,12 +166,12 @@ def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
         ),
     ],
 )
-def test_faults_of_the_store_stay_the_stores(said: str, what: str) -> None:
+def test_faults_of_the_store_are_not_explained_by_the_catalog(said: str, what: str) -> None:
     error = build(warehouse="s3://b/w").explain(said, "table t")
 
     assert error is not None
     assert error.what == what
 
 
-def test_fault_that_nobody_knows_is_not_explained() -> None:
+def test_unknown_fault_is_not_explained() -> None:
     assert build(warehouse="/w").explain("ValueError: odd", "table t") is None

@@ -23,7 +23,7 @@ def build(uri: str, **options: Any) -> JdbcCatalog:
 @pytest.mark.parametrize(
     "uri", ["jdbc:sqlite:/data/lake/catalog.db", "sqlite:/data/lake/catalog.db"]
 )
-def test_sqlite_is_told_to_spark_and_to_pyiceberg(uri: str) -> None:
+def test_sqlite_settings_for_spark_and_pyiceberg(uri: str) -> None:
     catalog = build(uri)
 
     assert catalog.spark_settings() == {
@@ -45,7 +45,7 @@ def test_sqlite_is_told_to_spark_and_to_pyiceberg(uri: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["jdbc:", ""])
-def test_postgresql_is_told_to_spark_and_to_pyiceberg(prefix: str) -> None:
+def test_postgresql_settings_for_spark_and_pyiceberg(prefix: str) -> None:
     uri = f"{prefix}postgresql://db.example:6432/meta?sslmode=require&currentSchema=lake"
     catalog = build(uri, user="me@work", password=PASSWORD, warehouse="s3://bucket/lake/")
 
@@ -74,7 +74,7 @@ def test_port_of_postgresql_may_be_left_out() -> None:
     )
 
 
-def test_password_is_in_no_text_of_the_catalog() -> None:
+def test_password_is_never_shown() -> None:
     catalog = build("postgresql://db/meta", user="me", password=PASSWORD, warehouse="/w")
 
     shown = f"{catalog.options!r} {catalog.options} {catalog.store!r} {catalog.identity()}"
@@ -91,11 +91,11 @@ def test_password_is_in_no_text_of_the_catalog() -> None:
         ("jdbc:sqlite:file:lake.db?cache=shared", "lake.db"),
     ],
 )
-def test_slashes_of_sqlite_mean_what_each_dialect_says(uri: str, path: str) -> None:
+def test_slashes_of_sqlite_follow_the_uri_dialect(uri: str, path: str) -> None:
     assert build(uri).identity() == f"jdbc sqlite {Path(path)}"
 
 
-def test_path_with_odd_letters_reaches_both_sides() -> None:
+def test_path_with_special_characters_works_in_both_clients() -> None:
     catalog = build("jdbc:sqlite:/data/a b%20c/catalog.db")
 
     assert catalog.spark_settings()["uri"].startswith("jdbc:sqlite:/data/a b%20c/catalog.db?")
@@ -104,7 +104,7 @@ def test_path_with_odd_letters_reaches_both_sides() -> None:
 
 
 @pytest.mark.parametrize("warehouse", ["/data/w", "/data/w/", "file:/data/w", "file:///data/w"])
-def test_warehouse_is_spelt_one_way(warehouse: str) -> None:
+def test_warehouse_is_normalized(warehouse: str) -> None:
     catalog = build("jdbc:sqlite:/data/catalog.db", warehouse=warehouse)
 
     assert catalog.spark_settings()["warehouse"] == "file:///data/w"
@@ -127,15 +127,15 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
     ("uri", "message"),
     [
         ("oracle:thin:@db", "must begin with sqlite:, postgresql:, mysql: or mariadb:"),
-        ("jdbc:sqlite:", "names no file; for a catalog without one use `type: memory`"),
-        ("jdbc:sqlite::memory:", "names no file; for a catalog without one use `type: memory`"),
+        ("jdbc:sqlite:", "names no file; for a catalog without one, use `type: memory`"),
+        ("jdbc:sqlite::memory:", "names no file; for a catalog without one, use `type: memory`"),
         (
             "postgresql://me:secret@db/meta",
-            "contains a user or password; give them as `user` and `password`",
+            "contains a user or password; set them as `user` and `password`",
         ),
         (
             "jdbc:postgresql://db/meta?password=secret",
-            "contains a user or password; give them as `user` and `password`",
+            "contains a user or password; set them as `user` and `password`",
         ),
         ("jdbc:postgresql://db:port/meta", "has an invalid port"),
         (
@@ -145,23 +145,23 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
         ("mysql://db", "lacks a host or a database; write mysql://HOST:PORT/DATABASE"),
         (
             "mariadb://me:secret@db/meta",
-            "contains a user or password; give them as `user` and `password`",
+            "contains a user or password; set them as `user` and `password`",
         ),
         (
             "postgresql://db/meta?sslpassword=secret",
-            "holds `sslpassword`, and addresses are shown; leave it out",
+            "contains `sslpassword`, but addresses are logged; remove it",
         ),
         (
             "mysql://db/meta?sslMode=trust&keyStorePassword=secret",
-            "holds `keyStorePassword`, and addresses are shown; leave it out",
+            "contains `keyStorePassword`, but addresses are logged; remove it",
         ),
         (
             "mysql://db/meta?Password=secret",
-            "contains a user or password; give them as `user` and `password`",
+            "contains a user or password; set them as `user` and `password`",
         ),
         (
             "mysql://db/meta?useSSL=true",
-            "holds `useSSL`; write `sslMode`, which Spark and Python both follow",
+            "contains `useSSL`; use `sslMode`, which Spark and Python both support",
         ),
         (
             "mysql://db/meta?sslMode=verify-full",
@@ -169,7 +169,7 @@ def test_embedded_catalog_is_a_file_in_its_warehouse(
         ),
         (
             "mysql://db/meta?sslMode=often",
-            "`sslMode` is none of disable, trust, verify-ca, verify-full",
+            "`sslMode` must be disable, trust, verify-ca or verify-full",
         ),
     ],
 )
@@ -188,13 +188,13 @@ def test_postgresql_without_warehouse_is_refused() -> None:
         build("postgresql://db/meta")
 
     assert str(caught.value) == (
-        "catalog 'lake' (postgresql db:5432/meta): no warehouse is given\n"
+        "catalog 'lake' (postgresql db:5432/meta): no warehouse is set\n"
         "  Add e.g. `warehouse: /data/lake`, the folder or URI under which tables are created."
     )
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
-def test_mysql_is_told_to_spark_and_to_pyiceberg(kind: str) -> None:
+def test_mysql_settings_for_spark_and_pyiceberg(kind: str) -> None:
     catalog = build(f"jdbc:{kind}://db/meta", user="me", password=PASSWORD, warehouse="/w")
 
     settings = catalog.spark_settings()
@@ -219,7 +219,7 @@ def test_mysql_is_told_to_spark_and_to_pyiceberg(kind: str) -> None:
         ("VERIFY_IDENTITY", "&ssl_check_hostname=true&ssl_ca=%2Fca.pem"),
     ],
 )
-def test_encryption_is_the_same_on_both_sides(asked: str, told: str) -> None:
+def test_encryption_is_the_same_in_both_clients(asked: str, told: str) -> None:
     uri = f"mysql://db/meta?sslMode={asked}&serverSslCert=/ca.pem"
     catalog = build(uri, warehouse="/w")
 
@@ -238,7 +238,7 @@ def test_encryption_is_the_same_on_both_sides(asked: str, told: str) -> None:
         (2003, UnreachableError, "connection failed: it says *** so"),
     ],
 )
-def test_fault_of_mysql_is_put_into_words(code: int, kind: type[Exception], what: str) -> None:
+def test_fault_of_mysql_is_explained(code: int, kind: type[Exception], what: str) -> None:
     store = build("mysql://db/meta", user="me", password=PASSWORD, warehouse="/w").store
 
     error = store.explain(Exception(code, f"it says {PASSWORD} so"), "catalog 'lake'")
@@ -249,7 +249,7 @@ def test_fault_of_mysql_is_put_into_words(code: int, kind: type[Exception], what
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_certificate_that_cannot_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+def test_unreadable_certificate_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)

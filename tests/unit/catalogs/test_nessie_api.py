@@ -77,16 +77,14 @@ def test_branch_and_token_reach_the_server(server: Answers, api: NessieApi) -> N
     assert server.asked == [("/api/v2/trees/team%2Fdev", "Bearer a-token")]
 
 
-def test_reading_is_tried_once_more_when_the_connection_breaks_off(
-    server: Answers, api: NessieApi
-) -> None:
+def test_read_is_retried_once_if_the_connection_breaks(server: Answers, api: NessieApi) -> None:
     server.answers = [None, (200, {"reference": {"hash": "h1"}})]
 
     assert api.head() == "h1"
 
 
 @pytest.mark.parametrize("answer", [None, (500, {"message": "no database"}), (502, {})])
-def test_commit_without_an_answer_is_unknown_and_not_repeated(
+def test_commit_without_a_response_is_unknown_and_not_retried(
     server: Answers, api: NessieApi, answer: tuple[int, Any] | None
 ) -> None:
     server.answers = [answer]
@@ -101,7 +99,7 @@ ODD = [[], "text", 5, None, {}, {"reference": "main"}, {"message": "hello"}, {"c
 
 
 @pytest.mark.parametrize("answer", ODD, ids=str)
-def test_another_server_at_the_address_is_told_from_nessie(server: Answers, answer: Any) -> None:
+def test_another_server_at_the_address_is_recognised(server: Answers, answer: Any) -> None:
     server.answers = [(200, answer)]
     block = {"nessie": {"uri": server.uri, "warehouse": "/w"}}
     catalog = NessieCatalog("lake", NessieCatalogOptions.model_validate(block))
@@ -116,7 +114,7 @@ def test_another_server_at_the_address_is_told_from_nessie(server: Answers, answ
 
 
 @pytest.mark.parametrize("answer", ODD, ids=str)
-def test_answer_that_holds_no_contents_is_unreadable(
+def test_response_without_contents_is_unreadable(
     server: Answers, api: NessieApi, answer: Any
 ) -> None:
     server.answers = [(200, answer), (200, answer)]
@@ -128,7 +126,7 @@ def test_answer_that_holds_no_contents_is_unreadable(
 
 
 @pytest.mark.parametrize("answer", [[], "text", None], ids=str)
-def test_commit_whose_answer_cannot_be_read_is_unknown(
+def test_commit_with_an_unreadable_response_is_unknown(
     server: Answers, api: NessieApi, answer: Any
 ) -> None:
     server.answers = [(200, answer)]
@@ -137,7 +135,7 @@ def test_commit_whose_answer_cannot_be_read_is_unknown(
         api.commit("m", [], "h1")
 
 
-def test_conflict_tells_its_kinds(server: Answers, api: NessieApi) -> None:
+def test_conflict_has_its_kinds(server: Answers, api: NessieApi) -> None:
     details = {"conflicts": [{"conflictType": "KEY_EXISTS"}]}
     server.answers = [(409, {"message": "no", "errorCode": "X", "errorDetails": details})]
 

@@ -19,7 +19,7 @@ def build(uri: str = "http://n:19120/api/v2", **options: Any) -> NessieCatalog:
     return NessieCatalog("lake", NessieCatalogOptions.model_validate(block))
 
 
-def test_branch_is_told_to_spark_and_to_pyiceberg() -> None:
+def test_branch_settings_for_spark_and_pyiceberg() -> None:
     catalog = build(warehouse="s3://bucket/lake/", branch="team/dev", token=TOKEN)
 
     assert catalog.spark_settings() == {
@@ -59,15 +59,15 @@ def test_catalog_without_a_token_has_none() -> None:
         "http://n:19120/api/v2/",
     ],
 )
-def test_path_of_the_api_may_be_left_out(uri: str) -> None:
+def test_api_path_is_optional(uri: str) -> None:
     assert build(uri, warehouse="/w").addresses() == ["http://n:19120/api/v2"]
 
 
-def test_path_before_that_of_the_api_is_kept() -> None:
+def test_path_before_the_api_path_is_kept() -> None:
     assert build("https://h/nessie", warehouse="/w").addresses() == ["https://h/nessie/api/v2"]
 
 
-def test_bucket_is_the_warehouse_where_none_is_named() -> None:
+def test_bucket_is_the_default_warehouse() -> None:
     assert build(s3={"bucket": "b"}).warehouse == "s3://b"
 
 
@@ -76,7 +76,7 @@ def test_catalog_without_warehouse_is_refused() -> None:
         build()
 
     assert str(caught.value) == (
-        "catalog 'lake' (nessie http://n:19120/api/v2): no warehouse is given\n"
+        "catalog 'lake' (nessie http://n:19120/api/v2): no warehouse is set\n"
         "  Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder or URI under "
         "which tables are created."
     )
@@ -178,7 +178,7 @@ ASKED = "with url: /api/v2/trees/main (Caused by "
         ),
     ],
 )
-def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
+def test_faults_are_explained(said: str, kind: str, what: str) -> None:
     error = build(warehouse="/w").explain(said, "table t")
 
     assert error is not None
@@ -186,7 +186,7 @@ def test_faults_are_told_in_our_words(said: str, kind: str, what: str) -> None:
     assert str(error).startswith(f"table t: {what}\n  ")
 
 
-def test_faults_of_the_store_stay_the_stores() -> None:
+def test_faults_of_the_store_are_not_explained_by_the_catalog() -> None:
     error = build(warehouse="s3://b/w").explain("S3Exception: AccessDenied", "table t")
 
     assert error is not None
@@ -201,12 +201,12 @@ def test_faults_of_the_store_stay_the_stores() -> None:
         "S3Exception: AccessDenied",
     ],
 )
-def test_store_that_is_called_after_nessie_stays_the_store(said: str) -> None:
+def test_bucket_named_nessie_is_not_taken_for_the_server(said: str) -> None:
     error = build(warehouse="s3://nessie/w").explain(said, "table t")
 
     assert error is not None
     assert error.what == "the store denies access"
 
 
-def test_fault_that_nobody_knows_is_not_explained() -> None:
+def test_unknown_fault_is_not_explained() -> None:
     assert build(warehouse="/w").explain("ValueError: odd", "table t") is None

@@ -27,7 +27,7 @@ def build(
     return RestCatalog("lake", RestCatalogOptions.model_validate(block))
 
 
-def test_address_alone_is_told_to_spark_and_to_pyiceberg() -> None:
+def test_address_settings_for_spark_and_pyiceberg() -> None:
     catalog = build()
 
     assert catalog.spark_settings() == {
@@ -46,7 +46,7 @@ def test_address_alone_is_told_to_spark_and_to_pyiceberg() -> None:
     assert catalog.identity() == "rest https://catalog.example/api/catalog"
 
 
-def test_client_credential_is_told_with_where_tokens_come_from() -> None:
+def test_client_credential_settings_include_the_token_server() -> None:
     catalog = build(
         credential=f"me:{SECRET}", warehouse="prod", scope="PRINCIPAL_ROLE:ALL", prefix="p"
     )
@@ -84,7 +84,7 @@ def test_credential_without_a_colon_is_a_bearer_token(key: str) -> None:
     assert not {"credential", "oauth2-server-uri", "token-exchange-enabled"} & settings.keys()
 
 
-def test_client_credential_is_used_rather_than_a_token() -> None:
+def test_client_credential_takes_precedence_over_a_token() -> None:
     settings = build(token="old", credential="me:secret").spark_settings()  # noqa: S106
 
     assert settings["credential"] == "me:secret"
@@ -98,14 +98,14 @@ def test_client_credential_is_used_rather_than_a_token() -> None:
         ("v1/other/tokens", "https://catalog.example/api/catalog/v1/other/tokens"),
     ],
 )
-def test_token_server_of_the_file_is_told_in_full(given: str, told: str) -> None:
+def test_configured_token_server_becomes_an_absolute_url(given: str, told: str) -> None:
     catalog = build(credential="me:secret", properties={"oauth2-server-uri": given})
 
     assert catalog.spark_settings()["oauth2-server-uri"] == told
     assert catalog.pyiceberg_properties()["oauth2-server-uri"] == told
 
 
-def test_properties_of_the_file_reach_both_sides_and_win() -> None:
+def test_configured_properties_override_ours_in_both_clients() -> None:
     properties = {
         "audience": "lake",
         "rest.client.socket-timeout-ms": 5000,
@@ -120,13 +120,13 @@ def test_properties_of_the_file_reach_both_sides_and_win() -> None:
 
 
 @pytest.mark.parametrize("key", ["rest.sigv4-enabled", "rest.auth.type"])
-def test_other_way_of_signing_in_is_left_to_the_properties(key: str) -> None:
+def test_custom_authentication_is_left_to_the_properties(key: str) -> None:
     settings = build(credential="me:secret", properties={key: "x"}).spark_settings()
 
     assert {"rest.auth.type", "token-exchange-enabled"} & settings.keys() <= {key}
 
 
-def test_storage_block_brings_its_jar_and_its_settings() -> None:
+def test_storage_block_adds_its_jar_and_settings() -> None:
     catalog = build(s3={"region": "eu-central-1", "bucket": "lake"})
 
     settings = catalog.spark_settings()
@@ -139,14 +139,14 @@ def test_storage_block_brings_its_jar_and_its_settings() -> None:
 
 
 @pytest.mark.parametrize("s3", [KEYS, {"profile": "work"}])
-def test_keys_of_the_file_are_used_instead_of_lent_ones(s3: dict[str, Any]) -> None:
+def test_configured_keys_replace_vended_credentials(s3: dict[str, Any]) -> None:
     catalog = build(s3={**s3, "bucket": "lake"})
 
     assert DELEGATION not in catalog.spark_settings()
     assert catalog.storage_location() == "s3://lake"
 
 
-def test_delegation_of_the_file_is_kept_as_it_is_spelt() -> None:
+def test_configured_delegation_header_keeps_its_spelling() -> None:
     header = "header.x-iceberg-access-delegation"
     settings = build(properties={header: "remote-signing"}).spark_settings()
 
@@ -173,12 +173,12 @@ def test_secret_in_the_address_is_refused_without_showing_it(uri: str) -> None:
         build(uri)
 
     assert str(caught.value) == (
-        "catalog 'lake': `rest.uri` holds a user, a password or a query\n"
-        "  Give them as `rest.credential` or `rest.token`: addresses are shown."
+        "catalog 'lake': `rest.uri` contains a user, a password or a query\n"
+        "  Set credentials as `rest.credential` or `rest.token`: addresses are logged."
     )
 
 
-def test_secrets_are_in_no_text_of_the_catalog() -> None:
+def test_secrets_of_the_catalog_are_never_shown() -> None:
     properties = {
         "header.Authorization": "Basic aGk6aG8=",
         "token-refresh-enabled": True,
@@ -200,29 +200,27 @@ def test_secrets_are_in_no_text_of_the_catalog() -> None:
         (
             "rest.client.connection-timeout-ms",
             "10s",
-            "`rest.client.connection-timeout-ms` is '10s', and not a number of milliseconds",
+            "`rest.client.connection-timeout-ms` is '10s', not a number of milliseconds",
         ),
         (
             "rest.client.socket-timeout-ms",
             0,
-            "`rest.client.socket-timeout-ms` is '0', and not a number of milliseconds",
+            "`rest.client.socket-timeout-ms` is '0', not a number of milliseconds",
         ),
         (
             "ssl",
             "ca.pem",
-            "`ssl` is a block that only PyIceberg knows; let Python (REQUESTS_CA_BUNDLE) and Java "
-            "(javax.net.ssl.trustStore) trust the server's authority",
+            "`ssl` is a block that only PyIceberg supports; let Python (REQUESTS_CA_BUNDLE) and "
+            "Java (javax.net.ssl.trustStore) trust the server's authority",
         ),
         (
             "auth",
             "basic",
-            "`auth` is a block that only PyIceberg knows; give `credential` or `token`",
+            "`auth` is a block that only PyIceberg supports; give `credential` or `token`",
         ),
     ],
 )
-def test_property_that_a_client_would_break_at_is_refused(
-    name: str, value: Any, message: str
-) -> None:
+def test_unsupported_property_is_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         build(properties={name: value})
 
@@ -231,7 +229,7 @@ def test_property_that_a_client_would_break_at_is_refused(
     assert error["msg"] == f"Value error, {message}"
 
 
-def test_check_looks_for_the_token_server_first_where_the_file_names_one() -> None:
+def test_check_reaches_a_configured_token_server_first() -> None:
     elsewhere = build(
         credential="me:secret", properties={"oauth2-server-uri": "https://auth.example/token"}
     )
@@ -271,7 +269,7 @@ def test_table_in_a_store_without_its_block_is_refused(
 
 
 @pytest.mark.parametrize("location", ["s3://lake/db", "file:///lake/db", "/lake/db", "hdfs://a/b"])
-def test_table_where_the_file_has_a_block_or_needs_none_is_taken(location: str) -> None:
+def test_table_with_a_usable_store_is_accepted(location: str) -> None:
     build(s3={}).require_storage_block(location, "table lake.db.events")
 
 
@@ -292,14 +290,14 @@ def test_table_where_the_file_has_a_block_or_needs_none_is_taken(location: str) 
         ),
     ],
 )
-def test_jar_that_java_lacks_is_told_as_the_block_to_add(said: str, block: str) -> None:
+def test_missing_jar_is_explained_by_the_missing_block(said: str, block: str) -> None:
     error = build().explain(said, "table lake.db.events")
 
     assert isinstance(error, PlanError)
     assert error.what.endswith(f"and the catalog's block has no `{block}` block")
 
 
-def test_fault_of_somebody_else_is_not_explained() -> None:
+def test_fault_of_another_system_is_not_explained() -> None:
     said = (
         "HTTPError: 403 Client Error: Forbidden for url: https://storage.example/lake\n"
         "ValueError: something else"

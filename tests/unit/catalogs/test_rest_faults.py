@@ -96,7 +96,7 @@ BEARER = RestEndpoints(URI, bearer_key="rest.credential", prefix="p")
         ),
     ],
 )
-def test_fault_is_told_in_our_words(
+def test_fault_is_explained(
     said: str, parties: RestEndpoints, kind: type[IcestreamError], what: str
 ) -> None:
     error = explain(said, "here", parties)
@@ -125,13 +125,13 @@ def test_fault_is_told_in_our_words(
     ],
     ids=["dropped table", "warehouse in a path", "another status"],
 )
-def test_fault_of_another_thing_is_not_blamed_on_the_address(
+def test_fault_of_another_system_is_not_blamed_on_the_address(
     said: str, parties: RestEndpoints
 ) -> None:
     assert explain(said, "here", parties) is None
 
 
-def test_token_given_as_credential_is_named_by_its_key() -> None:
+def test_token_set_as_credential_is_named_by_its_key() -> None:
     said = "org.apache.iceberg.exceptions.NotAuthorizedException: Not authorized: expired"
 
     assert str(explain(said, "here", BEARER)) == (
@@ -152,13 +152,13 @@ def test_timeout_of_the_token_server_is_blamed_on_its_key() -> None:
     assert "`rest.properties.oauth2-server-uri`" in error.todo
 
 
-def test_fault_of_a_store_by_the_same_library_is_left_to_the_store() -> None:
+def test_fault_of_a_store_with_the_same_library_is_left_to_the_store() -> None:
     said = "ConnectionError: HTTPSConnectionPool(host='store.example', port=443): refused"
 
     assert explain(said, "here", SIGNED_IN) is None
 
 
-def test_long_answer_is_cut() -> None:
+def test_long_response_is_truncated() -> None:
     error = explain(f"ForbiddenError: Denied: {'x' * 5000}", "here", BEARER)
 
     assert error is not None
@@ -172,6 +172,6 @@ def test_secret_that_the_server_repeats_is_not_shown() -> None:
 
     assert str(catalog.explain(said, "here")) == (
         "here: the client credential is refused: invalid_client: no client *** (secret ***)\n"
-        "  Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and whether `rest.uri` "
-        "leads to the server that knows this client."
+        "  Check `rest.credential`, written `CLIENT_ID:CLIENT_SECRET`, and that `rest.uri` is "
+        "the server that has this client."
     )

@@ -51,7 +51,7 @@ def served(kind: str = "postgresql") -> JdbcCatalog:
         ),
     ],
 )
-def test_fault_of_the_database_is_put_into_words(
+def test_fault_of_the_database_is_explained(
     said: str, kind: type[IcestreamError], what: str
 ) -> None:
     error = served().explain(said, "catalog 'lake'")
@@ -69,11 +69,11 @@ def test_fault_of_the_database_is_put_into_words(
         "OSError: connection reset while /lake/sqlite/pymysql/x was read: Connection reset",
     ],
 )
-def test_fault_of_somebody_else_is_not_taken_for_the_database(said: str) -> None:
+def test_fault_of_another_system_is_not_the_databases(said: str) -> None:
     assert served().explain(said, "catalog 'lake'") is None
 
 
-def test_file_is_not_looked_for_on_a_network(tmp_path: Path) -> None:
+def test_sqlite_has_no_network_faults(tmp_path: Path) -> None:
     catalog = embedded(tmp_path)
 
     assert catalog.explain(POSTGRESQL.splitlines()[1], "catalog 'lake'") is None
@@ -108,7 +108,7 @@ class OneAnswer(InMemoryCatalog):
     ],
     ids=["find_table", "has_namespace", "check"],
 )
-def test_answer_of_a_broken_database_is_put_into_words(ask: Callable[[JdbcCatalog], Any]) -> None:
+def test_fault_of_a_broken_database_is_explained(ask: Callable[[JdbcCatalog], Any]) -> None:
     catalog = served()
     cause = Exception("connection to server at db failed: the connection is lost")
     catalog._client = OneAnswer(OperationalError("SELECT 1", {}, cause))
@@ -122,7 +122,7 @@ def test_answer_of_a_broken_database_is_put_into_words(ask: Callable[[JdbcCatalo
     )
 
 
-def test_metadata_that_is_gone_is_told() -> None:
+def test_missing_metadata_is_reported() -> None:
     catalog = served()
     catalog._client = OneAnswer(FileNotFoundError("/w/t/metadata/1.json"))
 

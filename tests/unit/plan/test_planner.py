@@ -264,7 +264,7 @@ def test_catalog_that_lacks_a_warehouse_has_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plan_of("catalogs:\n  a: {type: jdbc, jdbc: {uri: postgresql://h/d}}\n", tmp_path)
     assert str(caught.value).startswith(
-        f"{tmp_path}/a.yaml:2:3 catalogs.a: no warehouse is given\n  "
+        f"{tmp_path}/a.yaml:2:3 catalogs.a: no warehouse is set\n  "
     )
 
 

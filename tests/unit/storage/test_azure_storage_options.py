@@ -21,7 +21,7 @@ def build(**options: Any) -> AzureStorage:
     return AzureStorage(AzureOptions.model_validate(options))
 
 
-def test_access_key_is_told_to_spark_and_to_pyiceberg() -> None:
+def test_access_key_settings_for_spark_and_pyiceberg() -> None:
     storage = build(storage_account="acct", container="c", access_key="a2V5")
 
     assert storage.spark_settings() == {
@@ -40,7 +40,7 @@ def test_access_key_is_told_to_spark_and_to_pyiceberg() -> None:
     assert storage.environment() == {}
 
 
-def test_shared_access_signature_goes_without_its_question_mark() -> None:
+def test_shared_access_signature_loses_its_question_mark() -> None:
     storage = build(storage_account="acct", sas_token="?sv=1&sig=x")  # noqa: S106
 
     assert storage.spark_settings() == {**ADLS, f"adls.sas-token.{HOST}": "sv=1&sig=x"}
@@ -51,7 +51,7 @@ def test_shared_access_signature_goes_without_its_question_mark() -> None:
     }
 
 
-def test_emulator_is_told_by_its_address() -> None:
+def test_emulator_is_configured_by_its_address() -> None:
     endpoint = "http://127.0.0.1:10000/acct"
     storage = build(storage_account="acct", access_key="a2V5", endpoint=endpoint)
 
@@ -72,7 +72,7 @@ def test_signature_reaches_an_emulator_too() -> None:
     )
 
 
-def test_address_without_a_key_means_the_default_chain_there() -> None:
+def test_endpoint_without_a_key_uses_the_default_chain() -> None:
     storage = build(storage_account="acct", endpoint="https://acct.private.example")
 
     assert storage.pyiceberg_properties() == {
@@ -82,7 +82,7 @@ def test_address_without_a_key_means_the_default_chain_there() -> None:
     }
 
 
-def test_address_of_a_container_alone_means_the_default_chain() -> None:
+def test_container_without_a_key_uses_the_default_chain() -> None:
     storage = storage_at(f"abfss://c@{HOST}/lake")
 
     assert isinstance(storage, AzureStorage)
@@ -104,9 +104,7 @@ def test_address_of_a_container_alone_means_the_default_chain() -> None:
         ({"container": "c"}, "`container` needs `storage_account`"),
     ],
 )
-def test_options_that_do_not_fit_together_are_refused(
-    options: dict[str, Any], message: str
-) -> None:
+def test_conflicting_azure_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         build(**options)
 
@@ -114,7 +112,7 @@ def test_options_that_do_not_fit_together_are_refused(
     assert error["msg"] == f"Value error, {message}"
 
 
-def test_secrets_are_in_no_text_of_the_options() -> None:
+def test_secrets_of_the_options_are_never_shown() -> None:
     options = build(storage_account="a", access_key="s3cret").options
 
     assert "s3cret" not in f"{options!r} {options}"
@@ -184,7 +182,7 @@ def test_secrets_are_in_no_text_of_the_options() -> None:
         ),
     ],
 )
-def test_fault_of_azure_is_put_into_words(said: str, kind: type[IcestreamError], what: str) -> None:
+def test_fault_of_azure_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
     error = build().explain(said, "storage azure")
 
     assert type(error) is kind
@@ -202,7 +200,7 @@ def test_fault_of_azure_is_put_into_words(said: str, kind: type[IcestreamError],
         ("sig=x", None),
     ],
 )
-def test_signature_that_ran_out_says_so_itself(token: str, what: str | None) -> None:
+def test_expiry_of_a_signature_is_read_from_the_signature(token: str, what: str | None) -> None:
     error = build(storage_account="a", sas_token=token).explain(FAILED, "here")
 
     assert isinstance(error, RefusedError)
@@ -213,7 +211,7 @@ def test_signature_that_ran_out_says_so_itself(token: str, what: str | None) -> 
     )
 
 
-def test_store_that_is_away_is_not_the_signature_s_fault() -> None:
+def test_unreachable_store_is_not_blamed_on_the_signature() -> None:
     storage = build(storage_account="a", sas_token="se=2024-01-01&sig=x")  # noqa: S106
 
     assert isinstance(storage.explain(AWAY, "here"), UnreachableError)

@@ -34,12 +34,12 @@ STORES: tuple[Storage, ...] = (
         "KafkaError: PERMISSION_DENIED, Name or service not known",
     ],
 )
-def test_fault_of_somebody_else_is_left_alone(store: Storage, said: str) -> None:
+def test_fault_of_another_system_is_ignored(store: Storage, said: str) -> None:
     assert store.explain(said, "here") is None
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
-def test_fault_at_the_address_of_the_store_is_its_own(store: Storage) -> None:
+def test_fault_at_the_address_of_the_store_belongs_to_it(store: Storage) -> None:
     said = "HttpHostConnectException: Connect to 127.0.0.1:9000 failed: Connection refused"
     assert isinstance(store.explain(said, "here"), UnreachableError)
 
@@ -59,7 +59,7 @@ class ForbiddingIO(PyArrowFileIO):
         (AzureStorage(AzureOptions.model_validate({})), "wasb://c@a.blob.example"),
     ],
 )
-def test_whatever_a_check_meets_is_of_the_store(
+def test_every_fault_of_a_check_belongs_to_the_store(
     built: Storage, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = f"{ForbiddingIO.__module__}.{ForbiddingIO.__name__}"

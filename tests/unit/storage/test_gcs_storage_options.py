@@ -32,7 +32,7 @@ def build(**options: Any) -> GcsStorage:
     return GcsStorage(GcsOptions.model_validate(options))
 
 
-def test_emulator_is_told_to_spark_and_to_pyiceberg() -> None:
+def test_emulator_settings_for_spark_and_pyiceberg() -> None:
     storage = build(endpoint="http://127.0.0.1:4443", project_id="p", bucket="b")
 
     assert storage.spark_settings() == {
@@ -53,14 +53,14 @@ def test_emulator_is_told_to_spark_and_to_pyiceberg() -> None:
     assert storage.environment() == {}
 
 
-def test_key_is_asked_for_at_an_endpoint_too() -> None:
+def test_key_is_used_at_an_endpoint_too() -> None:
     storage = build(endpoint="https://gcs.example", service_account_key=KEY)
 
     assert "gcs.no-auth" not in storage.spark_settings()
     assert "gcs.oauth2.token" not in storage.pyiceberg_properties()
 
 
-def test_address_alone_means_default_credentials() -> None:
+def test_address_alone_uses_default_credentials() -> None:
     storage = storage_at("gs://bucket/lake")
 
     assert isinstance(storage, GcsStorage)
@@ -75,7 +75,7 @@ def test_path_of_a_key_is_passed_on() -> None:
     assert storage.environment() == {"GOOGLE_APPLICATION_CREDENTIALS": "/keys/a.json"}
 
 
-def test_text_of_a_key_becomes_one_file_that_others_can_open() -> None:
+def test_key_text_becomes_one_file_that_child_processes_can_open() -> None:
     path = build(service_account_key=KEY).environment()["GOOGLE_APPLICATION_CREDENTIALS"]
 
     assert Path(path).read_text() == KEY
@@ -87,14 +87,14 @@ def test_text_of_a_key_becomes_one_file_that_others_can_open() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no files in memory on this system")
-def test_text_of_a_key_is_on_no_disk() -> None:
+def test_key_text_is_not_written_to_disk() -> None:
     path = build(service_account_key=KEY).environment()["GOOGLE_APPLICATION_CREDENTIALS"]
 
     assert path.startswith(f"/proc/{os.getpid()}/fd/")
     assert str(Path(path).readlink()).startswith("/memfd:")
 
 
-def test_text_of_a_key_is_for_this_user_where_memory_has_no_files(
+def test_key_file_without_memfd_is_private_to_the_user(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -140,7 +140,7 @@ def steps(storage: GcsStorage) -> dict[str, Any]:
     return {step.name: step.run for step in storage.check("gs://b")}
 
 
-def test_key_file_is_read_before_the_store_is_asked(tmp_path: Path) -> None:
+def test_key_file_is_checked_before_the_store_is_reached(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(KEY)
     bad.write_text("{}")
@@ -163,7 +163,7 @@ def test_key_file_is_read_before_the_store_is_asked(tmp_path: Path) -> None:
     )
 
 
-def test_store_that_is_down_is_told_at_once() -> None:
+def test_store_that_is_down_is_reported_at_once() -> None:
     port = closed_port()
 
     with pytest.raises(UnreachableError) as caught:
@@ -227,9 +227,7 @@ def test_store_that_is_down_is_told_at_once() -> None:
         ),
     ],
 )
-def test_fault_of_google_is_put_into_words(
-    said: str, kind: type[IcestreamError], what: str
-) -> None:
+def test_fault_of_google_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
     error = build().explain(said, "storage gcs")
 
     assert type(error) is kind

@@ -52,7 +52,7 @@ def steps_of(store: Store, folder: Path) -> dict[str, CheckStep]:
     return {step.name: step for step in probe(store, folder.as_uri())}
 
 
-def test_store_that_is_well_is_left_as_it_was(tmp_path: Path) -> None:
+def test_check_of_a_working_store_leaves_nothing_behind(tmp_path: Path) -> None:
     told = {name: step.run() for name, step in steps_of(Store(), tmp_path).items()}
     assert told["list store"] == tmp_path.as_uri()
     assert told["read it back"] == "18 bytes"
@@ -79,7 +79,7 @@ def test_object_that_cannot_be_read_back_is_removed(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_fault_of_reading_is_told_where_removing_fails_too(tmp_path: Path) -> None:
+def test_read_fault_is_reported_if_the_cleanup_fails_too(tmp_path: Path) -> None:
     steps = steps_of(Store(UndeletableIO), tmp_path)
     steps["write an object"].run()
     with pytest.raises(IcestreamError, match="no right to read"):

@@ -35,7 +35,7 @@ def no_region(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, BOTH, None, None),
     ],
 )
-def test_region_is_told_to_both_sides(
+def test_region_is_set_in_both_clients(
     options: dict[str, Any],
     environment: dict[str, str],
     java: str | None,
@@ -49,7 +49,7 @@ def test_region_is_told_to_both_sides(
     assert storage.pyiceberg_properties().get("s3.region") == arrow
 
 
-def test_region_of_the_environment_counts_for_glue_at_an_address(
+def test_region_of_the_environment_applies_to_a_glue_endpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "a")

@@ -24,7 +24,7 @@ def build(**options: Any) -> S3Storage:
     return S3Storage(S3Options.model_validate(options))
 
 
-def test_compatible_store_is_told_to_spark_and_to_pyiceberg() -> None:
+def test_compatible_store_settings_for_spark_and_pyiceberg() -> None:
     storage = build(endpoint="http://127.0.0.1:9000", path_style_access=True, bucket="b", **KEYS)
 
     assert storage.spark_settings() == {
@@ -49,7 +49,7 @@ def test_compatible_store_is_told_to_spark_and_to_pyiceberg() -> None:
     assert storage.environment() == {}
 
 
-def test_session_token_reaches_both_sides() -> None:
+def test_session_token_is_set_in_both_clients() -> None:
     storage = build(region="eu-west-1", session_token="token", **KEYS)  # noqa: S106
 
     assert storage.spark_settings()["s3.session-token"] == "token"
@@ -57,14 +57,14 @@ def test_session_token_reaches_both_sides() -> None:
     assert storage.pyiceberg_properties()["s3.region"] == "eu-west-1"
 
 
-def test_profile_is_told_by_the_environment() -> None:
+def test_profile_is_set_in_the_environment() -> None:
     storage = build(profile="work", region="eu-west-1")
 
     assert storage.environment() == {"AWS_PROFILE": "work"}
     assert storage.identity() == "s3 eu-west-1, profile work"
 
 
-def test_address_alone_means_the_default_chain() -> None:
+def test_address_alone_uses_the_default_chain() -> None:
     storage = storage_at("s3a://bucket/lake")
 
     assert isinstance(storage, S3Storage)
@@ -74,7 +74,7 @@ def test_address_alone_means_the_default_chain() -> None:
     assert not storage.covers("/lake")
 
 
-def test_secrets_are_in_no_text_of_the_options() -> None:
+def test_secrets_of_the_options_are_never_shown() -> None:
     options = build(session_token="t0ken", **KEYS).options  # noqa: S106
 
     assert "secret'" not in f"{options!r} {options}"
@@ -95,7 +95,7 @@ def test_secrets_are_in_no_text_of_the_options() -> None:
         ({"profile": "p", **KEYS}, "has both `profile` and keys; keep one of them"),
     ],
 )
-def test_keys_that_do_not_fit_together_are_refused(options: dict[str, Any], message: str) -> None:
+def test_incomplete_or_conflicting_keys_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         build(**options)
 
@@ -103,7 +103,7 @@ def test_keys_that_do_not_fit_together_are_refused(options: dict[str, Any], mess
     assert error["msg"] == f"Value error, {message}"
 
 
-def test_files_lie_in_one_store() -> None:
+def test_two_storage_blocks_are_refused() -> None:
     with pytest.raises(ValidationError) as caught:
         StorageBlocks.model_validate({"s3": {}, "gcs": {}})
 
@@ -169,9 +169,7 @@ def test_files_lie_in_one_store() -> None:
         ),
     ],
 )
-def test_fault_of_the_store_is_put_into_words(
-    said: str, kind: type[IcestreamError], what: str
-) -> None:
+def test_fault_of_the_store_is_explained(said: str, kind: type[IcestreamError], what: str) -> None:
     error = build().explain(said, "storage s3")
 
     assert type(error) is kind
@@ -195,7 +193,7 @@ def test_bucket_before_the_host_hints_at_path_style() -> None:
     )
 
 
-def test_bucket_that_the_store_does_not_see_hints_at_path_style() -> None:
+def test_bucket_missing_from_the_path_hints_at_path_style() -> None:
     said = "OSError: AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"
 
     error = build(endpoint="http://localhost:9000").explain(said, "storage s3")
@@ -209,5 +207,5 @@ def test_bucket_that_the_store_does_not_see_hints_at_path_style() -> None:
     assert build().explain(said, "storage s3") is None
 
 
-def test_unknown_fault_is_left_to_others() -> None:
+def test_unknown_fault_of_s3_is_not_explained() -> None:
     assert build().explain("ValueError: something else", "storage s3") is None

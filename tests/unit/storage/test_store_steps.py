@@ -42,7 +42,7 @@ def test_account_of_azure_is_reached_first(asked: list[tuple[str, str]]) -> None
     assert asked == [("acct.blob.core.windows.net:443", "`azure.storage_account`")]
 
 
-def test_address_in_the_file_is_reached_instead(asked: list[tuple[str, str]]) -> None:
+def test_configured_endpoint_is_reached_instead(asked: list[tuple[str, str]]) -> None:
     next(iter(account(endpoint="http://h:1/acct").check("abfss://c@h"))).run()
     assert asked == [("http://h:1/acct", "`azure.endpoint`")]
 
@@ -52,7 +52,7 @@ def test_google_is_reached_first(asked: list[tuple[str, str]]) -> None:
     assert asked == [("storage.googleapis.com:443", "`gcs.endpoint`")]
 
 
-def test_no_way_is_looked_for_beside_a_proxy(
+def test_no_direct_connection_is_tried_with_a_proxy(
     asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
@@ -82,7 +82,7 @@ def test_fault_of_arrow_is_shown_without_its_secrets(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_catalog_hides_the_secrets_of_a_store_that_the_sink_names() -> None:
+def test_catalog_masks_the_secrets_of_the_sinks_store() -> None:
     options = {"nessie": {"uri": "http://h", "token": "some-token"}}
     store = S3Storage(S3Options.model_validate({"bucket": "b", **KEYS}))
     catalog = NessieCatalog("lake", NessieCatalogOptions.model_validate(options), store)

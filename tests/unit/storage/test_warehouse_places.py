@@ -61,7 +61,7 @@ def test_block_of_another_store_than_the_warehouse_is_refused(block: str, tmp_pa
 
 
 @pytest.mark.parametrize("warehouse", ["hdfs://name/lake", "hdfs:///lake", "hdfs:/lake"])
-def test_store_that_is_not_known_is_no_folder(warehouse: str, tmp_path: Path) -> None:
+def test_unknown_scheme_is_not_a_folder(warehouse: str, tmp_path: Path) -> None:
     text = f"catalogs:\n  a: {{type: memory, warehouse: '{warehouse}'}}\n"
     assert problem_of(text, tmp_path) == (
         f"a.yaml:2:3 catalogs.a: the warehouse '{warehouse}' lies at hdfs:, which is not "
@@ -75,7 +75,7 @@ def test_folder_is_local(warehouse: str | None) -> None:
     assert storage_at(warehouse).kind == "local"
 
 
-def test_google_s_other_scheme_is_spelt_as_java_knows_it() -> None:
+def test_gcs_scheme_becomes_gs() -> None:
     assert as_uri("gcs://bucket/lake/") == "gs://bucket/lake"
     assert as_uri("GS://bucket") == "GS://bucket"
 
