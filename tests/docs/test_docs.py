@@ -20,6 +20,7 @@ from icestream.plan import build, refuse_planned
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 EXAMPLES = [
@@ -27,6 +28,8 @@ EXAMPLES = [
     for path in sorted((ROOT / "examples").rglob("*"))
     if path.suffix in (".yaml", ".py", ".json") and ".icestream" not in path.parts
 ]
+# Its file needs its format, which is installed in tests/unit/test_plugins.py only.
+PLUGIN = ROOT / "examples" / "format-plugin"
 FENCE = re.compile(
     r"^(?P<mark><!-- compile only: [^\n]+ -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -112,7 +115,7 @@ def test_python_block_that_needs_spark_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize(
     "example",
-    [path for path in EXAMPLES if path.suffix == ".yaml"],
+    [path for path in EXAMPLES if path.suffix == ".yaml" and path.parent != PLUGIN],
     ids=lambda path: path.parent.name,
 )
 def test_example_file_passes_an_offline_check(example: Path) -> None:
@@ -120,6 +123,14 @@ def test_example_file_passes_an_offline_check(example: Path) -> None:
     variables = dict.fromkeys(VARIABLE.findall(text), VALUE)
 
     refuse_planned(build(parse(text, example, environment=variables)))
+
+
+@pytest.mark.parametrize("name", ["pairs_format.py", "test_pairs_format.py", "pyproject.toml"])
+def test_guide_shows_the_files_of_the_example_plugin(name: str) -> None:
+    guide = (ROOT / "docs/guides/writing-a-connector.md").read_text(encoding="utf-8")
+
+    shown = {fence["text"] for fence in FENCE.finditer(guide)}
+    assert (PLUGIN / name).read_text(encoding="utf-8") in shown
 
 
 def test_generated_pages_are_up_to_date() -> None:

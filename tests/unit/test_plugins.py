@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fixtures.toy_plugins import WithPlugins, files_of_icestream, install
+from tests.fixtures.toy_plugins import (
+    ENTRY_POINTS,
+    EXAMPLE,
+    WithPlugins,
+    files_of_icestream,
+    install,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,19 +108,15 @@ def test_editors_are_told_of_plugins(plugged: WithPlugins) -> None:
 
 
 def test_plugin_that_lacks_a_package_says_so(plugged: WithPlugins) -> None:
-    module = plugged.plugins / "toy_format.py"
-    module.write_text(
-        f"import package_of_toys\n{module.read_text()}".replace(
-            "from __future__ import annotations\n", ""
-        )
-    )
+    module = plugged.plugins / "pairs_format.py"
+    module.write_text(f"import package_of_toys\n{module.read_text()}")
 
     done = plugged.run("check", "--offline")
 
     assert done.code == 2
     assert (
         "format 'pairs' needs the package package_of_toys, which is not installed\n"
-        "  Install 'toy_format' again, together with the packages that it depends on."
+        "  Install 'pairs_format' again, together with the packages that it depends on."
     ) in done.out + done.err
 
 
@@ -124,3 +131,39 @@ def test_store_that_lacks_a_package_says_so_where_it_is_named(plugged: WithPlugi
     assert named.code == 2
     assert "storage 'toy' needs the package package_of_toys" in named.out + named.err
     assert unnamed.code == 0, unnamed.out + unnamed.err
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> WithPlugins:
+    """The example of a plugin, in a folder and a package of its own."""
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    (tmp_path / "example" / "pairs_format.py").unlink()  # only the installed one is there
+    return WithPlugins(tmp_path / "example", install(tmp_path / "plugins", ("pairs_format",)))
+
+
+def test_example_passes_its_suite_once_it_is_installed(example: WithPlugins) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=example.folder,
+        env={**os.environ, "PYTHONPATH": str(example.plugins)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^1[0-9] passed in", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_file_of_the_example_passes_check(example: WithPlugins) -> None:
+    done = example.run("check", "--offline", "-c", "icestream.yaml")
+
+    assert done.code == 0, done.out + done.err
+
+
+def test_example_registers_the_format_that_the_tests_install() -> None:
+    project = (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
+
+    role, name = ENTRY_POINTS["pairs_format"].splitlines()
+    key, _, place = name.partition(" = ")
+    assert f'[project.entry-points."{role[1:-1]}"]\n{key} = "{place}"\n' in project

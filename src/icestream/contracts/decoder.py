@@ -140,8 +140,10 @@ class Decoder(ABC):
         """Decode `values` (Arrow binary) into exactly `columns`, in that order.
 
         A field that `columns` lacks is reported in `new_fields` with its type and otherwise left
-        out. A column that a value lacks is null. One bad value never spoils its neighbours, and
-        this never raises for what a value holds.
+        out. A column that a value lacks is null, or makes the value bad if the column is not
+        nullable. So does a field that does not fit the type of its column. One bad value never
+        spoils its neighbours, and this never raises for what a value holds.
+        `icestream.formats.rows.RowDecoder` does all this for formats that parse single values.
         """
 
     def absent_fields(
@@ -233,7 +235,9 @@ class Format(ABC):
         return None
 
     def missing_option(self, *, schema: bool, registry: bool) -> str | None:  # noqa: ARG002
-        """Say which option of the source the format lacks; None if it has all it needs.
+        """Return text that names the option which the format lacks; None if it has all it needs.
+
+        The error message of the source contains it: "`schema`, e.g. `id bigint, name string`".
 
         Args:
             schema: the `schema` option is given.

@@ -160,7 +160,9 @@ class CsvDecoder(BlockDecoder):
         for field in columns:
             cell = cells.get(field.name)
             try:
-                parsed = None if cell is None else self._value(cell, field.type)
+                parsed = (
+                    None if cell is None else cell_value(cell, field.type, inferred=self.inferred)
+                )
             except MisfitError as exc:
                 raise BadValueError(exc.reason(field.name)) from None
             if parsed is None and not field.nullable:
@@ -180,36 +182,47 @@ class CsvDecoder(BlockDecoder):
             raise BadValueError(f"not CSV: expected {len(self.layout)} cells, got {len(cells)}")
         return cells
 
-    def _value(self, text: str, kind: pa.DataType) -> Any:
-        """Return the value of one cell. Raises `MisfitError`."""
-        if _is_text(kind):
-            return text
-        if not text:
-            return None
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return text.encode()
-        if pa.types.is_nested(kind):
-            raise MisfitError(text, type_name(kind))
-        cell = text if self.inferred else text.strip()
-        if pa.types.is_boolean(kind):
-            value = (_LOGICAL if self.inferred else _DECLARED_LOGICAL).get(cell)
-        elif _is_number(kind):
-            value = self._numeric(cell, kind)
-        else:
-            value = converter(kind)(cell)
-        if value is None:
-            raise MisfitError(text, type_name(kind))
-        return value
 
-    def _numeric(self, cell: str, kind: pa.DataType) -> Any:
-        """Return the number in a cell; None if it is not a number."""
-        if self.inferred:
-            number = _number(cell)
-        elif pa.types.is_floating(kind) and _NOT_FINITE.fullmatch(cell) is not None:
-            return float(cell)
-        else:
-            number = _number(_json_number(cell))
-        return None if number is None else converter(kind)(number)
+def cell_value(text: str, kind: pa.DataType, *, inferred: bool = False) -> Any:
+    """Return the value of one cell, which is null if it is empty and its column is not text.
+
+    Args:
+        text: the cell.
+        kind: the type of its column.
+        inferred: whether the type was inferred, see `CsvDecoder`.
+
+    Raises:
+        MisfitError: the cell does not fit the type.
+    """
+    if _is_text(kind):
+        return text
+    if not text:
+        return None
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return text.encode()
+    if pa.types.is_nested(kind):
+        raise MisfitError(text, type_name(kind))
+    cell = text if inferred else text.strip()
+    if pa.types.is_boolean(kind):
+        value = (_LOGICAL if inferred else _DECLARED_LOGICAL).get(cell)
+    elif _is_number(kind):
+        value = _numeric(cell, kind, inferred=inferred)
+    else:
+        value = converter(kind)(cell)
+    if value is None:
+        raise MisfitError(text, type_name(kind))
+    return value
+
+
+def _numeric(cell: str, kind: pa.DataType, *, inferred: bool) -> Any:
+    """Return the number in a cell; None if it is not a number."""
+    if inferred:
+        number = _number(cell)
+    elif pa.types.is_floating(kind) and _NOT_FINITE.fullmatch(cell) is not None:
+        return float(cell)
+    else:
+        number = _number(_json_number(cell))
+    return None if number is None else converter(kind)(number)
 
 
 def _json_number(cell: str) -> str:

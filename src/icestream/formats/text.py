@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from icestream.arrow import conform
 from icestream.contracts.decoder import Decoded, Decoder, Format
+from icestream.formats.blocks import BadValueError, empty_rows
+from icestream.formats.values import MisfitError, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 
 COLUMN = "value"
+_CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
 class BytesDecoder(Decoder):
@@ -29,7 +32,51 @@ class BytesDecoder(Decoder):
 
     def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
         """Return the values unchanged; columns with other names are null."""
-        return Decoded(_record_batch(values, columns))
+        pieces: list[pa.RecordBatch] = []
+        bad: list[tuple[int, str]] = []
+        self._divide(values, 0, columns, pieces, bad)
+        if len(pieces) == 1 and not bad:
+            return Decoded(pieces[0])
+        is_bad = {index for index, _ in bad}
+        kept = [index for index in range(len(values)) if index not in is_bad]
+        rows = pa.concat_batches([empty_rows(columns), *pieces])
+        return Decoded(rows, pa.array(kept, pa.int64()), tuple(bad))
+
+    def _divide(
+        self,
+        values: pa.Array,
+        first: int,
+        columns: pa.Schema,
+        pieces: list[pa.RecordBatch],
+        bad: list[tuple[int, str]],
+    ) -> None:
+        """Decode values, in halves if one is bad, until the bad one is alone."""
+        try:
+            pieces.append(self._rows(values, columns))
+        except (BadValueError, *_CAST_FAULTS) as exc:
+            if len(values) == 1:
+                is_named = isinstance(exc, BadValueError)
+                bad.append((first, str(exc) if is_named else _misfit(values[0], columns)))
+                return
+            half = len(values) // 2
+            self._divide(values.slice(0, half), first, columns, pieces, bad)
+            self._divide(values.slice(half), first + half, columns, pieces, bad)
+
+    def _rows(self, values: pa.Array, columns: pa.Schema) -> pa.RecordBatch:
+        """Return values as rows.
+
+        Raises:
+            BadValueError: a value is not of the format's type, or a required one is missing.
+            pa.ArrowException: a value does not fit its column.
+        """
+        rows = conform(pa.RecordBatch.from_arrays([self._cast(values)], [COLUMN]), columns)
+        for field, array in zip(columns, rows.columns, strict=True):
+            if array.null_count and not field.nullable:
+                raise BadValueError(f"column {field.name!r}: no value, and it is required")
+        return rows
+
+    def _cast(self, values: pa.Array) -> pa.Array:
+        return values
 
 
 class StringDecoder(BytesDecoder):
@@ -37,26 +84,26 @@ class StringDecoder(BytesDecoder):
 
     kind = pa.string()
 
-    def decode(self, values: pa.Array, columns: pa.Schema) -> Decoded:
-        """Return the values as text."""
+    def _cast(self, values: pa.Array) -> pa.Array:
         try:
-            return Decoded(_record_batch(values.cast(pa.string()), columns))
+            return values.cast(pa.string())
         except pa.ArrowInvalid:
-            pass
-        kept, bad = [], []
-        for index, value in enumerate(values.to_pylist()):
-            try:
-                (value or b"").decode()
-                kept.append(index)
-            except UnicodeDecodeError as exc:  # noqa: PERF203 - each value has its own fault
-                bad.append((index, f"not text: byte {exc.start} is not UTF-8"))
-        indices = pa.array(kept, pa.int64())
-        text = values.take(indices).cast(pa.string())
-        return Decoded(_record_batch(text, columns), indices, tuple(bad))
+            if len(values) > 1:
+                raise
+            raise BadValueError(_not_utf8(values[0].as_py())) from None
 
 
-def _record_batch(values: pa.Array, columns: pa.Schema) -> pa.RecordBatch:
-    return conform(pa.RecordBatch.from_arrays([values], [COLUMN]), columns)
+def _not_utf8(value: bytes) -> str:
+    try:
+        value.decode()
+    except UnicodeDecodeError as exc:
+        return f"not text: byte {exc.start} is not UTF-8"
+    return "not text: it is not UTF-8"
+
+
+def _misfit(value: pa.Scalar, columns: pa.Schema) -> str:
+    text = (value.as_py() or b"").decode(errors="replace")
+    return MisfitError(text, type_name(columns.field(COLUMN).type)).reason(COLUMN)
 
 
 class BytesFormat(Format):

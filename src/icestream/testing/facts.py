@@ -32,12 +32,20 @@ class ConformanceSuite:
 
     not_held: ClassVar[Mapping[str, str]] = {}
 
+    @classmethod
+    def facts(cls) -> list[str]:
+        """Return the names of the facts that the suite proves."""
+        return sorted({test.fact for test in cls._tests().values()})
+
+    @classmethod
+    def _tests(cls) -> dict[str, Any]:
+        return {name: test for name in dir(cls) if hasattr(test := getattr(cls, name), "fact")}
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        tests = {name: test for name in dir(cls) if hasattr(test := getattr(cls, name), "fact")}
-        facts = {test.fact for test in tests.values()}
-        for name in cls.not_held.keys() - facts:
-            raise TypeError(f"{cls.__name__}.not_held: no fact is called {name!r}; known: {facts}")
+        tests, known = cls._tests(), cls.facts()
+        for name in cls.not_held.keys() - set(known):
+            raise TypeError(f"{cls.__name__}.not_held: no fact is called {name!r}; known: {known}")
         for name, test in tests.items():
             if test.fact in cls.not_held:
                 setattr(cls, name, _expected_to_fail(test, cls.not_held[test.fact]))

@@ -27,11 +27,13 @@ from icestream.testing.facts import ConformanceSuite, fact
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from icestream.contracts.decoder import Decoder, Format
+    from icestream.contracts.decoder import Decoded, Decoder, Format
 
 # Not valid UTF-8, which every text format uses.
 NO_TEXT = b"\xff\xfe\x00"
 MISSING = "column_that_no_record_has"
+# Only another struct can become this one.
+STRUCT = pa.struct([(MISSING, pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,41 @@ class FormatSuite(ConformanceSuite):
         assert decoded.rows.num_rows == len(sample.records)
         assert list(decoded.new_fields) == [columns.names[0]]
 
+    @fact("types")
+    def test_value_that_does_not_fit_its_column_is_bad(self, sample: FormatSample) -> None:
+        decoder = _row_decoder(sample)
+        if decoder is None:
+            return
+        columns = decoder.infer(sample.records)
+        for name in columns.names:
+            values = [row.get(name) for row in sample.rows]
+            misfits = {
+                at for at, value in enumerate(values) if value and not isinstance(value, dict)
+            }
+            for kind in (pa.int64(), pa.bool_(), pa.date32(), STRUCT):
+                index = columns.get_field_index(name)
+                asked = columns.set(index, columns.field(index).with_type(kind))
+                decoded = decoder.decode(pa.array(sample.records, pa.binary()), asked)
+
+                assert decoded.rows.schema.types == asked.types
+                _assert_kept_or_bad(decoded, len(sample.records))
+                if kind == STRUCT:
+                    assert misfits <= {at for at, _ in decoded.bad}
+
+    @fact("required")
+    def test_record_without_a_required_value_is_bad(self, sample: FormatSample) -> None:
+        decoder = _row_decoder(sample)
+        if decoder is None:
+            return
+        columns = decoder.infer(sample.records)
+        asked = columns.append(pa.field(MISSING, pa.string(), nullable=False))
+
+        decoded = decoder.decode(pa.array(sample.records, pa.binary()), asked)
+
+        assert decoded.rows.num_rows == 0
+        assert [index for index, _ in decoded.bad] == list(range(len(sample.records)))
+        _assert_kept_or_bad(decoded, len(sample.records))
+
     @fact("lines")
     def test_record_of_a_line_based_format_is_one_line(self, sample: FormatSample) -> None:
         if sample.format.is_line_based:
@@ -184,11 +221,17 @@ def _decoded(
     decoder = sample.format.decoder(sample.settings)
     decoder = pickle.loads(pickle.dumps(decoder)) if pickled else decoder  # noqa: S301 - ours
     decoded = decoder.decode(values, decoder.infer(sample.records))
-    bad = [index for index, _ in decoded.bad]
-    if decoded.kept is not None:
-        good = [index for index in range(len(records)) if index not in bad]
-        assert decoded.kept.to_pylist() == good, "every record is kept or bad"
-    return decoded.rows.to_pylist(), bad
+    _assert_kept_or_bad(decoded, len(records))
+    return decoded.rows.to_pylist(), [index for index, _ in decoded.bad]
+
+
+def _assert_kept_or_bad(decoded: Decoded, records: int) -> None:
+    bad = dict(decoded.bad)
+    good = [index for index in range(records) if index not in bad]
+    kept = list(range(records)) if decoded.kept is None else decoded.kept.to_pylist()
+    assert kept == good, "every record is kept or bad"
+    assert decoded.rows.num_rows == len(kept)
+    assert all(len(reason.splitlines()) == 1 for reason in bad.values()), "a reason is one line"
 
 
 def _reasons(sample: FormatSample, records: Sequence[bytes]) -> list[str]:

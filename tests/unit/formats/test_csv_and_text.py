@@ -158,6 +158,18 @@ def test_utf8_is_kept_and_other_bytes_are_bad() -> None:
     assert decoded.kept.to_pylist() == [0, 2, 3]
 
 
+def test_text_that_does_not_fit_its_column_is_bad() -> None:
+    columns = parse_ddl("value bigint not null")
+
+    decoded = StringDecoder().decode(binary(b"1", b"x", None, b"4"), columns)
+
+    assert decoded.rows.to_pylist() == [{"value": 1}, {"value": 4}]
+    assert decoded.bad == (
+        (1, "column 'value': 'x' is not a bigint"),
+        (2, "column 'value': no value, and it is required"),
+    )
+
+
 def test_bytes_are_kept_unchanged() -> None:
     decoder = BytesDecoder()
 

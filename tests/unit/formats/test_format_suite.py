@@ -1,4 +1,4 @@
-"""The public suite of formats, on ours and on one of a third party."""
+"""The public suite of formats, on ours; test_plugins.py runs it on the example of a plugin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import fastavro
 import pytest
-from tests.fixtures.toys.toy_format import PairsFormat
 from tests.unit.formats.debezium_events import TOPIC, envelope
 
 from icestream.contracts.decoder import FormatSettings
@@ -90,13 +89,3 @@ class TestDebeziumJsonFormat(FormatSuite):
         records = [json.dumps(envelope("c", after=row)).encode() for row in ROWS]
         extra = {RECORD_KEY: b'{"id": 1}', RECORD_TOPIC: TOPIC}
         return FormatSample(DebeziumJsonFormat(), records, ROWS, b"{", extra=extra)
-
-
-class TestFormatOfAThirdParty(FormatSuite):
-    not_held = {"registered": "it is not installed here, see test_plugins.py"}
-
-    @pytest.fixture
-    def sample(self) -> FormatSample:
-        records = [b"id=1;name=a", b"id=2;name=b"]
-        rows = [{"id": "1", "name": "a"}, {"id": "2", "name": "b"}]
-        return FormatSample(PairsFormat(), records, rows, b"broken")
