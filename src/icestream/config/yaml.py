@@ -57,7 +57,7 @@ class Tree:
         keys: where the key of a path stands; items of a list have none.
         values: where its value stands.
         references: the text of each value that held `${...}`, before it was filled in.
-        unfilled: where a reference could not be filled in.
+        unresolved: the paths of references that could not be resolved.
         problems: what is wrong with the YAML itself, beside its syntax.
     """
 
