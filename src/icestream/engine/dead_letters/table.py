@@ -1,6 +1,6 @@
-"""Lists the letters of a dead-letter table, and removes those that were replayed.
+"""Lists and removes dead letters for the CLI; the table is a second sink built in plan/planner.py.
 
-Tasks write the letters: see buffer.py.
+Tasks write the letters, see buffer.py, and engine/batch/commit.py commits them like any other rows.
 
 Reading needs no JVM; removing letters goes through Spark.
 """

@@ -4,6 +4,9 @@ An offset is `{"topics": {"orders": {"id": ..., "partitions": {"0": 1234}}}}`: f
 the offset of the next record. A partition that is new also has its lowest offset, under `begins`,
 since the previous offset does not include it. `epochs` has the leader epoch in which the offset of
 each partition was listed, if the broker reports one.
+
+Consumer groups are not used: offsets live in Spark's checkpoint and in the mark of the table, and
+nothing is committed to Kafka.
 """
 
 from __future__ import annotations
