@@ -1,4 +1,4 @@
-"""However rows arrive, they go into batches that follow each other."""
+"""However rows arrive, they go into contiguous batches."""
 
 from __future__ import annotations
 

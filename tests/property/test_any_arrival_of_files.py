@@ -49,7 +49,7 @@ class FilesModel(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311 - no secret
         self.folder = Path(tempfile.mkdtemp(prefix="files-model-"))
-        self.made: list[str] = []
+        self.created_rows: list[str] = []
         self.listed: set[str] = set()
         self.clock = 0
         self.rows: list[str] = []
@@ -65,7 +65,7 @@ class FilesModel(RuleBasedStateMachine):
             path = self.folder / name
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(f"{name} {line}\n" for line in range(lines)))
-            self.made += [f"{name} {line}" for line in range(lines)]
+            self.created_rows += [f"{name} {line}" for line in range(lines)]
 
     @rule(max_rows=st.integers(1, 5), once_more=st.booleans())
     def write_a_batch(self, max_rows: int, once_more: bool) -> None:
@@ -73,7 +73,7 @@ class FilesModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """A process that died has forgotten everything but offsets and the state folder."""
+        """A process that died keeps only its offsets and the state folder."""
         self.source = open_source(self.folder)
 
     @rule()
@@ -99,7 +99,7 @@ class FilesModel(RuleBasedStateMachine):
         while before != self.here:
             before = self.here
             self._step(1_000, commits=True, misses=False)
-        assert sorted(self.rows) == sorted(self.made)
+        assert sorted(self.rows) == sorted(self.created_rows)
         shutil.rmtree(self.folder)
 
     def _step(self, max_rows: int, commits: bool, *, misses: bool) -> None:
@@ -159,23 +159,23 @@ def test_files_moved_in_while_the_folder_is_listed_are_read_once(tmp_path: Path)
     ]
     source = open_source(tmp_path, RacingFiles)
     here = source.initial()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for writer in writers:
         writer.start()
     deadline = time.monotonic() + 120
-    while sum(found.values()) < WRITERS * FILES_A_WRITER:
-        assert time.monotonic() < deadline, f"seed {seed}: {sum(found.values())} rows"
+    while sum(counts.values()) < WRITERS * FILES_A_WRITER:
+        assert time.monotonic() < deadline, f"seed {seed}: {sum(counts.values())} rows"
         end = source.limit(here, source.latest(here), rng.randint(1, 200))
         rows = read(source, here, end)
         if rng.random() < 0.1:
             source = open_source(tmp_path, RacingFiles)
             assert read(source, here, end) == rows, f"seed {seed}"
-        found.update(rows)
+        counts.update(rows)
         here = end
     for writer in writers:
         writer.join()
     assert source.latest(here) == here
-    assert set(found.values()) == {1}, f"seed {seed}"
+    assert set(counts.values()) == {1}, f"seed {seed}"
 
 
 def _write_files(folder: Path, writer: int, pause: float) -> None:

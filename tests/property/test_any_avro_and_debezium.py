@@ -1,4 +1,4 @@
-"""What goes in comes out: Avro, text, bytes and Debezium's formats."""
+"""Values survive decoding: Avro, text, bytes and Debezium's formats."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ INTS = st.integers(-(2**31), 2**31 - 1)
 DOUBLES = st.floats()
 FLOATS = st.floats(width=32)
 TEXTS = st.text(st.characters(codec="utf-8"))
-MOMENTS = st.datetimes(timezones=st.just(timezone.utc)).map(lambda told: told.replace(fold=0))
-# Of each type its schema and its values.
+TIMESTAMPS = st.datetimes(timezones=st.just(timezone.utc)).map(lambda value: value.replace(fold=0))
+# The schema and the values of each type.
 AVRO: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "int": ("int", INTS),
     "long": ("long", LONGS),
@@ -45,14 +45,14 @@ AVRO: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "string": ("string", TEXTS),
     "bytes": ("bytes", st.binary()),
     "date": ({"type": "int", "logicalType": "date"}, st.dates()),
-    "micros": ({"type": "long", "logicalType": "timestamp-micros"}, MOMENTS),
+    "micros": ({"type": "long", "logicalType": "timestamp-micros"}, TIMESTAMPS),
     "local": (
         {"type": "long", "logicalType": "local-timestamp-micros"},
-        st.datetimes().map(lambda told: told.replace(fold=0)),
+        st.datetimes().map(lambda value: value.replace(fold=0)),
     ),
     "time": (
         {"type": "long", "logicalType": "time-micros"},
-        st.times().map(lambda told: told.replace(fold=0)),
+        st.times().map(lambda value: value.replace(fold=0)),
     ),
     "uuid": ({"type": "string", "logicalType": "uuid"}, st.uuids()),
     "decimal": (
@@ -100,12 +100,13 @@ def test_avro_values_survive_a_round_trip(data: st.DataObject) -> None:
     decoded = decoder.decode(pa.array([encode(schema, row)], pa.binary()), decoder.infer([]))
 
     assert decoded.bad == ()
-    (found,) = decoded.rows.to_pylist()
-    if "map" in found:
-        found["map"] = sorted(found["map"])
-    assert repr(found) == repr(
-        {name: expected(name, value) for name, value in row.items()}
-    ).replace("datetime.timezone.utc", "zoneinfo.ZoneInfo(key='UTC')")
+    (result,) = decoded.rows.to_pylist()
+    if "map" in result:
+        result["map"] = sorted(result["map"])
+    expected_row = {name: expected(name, value) for name, value in row.items()}
+    assert repr(result) == repr(expected_row).replace(
+        "datetime.timezone.utc", "zoneinfo.ZoneInfo(key='UTC')"
+    )
 
 
 @any_examples
@@ -140,11 +141,11 @@ def test_avro_value_in_a_column_of_another_type_is_the_same_or_bad(
 def test_text_and_bytes_survive_a_round_trip(sent: list[bytes | None]) -> None:
     values = pa.array(sent, pa.binary())
     text = StringDecoder().decode(values, parse_ddl("value string"))
-    bad = {place for place, _ in text.bad}
+    bad = {index for index, _ in text.bad}
 
-    found = text.rows.column("value").to_pylist()
-    assert [None if each is None else each.encode() for each in found] == [
-        value for place, value in enumerate(sent) if place not in bad
+    texts = text.rows.column("value").to_pylist()
+    assert [None if value is None else value.encode() for value in texts] == [
+        value for index, value in enumerate(sent) if index not in bad
     ]
     raw = BytesDecoder().decode(values, parse_ddl("value binary"))
     assert raw.rows.column("value").to_pylist() == sent
@@ -162,9 +163,9 @@ def rows_of(changes: Any) -> list[dict[str, Any]]:
 @any_examples
 @given(st.lists(json_texts(), min_size=1, max_size=4))
 def test_debezium_json_without_schemas_keeps_every_value(sent: list[str]) -> None:
-    """A batch of several, and each alone: types are those of the values that are read together."""
-    told = json.dumps(envelope("c", None, "AFTER"))
-    values = [told.replace('"AFTER"', f'{{"id": 1, "a": {text}}}').encode() for text in sent]
+    """Decode values together and alone: types are inferred from the values of a batch."""
+    template = json.dumps(envelope("c", None, "AFTER"))
+    values = [template.replace('"AFTER"', f'{{"id": 1, "a": {text}}}').encode() for text in sent]
     events = [({"id": 1}, value) for value in values]
 
     for group in (events, *([event] for event in events)):
@@ -186,7 +187,7 @@ CONNECT: dict[str, tuple[Any, st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     ),
     "micros": (
         member("a", "int64", "io.debezium.time.MicroTimestamp"),
-        MOMENTS.map(lambda told: (told - EPOCH) // timedelta(microseconds=1)),
+        TIMESTAMPS.map(lambda value: (value - EPOCH) // timedelta(microseconds=1)),
         lambda micros: (EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None),
     ),
 }
@@ -200,12 +201,12 @@ def as_number(number: int) -> dict[str, Any]:
 @any_examples
 @given(st.sampled_from(sorted(CONNECT)), st.data())
 def test_debezium_json_with_schemas_keeps_every_value(kind: str, data: st.DataObject) -> None:
-    told, values, meaning = CONNECT[kind]
+    schema, values, meaning = CONNECT[kind]
     sent = data.draw(st.lists(values, min_size=1, max_size=4))
     events = [
         (
             {"id": 1},
-            with_schema(envelope("c", None, {"id": 1, "a": value}), member("id", "int32"), told),
+            with_schema(envelope("c", None, {"id": 1, "a": value}), member("id", "int32"), schema),
         )
         for value in sent
     ]

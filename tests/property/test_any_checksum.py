@@ -21,7 +21,7 @@ from icestream.verify.checksums import ComparisonSpec, hash_rows
 
 DOUBLES = st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf])
 MOMENTS = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 1, 1))  # noqa: DTZ001
-# Few of each, so that values that are nearly alike meet often.
+# Few of each, so that similar values occur together often.
 TEXTS = st.text(max_size=3) | st.sampled_from(["", "null", "[]", "NULL", '"', "a,b", "\\x00"])
 
 SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -60,7 +60,7 @@ COLUMNS: st.SearchStrategy[Column] = st.recursive(
 
 
 def identity(value: Any, kind: pa.DataType) -> Any:
-    """Return what two values share exactly if they are the same value."""
+    """Return a key that two values share exactly if they are the same value."""
     if value is None:
         return None
     if pa.types.is_list(kind):
@@ -75,9 +75,9 @@ def identity(value: Any, kind: pa.DataType) -> Any:
 def hashes(values: pa.Array) -> list[int]:
     """Return the hash that each row of one column contributes to the checksums."""
     rows = pa.RecordBatch.from_arrays([values], ["value"])
-    (found,) = hash_rows([rows], ComparisonSpec(rows.schema, (), 1), [0])
-    by_column = [each for (each,) in found.column("hashes").to_pylist()]
-    assert found.column("hash").to_pylist() == by_column
+    (hashed,) = hash_rows([rows], ComparisonSpec(rows.schema, (), 1), [0])
+    by_column = [each for (each,) in hashed.column("hashes").to_pylist()]
+    assert hashed.column("hash").to_pylist() == by_column
     return by_column
 
 
@@ -86,8 +86,8 @@ def hashes(values: pa.Array) -> list[int]:
 def test_hashes_are_equal_only_for_equal_values(data: st.DataObject) -> None:
     kind, values = data.draw(COLUMNS)
     drawn = data.draw(st.lists(st.none() | values, min_size=2, max_size=8))
-    found = hashes(pa.array(drawn, kind))
-    for (one, its), (other, others) in combinations(zip(drawn, found, strict=True), 2):
+    hashed = hashes(pa.array(drawn, kind))
+    for (one, its), (other, others) in combinations(zip(drawn, hashed, strict=True), 2):
         assert (its == others) is (identity(one, kind) == identity(other, kind))
 
 
@@ -117,10 +117,10 @@ PAIR = pa.struct([("a", pa.int32()), ("b", pa.int32())])
     ids=str,
 )
 def test_similar_values_have_different_hashes(kind: pa.DataType, values: list[Any]) -> None:
-    found = hashes(pa.array(values, kind))
-    pairs = combinations(zip(values, found, strict=True), 2)
+    hashed = hashes(pa.array(values, kind))
+    pairs = combinations(zip(values, hashed, strict=True), 2)
     assert [(one, other) for (one, its), (other, others) in pairs if its == others] == []
-    assert hashes(pa.array(values[::-1], kind)) == found[::-1]
+    assert hashes(pa.array(values[::-1], kind)) == hashed[::-1]
 
 
 def test_nan_is_one_value_whatever_its_bits() -> None:

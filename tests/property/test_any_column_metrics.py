@@ -101,8 +101,8 @@ def write(kind: pa.DataType, groups: Groups) -> WrittenFile:
 
 def data_file(file: WrittenFile) -> DataFile:
     def metric(name: str) -> dict[int, Any]:
-        found = file.metadata[name]
-        return dict(zip(found["keys"], found["values"], strict=True))
+        entries = file.metadata[name]
+        return dict(zip(entries["keys"], entries["values"], strict=True))
 
     def bounds(name: str) -> dict[int, bytes]:
         return {key: bytes.fromhex(value) for key, value in metric(name).items()}
@@ -180,14 +180,14 @@ def as_literal(value: Any) -> Any:
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_counts_are_correct(column: Column) -> None:
     kind, groups, _ = column
-    found, schema = data_file(write(kind, groups)), arrow_to_iceberg(table_of(kind), 3)
+    file, schema = data_file(write(kind, groups)), arrow_to_iceberg(table_of(kind), 3)
     values = [value for group in groups for value in group]
 
     for name in ("v", "s.v"):
         field = schema.find_field(name).field_id
-        assert found.value_counts[field] == len(values)
-        assert found.null_value_counts.get(field) == (
+        assert file.value_counts[field] == len(values)
+        assert file.null_value_counts.get(field) == (
             None if kind == pa.uuid() else values.count(None)
         )
     nan_counts = {1: sum(map(is_nan, values))} if pa.types.is_floating(kind) else {}
-    assert found.nan_value_counts == nan_counts
+    assert file.nan_value_counts == nan_counts

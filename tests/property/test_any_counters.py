@@ -30,6 +30,6 @@ def test_batch_sizes_are_the_extremes_and_the_sum(sizes: list[int]) -> None:
     for size in sizes:
         metrics.record_batch(rows=size, size=0, files=0, write_secs=0)
 
-    found = metrics.snapshot()
-    assert (found.batch_size_min, found.batch_size_max) == (min(sizes), max(sizes))
-    assert found.batch_size_sum == found.records_written == sum(sizes)
+    snapshot = metrics.snapshot()
+    assert (snapshot.batch_size_min, snapshot.batch_size_max) == (min(sizes), max(sizes))
+    assert snapshot.batch_size_sum == snapshot.records_written == sum(sizes)

@@ -1,4 +1,4 @@
-"""Whatever a record holds, decoders report it as bad or give rows that the writer writes.
+"""Whatever a record holds, decoders report it as bad or return rows that the writer can write.
 
 Nothing that a sender can put into a record may raise, end the process or take it for ever: that
 would stop a pipeline which drops or dead-letters bad records.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from icestream.contracts.changes import DecodedChanges
     from icestream.contracts.decoder import Decoded, Decoder
 
-# Hypothesis warns of values as large as these ones are meant to be.
+# Hypothesis warns about large values, and these are meant to be large.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 COLUMNS = parse_ddl(
@@ -71,7 +71,7 @@ def objects(draw: st.DrawFn) -> str:
 
 @st.composite
 def mutated(draw: st.DrawFn, sound: st.SearchStrategy[bytes]) -> bytes:
-    """Return bytes that were sound, and were cut, doubled or overwritten somewhere."""
+    """Return valid bytes that were cut, doubled or overwritten somewhere."""
     value = draw(sound)
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.integers(0, len(value)))
@@ -169,7 +169,7 @@ def encode(schema: Any, row: Any) -> bytes:
 
 
 ENCODED = encode(AVRO, {**SOUND, "d": b"\x01"})
-# A length of 2^62, which nobody may allocate.
+# A length of 2^62, which must not be allocated.
 LENGTH = b"\xfe" + b"\xff" * 7 + b"\x7f"
 
 
@@ -237,7 +237,7 @@ ENVELOPES = st.builds(
 
 
 class OneSchema(Registry):
-    """A registry with one schema; every other id is not there."""
+    """A registry with one schema; other ids are unknown."""
 
     def __init__(self, schema: Any) -> None:
         super().__init__(RegistryOptions(url="http://127.0.0.1:1"))
@@ -288,7 +288,7 @@ ROW = [
 
 @st.composite
 def events(draw: st.DrawFn) -> tuple[bytes | None, bytes | None]:
-    """Return the key and the value of a change, any part of which may be anything."""
+    """Return the key and the value of a change with arbitrary parts."""
     row = draw(
         objects()
         | st.tuples(st.sampled_from([part["field"] for part in ROW]), VALUES).map(
@@ -296,10 +296,10 @@ def events(draw: st.DrawFn) -> tuple[bytes | None, bytes | None]:
         )
     )
     op = draw(st.sampled_from([*"cudrtm", "x"]))
-    told = envelope(op, "BEFORE", "AFTER")
+    event = envelope(op, "BEFORE", "AFTER")
     if draw(st.booleans()):
-        told = with_schema(told, *draw(st.lists(st.sampled_from(ROW), unique_by=id)))
-    text = json.dumps(told).replace('"BEFORE"', draw(st.sampled_from(["null", row])))
+        event = with_schema(event, *draw(st.lists(st.sampled_from(ROW), unique_by=id)))
+    text = json.dumps(event).replace('"BEFORE"', draw(st.sampled_from(["null", row])))
     text = text.replace('"AFTER"', draw(st.sampled_from(["null", row, "5"])))
     for part in ("source", "op", "schema"):
         if draw(st.integers(0, 20)) == 0:

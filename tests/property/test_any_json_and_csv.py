@@ -1,4 +1,4 @@
-"""What goes in comes out: JSON and CSV, inferred or declared, on both decoding paths."""
+"""JSON and CSV values survive decoding, inferred or declared, on both decoding paths."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def both_ways(decoder: BlockDecoder, values: list[bytes], columns: pa.Schema) ->
     slow = DecodedValues()
     decoder.read_values(values, columns, slow)
     assert list(together.bad) == slow.bad
-    assert shown(together.rows) == ([] if slow.rows is None else shown(slow.rows))
+    assert as_texts(together.rows) == ([] if slow.rows is None else as_texts(slow.rows))
     for place, value in enumerate(values):
         alone = decoder.decode(pa.array([value], pa.binary()), columns)
         assert [reason for _, reason in alone.bad] == [r for at, r in slow.bad if at == place]
-        assert all(row in shown(together.rows) for row in shown(alone.rows))
+        assert all(row in as_texts(together.rows) for row in as_texts(alone.rows))
     return together
 
 
-def shown(rows: pa.RecordBatch) -> list[str]:
+def as_texts(rows: pa.RecordBatch) -> list[str]:
     return [repr(row) for row in rows.to_pylist()]
 
 
@@ -91,18 +91,18 @@ def test_declared_json_column_gets_the_value_or_the_record_is_bad(
         assert_declared(text, row["a"], kind)
 
 
-def assert_declared(text: str, found: Any, kind: str) -> None:
-    told, rounded = parsed(text), as_doubles(text)
-    if kind == "float" and isinstance(found, float) and not math.isnan(found):
-        assert found == pytest.approx(float(told), rel=1e-7, abs=1e-45)
-    elif kind.startswith(("map", "struct")) and isinstance(found, (dict, list)):
-        for name, item in dict(found).items():
+def assert_declared(text: str, value: Any, kind: str) -> None:
+    exact, rounded = parsed(text), as_doubles(text)
+    if kind == "float" and isinstance(value, float) and not math.isnan(value):
+        assert value == pytest.approx(float(exact), rel=1e-7, abs=1e-45)
+    elif kind.startswith(("map", "struct")) and isinstance(value, (dict, list)):
+        for name, item in dict(value).items():
             is_double = kind.startswith("map") or name == "a"
-            assert is_same((rounded if is_double else told).get(name), item)
-    elif kind.startswith("decimal") and isinstance(told, str):
-        assert Decimal(told) == found
+            assert is_same((rounded if is_double else exact).get(name), item)
+    elif kind.startswith("decimal") and isinstance(exact, str):
+        assert Decimal(exact) == value
     else:
-        assert is_same(rounded if "double" in kind else told, found)
+        assert is_same(rounded if "double" in kind else exact, value)
 
 
 def as_doubles(text: str) -> Any:
@@ -136,17 +136,17 @@ def test_inferred_csv_column_preserves_the_text_of_every_cell(sent: list[str]) -
         assert_cell(cell, found)
 
 
-def assert_cell(cell: str, found: Any) -> None:
-    if isinstance(found, str):
-        assert found == cell
-    elif isinstance(found, bool):
-        assert cell.lower() == json.dumps(found)
-    elif found is None:
+def assert_cell(cell: str, value: Any) -> None:
+    if isinstance(value, str):
+        assert value == cell
+    elif isinstance(value, bool):
+        assert cell.lower() == json.dumps(value)
+    elif value is None:
         assert not cell
-    elif not isinstance(found, (int, float)) and not hasattr(found, "as_tuple"):
-        assert is_same(cell, found)
+    elif not isinstance(value, (int, float)) and not hasattr(value, "as_tuple"):
+        assert is_same(cell, value)
     else:
-        assert is_same_number(parsed(cell), found)
+        assert is_same_number(parsed(cell), value)
 
 
 @any_examples
@@ -175,7 +175,7 @@ def test_both_paths_agree_on_declared_csv_columns(
 
 
 KNOWN = pa.schema([("k", pa.int64())])
-# Values that Arrow takes for values of one type, and others whose type is not known.
+# Values that Arrow reads as one type, and others whose type is unknown.
 FAMILIES = (
     ("7", "0.5", "9007199254740993", "18446744073709551615", "null"),
     ("[]", "{}", "null", "[7]", "7"),
@@ -194,10 +194,12 @@ def decoded_in_blocks(decoder: Decoder, values: list[bytes], cut: list[int]) -> 
     """Decode values block by block, first for the columns they need, then with those columns."""
     ends = [0, *cut, len(values)]
     blocks = [values[begin:end] for begin, end in itertools.pairwise(ends) if begin < end]
-    found: dict[str, pa.DataType] = {}
+    new_fields: dict[str, pa.DataType] = {}
     for block in blocks:
-        found = merge_fields(found, decoder.decode(pa.array(block, pa.binary()), KNOWN).new_fields)
-    new = new_columns(KNOWN, found)
+        new_fields = merge_fields(
+            new_fields, decoder.decode(pa.array(block, pa.binary()), KNOWN).new_fields
+        )
+    new = new_columns(KNOWN, new_fields)
     assert new == new_columns(KNOWN, decoder.decode(pa.array(values), KNOWN).new_fields)
     rows = []
     for block in blocks:

@@ -1,4 +1,4 @@
-"""However offsets lie, batches and splits cover each of them once."""
+"""Whatever the offsets, batches and splits cover each of them once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from icestream.sources.kafka import source as kafka_source
 
 
 def at(*offsets: int) -> dict[str, Any]:
-    told = {("orders", number): offset for number, offset in enumerate(offsets)}
-    return kafka_source.build_offset({"orders": "x1"}, told, {})
+    positions = {("orders", number): offset for number, offset in enumerate(offsets)}
+    return kafka_source.build_offset({"orders": "x1"}, positions, {})
 
 
 @settings(deadline=None)

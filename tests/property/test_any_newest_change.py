@@ -48,7 +48,7 @@ def expected(batch: list[list[Change]], *, sequenced: bool) -> dict[int, tuple[A
     arrivals = [(n, r, row) for n, rows in enumerate(batch) for r, row in enumerate(rows)]
     if sequenced:
         arrivals.sort(key=lambda arrival: arrival[2]["sequence"])
-    found: dict[int, tuple[Any, ...]] = {}
+    changes: dict[int, tuple[Any, ...]] = {}
     blob: dict[int, Any] = {}
     for n, r, row in arrivals:
         key = row["key"]
@@ -56,8 +56,8 @@ def expected(batch: list[list[Change]], *, sequenced: bool) -> dict[int, tuple[A
             blob[key] = NOWHERE
         elif row["sent"]:
             blob[key] = (n, r)
-        found[key] = (n, r, row["delete"], blob.setdefault(key, FROM_TABLE))
-    return found
+        changes[key] = (n, r, row["delete"], blob.setdefault(key, FROM_TABLE))
+    return changes
 
 
 def donor(batch: LatestChanges, index: int) -> Any:
@@ -73,29 +73,31 @@ def test_newest_change_of_each_key_matches_a_dictionary(
 ) -> None:
     chunks = [chunk(n, rows, text=text, sequenced=sequenced) for n, rows in enumerate(batch)]
     outcome = find_latest_changes(chunks)
-    found = {}
+    changes = {}
     for index in range(len(outcome)):
         n, r = int(outcome.address.chunk[index]), int(outcome.address.row[index])
         key = batch[n][r]["key"]
-        assert key not in found
-        found[key] = (n, r, bool(outcome.deletes[index]), donor(outcome, index))
-    assert found == expected(batch, sequenced=sequenced)
+        assert key not in changes
+        changes[key] = (n, r, bool(outcome.deletes[index]), donor(outcome, index))
+    assert changes == expected(batch, sequenced=sequenced)
 
 
 @given(batches, st.dictionaries(st.integers(-3, 3), st.tuples(st.booleans(), st.integers(0, 3))))
 def test_value_is_not_taken_from_a_change_before_the_table_or_a_delete(
-    batch: list[list[Change]], known: dict[int, tuple[bool, int]]
+    batch: list[list[Change]], states: dict[int, tuple[bool, int]]
 ) -> None:
     outcome = find_latest_changes(
         [chunk(n, rows, text=False, sequenced=True) for n, rows in enumerate(batch)]
     )
     keys = outcome.low.view(np.int64).tolist()
-    # What is known of a key: the table's row, or that it was deleted, and how new that is.
+    # The state of a key: the table's row, or that it was deleted, with its sequence.
     row, deleted = (
-        np.array([known[key][1] if known.get(key, (None,))[0] is kind else OLDEST for key in keys])
+        np.array(
+            [states[key][1] if states.get(key, (None,))[0] is kind else OLDEST for key in keys]
+        )
         for kind in (False, True)
     )
-    found = outcome.without_outdated(deleted, row)
+    remaining = outcome.without_outdated(deleted, row)
 
     before = expected(batch, sequenced=True)
     for index, key in enumerate(keys):
@@ -105,11 +107,11 @@ def test_value_is_not_taken_from_a_change_before_the_table_or_a_delete(
             for change in rows
             if change["key"] == key and (change["sent"] or change["delete"])
         ]
-        is_deleted, age = known.get(key, (False, OLDEST))
-        wanted = before[key][3]
+        is_deleted, age = states.get(key, (False, OLDEST))
+        expected_donor = before[key][3]
         if age > max(deciding, default=OLDEST):
-            wanted = NOWHERE if is_deleted else FROM_TABLE
-        assert donor(found, index) == wanted
+            expected_donor = NOWHERE if is_deleted else FROM_TABLE
+        assert donor(remaining, index) == expected_donor
 
 
 def test_table_row_is_read_where_no_change_of_the_batch_has_the_value() -> None:
@@ -121,6 +123,6 @@ def test_table_row_is_read_where_no_change_of_the_batch_has_the_value() -> None:
     ]
     outcome = find_latest_changes([chunk(0, rows, text=False, sequenced=False)])
     assert outcome.low.tolist() == [1, 2, 3]
-    wanted = outcome.keys().wants_table_row
-    assert wanted is not None
-    assert wanted.tolist() == [True, False, False]
+    reads_table = outcome.keys().wants_table_row
+    assert reads_table is not None
+    assert reads_table.tolist() == [True, False, False]

@@ -1,4 +1,4 @@
-"""Whatever the log of PostgreSQL holds, however it is cut: the rows that a plain reading gives."""
+"""Whatever PostgreSQL's log holds and however it is cut, the parser finds the same rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ids = st.integers(0, 3)
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to a row of a table, told as the log does."""
+    """One change of a row, as it is in the log."""
 
     table: int
     kind: str
@@ -84,7 +84,7 @@ def message(change: Change, identity: str) -> bytes:
 
 
 def rows_told_by(change: Change, identity: str) -> Iterator[dict[str, Any]]:
-    """Read one change: the plain way, which the parser must agree with."""
+    """Read one change the simple way, as a reference for the parser."""
     names = [column.name for column in FORMS[change.table]]
     nothing = dict.fromkeys(names)
     rest = dict(zip(names[1:], change.rest, strict=False))
@@ -124,17 +124,17 @@ def test_parsed_rows_match_a_simple_parser(
 ) -> None:
     messages = [begin(FIRST), *(relation(oid, f"t{oid}", FORMS[oid], identity) for oid in FORMS)]
     expected: dict[str, list[dict[str, Any]]] = {"t1": [], "t2": []}
-    for final_lsn, told in log:
-        messages += [begin(final_lsn), *(message(each, identity) for each in told), commit()]
-        for change in told if FIRST <= final_lsn < LAST else ():
+    for final_lsn, changes in log:
+        messages += [begin(final_lsn), *(message(each, identity) for each in changes), commit()]
+        for change in changes if FIRST <= final_lsn < LAST else ():
             expected[f"t{change.table}"] += rows_told_by(change, identity)
 
     parser = ChangeParser(ChangeFilter(FIRST, LAST), TypeCatalog(), Fetching(primary_key=("id",)))
-    found: dict[str, list[dict[str, Any]]] = {"t1": [], "t2": []}
+    rows: dict[str, list[dict[str, Any]]] = {"t1": [], "t2": []}
     bounds = sorted({0, *(cut for cut in cuts if cut < len(messages)), len(messages)})
     for start, end in itertools.pairwise(bounds):
         for block in parser.parse(Messages.from_list(messages[start:end])):
             block.validate(full=True)
-            found[change_schema_of(block.schema).table[1]] += block.to_pylist()
+            rows[change_schema_of(block.schema).table[1]] += block.to_pylist()
 
-    assert found == expected
+    assert rows == expected

@@ -1,4 +1,4 @@
-"""Whatever PostgreSQL prints is read as the value that it stands for."""
+"""Whatever PostgreSQL prints is read as the value that it represents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMERIC_38_10 = ((38 << 16) | 10) + 4
 
 def print_timestamp(value: datetime) -> str:
     text = value.replace(tzinfo=None).isoformat(" ")
-    # PostgreSQL leaves zeros at the end of a fraction out.
+    # PostgreSQL omits trailing zeros of a fraction.
     text = text.rstrip("0") if "." in text else text
     return text + "+00" if value.tzinfo else text
 
@@ -75,7 +75,7 @@ KINDS: dict[str, tuple[int, int, st.SearchStrategy[Any], Callable[[Any], str]]] 
 
 def read(texts: list[str | None], oid: int, typmod: int = -1) -> tuple[list[Any], int]:
     types = TypeCatalog()
-    # A slice, as a part of a larger column is one.
+    # A slice, like a part of a larger column.
     given_texts = pa.array(["?", *texts, None], pa.string()).slice(1, len(texts))
     values, nulled = types.from_text(given_texts, oid, typmod)
     assert values.type == types.arrow_type(oid, typmod)

@@ -82,7 +82,7 @@ def other_columns(draw: st.DrawFn, columns: list[pa.Field]) -> list[pa.Field]:
 
 @st.composite
 def tables_and_streams(draw: st.DrawFn) -> tuple[pa.Schema, pa.Schema]:
-    """A table, and a stream that came from it by changes that a table can follow."""
+    """Return a table, and a stream derived from it by changes that a table can follow."""
     table = draw(SCHEMAS)
     return table, pa.schema(other_columns(draw, list(table)))
 
@@ -96,7 +96,7 @@ def test_rows_fit_the_table_after_the_changes(
     after = apply(before, diff(before, rows, declared=declared))
 
     assert is_compatible(after, rows)
-    assert diff(after, rows, declared=declared) == [], "what was made before is not made again"
+    assert diff(after, rows, declared=declared) == [], "applied changes are not repeated"
     assert is_compatible(before, rows) == (not diff(before, rows))
 
 
@@ -124,9 +124,9 @@ def test_any_two_schemas_fit_or_the_reason_is_reported(
     table: pa.Schema, stream: pa.Schema, declared: bool
 ) -> None:
     before = arrow_to_iceberg(table)
-    found = compare(before, stream, declared=declared)
-    if found.problems:
+    comparison = compare(before, stream, declared=declared)
+    if comparison.problems:
         with pytest.raises(SchemaMismatchError):
             diff(before, stream, declared=declared)
     else:
-        assert is_compatible(apply(before, found.changes), stream)
+        assert is_compatible(apply(before, comparison.changes), stream)

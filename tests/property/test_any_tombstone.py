@@ -1,4 +1,4 @@
-"""Tombstones of Debezium, wherever batches are cut between them and their deletes."""
+"""Debezium's tombstones, wherever batches are cut between them and their deletes."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def applied(
         for block in changes.blocks:
             shape = change_schema_of(block.schema)
             name, rows = ".".join(shape.table), block.to_pylist()
-            told = [(row["id"], row[OP]) for row in rows if row[OP] != TOMBSTONE]
+            operations = [(row["id"], row[OP]) for row in rows if row[OP] != TOMBSTONE]
             if name in tables or not shape.is_tombstones:  # as the sink does
-                appended.setdefault(name, []).extend(told)
+                appended.setdefault(name, []).extend(operations)
                 tables.setdefault(name, MirroredTable()).apply(shape, rows)
-    held = {name: sorted(table.keyed) for name, table in tables.items()}
-    return held, appended
+    keys = {name: sorted(table.keyed) for name, table in tables.items()}
+    return keys, appended
 
 
 @given(events=histories(), is_shared=st.booleans())
@@ -55,7 +55,7 @@ def test_tombstones_change_nothing_wherever_batches_are_cut(
     events: list[Event], *, is_shared: bool
 ) -> None:
     topic = TOPICS[is_shared]
-    if not is_shared:  # a topic that is named after its table is of that table alone
+    if not is_shared:  # a topic that is named after its table carries only that table
         events = [
             (key, value and {**value, "source": {**value["source"], "table": "orders"}})
             for key, value in events

@@ -1,4 +1,4 @@
-"""Whatever stands in the file, it is read or refused with a place: never a traceback."""
+"""Whatever the file contains, it is read or refused with a location, never with a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source of changes gets from Python the sink and the refusals that a file gives it."""
+"""In Python, a CDC source gets the same sink and the same checks as in a file."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def sink(folder: Path, **options: Any) -> IcebergSink:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
-    """The pipelines that would run now; none does."""
-    found: list[PipelinePlan] = []
-    monkeypatch.setattr(Run, "start", lambda run: found.extend(run.plan.pipelines))
-    return found
+    """Return the pipelines that were started; none of them runs."""
+    plans: list[PipelinePlan] = []
+    monkeypatch.setattr(Run, "start", lambda run: plans.extend(run.plan.pipelines))
+    return plans
 
 
 @pytest.mark.parametrize("source", [postgres, debezium, ScriptedChanges])
@@ -73,15 +73,15 @@ def test_source_of_changes_needs_neither_namespace_nor_table(
 def test_mirror_may_have_its_own_namespace_and_options(
     tmp_path: Path, started: list[PipelinePlan]
 ) -> None:
-    given = sink(tmp_path, namespace=("db",), commit_mode="upsert", delete_mode="soft")
+    mirror = sink(tmp_path, namespace=("db",), commit_mode="upsert", delete_mode="soft")
 
-    Pipeline.from_source(postgres()).to_sink(given).start("shop")
+    Pipeline.from_source(postgres()).to_sink(mirror).start("shop")
 
     assert started[0].sink.identity() == "lake.db.*"
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (
             {"route_by": "kind"},
@@ -102,14 +102,14 @@ def test_mirror_may_have_its_own_namespace_and_options(
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_option_that_does_not_apply_to_changes_is_refused(
-    tmp_path: Path, started: list[PipelinePlan], options: dict[str, Any], told: str
+    tmp_path: Path, started: list[PipelinePlan], options: dict[str, Any], message: str
 ) -> None:
     pipeline = Pipeline.from_source(postgres()).to_sink(sink(tmp_path, **options))
 
     with pytest.raises(PlanError) as caught:
         pipeline.start("shop")
 
-    assert str(caught.value) == f"pipeline 'shop', options of the sink: {told}"
+    assert str(caught.value) == f"pipeline 'shop', options of the sink: {message}"
     assert started == []
 
 

@@ -1,4 +1,4 @@
-"""A pipeline put together in Python is planned as one from a file."""
+"""A pipeline built in Python is planned like one from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events as Debezium writes them, short."""
+"""Debezium events for tests, reduced to the fields that matter."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Event = tuple[Any, Any]
 
 
 def encoded(value: Any) -> bytes | None:
-    """Return a value as JSON; bytes and None as they are."""
+    """Return a value as JSON; bytes and None unchanged."""
     if value is None or isinstance(value, bytes):
         return value
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def envelope(op: str, before: Any = None, after: Any = None, **source: Any) -> dict[str, Any]:
-    """Return a change of `public.orders`, unless `source` says of what."""
-    told = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders"}
+    """Return a change of `public.orders`, or of the table that `source` names."""
+    origin = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders"}
     return {
         "before": before,
         "after": after,
-        "source": {**told, "snapshot": "false", "lsn": 38481864, **source},
+        "source": {**origin, "snapshot": "false", "lsn": 38481864, **source},
         "transaction": None,
         "op": op,
         "ts_ms": 1794770114365,
@@ -49,9 +49,9 @@ def decode(decoder: ChangeDecoder, events: Sequence[Event], topic: str = TOPIC) 
     return decoder.decode_changes(Records(values, extra, str))
 
 
-def told(changes: DecodedChanges) -> list[tuple[str, tuple[str, ...], list[dict[str, Any]]]]:
+def blocks_of(changes: DecodedChanges) -> list[tuple[str, tuple[str, ...], list[dict[str, Any]]]]:
     """Return the table, key and rows of each block; nulls are left out of rows."""
-    found = []
+    tables = []
     for block in changes.blocks:
         shape = change_schema_of(block.schema)
         assert not shape.is_whole
@@ -59,8 +59,8 @@ def told(changes: DecodedChanges) -> list[tuple[str, tuple[str, ...], list[dict[
             {name: value for name, value in row.items() if value is not None}
             for row in block.to_pylist()
         ]
-        found.append((".".join(shape.table), shape.key, rows))
-    return found
+        tables.append((".".join(shape.table), shape.key, rows))
+    return tables
 
 
 def member(name: str, kind: str, meaning: str | None = None, **more: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def member(name: str, kind: str, meaning: str | None = None, **more: Any) -> dic
 
 
 def with_schema(value: dict[str, Any], *members: Any) -> Any:
-    """Return an envelope with the schema that its rows have these members by."""
+    """Return an envelope with a schema whose rows have these members."""
     row = {"type": "struct", "fields": list(members), "optional": True, "name": "shop.Value"}
     source = {
         "type": "struct",

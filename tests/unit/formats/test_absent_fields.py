@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
-from tests.unit.formats.debezium_events import decode, envelope, member, told, with_schema
+from tests.unit.formats.debezium_events import blocks_of, decode, envelope, member, with_schema
 
 from icestream.contracts.changes import UNCHANGED_COLUMNS, unchanged_columns
 from icestream.formats.avro import AvroDecoder
@@ -22,11 +22,11 @@ COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.time64
 
 
 def absent(decoder: Decoder, *values: bytes, columns: pa.Schema = COLUMNS) -> list[Any]:
-    given = pa.array(values, pa.binary())
-    decoded = decoder.decode(given, columns)
+    array = pa.array(values, pa.binary())
+    decoded = decoder.decode(array, columns)
     assert decoded.bad == ()
-    found = decoder.absent_fields(given, decoded.rows)
-    return list(unchanged_columns(found, len(values)).to_pylist())
+    flags = decoder.absent_fields(array, decoded.rows)
+    return list(unchanged_columns(flags, len(values)).to_pylist())
 
 
 def test_json() -> None:
@@ -52,7 +52,7 @@ def test_csv_by_its_columns() -> None:
 def changes(*events: Any) -> list[dict[str, Any]]:
     decoder = DebeziumJsonDecoder()
     decoder.records_absent_fields = True
-    [(_, _, rows)] = told(decode(decoder, [({"id": 1}, event) for event in events]))
+    [(_, _, rows)] = blocks_of(decode(decoder, [({"id": 1}, event) for event in events]))
     return rows
 
 
@@ -62,7 +62,7 @@ def test_debezium_without_schemas() -> None:
         envelope("u", after={"id": 1, "qty": 2, "at": None}),
         envelope("d", before={"id": 1}),
     )
-    # A column that is null wherever it is there is told of all the same.
+    # A column that is null in every record that has it is reported all the same.
     assert [row.get(UNCHANGED_COLUMNS) for row in rows] == [["at", "qty"], ["name"], None]
 
 

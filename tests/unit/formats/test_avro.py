@@ -245,7 +245,7 @@ def test_endlessly_nested_value_is_bad() -> None:
 
 
 class Answers(Registry):
-    """A registry whose every schema is the one given."""
+    """A registry that returns the given schema for every id."""
 
     def __init__(self, schema: Any) -> None:
         super().__init__(RegistryOptions(url="http://127.0.0.1:9"))
@@ -302,9 +302,9 @@ def test_file_keeps_decimals_and_the_names_of_union_branches() -> None:
     def read(number: str) -> list[Any]:
         file = io.BytesIO()
         wider = {**decimal, "precision": 9}
-        told = {**schema, "fields": [union, {"name": "d", "type": wider}]}
+        wider_schema = {**schema, "fields": [union, {"name": "d", "type": wider}]}
         row = {"a": ("S", {"x": 1}), "d": Decimal(number)}
-        fastavro.writer(file, fastavro.parse_schema(told), [row])
+        fastavro.writer(file, fastavro.parse_schema(wider_schema), [row])
         written = file.getvalue().replace(b'"precision": 9', b'"precision": 4')
         batches = read_avro(io.BytesIO(written), FilePart("x", 0, 0), "x", None)
         return [row for batch in batches for row in batch.to_pylist()]

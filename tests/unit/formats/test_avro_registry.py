@@ -1,4 +1,4 @@
-"""The registry's client against a small registry of ours: what it remembers, and what it shows."""
+"""The registry client against a small test registry: caching, retries, errors and secrets."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SECRET = "s3cr3t-of-bob"  # noqa: S105 - planted, to be looked for
 
 
 class SmallRegistry:
-    """Answers with the schemas that it is given, and counts what it is asked."""
+    """A registry that serves the schemas of a test and counts requests."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, dict[str, Any]] = {}
         self.status: dict[str, int] = {}
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.logins: set[str] = set()
         self.appear_after: dict[str, int] = {}
         owner = self
@@ -52,7 +52,7 @@ class SmallRegistry:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        # It looks that often whether to shut down; the default of half a second adds up.
+        # How often it checks for shutdown; the default of half a second adds up.
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
@@ -61,14 +61,14 @@ class SmallRegistry:
 
     def answer(self, path: str, login: str) -> tuple[int, bytes]:
         path = path.partition("?")[0]
-        self.asked[path] += 1
+        self.requests[path] += 1
         self.logins.add(login)
-        found = self.schemas.get(path)
+        schema = self.schemas.get(path)
         if path in self.status:
             return self.status[path], json.dumps({"error_code": 1, "message": "no"}).encode()
-        if found is None or self.asked[path] <= self.appear_after.get(path, 0):
+        if schema is None or self.requests[path] <= self.appear_after.get(path, 0):
             return 404, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode()
-        return 200, json.dumps(found).encode()
+        return 200, json.dumps(schema).encode()
 
 
 @pytest.fixture
@@ -113,15 +113,17 @@ def test_next_batch_finds_a_schema_that_was_registered_later(
     reason = "schema id 2 is not in the registry"
 
     assert decode(registry, 2, 2).bad == ((0, reason), (1, reason))
-    asked = small.asked[path_of(2)]
+    requests = small.requests[path_of(2)]
     assert decode(registry, 2).bad == ((0, reason),)
-    assert small.asked[path_of(2)] == asked, "a missing schema is remembered for a few seconds"
+    assert small.requests[path_of(2)] == requests, (
+        "a missing schema is remembered for a few seconds"
+    )
 
     small.schemas[path_of(2)] = {"schema": json.dumps(AVRO)}
     monkeypatch.setattr(registry_module, "_RECHECK_SECS", 0.0)
     assert decode(registry, 2).rows.to_pylist() == [{"id": 7}]
     assert decode(registry, 2).bad == ()
-    assert small.asked[path_of(2)] == asked + 1, "a schema is asked for once"
+    assert small.requests[path_of(2)] == requests + 1, "a schema is fetched once"
 
 
 def test_unknown_id_does_not_prevent_waiting_for_another(
@@ -143,8 +145,8 @@ def test_many_unknown_ids_cost_few_waits(
     decoded = decode(Registry(RegistryOptions(url=small.url)), *range(100, 200), 2**32 - 1)
 
     assert len(decoded.bad) == 101
-    assert all(small.asked[path_of(number)] == 1 for number in range(105, 200))
-    assert small.asked[path_of(2**32 - 1)] == 0
+    assert all(small.requests[path_of(number)] == 1 for number in range(105, 200))
+    assert small.requests[path_of(2**32 - 1)] == 0
     assert len(registry_module._missing) == 50
 
 
@@ -171,7 +173,7 @@ def test_record_with_a_schema_that_is_not_avro_is_bad(
 
     assert decoded.bad == ((0, reason), (2, reason))
     assert decoded.rows.to_pylist() == [{"id": 7}]
-    assert small.asked[path_of(3)] == 1
+    assert small.requests[path_of(3)] == 1
 
 
 def test_schema_with_a_missing_reference_is_fetched_again(
@@ -233,8 +235,8 @@ def test_sources_with_one_address_keep_their_own_credentials(small: SmallRegistr
     for user, password in (("ann", "one"), ("ann", "two"), ("bob", "one"), (None, None)):
         secret = None if password is None else SecretStr(password)
         decode(Registry(RegistryOptions(url=small.url, user=user, password=secret)), 1)
-        told = base64.b64encode(f"{user}:{password}".encode()).decode()
-        logins.add("" if user is None else f"Basic {told}")
+        encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+        logins.add("" if user is None else f"Basic {encoded}")
 
     assert small.logins == logins
 

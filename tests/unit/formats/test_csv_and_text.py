@@ -26,9 +26,9 @@ def binary(*values: bytes | None) -> pa.Array:
 
 
 def test_csv_cells_become_columns_in_the_requested_order() -> None:
-    asked = pa.schema([LAYOUT.field("on"), LAYOUT.field("id"), pa.field("other", pa.int64())])
+    requested = pa.schema([LAYOUT.field("on"), LAYOUT.field("id"), pa.field("other", pa.int64())])
 
-    decoded = CsvDecoder(LAYOUT).decode(binary(b'1,"a,b",2024-01-02', b"2,,"), asked)
+    decoded = CsvDecoder(LAYOUT).decode(binary(b'1,"a,b",2024-01-02', b"2,,"), requested)
 
     assert decoded.rows.to_pylist() == [
         {"on": date(2024, 1, 2), "id": 1, "other": None},
@@ -60,8 +60,8 @@ def test_bad_csv_lines_are_reported_and_do_not_affect_their_neighbours() -> None
     )
 
 
-def one(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
-    """Decode one cell by the fast path and by the slow one, which must agree."""
+def decode_cell(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
+    """Decode one cell on the fast path and on the slow path, which must agree."""
     layout = parse_ddl(f"k string, a {kind}")
     decoder = CsvDecoder(layout, inferred=inferred)
     fast = decoder.decode(binary(b"x," + cell), layout)
@@ -109,8 +109,8 @@ def one(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
 def test_cell_of_a_declared_and_of_an_inferred_column(
     cell: bytes, kind: str, declared: Any, inferred: Any
 ) -> None:
-    assert one(cell, kind) == declared
-    assert one(cell, kind, inferred=True) == inferred
+    assert decode_cell(cell, kind) == declared
+    assert decode_cell(cell, kind, inferred=True) == inferred
 
 
 @pytest.mark.parametrize(
@@ -230,11 +230,11 @@ def test_format_of_changes_has_no_row_decoder() -> None:
 def test_only_the_cells_of_new_columns_are_inferred(monkeypatch: pytest.MonkeyPatch) -> None:
     inferred: list[str] = []
 
-    def noted(cell: str) -> pa.DataType:
+    def record_cell(cell: str) -> pa.DataType:
         inferred.append(cell)
         return pa.int64()
 
-    monkeypatch.setattr("icestream.formats.csv.cell_type", noted)
+    monkeypatch.setattr("icestream.formats.csv.cell_type", record_cell)
     decoder = HeaderDecoder(",", evolving=True, header=("id", "new", "name"))
     columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

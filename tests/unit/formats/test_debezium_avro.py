@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from tests.unit.formats.debezium_events import decode, told
+from tests.unit.formats.debezium_events import blocks_of, decode
 
 from icestream.formats.blocks import BadValueError
 from icestream.formats.debezium.avro import DebeziumAvroDecoder
@@ -76,7 +76,7 @@ SCHEMAS: dict[int, Any] = {
 
 
 class Schemas(Registry):
-    """A registry that has its schemas at hand."""
+    """A registry with schemas in memory."""
 
     def __init__(self) -> None:
         super().__init__(RegistryOptions(url="http://127.0.0.1:1"))
@@ -117,7 +117,7 @@ def test_changes_have_the_types_of_their_schema() -> None:
         ],
     )
     assert changes.bad == []
-    assert told(changes) == [
+    assert blocks_of(changes) == [
         (
             "public.orders",
             ("id",),
@@ -132,13 +132,13 @@ def test_changes_have_the_types_of_their_schema() -> None:
 
 
 def test_infinite_date_is_null_despite_its_logical_type() -> None:
-    # What the connector makes of infinity; no date of Python's is that early.
+    # How the connector writes infinity; Python has no such early date.
     plain = {"type": "int", "connect.name": "org.apache.kafka.connect.data.Date"}
     text = json.dumps(SCHEMAS[VALUE]).replace(json.dumps(DAY), json.dumps(plain))
     _, value = event("c", 1, day=-622191234, schema=json.loads(text))
     decoder = DebeziumAvroDecoder(Schemas(), unrepresentable="null")
     changes = decode(decoder, [(key(1), value)])
-    assert (told(changes), changes.bad) == (
+    assert (blocks_of(changes), changes.bad) == (
         [("public.orders", ("id",), [{"id": 1, "__op": "c"}])],
         [],
     )
@@ -149,7 +149,7 @@ def test_infinite_date_is_null_despite_its_logical_type() -> None:
 def test_placeholder_in_bytes_is_an_unchanged_column() -> None:
     placeholder = b"__debezium_unavailable_value"
     events = [event("u", 1, blob=placeholder, days=list(placeholder))]
-    [(_, _, rows)] = told(decode(DebeziumAvroDecoder(Schemas()), events))
+    [(_, _, rows)] = blocks_of(decode(DebeziumAvroDecoder(Schemas()), events))
     assert rows == [{"id": 1, "__op": "u", "__unsent": ["blob", "days"]}]
 
 
@@ -171,12 +171,12 @@ def test_heartbeats_are_skipped_and_bad_records_reported() -> None:
         (3, "does not match the Avro schema: 1 bytes left over"),
         (4, "its schema can't be read: it has a union of several types"),
     ]
-    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
+    assert blocks_of(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
 
 
 def test_flattened_records_are_rows() -> None:
     changes = decode(DebeziumAvroDecoder(Schemas()), [(key(1), key(1))])
-    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "u"}])]
+    assert blocks_of(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "u"}])]
 
 
 def test_used_decoder_can_be_pickled() -> None:
@@ -187,7 +187,7 @@ def test_used_decoder_can_be_pickled() -> None:
 
 
 def shop(before: Any = None, source: Any = None, op: Any = "string") -> dict[str, Any]:
-    """Return the schema of an envelope, with some parts as no connector has them."""
+    """Return the schema of an envelope, with parts that no connector writes."""
     whole = json.loads(json.dumps(SCHEMAS[VALUE]))
     for name, kind in (("before", before), ("source", source), ("op", op)):
         [field] = [field for field in whole["fields"] if field["name"] == name]
@@ -195,8 +195,8 @@ def shop(before: Any = None, source: Any = None, op: Any = "string") -> dict[str
     return whole  # type: ignore[no-any-return]
 
 
-class Odd(Schemas):
-    """A registry whose schema 77 is the one given."""
+class OneSchemaRegistry(Schemas):
+    """A registry that also has the given schema, with id 77."""
 
     def __init__(self, schema: Any) -> None:
         super().__init__()
@@ -223,9 +223,11 @@ def test_event_that_no_connector_writes_does_not_affect_its_neighbours(
     row = {"id": 1, "price": None, "day": None, "blob": None, "days": None}
     source = {"db": "shop", "schema": "public", "table": "orders"}
     record = {"before": None, "after": row, "source": source, "op": "c", **part}
-    odd = (key(1), avro(77, record, schema))
+    hostile = (key(1), avro(77, record, schema))
 
-    changes = decode(DebeziumAvroDecoder(Odd(schema)), [event("c", 8), odd, event("c", 9)])
+    changes = decode(
+        DebeziumAvroDecoder(OneSchemaRegistry(schema)), [event("c", 8), hostile, event("c", 9)]
+    )
 
     assert [place for place, _ in changes.bad] == [1]
-    assert [row["id"] for _, _, rows in told(changes) for row in rows] == [8, 9]
+    assert [row["id"] for _, _, rows in blocks_of(changes) for row in rows] == [8, 9]

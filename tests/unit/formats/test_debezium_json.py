@@ -6,7 +6,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from tests.unit.formats.debezium_events import decode, encoded, envelope, member, told, with_schema
+from tests.unit.formats.debezium_events import (
+    blocks_of,
+    decode,
+    encoded,
+    envelope,
+    member,
+    with_schema,
+)
 
 from icestream.contracts.changes import TOMBSTONE, UNCHANGED_COLUMNS
 from icestream.formats.debezium.json import DebeziumJsonDecoder
@@ -19,7 +26,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 def decoded(*events: Any, topic: str = "shop.public.orders") -> Any:
     changes = decode(DebeziumJsonDecoder(), events, topic)
     assert changes.bad == []
-    return told(changes)
+    return blocks_of(changes)
 
 
 def test_changes_keep_their_order_and_name_their_table_and_key() -> None:
@@ -56,22 +63,22 @@ def test_record_whose_source_names_no_table_is_bad(source: Any, typed: bool) -> 
     values = [with_schema(event, ID) if typed else event for event in events]
     changes = decode(DebeziumJsonDecoder(), list(zip([ONE, TWO], values, strict=True)))
 
-    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
+    assert blocks_of(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
     assert [reason for _, reason in changes.bad] == ["its `source` does not name a table"]
 
 
 def test_truncate_has_no_values_and_the_last_known_key_of_its_table() -> None:
     decoder = DebeziumJsonDecoder()
     decode(decoder, [(ONE, envelope("c", after=ONE))])
-    assert told(decode(decoder, [(None, envelope("t"))])) == [
+    assert blocks_of(decode(decoder, [(None, envelope("t"))])) == [
         ("public.orders", (), [{"__op": "t"}])
     ]
-    assert told(decode(decoder, [(ONE, envelope("c", after=ONE)), (None, envelope("t"))])) == [
+    assert blocks_of(decode(decoder, [(ONE, envelope("c", after=ONE)), (None, envelope("t"))])) == [
         ("public.orders", ("id",), [{"id": 1, "__op": "c"}, {"__op": "t"}])
     ]
     typed = [(ONE, with_schema(envelope("c", after=ONE), ID))]
     decode(decoder, typed)
-    assert told(decode(decoder, [(None, with_schema(envelope("t"), ID))])) == [
+    assert blocks_of(decode(decoder, [(None, with_schema(envelope("t"), ID))])) == [
         ("public.orders", ("id",), [{"__op": "t"}])
     ]
 
@@ -107,11 +114,11 @@ def test_tombstone_is_applied_if_the_topic_carries_only_the_table_it_is_named_af
     decoder = DebeziumJsonDecoder()
     events = [(ONE, envelope("c", after=ONE, table=table)), (TWO, None)]
     expected = [{"id": 1, "__op": "c"}, {"id": 2, "__op": TOMBSTONE}]
-    found = decode(decoder, events, topic)
-    assert told(found) == [(f"public.{table}", ("id",), expected)]
+    changes = decode(decoder, events, topic)
+    assert blocks_of(changes) == [(f"public.{table}", ("id",), expected)]
     later = decode(decoder, [(ONE, None)], topic)
-    assert told(later) == [(f"public.{table}", ("id",), [{"id": 1, "__op": TOMBSTONE}])]
-    assert (found.ignored, later.ignored) == ({}, {})
+    assert blocks_of(later) == [(f"public.{table}", ("id",), [{"id": 1, "__op": TOMBSTONE}])]
+    assert (changes.ignored, later.ignored) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -122,9 +129,9 @@ def test_tombstone_of_an_unknown_table_is_counted(topic: str, tables: list[str])
     decoder = DebeziumJsonDecoder()
     events = [(ONE, envelope("c", after=ONE, table=table)) for table in tables]
     deleted = [(ONE, envelope("d", before=ONE, table=tables[0])), (ONE, None)]
-    found = decode(decoder, [*events, (TWO, None), *deleted], topic)
-    assert not any(TOMBSTONE in str(rows) for _, _, rows in told(found))
-    assert found.ignored == {topic: 1}, "that after its delete says nothing new"
+    changes = decode(decoder, [*events, (TWO, None), *deleted], topic)
+    assert not any(TOMBSTONE in str(rows) for _, _, rows in blocks_of(changes))
+    assert changes.ignored == {topic: 1}, "a tombstone right after its delete adds nothing"
     assert decode(decoder, [(ONE, None), (TWO, None)], topic).ignored == {topic: 2}
 
 
@@ -152,7 +159,7 @@ def test_placeholder_of_every_type_is_an_unchanged_column() -> None:
 
 def test_placeholder_can_be_configured() -> None:
     event = (ONE, envelope("u", after={"id": 1, "a": "(same)", "b": PLACEHOLDER}))
-    [(_, _, rows)] = told(decode(DebeziumJsonDecoder("(same)"), [event]))
+    [(_, _, rows)] = blocks_of(decode(DebeziumJsonDecoder("(same)"), [event]))
     assert rows == [{"id": 1, "b": PLACEHOLDER, "__op": "u", UNCHANGED_COLUMNS: ["a"]}]
 
 
@@ -164,7 +171,7 @@ def test_new_key_without_an_unchanged_large_value_is_bad() -> None:
             (TWO, envelope("c", after={"id": 2, "a": PLACEHOLDER})),
         ],
     )
-    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "d"}])]
+    assert blocks_of(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "d"}])]
     assert changes.bad == [
         (
             1,
@@ -189,7 +196,7 @@ def test_change_of_a_table_without_a_key_is_bad_and_an_insert_is_not() -> None:
         "table 'public.orders' has no key to identify the changed row. Set one with the "
         "connector's `message.key.columns`"
     )
-    assert told(changes) == [("public.orders", (), [{"v": 1, "__op": "c"}])]
+    assert blocks_of(changes) == [("public.orders", (), [{"v": 1, "__op": "c"}])]
     assert changes.bad == [(1, reason), (3, reason)]
 
 
@@ -204,7 +211,7 @@ def test_bad_records_do_not_affect_their_neighbours() -> None:
             (b"\xff", None),
         ],
     )
-    assert told(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
+    assert blocks_of(changes) == [("public.orders", ("id",), [{"id": 1, "__op": "c"}])]
     assert changes.bad == [
         (0, "not JSON: expecting value at character 0"),
         (2, "no `after` row (op 'u')"),
@@ -216,7 +223,7 @@ def test_bad_records_do_not_affect_their_neighbours() -> None:
 def test_producer_cannot_forge_a_tombstone() -> None:
     flat = {"id": 1, "__op": TOMBSTONE}
     changes = decode(DebeziumJsonDecoder(), [(ONE, envelope(TOMBSTONE, after=ONE)), (ONE, flat)])
-    assert told(changes) == []
+    assert blocks_of(changes) == []
     assert changes.bad == [
         (0, "unknown op '__tombstone'"),
         (1, "unknown op '__tombstone'"),
@@ -292,7 +299,7 @@ def test_strings_stay_strings_and_numbers_numbers_without_a_schema() -> None:
         "many": "list<item: int64>",
         "__op": "string",
     }
-    [(_, _, rows)] = told(changes)
+    [(_, _, rows)] = blocks_of(changes)
     assert rows == [{**row, "__op": "c"}]
 
 
@@ -371,7 +378,7 @@ def test_used_decoder_can_be_pickled() -> None:
     decode(decoder, [(ONE, with_schema(envelope("c", after=ONE), ID))])
     copy = pickle.loads(pickle.dumps(decoder))  # noqa: S301
     assert copy.placeholder == "(same)"
-    assert told(decode(copy, [(ONE, envelope("c", after=ONE))]))
+    assert blocks_of(decode(copy, [(ONE, envelope("c", after=ONE))]))
 
 
 def test_lone_surrogate_makes_its_record_bad() -> None:
@@ -433,5 +440,5 @@ def test_event_that_no_connector_writes_does_not_affect_its_neighbours(
     changes = decode(DebeziumJsonDecoder(), [GOOD, (key, value), GOOD])
 
     assert [place for place, _ in changes.bad] in ([1], [])
-    rows = [row for _, _, rows in told(changes) for row in rows if row.get("id") == 9]
+    rows = [row for _, _, rows in blocks_of(changes) for row in rows if row.get("id") == 9]
     assert [row["__op"] for row in rows] == ["c", "c"]

@@ -18,10 +18,10 @@ ZONED = datetime(2024, 2, 29, 10, 34, 56, 789012, tzinfo=timezone.utc)
 
 
 def decimal(scale: int, precision: int | None = None) -> dict[str, Any]:
-    told = {"scale": str(scale)}
+    parameters = {"scale": str(scale)}
     if precision is not None:
-        told["connect.decimal.precision"] = str(precision)
-    return member("x", "bytes", "org.apache.kafka.connect.data.Decimal", parameters=told)
+        parameters["connect.decimal.precision"] = str(precision)
+    return member("x", "bytes", "org.apache.kafka.connect.data.Decimal", parameters=parameters)
 
 
 def of(kind: str, name: str) -> dict[str, Any]:
@@ -32,15 +32,15 @@ def array(item: dict[str, Any]) -> dict[str, Any]:
     return {**member("x", "array"), "items": item}
 
 
-def decoded(told: dict[str, Any], *values: Any) -> tuple[str, Any]:
-    """Return the type that values of a Connect type have, and the values."""
+def decoded(schema: dict[str, Any], *values: Any) -> tuple[str, Any]:
+    """Return the type and the values that values of a Connect type decode to."""
     events = [
         (
             {"id": number},
             with_schema(
                 envelope("c", after={"id": number, "x": value}),
                 member("id", "int64"),
-                told,
+                schema,
             ),
         )
         for number, value in enumerate(values)
@@ -52,7 +52,7 @@ def decoded(told: dict[str, Any], *values: Any) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "value", "kind", "expected"),
+    ("schema", "value", "kind", "expected"),
     [
         (of("int32", "io.debezium.time.Date"), 19782, "date32[day]", date(2024, 2, 29)),
         (of("string", "io.debezium.time.IsoDate"), "2024-02-29Z", "date32[day]", date(2024, 2, 29)),
@@ -126,35 +126,35 @@ def decoded(told: dict[str, Any], *values: Any) -> tuple[str, Any]:
     ],
 )
 def test_value_gets_its_semantic_type(
-    told: dict[str, Any], value: Any, kind: str, expected: Any
+    schema: dict[str, Any], value: Any, kind: str, expected: Any
 ) -> None:
     if expected is None:
         expected = MOMENT.replace(microsecond=0)
     value = float(value) if isinstance(value, Decimal) else value
-    assert decoded(told, value, None) == (kind, [expected, None])
+    assert decoded(schema, value, None) == (kind, [expected, None])
 
 
 def test_uuid_is_a_uuid() -> None:
     text = "550e8400-e29b-41d4-a716-446655440000"
-    found = decoded(of("string", "io.debezium.data.Uuid"), text, None)
-    assert found == ("extension<arrow.uuid>", [uuid.UUID(text), None])
+    result = decoded(of("string", "io.debezium.data.Uuid"), text, None)
+    assert result == ("extension<arrow.uuid>", [uuid.UUID(text), None])
 
 
 def test_number_of_any_scale_is_text_with_all_its_digits() -> None:
-    told = {
+    schema = {
         **of("struct", "io.debezium.data.VariableScaleDecimal"),
         "fields": [member("scale", "int32"), member("value", "bytes")],
     }
     values = [{"scale": 3, "value": "AeJA"}, None, {"scale": 0, "value": "+pQ4odKc8AAA"}]
-    assert decoded(told, *values) == ("string", ["123.456", None, "-100000000000000000000"])
+    assert decoded(schema, *values) == ("string", ["123.456", None, "-100000000000000000000"])
 
 
 def test_point_keeps_its_parts() -> None:
-    told = {
+    schema = {
         **of("struct", "io.debezium.data.geometry.Point"),
         "fields": [member("x", "double"), member("wkb", "bytes"), member("srid", "int32")],
     }
-    kind, values = decoded(told, {"x": 1.5, "wkb": "AQE=", "srid": None}, None)
+    kind, values = decoded(schema, {"x": 1.5, "wkb": "AQE=", "srid": None}, None)
     assert kind == "struct<x: double, wkb: binary, srid: int32>"
     assert values == [{"x": 1.5, "wkb": b"\x01\x01", "srid": None}, None]
 
@@ -185,14 +185,14 @@ BEYOND = [
 ]
 
 
-@pytest.mark.parametrize(("told", "value", "kind"), BEYOND)
+@pytest.mark.parametrize(("schema", "value", "kind"), BEYOND)
 def test_value_that_no_table_can_hold_makes_its_record_bad(
-    told: dict[str, Any], value: Any, kind: str
+    schema: dict[str, Any], value: Any, kind: str
 ) -> None:
     events = [
-        ({"id": 1}, with_schema(envelope("c", after={"id": 1, "x": None}), ID, told)),
-        ({"id": 2}, with_schema(envelope("u", after={"id": 2, "x": value}), ID, told)),
-        ({"id": 3}, with_schema(envelope("d", before={"id": 3, "x": value}), ID, told)),
+        ({"id": 1}, with_schema(envelope("c", after={"id": 1, "x": None}), ID, schema)),
+        ({"id": 2}, with_schema(envelope("u", after={"id": 2, "x": value}), ID, schema)),
+        ({"id": 3}, with_schema(envelope("d", before={"id": 3, "x": value}), ID, schema)),
     ]
     changes = decode(DebeziumJsonDecoder(), events)
     assert changes.bad == [(1, f"column 'x': type {kind} can't hold {value!r}")]
@@ -200,11 +200,11 @@ def test_value_that_no_table_can_hold_makes_its_record_bad(
     assert block.column("id").to_pylist() == [1, 3]
 
 
-@pytest.mark.parametrize(("told", "value", "kind"), BEYOND)
+@pytest.mark.parametrize(("schema", "value", "kind"), BEYOND)
 def test_value_that_no_table_can_hold_is_null_if_configured(
-    told: dict[str, Any], value: Any, kind: str
+    schema: dict[str, Any], value: Any, kind: str
 ) -> None:
-    event = with_schema(envelope("c", after={"id": 1, "x": value}), ID, told)
+    event = with_schema(envelope("c", after={"id": 1, "x": value}), ID, schema)
     decoder = DebeziumJsonDecoder(unrepresentable="null")
     [block] = decode(decoder, [({"id": 1}, event)]).blocks
     assert str(block.schema.field("x").type) == kind
@@ -226,11 +226,11 @@ def test_tombstone_whose_key_no_table_can_hold_is_bad() -> None:
 
 
 def test_only_the_value_that_contradicts_its_schema_is_bad() -> None:
-    def event(number: int, value: Any, told: dict[str, Any]) -> Any:
+    def event(number: int, value: Any, schema: dict[str, Any]) -> Any:
         row = {"id": number, "x": value}
-        return {"id": number}, with_schema(envelope("c", after=row), member("id", "int64"), told)
+        return {"id": number}, with_schema(envelope("c", after=row), member("id", "int64"), schema)
 
-    for told, value, reason in [
+    for schema, value, reason in [
         (decimal(2, 3), "tmn9LQ==", "column 'x': '-12345678.91' is not a decimal(3,2)"),
         (decimal(2, 3), "%", "column 'x': '%' is not base64"),
         (of("string", "io.debezium.data.Uuid"), "x", "column 'x': 'x' is not a uuid"),
@@ -241,6 +241,6 @@ def test_only_the_value_that_contradicts_its_schema_is_bad() -> None:
         ),
         (member("x", "int32"), "one", "column 'after.x': 'one' is not an int"),
     ]:
-        changes = decode(DebeziumJsonDecoder(), [event(1, None, told), event(2, value, told)])
+        changes = decode(DebeziumJsonDecoder(), [event(1, None, schema), event(2, value, schema)])
         assert changes.bad == [(1, reason)]
         assert [block.num_rows for block in changes.blocks] == [1]

@@ -1,4 +1,4 @@
-"""The public suite of formats, on ours; test_plugins.py runs it on the example of a plugin."""
+"""The public suite of formats, applied to ours; test_plugins.py applies it to an example plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What inferred types become together, whatever the order."""
+"""Merging inferred types, in any order."""
 
 from __future__ import annotations
 

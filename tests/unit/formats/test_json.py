@@ -20,8 +20,8 @@ def decode(values: list[bytes | None], ddl: str = "a bigint") -> Any:
     return JsonDecoder().decode(pa.array(values, pa.binary()), parse_ddl(ddl))
 
 
-def one(value: str, kind: str) -> Any:
-    """Decode one value by the fast road and by the slow one, which must agree."""
+def decode_value(value: str, kind: str) -> Any:
+    """Decode one value on the fast path and on the slow path, which must agree."""
     raw = b'{"a": %s}' % value.encode()
     fast = decode([raw], f"a {kind}")
     slow = decode([raw, b'{"a": [[]], "a": 1}'], f"a {kind}")
@@ -148,7 +148,7 @@ def one(value: str, kind: str) -> Any:
     ],
 )
 def test_value_of_a_type(value: str, kind: str, expected: Any) -> None:
-    assert one(value, kind) == expected
+    assert decode_value(value, kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -294,13 +294,13 @@ def test_new_field_is_text_where_a_later_block_has_another_kind_of_timestamp(
     field: str, later: str
 ) -> None:
     decoder = JsonDecoder()
-    found: dict[str, pa.DataType] = {}
+    new_fields: dict[str, pa.DataType] = {}
     for sent in ("2024-01-02T03:04:05", later):
         value = b'{"id": 1, "a": %s}' % (field % f'"{sent}"').encode()
         decoded = decoder.decode(pa.array([value]), parse_ddl("id int"))
-        found = merge_fields(found, decoded.new_fields)
+        new_fields = merge_fields(new_fields, decoded.new_fields)
 
-    assert "string" in str(found["a"])
+    assert "string" in str(new_fields["a"])
 
 
 def test_new_fields_are_reported_with_their_types() -> None:
@@ -408,13 +408,17 @@ def test_decoder_survives_pickling_after_use() -> None:
 
 
 def test_decimal_with_more_digits_than_its_column_is_bad() -> None:
-    assert one("1234.5", "decimal(5,2)") == "column 'a': 1234.5 is not a decimal(5,2)"
-    assert one("123.45", "decimal(5,2)") == Decimal("123.45")
+    assert decode_value("1234.5", "decimal(5,2)") == "column 'a': 1234.5 is not a decimal(5,2)"
+    assert decode_value("123.45", "decimal(5,2)") == Decimal("123.45")
 
 
 @pytest.mark.parametrize("number", ["4e20", "-400000000000000000000", "12e19"])
 def test_decimal_that_128_bits_do_not_hold_with_its_scale_is_bad(number: str) -> None:
-    """Arrow multiplies 4e20 by 10^18 within 128 bits, and takes what is left for the value."""
+    """Arrow multiplies 4e20 by 10^18 within 128 bits, and keeps only the low bits."""
     written = Decimal(number)
-    assert one(number, "decimal(38,18)") == f"column 'a': {written} is not a decimal(38,18)"
-    assert one("99999999999999999999.5", "decimal(38,18)") == Decimal("99999999999999999999.5")
+    assert (
+        decode_value(number, "decimal(38,18)") == f"column 'a': {written} is not a decimal(38,18)"
+    )
+    assert decode_value("99999999999999999999.5", "decimal(38,18)") == Decimal(
+        "99999999999999999999.5"
+    )

@@ -1,4 +1,4 @@
-"""Ordinary values that a declared column must accept, and both paths alike."""
+"""Ordinary values that a declared column must accept, on both decoding paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def single(number: float) -> float:
-    """Return the `float` next to a number, as a double."""
+    """Return the `float` nearest to a number, as a double."""
     (rounded,) = struct.unpack("f", struct.pack("f", number))
     return float(rounded)
 
@@ -64,7 +64,7 @@ NUMBERS: list[tuple[str, str, Any]] = [
     ("1e23", "float", single(1e23)),
     ("3.4028235e38", "float", single(3.4028234663852886e38)),
 ]
-# What a declared column of CSV takes besides, since nothing else can be meant.
+# What a declared CSV column also accepts, since the meaning is clear.
 CELLS: list[tuple[str, str, Any]] = [
     ("00001234", "bigint", 1234),
     ("+5", "int", 5),
@@ -125,9 +125,9 @@ def decoded(decoder: BlockDecoder, value: bytes, kind: str) -> Any:
     if both.bad:
         return both.bad[0][1]
     assert slow.rows is not None
-    [found] = both.rows.column("a").to_pylist()
-    assert repr(slow.rows.column("a").to_pylist()) == repr([found])
-    return found
+    [result] = both.rows.column("a").to_pylist()
+    assert repr(slow.rows.column("a").to_pylist()) == repr([result])
+    return result
 
 
 @pytest.mark.parametrize(("text", "kind", "expected"), NUMBERS)
@@ -145,8 +145,8 @@ def test_csv_number_is_accepted(text: str, kind: str, expected: Any) -> None:
 @pytest.mark.parametrize(("text", "kind", "expected"), CELLS)
 def test_csv_cell_is_accepted(text: str, kind: str, expected: Any) -> None:
     decoder = CsvDecoder(parse_ddl(f"a {kind}, b string"))
-    found = decoded(decoder, f"{text},x".encode(), kind)
-    assert found == expected or repr(found) == repr(expected) == "nan"
+    value = decoded(decoder, f"{text},x".encode(), kind)
+    assert value == expected or repr(value) == repr(expected) == "nan"
 
 
 @pytest.mark.parametrize(("text", "kind", "meant"), ODD_CELLS)
@@ -183,7 +183,7 @@ def test_other_columns_do_not_affect_a_double(other: str) -> None:
     columns = parse_ddl("a double, c double, b string")
     value = b'{"a": 0.0, "c": 1e17, "b": %s}' % other.encode()
 
-    found = JsonDecoder().decode(pa.array([value], pa.binary()), columns)
+    decoded = JsonDecoder().decode(pa.array([value], pa.binary()), columns)
 
-    assert found.bad == ()
-    assert found.rows.column("c").to_pylist() == [1e17]
+    assert decoded.bad == ()
+    assert decoded.rows.column("c").to_pylist() == [1e17]

@@ -1,4 +1,4 @@
-"""Columns that a value is too wide for."""
+"""Columns that are too narrow for a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters add up, whoever adds and whenever they are read."""
+"""Counters add up, with any number of threads that count and read."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_no_count_is_lost_between_snapshot_and_reset() -> None:
     assert sum(part.commits_success for part in taken) == total
     assert sum(part.commit_retries for part in taken) == total
     assert sum(part.write_latency_us for part in taken) == 1_000 * total
-    # A batch is seen whole or not at all.
+    # Readers see all of a batch or nothing of it.
     assert all(part.records_written == 3 * part.batches_flushed for part in taken)
     assert all(part.bytes_written == 10 * part.files_created for part in taken)
 

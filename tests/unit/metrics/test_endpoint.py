@@ -1,4 +1,4 @@
-"""The metrics page answers those it should, and only them."""
+"""The metrics endpoint serves authorized clients only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def endpoint(metrics: PipelineMetrics) -> Iterator[MetricsEndpoint]:
         yield endpoint
 
 
-def ask(
+def request(
     endpoint: MetricsEndpoint, path: str, method: str = "GET", token: str | None = None
 ) -> tuple[int, str]:
     with closing(HTTPConnection(LOOPBACK, endpoint.port, timeout=10)) as connection:
@@ -44,32 +44,32 @@ def ask(
 
 
 def test_metrics_are_served(endpoint: MetricsEndpoint) -> None:
-    status, page = ask(endpoint, "/metrics")
+    status, page = request(endpoint, "/metrics")
 
     assert status == 200
     assert 'icestream_source_lag_rows{pipeline="orders"} 42.0' in page.splitlines()
 
 
 def test_front_page_names_the_path_of_the_metrics(endpoint: MetricsEndpoint) -> None:
-    assert ask(endpoint, "/") == (200, "icestream: metrics for Prometheus are at /metrics\n")
+    assert request(endpoint, "/") == (200, "icestream: metrics for Prometheus are at /metrics\n")
 
 
 @pytest.mark.parametrize("path", ["/other", "/metrics/", "/favicon.ico"])
 def test_other_paths_are_not_found(endpoint: MetricsEndpoint, path: str) -> None:
-    assert ask(endpoint, path) == (404, "Not Found\n")
+    assert request(endpoint, path) == (404, "Not Found\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_other_methods_are_refused(endpoint: MetricsEndpoint, method: str) -> None:
-    assert ask(endpoint, "/metrics", method) == (405, "Method Not Allowed\n")
+    assert request(endpoint, "/metrics", method) == (405, "Method Not Allowed\n")
 
 
 def test_token_is_required(metrics: PipelineMetrics) -> None:
     with closing(serve(metrics.registry, LOOPBACK, 0, token=RIGHT)) as endpoint:
-        assert ask(endpoint, "/metrics") == (401, "Unauthorized\n")
-        assert ask(endpoint, "/", token=WRONG) == (401, "Unauthorized\n")
-        assert ask(endpoint, "/metrics", token=RIGHT + "\xe9")[0] == 401
-        assert ask(endpoint, "/metrics", token=RIGHT)[0] == 200
+        assert request(endpoint, "/metrics") == (401, "Unauthorized\n")
+        assert request(endpoint, "/", token=WRONG) == (401, "Unauthorized\n")
+        assert request(endpoint, "/metrics", token=RIGHT + "\xe9")[0] == 401
+        assert request(endpoint, "/metrics", token=RIGHT)[0] == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])  # noqa: S104
@@ -112,4 +112,4 @@ def test_closed_endpoint_frees_its_port(metrics: PipelineMetrics) -> None:
     first.close()
 
     with closing(serve(metrics.registry, LOOPBACK, first.port)) as second:
-        assert ask(second, "/")[0] == 200
+        assert request(second, "/")[0] == 200

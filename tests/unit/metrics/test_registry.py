@@ -1,4 +1,4 @@
-"""Events become series."""
+"""Events become Prometheus series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must change in a table for a stream, and what can't."""
+"""The changes that a table needs for a stream, and the problems that no change fixes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def changes(*columns: tuple[str, pa.DataType], table: pa.Schema = TABLE) -> list
     return diff(arrow_to_iceberg(table), pa.schema(list(columns)))
 
 
-def words(found: list[SchemaChange]) -> list[str]:
-    return [str(change) for change in found]
+def words(changes: list[SchemaChange]) -> list[str]:
+    return [str(change) for change in changes]
 
 
 def test_columns_of_the_table_need_no_change_whatever_their_order() -> None:
@@ -68,20 +68,20 @@ def test_narrower_types_fit_wider_columns() -> None:
 
 
 def test_new_columns_are_added_at_every_depth() -> None:
-    found = changes(
+    added = changes(
         ("new", pa.string()),
         ("at", pa.struct([("name", pa.string()), ("lon", pa.float64())])),
         ("items", pa.list_(pa.struct([("sku", pa.string()), ("qty", pa.int64())]))),
         ("by", pa.map_(pa.string(), pa.struct([("m", pa.int32())]))),
     )
 
-    assert [change.path for change in found] == [
+    assert [change.path for change in added] == [
         ("new",),
         ("at", "lon"),
         ("items", "element", "qty"),
         ("by", "value", "m"),
     ]
-    assert words(found) == [
+    assert words(added) == [
         "add 'new' string",
         "add 'at.lon' double",
         "add 'items.element.qty' long",
@@ -105,7 +105,7 @@ def test_wider_types_widen_columns_at_every_depth() -> None:
             ("m", pa.map_(pa.string(), pa.float32())),
         ]
     )
-    found = changes(
+    widened = changes(
         ("n", pa.int64()),
         ("f", pa.float64()),
         ("d", pa.decimal128(9, 2)),
@@ -115,7 +115,7 @@ def test_wider_types_widen_columns_at_every_depth() -> None:
         table=table,
     )
 
-    assert words(found) == [
+    assert words(widened) == [
         "widen 'n' from int to long",
         "widen 'f' from float to double",
         "widen 'd' from decimal(5, 2) to decimal(9, 2)",
@@ -134,14 +134,14 @@ def test_column_that_the_stream_does_not_require_is_made_optional() -> None:
             ("l", pa.list_(pa.field("element", pa.int64(), nullable=False))),
         ]
     )
-    found = changes(
+    result = changes(
         ("id", pa.int64()),
         ("at", pa.struct([("zone", pa.string())])),
         ("l", pa.list_(pa.int64())),
         table=table,
     )
 
-    assert found == [
+    assert result == [
         MakeOptional(("id",)),
         MakeOptional(("at", "zone")),
         MakeOptional(("l", "element")),
@@ -166,7 +166,7 @@ def test_only_a_declared_stream_drops_what_it_lacks() -> None:
 
 def test_column_that_the_table_needs_is_not_dropped() -> None:
     table = arrow_to_iceberg(TABLE)
-    found = compare(
+    comparison = compare(
         table,
         pa.schema([("ratio", pa.float64()), ("name", pa.string()), ("price", pa.decimal128(9, 2))]),
         declared=True,
@@ -174,8 +174,8 @@ def test_column_that_the_table_needs_is_not_dropped() -> None:
         held=["at.lat"],
     )
 
-    assert words(list(found.changes)) == ["drop 'items'", "drop 'by'"]
-    assert found.problems == (
+    assert words(list(comparison.changes)) == ["drop 'items'", "drop 'by'"]
+    assert comparison.problems == (
         "column 'id' of the table partitions the table and is missing in the stream",
     )
 
@@ -202,8 +202,8 @@ def test_renamed_column_keeps_its_values() -> None:
     table = arrow_to_iceberg(TABLE)
     stream = pa.schema([("id", pa.int64()), ("title", pa.string())])
 
-    found = diff(table, stream, renames={"name": "title", "never": "there"})
-    assert words(found) == ["rename 'name' to 'title'"]
+    result = diff(table, stream, renames={"name": "title", "never": "there"})
+    assert words(result) == ["rename 'name' to 'title'"]
     deep = pa.schema([("at", pa.struct([("latitude", pa.float64())]))])
     for new in ("latitude", "at.latitude"):
         assert words(diff(table, deep, renames={"at.lat": new})) == [

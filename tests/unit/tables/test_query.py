@@ -1,4 +1,4 @@
-"""SQL over tables: what is read, what is refused."""
+"""SQL over tables: what is read, and what is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def catalogs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Catalog[Any]
 
 
 @pytest.fixture
-def ask(catalogs: dict[str, Catalog[Any]]) -> Callable[[str], QueryResult]:
+def run_query(catalogs: dict[str, Catalog[Any]]) -> Callable[[str], QueryResult]:
     return lambda sql: query(sql, catalogs)
 
 
@@ -95,14 +95,14 @@ def test_common_table_expressions_are_not_looked_up() -> None:
     ],
 )
 def test_query_returns_the_rows(
-    ask: Callable[[str], QueryResult], sql: str, rows: list[Any]
+    run_query: Callable[[str], QueryResult], sql: str, rows: list[Any]
 ) -> None:
-    assert ask(sql).rows == rows
+    assert run_query(sql).rows == rows
 
 
-def test_timestamps_with_a_time_zone_are_in_utc(ask: Callable[[str], QueryResult]) -> None:
-    ((moment,),) = ask("SELECT TIMESTAMPTZ '2026-01-01 02:00:00+02'").rows
-    assert moment.isoformat() == "2026-01-01T00:00:00+00:00"
+def test_timestamps_with_a_time_zone_are_in_utc(run_query: Callable[[str], QueryResult]) -> None:
+    ((timestamp,),) = run_query("SELECT TIMESTAMPTZ '2026-01-01 02:00:00+02'").rows
+    assert timestamp.isoformat() == "2026-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_timestamps_with_a_time_zone_are_in_utc(ask: Callable[[str], QueryResult
     ],
 )
 def test_wrong_query_is_explained(
-    ask: Callable[[str], QueryResult], sql: str, message: str
+    run_query: Callable[[str], QueryResult], sql: str, message: str
 ) -> None:
     with pytest.raises(IcestreamError) as caught:
-        ask(sql)
+        run_query(sql)
     assert str(caught.value) == message

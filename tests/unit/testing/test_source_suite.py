@@ -1,4 +1,4 @@
-"""The suite passes a sound source, and notices an unsound one."""
+"""The suite passes a correct source, and fails an incorrect one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 class Untouched(Decoder):
-    """Gives each value back as the one column it is asked for."""
+    """Returns each value unchanged, as the only requested column."""
 
     def infer(self, sample: Sequence[bytes | None]) -> pa.Schema:
         return pa.schema([("value", pa.binary())])
@@ -49,7 +49,7 @@ class Script:
 
 
 class ForgetfulSource(ScriptedSource):
-    """Leaves out a row whenever it caps a range."""
+    """Skips a row whenever it limits a range."""
 
     def limit(self, start: Offset, end: Offset, max_rows: int) -> Offset:
         return super().limit({"row": start["row"] + 1}, end, max_rows)

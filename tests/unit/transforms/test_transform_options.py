@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Stands for a DataFrame where only the names of its columns are asked for."""
+    """Stands in for a DataFrame of which only the column names are used."""
 
     columns = ("id", "Amount")
 

@@ -25,8 +25,8 @@ def batch(rows: list[tuple[Any, Any]], columns: pa.Schema = COLUMNS) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def sums(rows: list[tuple[Any, Any]], **terms: Any) -> SideChecksums:
-    whole = {"columns": COLUMNS, "key": ("id",), "chunks": 4, **terms}
+def sums(rows: list[tuple[Any, Any]], **spec: Any) -> SideChecksums:
+    whole = {"columns": COLUMNS, "key": ("id",), "chunks": 4, **spec}
     return compute_checksums([batch(rows)] if rows else [], ComparisonSpec(**whole))
 
 
@@ -34,9 +34,9 @@ ROWS = [(number, f"name {number}") for number in range(100)]
 
 
 def test_order_and_batches_of_rows_do_not_matter() -> None:
-    terms = ComparisonSpec(COLUMNS, ("id",), 4)
+    spec = ComparisonSpec(COLUMNS, ("id",), 4)
     backwards = [batch(ROWS[at : at + 7][::-1]) for at in range(0, 100, 7)][::-1]
-    assert compute_checksums(backwards, terms) == sums(ROWS)
+    assert compute_checksums(backwards, spec) == sums(ROWS)
     assert sums(ROWS).rows == 100
     assert (sums(ROWS).first, sums(ROWS).last) == ((0,), (99,))
     assert set(sums(ROWS).chunks) == {0, 1, 2, 3}
@@ -70,9 +70,9 @@ def test_duplicate_rows_without_a_key_count() -> None:
 
 
 def test_excluded_rows_count_on_neither_side() -> None:
-    gone = pa.table({"id": pa.array([3, 4, 200], pa.int64())})
+    excluded = pa.table({"id": pa.array([3, 4, 200], pa.int64())})
     changed = [(3, "changed"), *ROWS[:3], *ROWS[5:]]
-    one, other = sums(ROWS, excluded_keys=gone), sums(changed, excluded_keys=gone)
+    one, other = sums(ROWS, excluded_keys=excluded), sums(changed, excluded_keys=excluded)
     assert differing_chunks(one, other) == []
     assert (one.excluded_rows, other.excluded_rows, one.rows) == (2, 1, 98)
 
@@ -85,8 +85,8 @@ def test_no_rows_have_no_chunks() -> None:
 def test_wide_keys_have_a_range() -> None:
     columns = pa.schema([("b", pa.string()), ("a", pa.int32())])
     rows = batch([("x", 2), ("a", 9), ("x", 1)], columns)
-    found = compute_checksums([rows], ComparisonSpec(columns, ("b", "a"), 2))
-    assert (found.first, found.last) == (("a", 9), ("x", 2))
+    checksums = compute_checksums([rows], ComparisonSpec(columns, ("b", "a"), 2))
+    assert (checksums.first, checksums.last) == (("a", 9), ("x", 2))
 
 
 def test_every_type_has_checksums_and_texts() -> None:
@@ -105,11 +105,11 @@ def test_every_type_has_checksums_and_texts() -> None:
         "long": pa.array(["x" * 90]),
     }
     rows = pa.RecordBatch.from_pydict(values)
-    terms = ComparisonSpec(rows.schema, ("i",), 1)
-    assert compute_checksums([rows], terms).rows == 1
-    (found,) = hash_rows([rows], terms, [0])
-    assert found.to_pylist()[0]["key"] == ["1"]
-    assert found.to_pylist()[0]["texts"] == [
+    spec = ComparisonSpec(rows.schema, ("i",), 1)
+    assert compute_checksums([rows], spec).rows == 1
+    (hashed,) = hash_rows([rows], spec, [0])
+    assert hashed.to_pylist()[0]["key"] == ["1"]
+    assert hashed.to_pylist()[0]["texts"] == [
         "1",
         "1.5",
         "1.50",
@@ -129,15 +129,15 @@ def test_values_are_cast_to_the_compared_types() -> None:
     wide = pa.schema([("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
     agreed = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
     now = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    terms = ComparisonSpec(agreed, ("id",), 1)
-    one = compute_checksums([batch([(1, now)], narrow)], terms)
-    assert one == compute_checksums([batch([(now, 1)], wide)], terms)
+    spec = ComparisonSpec(agreed, ("id",), 1)
+    one = compute_checksums([batch([(1, now)], narrow)], spec)
+    assert one == compute_checksums([batch([(now, 1)], wide)], spec)
 
 
 def test_only_rows_of_the_requested_chunks_are_returned() -> None:
-    terms = ComparisonSpec(COLUMNS, ("id",), 4)
-    each = [sum(len(b) for b in hash_rows([batch(ROWS)], terms, [n])) for n in range(4)]
-    assert each == [sums(ROWS).chunks[n].rows for n in range(4)]
+    spec = ComparisonSpec(COLUMNS, ("id",), 4)
+    counts = [sum(len(b) for b in hash_rows([batch(ROWS)], spec, [n])) for n in range(4)]
+    assert counts == [sums(ROWS).chunks[n].rows for n in range(4)]
 
 
 def test_column_names_may_contain_anything() -> None:

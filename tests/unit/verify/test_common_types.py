@@ -1,4 +1,4 @@
-"""The type in which a column of two tables is compared."""
+"""The common type in which a column of two tables is compared."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_type_that_holds_both(
 
 
 def test_uuids_are_compared_by_their_bytes() -> None:
-    given = uuid.uuid4()
-    values = pa.array([given.bytes, None], pa.uuid())
-    assert convert(values, pa.binary()).to_pylist() == [given.bytes, None]
+    value = uuid.uuid4()
+    values = pa.array([value.bytes, None], pa.uuid())
+    assert convert(values, pa.binary()).to_pylist() == [value.bytes, None]
 
 
 def test_lists_keep_their_shape() -> None:
@@ -55,7 +55,7 @@ def test_lists_keep_their_shape() -> None:
 def test_columns_of_one_side_are_listed_separately() -> None:
     source = pa.schema([("id", pa.int32()), ("new", pa.string()), ("odd", pa.string())])
     lake = pa.schema([("old", pa.string()), ("odd", pa.date32()), ("id", pa.int64())])
-    found = find_shared_columns(source, lake)
-    assert found.columns == pa.schema([("id", pa.int64())])
-    assert (found.only_in_source, found.only_in_lake) == (("new",), ("old",))
-    assert found.incompatible == ("odd (string, date32[day])",)
+    shared = find_shared_columns(source, lake)
+    assert shared.columns == pa.schema([("id", pa.int64())])
+    assert (shared.only_in_source, shared.only_in_lake) == (("new",), ("old",))
+    assert shared.incompatible == ("odd (string, date32[day])",)

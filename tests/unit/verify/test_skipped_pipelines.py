@@ -1,4 +1,4 @@
-"""Pipelines that follow a database and that `verify` can't compare: named, with the reason."""
+"""CDC pipelines that `verify` can't compare are listed with the reason."""
 
 from __future__ import annotations
 

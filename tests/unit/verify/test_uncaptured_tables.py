@@ -1,4 +1,4 @@
-"""What `verify` says of tables whose changes are not followed."""
+"""What `verify` reports for tables whose changes are not captured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFRESHED = {"name": "rates", "sync_mode": "full_refresh"}
 
 
 @pytest.mark.parametrize(
-    ("told", "caveat"),
+    ("extra", "caveat"),
     [
         ({}, ""),
         ({"snapshot": "only"}, READ_WHOLE),
@@ -23,9 +23,9 @@ REFRESHED = {"name": "rates", "sync_mode": "full_refresh"}
         ({"streams": [REFRESHED, {"name": "orders"}]}, READ_WHOLE),
     ],
 )
-def test_table_without_captured_changes_may_differ(told: dict[str, Any], caveat: str) -> None:
-    given = {"host": "h", "database": "d", "user": "u", **told}
-    options = PostgresCdcOptions.model_validate(given)
+def test_table_without_captured_changes_may_differ(extra: dict[str, Any], caveat: str) -> None:
+    config = {"host": "h", "database": "d", "user": "u", **extra}
+    options = PostgresCdcOptions.model_validate(config)
     mode = options.mode_of("public", "rates")
     assert mode is not None
     table = PgTable(Relation(1, "public", "rates", "d", ()), "public.rates", (), (), 0, mode)

@@ -1,4 +1,4 @@
-"""Which tables are compared, and what is said of those that are not."""
+"""Which tables are compared, and the reasons for those that are not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PlainTable:
 
 @dataclass
 class PlainMirror:
-    """A mirror whose table is at another batch each time it is looked up."""
+    """A mirror whose table is at a newer batch at each lookup."""
 
     epochs: list[int]
     columns: pa.Schema = COLUMNS
