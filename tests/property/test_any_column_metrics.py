@@ -155,12 +155,16 @@ def test_readers_skip_no_row_and_deletes_drop_no_other_row(column: Column) -> No
     present = [value for value in values if value is not None]
     numbers = [value for value in present if not is_nan(value)]
 
+    def has_literal(value: Any) -> bool:
+        # PyIceberg takes an infinite literal as out of range for a `float` column.
+        return not is_nan(value) and not (kind == pa.float32() and math.isinf(value))
+
     for name in ("v", "s.v"):
-        for number in numbers:
+        for number in filter(has_literal, numbers):
             assert readers.may_match(FILTERS.EqualTo(name, as_literal(number))), number
             if kind == pa.string():
                 assert readers.may_match(FILTERS.StartsWith(name, number[:20])), number
-        for number in (*numbers, *(other for other in others if not is_nan(other))):
+        for number in filter(has_literal, (*numbers, *others)):
             if readers.must_all_match(FILTERS.LessThan(name, as_literal(number))):
                 assert all(value is not None and value < number for value in values)
             if readers.must_all_match(FILTERS.GreaterThan(name, as_literal(number))):
