@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Adapt = Callable[[Any], Any] | None
 
 
-_MOST_DIGITS = 38
+_MAX_PRECISION = 38
 _PLAIN = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -39,12 +39,12 @@ _LOGICAL = {
 
 
 _EXACT = Context(prec=1_000_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
-_LARGEST_SCALE = 100_000
+_MAX_SCALE = 100_000
 
 
 def _read_decimal(data: bytes, writer: Any, reader: Any = None) -> Decimal:  # noqa: ARG001
     scale = writer.get("scale", 0)
-    if abs(scale) > _LARGEST_SCALE:
+    if abs(scale) > _MAX_SCALE:
         raise ValueError(f"a scale of {scale}")
     return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
 
@@ -178,7 +178,7 @@ def _takes_no_bytes(kind: pa.DataType) -> bool:
 
 def _decimal(precision: int, scale: int) -> tuple[pa.DataType, Adapt]:
     """Return the type of decimals, and how to adapt them: to text if a table can't hold them."""
-    if 0 < precision <= _MOST_DIGITS and 0 <= scale <= precision:
+    if 0 < precision <= _MAX_PRECISION and 0 <= scale <= precision:
         return pa.decimal128(precision, scale), None
     return pa.string(), lambda value: None if value is None else f"{value:f}"
 

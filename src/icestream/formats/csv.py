@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _CAST_FAULTS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError)
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_LONGEST = 4300  # the most digits that Python's `int` takes
+_MAX_DIGITS = 4300  # the most digits that Python's `int` takes
 _LOGICAL = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False
 }  # fmt: skip
@@ -254,7 +254,7 @@ def cell_type(text: str) -> pa.DataType:
 
 def _number(text: str) -> int | Decimal | None:
     """Return a number written as in JSON; None if the text is no such number."""
-    if len(text) > _LONGEST or NUMBER.fullmatch(text) is None:
+    if len(text) > _MAX_DIGITS or NUMBER.fullmatch(text) is None:
         return None
     return int(text) if text != "-0" and _WHOLE.fullmatch(text) else Decimal(text)
 
@@ -321,7 +321,7 @@ def _declared_cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     if (is_large := np.abs(values) >= _EXACT_DOUBLES).any():
         large = cells.filter(pa.array(is_large & ~not_finite))
         whole = large.filter(pc.match_substring_regex(large, _ANY_WHOLE)).to_pylist()
-        if not all(len(text) < _LONGEST and rounds_to_double(int(text)) for text in whole):
+        if not all(len(text) < _MAX_DIGITS and rounds_to_double(int(text)) for text in whole):
             raise pa.ArrowInvalid("a value would change")
     return _as_floating(doubles, kind)
 

@@ -33,7 +33,7 @@ _EXACT_DOUBLES = 2.0**53
 # Every text of at most 15 digits keeps its value in a double of at least this size.
 _TINY = 1e-290
 _LONG = 16
-_LONGEST = 64
+_MAX_RUN = 64
 _STRIDE = 4
 _DECIMAL_DIGITS = 38
 _ZERO, _DOT, _NINE = ord("0"), ord("."), ord("9")
@@ -330,7 +330,7 @@ def _run_ends(data: Bytes, begins: Ints, parts: bytes) -> Ints | None:
     is_part[list(parts)] = True
     ends = begins + _LONG
     growing = np.arange(len(begins))
-    for _ in range(_LONGEST):
+    for _ in range(_MAX_RUN):
         growing = growing[ends[growing] < len(data)]
         growing = growing[is_part[data[ends[growing]]]]
         if not len(growing):

@@ -34,7 +34,7 @@ ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _LONG = pa.dictionary(pa.int8(), pa.int64())
 # Empty cells of CSV: text, or whatever type the other cells have.
 EMPTY = pa.dictionary(pa.int8(), pa.null())
-_DOUBLE, _LONGEST = pa.float64(), pa.decimal128(38, 0)
+_DOUBLE, _WIDEST_DECIMAL = pa.float64(), pa.decimal128(38, 0)
 _INTEGERS = (pa.int32(), pa.int64(), _LONG)
 _DOUBLES = (pa.int32(), pa.int64(), pa.float32(), _DOUBLE)
 
@@ -57,7 +57,7 @@ def infer_type(value: Any, depth: int = 0) -> pa.DataType:
 def _integer_type(value: int) -> pa.DataType:
     if -_BIGINT_LIMIT <= value < _BIGINT_LIMIT:
         return pa.int64() if fits_double(value) else _LONG
-    return _LONGEST if abs(value) < _DECIMAL_LIMIT else TEXT
+    return _WIDEST_DECIMAL if abs(value) < _DECIMAL_LIMIT else TEXT
 
 
 def _nested_type(value: dict[str, Any] | list[Any], depth: int) -> pa.DataType:
@@ -107,7 +107,7 @@ def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return max(one, other, key=_INTEGERS.index)
     if one in _DOUBLES and other in _DOUBLES:  # a float holds few digits of an integer
         return _DOUBLE
-    one, other = (_LONGEST if kind in _INTEGERS else kind for kind in (one, other))
+    one, other = (_WIDEST_DECIMAL if kind in _INTEGERS else kind for kind in (one, other))
     if pa.types.is_decimal128(one) and pa.types.is_decimal128(other) and one.scale == other.scale:
         return max(one, other, key=lambda kind: int(kind.precision))
     return None
@@ -217,7 +217,7 @@ def _members(kind: pa.DataType) -> dict[str, pa.DataType]:
     }
 
 
-_MOST_DIGITS = 38
+_MAX_PRECISION = 38
 
 
 def widest(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -324,7 +324,7 @@ def _widen_type(kind: pa.DataType, value: Any) -> pa.DataType | None:
         return _type_for(pa.float64(), value)
     if pa.types.is_decimal128(kind):
         digits = _digits_of(value, kind.scale)
-        return pa.decimal128(digits, kind.scale) if 0 < digits <= _MOST_DIGITS else None
+        return pa.decimal128(digits, kind.scale) if 0 < digits <= _MAX_PRECISION else None
     return _nested(kind, value) if pa.types.is_nested(kind) else None
 
 

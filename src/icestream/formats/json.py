@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TOO_LARGE = "not JSON: a number with thousands of digits, or thousands of nested brackets"
 # The escape of a surrogate, which JSON can write alone and UTF-8 cannot.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MOST_DIGITS = 4300  # the most that Python's `int` takes
+_MAX_DIGITS = 4300  # the most that Python's `int` takes
 
 
 def _integer(text: str) -> int | Decimal:
@@ -50,7 +50,7 @@ def _integer(text: str) -> int | Decimal:
 
 
 def _fraction(text: str) -> Decimal:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise ValueError(TOO_LARGE)
     return Decimal(text)
 
@@ -119,7 +119,7 @@ def _refuse_lone_surrogates(record: dict[str, Any]) -> None:
 _OPEN, _CLOSE = ord("{"), ord("}")
 # Arrow's parser recurses, and a value nested 30,000 deep crashes the process, so a long value with
 # this many brackets is left to Python, which has a limit.
-_MOST_BRACKETS = 2000
+_MAX_BRACKETS = 2000
 # The years 1 to 9999, as microseconds: Arrow reads years outside of them, Python does not.
 _FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
@@ -159,9 +159,9 @@ class JsonDecoder(BlockDecoder):
             inside = np.where(is_plain, begin, begin[is_plain][0])
             last = np.where(is_plain, stop, stop[is_plain][0]) - 1
             is_plain &= (data[inside] == _OPEN) & (data[last] == _CLOSE)
-        for index in np.flatnonzero(is_plain & (stop - begin > _MOST_BRACKETS)).tolist():
+        for index in np.flatnonzero(is_plain & (stop - begin > _MAX_BRACKETS)).tolist():
             text = data[begin[index] : stop[index]].tobytes()
-            is_plain[index] = text.count(b"{") + text.count(b"[") <= _MOST_BRACKETS
+            is_plain[index] = text.count(b"{") + text.count(b"[") <= _MAX_BRACKETS
         return is_plain
 
     def read_block(

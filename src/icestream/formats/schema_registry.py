@@ -33,16 +33,16 @@ _TRANSPORT = transport_faults("the schema registry", "`schema_registry.url`")
 _NOT_FOUND = 404
 _TOO_MANY_REQUESTS = 429
 _AVRO = "AVRO"
-_LARGEST_ID = (1 << 31) - 1
+_MAX_ID = (1 << 31) - 1
 # A replica of the registry may lag behind the producer that registered a schema, so the lookup of
 # an unknown id is retried for this long, and later once in a while.
 _RETRY_SECS = 3.0
 _PAUSE_SECS = 0.2
 # A broken producer may write ids that do not exist. Such an id costs the full wait once, and only a
 # few ids per minute do.
-_MOST_WAITS, _WAITS_SECS = 5, 60.0
+_MAX_WAITS, _WAITS_SECS = 5, 60.0
 _RECHECK_SECS = 5.0
-_MOST_MISSING = 1000
+_MAX_MISSING = 1000
 
 
 class RegistryOptions(Options):
@@ -135,12 +135,12 @@ class Registry:
         key, now = (self._login(), schema_id), time.monotonic()
         last_lookup = _missing.get(key)
         is_recent = last_lookup is not None and now - last_lookup < _RECHECK_SECS
-        if schema_id > _LARGEST_ID or is_recent:
+        if schema_id > _MAX_ID or is_recent:
             raise BadValueError(missing)
         recent = sum(
             key[0] == login and now - at < _WAITS_SECS for (login, _), at in [*_missing.items()]
         )
-        retries = last_lookup is None and recent < _MOST_WAITS
+        retries = last_lookup is None and recent < _MAX_WAITS
         deadline = now + _RETRY_SECS if retries else now
         while True:
             try:
@@ -153,7 +153,7 @@ class Registry:
                 return f"schema id {schema_id} {schema}" if isinstance(schema, str) else schema
         _missing.pop(key, None)
         _missing[key] = time.monotonic()
-        if len(_missing) > _MOST_MISSING:
+        if len(_missing) > _MAX_MISSING:
             _missing.pop(next(iter(_missing)), None)
         raise BadValueError(missing)
 

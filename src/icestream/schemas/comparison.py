@@ -147,8 +147,8 @@ def compare(
     renames: Mapping[str, str] | None = None,
     declared: bool = False,
     keys: Collection[str] = (),
-    needed: Mapping[str, str] | None = None,
-    held: Collection[str] = (),
+    undroppable: Mapping[str, str] | None = None,
+    keep: Collection[str] = (),
     droppable: Collection[str] | None = None,
 ) -> SchemaComparison:
     """Return the changes and the problems between a table and a stream.
@@ -159,13 +159,13 @@ def compare(
         renames: as for `diff`.
         declared: as for `diff`.
         keys: columns that identify a row, beside the table's identifier fields.
-        needed: columns that can't be dropped, and what each does, e.g. `partitions the table`.
-        held: columns to leave null rather than drop.
+        undroppable: columns that can't be dropped, and what each does, e.g. `partitions the table`.
+        keep: columns to leave null rather than drop.
         droppable: the only columns that may be dropped; None if any may.
     """
     if not isinstance(stream_schema, Schema):
         stream_schema = arrow_to_iceberg(stream_schema)
-    comparer = _Comparer(droppable if declared else (), needed=needed or {}, held=held)
+    comparer = _Comparer(droppable if declared else (), undroppable=undroppable or {}, keep=keep)
     renamed = comparer.rename(table_schema, stream_schema, renames or {})
     table_schema = apply(table_schema, renamed)
     comparer.keys = {*keys, *table_schema.identifier_field_names()}
@@ -220,12 +220,12 @@ class _Comparer:
         self,
         droppable: Collection[str] | None,
         *,
-        needed: Mapping[str, str],
-        held: Collection[str],
+        undroppable: Mapping[str, str],
+        keep: Collection[str],
     ) -> None:
         self.droppable = droppable
-        self.needed = needed
-        self.held = held
+        self.undroppable = undroppable
+        self.keep = keep
         self.keys: set[str] = set()
         self.changes: list[SchemaChange] = []
         self.problems: list[str] = []
@@ -283,22 +283,23 @@ class _Comparer:
     def add_missing(self, path: Path, column: NestedField, *, in_key: bool) -> None:
         """Add what follows from a column of the table that the stream lacks."""
         name = _name(path)
-        use = "identifies its rows" if name in self.keys else self.needed.get(name)
+        use = "identifies its rows" if name in self.keys else self.undroppable.get(name)
         may_drop = self.droppable is None or name in self.droppable
         if in_key or (use is not None and (may_drop or name in self.keys)):
             reason = use or "is part of a map's key"
             self.problems.append(
                 f"column {name!r} of the table {reason} and is missing in the stream"
             )
-        elif may_drop and not self._holds(name):
+        elif may_drop and not self._keeps(name):
             self.changes.append(DropColumn(path))
         elif column.required:
             self.changes.append(MakeOptional(path, is_missing=True))
 
-    def _holds(self, name: str) -> bool:
+    def _keeps(self, name: str) -> bool:
         inside = f"{name}."
         return any(
-            column == name or column.startswith(inside) for column in (*self.held, *self.needed)
+            column == name or column.startswith(inside)
+            for column in (*self.keep, *self.undroppable)
         )
 
     def compare_types(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from icestream.contracts.catalog import Catalog
 
-SHOWN_NAMES = 10
+MAX_SHOWN_NAMES = 10
 
 
 @dataclass(frozen=True)
@@ -103,5 +103,5 @@ def _suggest(name: str, catalogs: Mapping[str, Catalog[Any]]) -> str:
     by_name |= {short.rpartition(".")[2]: short for short in short_names}
     close = get_close_matches(name, by_name, n=1)
     hint = f"Did you mean {by_name[close[0]]!r}? " if close else ""
-    more = f", and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return f"{hint}There are: {', '.join(names[:SHOWN_NAMES])}{more}."
+    more = f", and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else ""
+    return f"{hint}There are: {', '.join(names[:MAX_SHOWN_NAMES])}{more}."

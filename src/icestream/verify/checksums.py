@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icestream.verify.side import Reader
 
 
-WIDEST_DECIMAL = 38
+MAX_PRECISION = 38
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -39,7 +39,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if pa.types.is_decimal(one) and pa.types.is_decimal(other):
         scale = max(one.scale, other.scale)
         digits = max(one.precision - one.scale, other.precision - other.scale)
-        fits = scale + digits <= WIDEST_DECIMAL
+        fits = scale + digits <= MAX_PRECISION
         return pa.decimal128(scale + digits, scale) if fits else None
     if pa.types.is_list(one) and pa.types.is_list(other):
         element = common_type(one.value_type, other.value_type)

@@ -141,7 +141,7 @@ def test_unknown_id_does_not_prevent_waiting_for_another(
 def test_many_unknown_ids_cost_few_waits(
     small: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_module, "_MOST_MISSING", 50)
+    monkeypatch.setattr(registry_module, "_MAX_MISSING", 50)
     decoded = decode(Registry(RegistryOptions(url=small.url)), *range(100, 200), 2**32 - 1)
 
     assert len(decoded.bad) == 101

@@ -170,8 +170,8 @@ def test_column_that_the_table_needs_is_not_dropped() -> None:
         table,
         pa.schema([("ratio", pa.float64()), ("name", pa.string()), ("price", pa.decimal128(9, 2))]),
         declared=True,
-        needed={"id": "partitions the table"},
-        held=["at.lat"],
+        undroppable={"id": "partitions the table"},
+        keep=["at.lat"],
     )
 
     assert words(list(comparison.changes)) == ["drop 'items'", "drop 'by'"]

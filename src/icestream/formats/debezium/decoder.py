@@ -42,7 +42,7 @@ _UNFORESEEN_FAULTS = (
     pa.ArrowException, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError,
     RecursionError,
 )  # fmt: skip
-_LONGEST_REASON = 500  # a reason may name all fields of a record
+_MAX_REASON_CHARS = 500  # a reason may name all fields of a record
 
 
 class EventSchema:
@@ -139,7 +139,7 @@ class DebeziumDecoder(ChangeDecoder):
         except _UNFORESEEN_FAULTS as exc:
             if len(values) == 1:
                 text = f"not a Debezium event: {type(exc).__name__}: {exc}"
-                return DecodedChanges((), [(0, text[:_LONGEST_REASON])])
+                return DecodedChanges((), [(0, text[:_MAX_REASON_CHARS])])
         half = len(values) // 2
         first = self._decode_parts(values[:half], raw_keys[:half], topic)
         second = self._decode_parts(values[half:], raw_keys[half:], topic)
@@ -175,7 +175,7 @@ class DebeziumDecoder(ChangeDecoder):
         assembly = Assembly(keys, self._key_fields, frozenset(tombstones), bad=bad)
         for table, changes in parts.items():
             assembly.add(table, changes, tombstones if table == owner else [])
-        bad = [(index, reason[:_LONGEST_REASON]) for index, reason in assembly.bad]
+        bad = [(index, reason[:_MAX_REASON_CHARS]) for index, reason in assembly.bad]
         return DecodedChanges(assembly.blocks, sorted(bad), ignored)
 
 

@@ -40,11 +40,11 @@ def from_base64(text: str | None) -> bytes | None:
         raise MalformedValueError(text, "base64") from None
 
 
-_MOST_DIGITS = 38
+_MAX_PRECISION = 38
 _BYTES = 16
 # A PostgreSQL number has at most 131,072 digits before the decimal point and 16,383 after it.
-_LARGEST_SCALE = 150_000
-_EXACT = Context(prec=2 * _LARGEST_SCALE, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_MAX_SCALE = 150_000
+_EXACT = Context(prec=2 * _MAX_SCALE, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 def decimals(parameters: Mapping[str, str], *, is_text: bool) -> tuple[pa.DataType, Convert]:
@@ -55,8 +55,8 @@ def decimals(parameters: Mapping[str, str], *, is_text: bool) -> tuple[pa.DataTy
         is_text: whether the bytes are in base64.
     """
     scale = int(parameters.get("scale", 0))
-    digits = int(parameters.get("connect.decimal.precision", _MOST_DIGITS))
-    if not 0 < digits <= _MOST_DIGITS or not 0 <= scale <= digits:
+    digits = int(parameters.get("connect.decimal.precision", _MAX_PRECISION))
+    if not 0 < digits <= _MAX_PRECISION or not 0 <= scale <= digits:
         return pa.string(), lambda array: _texts(_unscaled(array, is_text=is_text), scale)
     kind, limit = pa.decimal128(digits, scale), 10**digits
 
@@ -104,7 +104,7 @@ def as_bytes(value: Any, scale: int) -> bytes:
         MalformedValueError: it has more decimal places, or far too many digits before the point.
     """
     number = Decimal(value)
-    if not number.is_finite() or number.adjusted() > _LARGEST_SCALE:
+    if not number.is_finite() or number.adjusted() > _MAX_SCALE:
         raise MalformedValueError(value, f"a decimal of scale {scale}")
     whole = number.scaleb(scale, _EXACT)
     if whole != whole.to_integral_value(context=_EXACT):
@@ -132,9 +132,9 @@ def _plain_text(value: int, scale: int | None) -> str:
     Raises:
         MalformedValueError: no database has such a scale, or so many digits.
     """
-    if scale is None or abs(scale) > _LARGEST_SCALE:
+    if scale is None or abs(scale) > _MAX_SCALE:
         raise MalformedValueError(scale, "a scale")
-    if value.bit_length() > 3 * _LARGEST_SCALE:
+    if value.bit_length() > 3 * _MAX_SCALE:
         raise MalformedValueError(f"{value.bit_length()} bits", "a decimal")
     return f"{Decimal(value).scaleb(-scale, _EXACT):f}"
 

@@ -212,8 +212,8 @@ def _compare(
         # A column may exist for the rows of another pipeline; it is not ours to drop.
         declared=declared and not table.is_shared,
         keys=options.key_fields,
-        needed=table.undroppable_columns(options),
-        held=table.partition_source_columns(),
+        undroppable=table.undroppable_columns(options),
+        keep=table.partition_source_columns(),
         droppable=droppable_columns(table.schema, table.declared_before, stream),
     )
 
