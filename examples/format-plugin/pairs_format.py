@@ -12,8 +12,8 @@ class PairsDecoder(RowDecoder):
         fields: dict[str, str] = {}
         for pair in value.decode().split(";"):
             name, equals, text = pair.partition("=")
-            if not equals:
-                raise ValueError(f"not a list of pairs: {pair!r} has no '='")
+            if not name or not equals:
+                raise ValueError(f"{pair!r} is not name=value")
             fields[name] = text
         return fields
 
