@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from icestream.schemas.comparison import iceberg_to_arrow
 from icestream.sinks.iceberg.ledger import read_mark
+from icestream.sinks.iceberg.upsert.soft_deletes import DELETED, DELETED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -125,11 +126,6 @@ class DatabaseSide(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release all connections. May be called more than once."""
-
-
-# Columns of `delete_mode: soft`, as `sinks/iceberg/upsert/mode.py` names them.
-DELETED = "_is_deleted"
-DELETED_AT = "_deleted_at"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from icestream.errors import CommitConflictError, CommitUnknownError, SchemaMism
 from icestream.sinks.iceberg.commit import EVERY_ROW, Mode, TableChange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pyarrow as pa
 
     from icestream.contracts.offset import BatchMark
@@ -25,47 +23,6 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.upsert.matching import MatchResult
     from icestream.sinks.iceberg.upsert.staging import KeySettings, StagedChunk, StagingWriter
     from icestream.sinks.iceberg.upsert.tombstones import Tombstones
-
-
-# Not `_deleted`: Spark refuses to read a table with a column of that name, which is its own.
-DELETED = "_is_deleted"
-DELETED_AT = "_deleted_at"
-
-
-def add_soft_delete_columns(columns: Iterable[pa.Field], delete_mode: str) -> pa.Schema:
-    """Return the columns that the table has, with those that tell of deletes where wanted."""
-    import pyarrow as pa
-
-    kept = [column for column in columns if column.name not in (DELETED, DELETED_AT)]
-    if delete_mode != "soft":
-        return pa.schema(columns)
-    return pa.schema(
-        [
-            *kept,
-            pa.field(DELETED, pa.bool_(), metadata={"doc": "Whether the source deleted the row."}),
-            pa.field(DELETED_AT, pa.timestamp("us", tz="UTC"), metadata={"doc": "When."}),
-        ]
-    )
-
-
-def drop_soft_delete_columns(columns: pa.Schema, delete_mode: str) -> list[pa.Field]:
-    """Return the columns that the stream brings."""
-    own = (DELETED, DELETED_AT) if delete_mode == "soft" else ()
-    return [column for column in columns if column.name not in own]
-
-
-def set_soft_delete_columns(batch: pa.RecordBatch, deletes: pa.Array) -> pa.RecordBatch:
-    """Return the rows with both columns set, by whether each is a delete."""
-    from datetime import datetime, timezone
-
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    now = pa.scalar(datetime.now(tz=timezone.utc), pa.timestamp("us", tz="UTC"))
-    at = pc.if_else(deletes, now, pa.scalar(None, pa.timestamp("us", tz="UTC")))
-    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
-    arrays |= {DELETED: deletes, DELETED_AT: at}
-    return pa.RecordBatch.from_pydict(arrays)
 
 
 logger = logging.getLogger(__name__)
@@ -120,6 +77,7 @@ class Upsert(Mode):
 
     def table_columns(self, columns: pa.Schema) -> pa.Schema:
         from icestream.contracts.changes import UNCHANGED_COLUMNS
+        from icestream.sinks.iceberg.upsert.soft_deletes import add_soft_delete_columns
 
         hidden = {self.options.op_field, UNCHANGED_COLUMNS}
         kept = [column for column in columns if column.name not in hidden]
@@ -128,6 +86,8 @@ class Upsert(Mode):
 
     def stream_columns(self, columns: pa.Schema) -> pa.Schema:
         import pyarrow as pa
+
+        from icestream.sinks.iceberg.upsert.soft_deletes import drop_soft_delete_columns
 
         kept = drop_soft_delete_columns(columns, self.options.delete_mode)
         op = self.options.op_field

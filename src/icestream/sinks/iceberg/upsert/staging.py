@@ -24,11 +24,7 @@ from icestream.contracts.sink import TaskWriter, WrittenFile
 from icestream.errors import BadRecordError
 from icestream.sinks.iceberg.upsert.fingerprints import Fingerprints, fingerprints, numbers
 from icestream.sinks.iceberg.upsert.latest_changes import concatenate_flags
-from icestream.sinks.iceberg.upsert.mode import (
-    DELETED,
-    DELETED_AT,
-    set_soft_delete_columns,
-)
+from icestream.sinks.iceberg.upsert.soft_deletes import DELETED, DELETED_AT, set_soft_delete_columns
 from icestream.sinks.iceberg.writer import as_arrow_file, conform, file_columns, map_concurrently
 
 if TYPE_CHECKING:
