@@ -191,7 +191,7 @@ def test_table_without_a_key_is_refused_under_upsert(lake: Lake) -> None:
     assert str(caught.value) == (
         f"table {lake.name}.shop.orders: commit_mode 'upsert' needs a key, and table 'shop.orders' "
         "of the source has none\n  Give it a primary key, or `ALTER TABLE shop.orders REPLICA "
-        "IDENTITY FULL`, or name the columns that tell its rows apart in `key_fields`. Without "
+        "IDENTITY FULL`, or name the columns that identify a row in `key_fields`. Without "
         "`commit_mode`, tables without a key are appended to."
     )
 
@@ -247,8 +247,8 @@ def test_values_that_became_null_are_told(lake: Lake, caplog: pytest.LogCaptureF
     lake.run(mirror(lake, ScriptedChanges([block])))
 
     assert (
-        f"table {lake.name}.shop.orders: 2 values of column 'note' do not fit into its type, and "
-        "are null"
+        f"table {lake.name}.shop.orders: 2 values of column 'note' do not fit its type and "
+        "became null"
     ) in caplog.messages
 
 
@@ -336,7 +336,7 @@ def test_key_fields_that_are_not_the_key_of_the_table_are_refused(lake: Lake) ->
 
     assert str(caught.value) == (
         f"table {lake.name}.shop.orders: `key_fields` are note, and the key of table 'shop.orders' "
-        "of the source is id: of a deleted row it tells nothing else\n  Take `key_fields` out."
+        "of the source is id, the only columns in its deletes\n  Remove `key_fields`."
     )
 
 

@@ -155,14 +155,14 @@ class NewChangeSchemasError(IcestreamError):
     again.
 
     Args:
-        shapes: the columns of such blocks, in the order in which they came.
+        schemas: the columns of such blocks, in order of arrival.
         files: the files written until then, which are discarded.
     """
 
-    def __init__(self, shapes: Sequence[pa.Schema], files: Sequence[WrittenFile] = ()) -> None:
-        super().__init__(f"{len(shapes)} row schemas that the tables are not prepared for")
-        self.shapes = tuple(shapes)
+    def __init__(self, schemas: Sequence[pa.Schema], files: Sequence[WrittenFile] = ()) -> None:
+        super().__init__(f"{len(schemas)} row schemas that the tables are not prepared for")
+        self.schemas = tuple(schemas)
         self.files = tuple(files)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.shapes, self.files))
+        return (type(self), (self.schemas, self.files))

@@ -120,7 +120,7 @@ class TableCommits:
     refused: tuple[RefusedRows, ...] = ()
 
 
-def added_up(commits: Mapping[str, Commit]) -> Commit | None:
+def sum_commits(commits: Mapping[str, Commit]) -> Commit | None:
     """Add up the commits of several tables; None if there was none."""
     if not commits:
         return None

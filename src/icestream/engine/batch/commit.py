@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from icestream.contracts.changes import NewChangeSchemasError
 from icestream.contracts.decoder import BadRecord
 from icestream.contracts.reports import pack_report, run_tasks
-from icestream.contracts.sink import added_up
+from icestream.contracts.sink import sum_commits
 from icestream.contracts.transform import ROW
 from icestream.engine.crash_points import AFTER_TABLE, crash_point
 from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetterWriter, row_as_json
@@ -62,7 +62,7 @@ class BatchOutcome:
     def add(self, report: tasks.Report) -> None:
         """Add the report of one task. Only tasks that read the source have examples."""
         if isinstance(report.error, NewChangeSchemasError):
-            self.new_shapes += report.error.shapes
+            self.new_shapes += report.error.schemas
             self.files += report.error.files
         else:
             self.error = self.error or report.error
@@ -185,7 +185,7 @@ def _commit_tables(
     finally:
         plan.sink.discard(outcome.files)
     return CommittedBatch(
-        total=added_up(done.commits),
+        total=sum_commits(done.commits),
         commits=done.commits,
         held=done.held,
         refused={one.table: one.rows for one in done.refused},

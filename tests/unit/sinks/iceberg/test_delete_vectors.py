@@ -90,8 +90,8 @@ def test_equality_deletes_of_another_writer_are_refused() -> None:
     with pytest.raises(ConnectorError) as caught:
         read_deleted_positions(replace(FILE, deletes=(theirs,)), IO)
     assert str(caught.value) == (
-        "upsert can't tell which rows are still there: another writer put equality deletes on "
+        "upsert can't determine which rows exist: another writer added equality deletes to "
         "/lake/data/a.parquet\n"
-        "  Fold them in first: `CALL system.rewrite_data_files(table => '...', options => "
-        "map('delete-file-threshold', '1'))`. Use one upsert writer a table."
+        "  Apply them first: `CALL system.rewrite_data_files(table => '...', options => "
+        "map('delete-file-threshold', '1'))`. Use one upsert writer per table."
     )

@@ -210,8 +210,8 @@ def test_imported_file_without_field_ids_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConnectorError) as caught:
         find_keys(file, keys([1]), settings(tmp_path, 1))
     assert str(caught.value) == (
-        f"upsert can't look for keys in {file.path}: its columns have no field ids, as those of "
-        "files that were imported\n"
+        f"upsert can't look for keys in {file.path}: its columns have no field ids, as in "
+        "imported files\n"
         "  Rewrite the table's files first, with `rewrite_data_files` and `rewrite-all`."
     )
 
@@ -247,7 +247,7 @@ def test_index_that_another_task_removes_is_made_again(
     with pytest.raises(TransientError) as caught:
         find_keys(file, keys([1]), settings(tmp_path, 1))
     assert str(caught.value) == (
-        f"the index of keys {made[0]} vanished 3 times before it could be read\n"
+        f"the key index {made[0]} disappeared 3 times before it could be read\n"
         "  Something else removes files there, or the disk is full."
     )
     made.clear()
@@ -260,6 +260,6 @@ def test_file_of_another_format_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConnectorError) as caught:
         find_keys(file, keys([1]), settings(tmp_path, 1))
     assert str(caught.value) == (
-        "upsert can't look for keys in s3://lake/data/1.orc: it is no Parquet file\n"
+        "upsert can't look for keys in s3://lake/data/1.orc: it is not a Parquet file\n"
         "  Rewrite the table's files to Parquet first, with `rewrite_data_files`."
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from icestream.arrow import group_by_bytes
 from icestream.contracts.faults import CheckStep
 from icestream.contracts.reports import run_in_tasks
-from icestream.contracts.sink import ROUTE, Commit, RowExpectation, TableCommits, added_up
+from icestream.contracts.sink import ROUTE, Commit, RowExpectation, TableCommits, sum_commits
 from icestream.errors import CommitConflictError, IcestreamError
 from icestream.sinks.iceberg.multi.routing import StagedRows
 from icestream.sinks.iceberg.multi.sink import TablesSink
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.partition_terms import SortTerm
 
 
-# A table is written by one task unless it has more rows than this, and more than its even share.
+# One task writes a table unless it has more rows than this, and more than an even share.
 ROWS_PER_TASK = 200_000
 BINS_PER_SLOT = 3
 
@@ -68,7 +68,7 @@ def write_tables(
     tables: Sequence[tuple[Sequence[StagedRows], TaskWriter]],
     order: Sequence[SortTerm],
 ) -> list[list[WrittenFile] | IcestreamError]:
-    """Write the rows of every table in one job; for each table its files, or why there are none."""
+    """Write the rows of every table in one job; return the files of each, or its error."""
     slots = spark.sparkContext.defaultParallelism
     total = sum(one.rows for parts, _ in tables for one in parts)
     rows_per_task = max(ROWS_PER_TASK, -(-total // slots))
@@ -81,12 +81,13 @@ def write_tables(
         spark, _balance_units(units, slots * BINS_PER_SLOT), WriteTablesTask(tuple(order))
     )
     outcomes: list[list[WrittenFile] | IcestreamError] = [[] for _ in tables]
-    # In the order of the rows: of two changes to one key the later one counts.
-    for table, _, found in sorted((one for each in done for one in each), key=lambda one: one[:2]):
+    # In the order of the rows: of two changes to a key, the later one wins.
+    written = sorted((unit for task in done for unit in task), key=lambda unit: unit[:2])
+    for table, _, outcome in written:
         so_far = outcomes[table]
         if isinstance(so_far, IcestreamError):
             continue
-        outcomes[table] = found if isinstance(found, IcestreamError) else so_far + found
+        outcomes[table] = outcome if isinstance(outcome, IcestreamError) else so_far + outcome
     return outcomes
 
 
@@ -104,33 +105,34 @@ class WriteTablesTask:
         try:
             if not self.order:
                 return unit.writer.write(rows)
-            # Sorted piece by piece, each of which has files of its own: the order is a file's.
-            ordered = (
-                sort_rows(pa.Table.from_batches(each), self.order) for each in group_by_bytes(rows)
+            # Sort piece by piece and write each to separate files: the order is that of a file.
+            pieces = (
+                sort_rows(pa.Table.from_batches(group), self.order)
+                for group in group_by_bytes(rows)
             )
-            return [file for each in ordered for file in unit.writer.write(each.to_batches())]
+            return [file for piece in pieces for file in unit.writer.write(piece.to_batches())]
         except IcestreamError as exc:
-            # The other tables of the bin are written all the same.
+            # The other tables of the bin are still written.
             return exc
 
 
 def _split_rows(parts: Sequence[StagedRows], most: int) -> Iterator[tuple[StagedRows, ...]]:
-    """Cut the rows of a table where they are more than one task should write."""
+    """Split the rows of a table that has more than one task should write."""
     if sum(one.rows for one in parts) <= most:
         yield tuple(parts)
         return
-    taken: list[StagedRows] = []
+    chunk: list[StagedRows] = []
     for one in parts:
         for block in one.blocks:
-            if taken and sum(each.rows for each in taken) + block[1] > most:
-                yield tuple(taken)
-                taken = []
-            taken.append(StagedRows(one.path, (block,), one.io_properties))
-    yield tuple(taken)
+            if chunk and sum(part.rows for part in chunk) + block[1] > most:
+                yield tuple(chunk)
+                chunk = []
+            chunk.append(StagedRows(one.path, (block,), one.io_properties))
+    yield tuple(chunk)
 
 
 def _balance_units(units: list[WriteUnit], most: int) -> list[list[WriteUnit]]:
-    """Spread units over few bins, so that each bin has about as many rows as another."""
+    """Distribute units over a few bins with about equally many rows."""
     bins: list[list[WriteUnit]] = [[] for _ in range(min(most, len(units)))]
     sizes = [0] * len(bins)
     for unit in sorted(units, key=lambda one: one.count, reverse=True):
@@ -144,7 +146,7 @@ logger = logging.getLogger(__name__)
 
 
 class FanOutSink(TablesSink):
-    """The tables that rows name."""
+    """Writes each row to the table that it names."""
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
         super().__init__(options, catalog, name)
@@ -174,9 +176,10 @@ class FanOutSink(TablesSink):
         java = self._tables.java
         if self.options.create:
             java.create_namespace(self.options.namespace)
-        # Nessie puts a random part behind a table's name; the folder must be found again.
-        place = java.default_location(self.options.namespace, STAGING).rstrip("/").rpartition("/")
-        self._folder = f"{place[0]}/{STAGING}/{quote(pipeline, safe='')}"
+        # Nessie appends a random part to a table's folder; this folder must be found again.
+        location = java.default_location(self.options.namespace, STAGING)
+        parent = location.rstrip("/").rpartition("/")[0]
+        self._folder = f"{parent}/{STAGING}/{quote(pipeline, safe='')}"
         remove_staged_files(self._folder, self.catalog.pyiceberg_properties())
 
     def prepare(self, columns: pa.Schema, *, declared: bool = False) -> None:  # noqa: ARG002
@@ -198,7 +201,7 @@ class FanOutSink(TablesSink):
         from icestream.sinks.iceberg.missing_values import missing_values
         from icestream.sinks.iceberg.multi.routing import RouteFaults
 
-        # What a table requires beside the keys, its own writer looks at.
+        # Each table's own writer checks its other required columns.
         return RouteFaults(self.route, missing_values(None, self.options))
 
     def writer(self) -> TaskWriter:
@@ -218,7 +221,7 @@ class FanOutSink(TablesSink):
         for refused in done.refused:
             raise refused.error
         self.discard(files)
-        return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
+        return sum_commits(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
 
     def commit_batch(
         self, files: list[WrittenFile], mark: BatchMark, on_commit: Callable[[], None]
@@ -232,7 +235,7 @@ class FanOutSink(TablesSink):
         batches = group_by_table(files, sinks, self.catalog.pyiceberg_properties())
         tables.run_concurrently(lambda batch: self._open(batch, mark), batches)
         opened = [batch for batch in batches if batch.error is None]
-        # Before any of them is made: after a crash, each is known to hold rows or to lack them.
+        # Before any is created: after a crash, we know which tables may hold rows.
         tables.state_file.add(frozenset(batch.table for batch in opened))
         if self._batch_sinks is not None:
             self._batch_sinks = [batch.sink for batch in opened]
@@ -242,11 +245,11 @@ class FanOutSink(TablesSink):
         rows = [(batch.staged, batch.writer) for batch in ready if batch.writer is not None]
         order = () if self._sorts_themselves else parse_sort(self.options)
         written = write_tables(tables.spark, rows, order)
-        for batch, found in zip(ready, written, strict=True):
-            if isinstance(found, IcestreamError):
-                batch.refuse(found, mark)
+        for batch, outcome in zip(ready, written, strict=True):
+            if isinstance(outcome, IcestreamError):
+                batch.refuse(outcome, mark)
             else:
-                batch.files = found
+                batch.files = outcome
         tables.run_concurrently(lambda batch: self._commit(batch, mark, on_commit), ready)
         tables.record_written()
         return TableCommits(
@@ -288,7 +291,7 @@ class FanOutSink(TablesSink):
             batch.commit = batch.commit_once(replace(mark, rows=batch.rows))
         except IcestreamError as exc:
             if isinstance(exc, CommitConflictError):
-                # Of any other commit it is not certain that the table lacks the files.
+                # After any other error the table may hold the files.
                 batch.sink.discard(batch.files)
             batch.refuse(exc, mark)
         else:

@@ -1,9 +1,9 @@
-"""Tables that mirror those of a source of changes, each of them exactly once.
+"""The mirror sink: tables that mirror those of a change source, exactly once.
 
-Before a batch is read, the tables are made ready for what it may bring; tasks then write each
-block with the writers of its table, and all tables are committed side by side before the batch
-ends. A table that does not take its changes stops the pipeline: a mirror that leaves some out
-would be wrong for ever.
+Before a batch is read, the tables are prepared for the changes that it may contain. Tasks write
+each block with the writers of its table, and all tables are committed concurrently before the batch
+ends. A table that refuses its changes stops the pipeline: a mirror that skips some would stay
+wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from icestream.contracts.changes import ChangeSchema, change_schema_of
 from icestream.contracts.faults import CheckStep
-from icestream.contracts.sink import Commit, TableCommits, added_up
+from icestream.contracts.sink import Commit, TableCommits, sum_commits
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.commit import written_paths
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class MirrorSink(TablesSink):
-    """The tables of a source."""
+    """Mirrors the tables of a source."""
 
     is_mirror = True
     task_modules = (
@@ -56,7 +56,7 @@ class MirrorSink(TablesSink):
         super().__init__(options, catalog, name)
         self._sources: dict[Identifier, tuple[str, ...]] = {}
         self._prepared: dict[tuple[str, ...], MirrorTable] = {}
-        # The newest shape of each table, so that most batches bring no surprise.
+        # The newest schema of each table, so that most batches need no second read.
         self._latest_schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._absent: frozenset[tuple[str, ...]] = frozenset()
         self._warned: set[tuple[str, ...]] = set()
@@ -83,10 +83,10 @@ class MirrorSink(TablesSink):
         by_table = {source: [columns] for source, columns in self._latest_schemas.items()}
         for columns in schemas:
             by_table.setdefault(change_schema_of(columns).table, []).append(columns)
-        alone = {source: found for source, found in by_table.items() if _are_tombstones(found)}
-        changed = {source: found for source, found in by_table.items() if source not in alone}
-        named = {source: self._target_of(source, found) for source, found in changed.items()}
-        named |= self._tables_of_tombstones(alone)
+        tombstones = {source: own for source, own in by_table.items() if _are_tombstones(own)}
+        changed = {source: own for source, own in by_table.items() if source not in tombstones}
+        named = {source: self._target_of(source, own) for source, own in changed.items()}
+        named |= self._tables_of_tombstones(tombstones)
         self._absent = frozenset(by_table.keys() - named.keys())
         sinks: dict[tuple[str, ...], Any] = {
             source: self.tables.sink(table) for source, table in named.items()
@@ -106,13 +106,14 @@ class MirrorSink(TablesSink):
     def _tables_of_tombstones(
         self, by_table: Mapping[tuple[str, ...], list[pa.Schema]]
     ) -> dict[tuple[str, ...], Identifier]:
-        """Return the tables that tombstones which come without changes are applied to.
+        """Return the tables to which tombstones without other changes apply.
 
-        They create no table. One that another table of the source fills, or that is not ours, is
-        left alone: a router can give a topic any name, and tombstones don't name their table.
+        They create no table. A table that another table of the source fills, or that is not ours,
+        stays unchanged: a router can give a topic any name, and tombstones don't name their
+        table.
         """
         owners = dict(self._sources)
-        found: dict[tuple[str, ...], Identifier] = {}
+        tables: dict[tuple[str, ...], Identifier] = {}
         for source, shapes in by_table.items():
             table = self._identifier(change_schema_of(shapes[0]))
             if not self.tables.java.exists(table[:-1], table[-1]):
@@ -123,16 +124,16 @@ class MirrorSink(TablesSink):
                 owner = ()
             owners[table] = owner
             if owner == source:
-                found[source] = table
+                tables[source] = table
             elif source not in self._warned:
                 self._warned.add(source)
                 logger.warning(
-                    "tombstones of %s are left out: table %s mirrors %s",
+                    "ignoring tombstones of %s: table %s mirrors %s",
                     ".".join(source),
                     ".".join(table),
                     ".".join(owner) or "nothing of this pipeline",
                 )
-        return found
+        return tables
 
     def _stored_source(self, table: Identifier) -> tuple[str, ...] | None:
         sink: Any = self.tables.sink(table)
@@ -140,7 +141,7 @@ class MirrorSink(TablesSink):
         return cast("MirrorTable", sink).source()
 
     def _target_of(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
-        """Return the table of one of the source; no two may have the same."""
+        """Return the target of a source table; two may not share one."""
         table = self._identifier(change_schema_of(shapes[0]))
         owner = self._sources.setdefault(table, source)
         if owner != source:
@@ -184,11 +185,11 @@ class MirrorSink(TablesSink):
             return super().lost_rows()
         old = self.tables.moved_from()
         sources = {self._identifier(ChangeSchema(source)): source for source in loaded}
-        found = self.tables.lost_rows(sources)
-        if old is not None and found:
+        lost_tables = self.tables.lost_rows(sources)
+        if old is not None and lost_tables:
             moved = self._moved(old)
-            return [replace(moved, source_table=sources[table]) for table in found]
-        return [replace(lost, source_table=sources[table]) for table, lost in found.items()]
+            return [replace(moved, source_table=sources[table]) for table in lost_tables]
+        return [replace(lost, source_table=sources[table]) for table, lost in lost_tables.items()]
 
     def reload(self, tables: Collection[tuple[str, ...]]) -> None:
         self._reloading = set(tables)
@@ -202,7 +203,7 @@ class MirrorSink(TablesSink):
     def commit(self, files: list[WrittenFile], mark: BatchMark) -> Commit:
         done = self.commit_batch(files, mark, lambda: None)
         self.discard(files)
-        return added_up(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
+        return sum_commits(done.commits) or Commit(None, 0, 0, 0, 0, 0.0)
 
     def commit_batch(
         self, files: list[WrittenFile], mark: BatchMark, on_commit: Callable[[], None]
@@ -215,11 +216,11 @@ class MirrorSink(TablesSink):
             batch = TableBatch(table.identifier, table)
             batch.files = [file for file in files if file.metadata["table"] == table.identifier]
             batch.is_held = self._holds(table, mark)
-            # No rows may come of a table that is read from its beginning; it has a mark then.
+            # A table that is read from its start may have no rows; it still gets a mark.
             if self._accepts_rows(source, table) and (batch.files or table.is_first):
                 batches.append(batch)
             if table.is_first and not batch.is_held:
-                table.target.mark_snapshot = None  # what it held before does not matter
+                table.target.mark_snapshot = None  # its previous rows do not matter
             _warn_of_nulls(batch)
         if self._batch_sinks is not None:
             self._batch_sinks = [batch.sink for batch in batches]
@@ -238,7 +239,7 @@ class MirrorSink(TablesSink):
             return
         self.tables.refuse_unaccounted_rows(batch.table, mark)
         rows = sum(file.rows for file in batch.files)
-        # From here on the table may hold them, whatever we are told.
+        # From here on the table may hold them, whatever the commit returns.
         self._submitted_paths |= set(_paths(batch.files))
         try:
             batch.commit = batch.commit_once(replace(mark, rows=rows))
@@ -248,20 +249,20 @@ class MirrorSink(TablesSink):
             on_commit()
 
     def _accepts_rows(self, source: tuple[str, ...], table: MirrorTable) -> bool:
-        """Tell whether a table takes its rows: one that is to be reloaded waits for its first rows.
+        """Tell whether a table accepts rows: one to be reloaded waits for its first rows.
 
-        Until the source's position says that it is loaded again, a crash must find it as it was.
+        Until the source's offset records that it is loaded again, it must stay unchanged.
         """
         if table.is_first:
             self._reloading.discard(source)
         return source not in self._reloading
 
     def discard(self, files: list[WrittenFile]) -> None:
-        left: dict[Identifier, list[str]] = {}
+        uncommitted: dict[Identifier, list[str]] = {}
         for file in files:
             paths = [path for path in _paths([file]) if path not in self._submitted_paths]
-            left.setdefault(tuple(file.metadata["table"]), []).extend(paths)
-        for table, paths in left.items():
+            uncommitted.setdefault(tuple(file.metadata["table"]), []).extend(paths)
+        for table, paths in uncommitted.items():
             self.tables.sink(table).target.delete_files(paths)
         self._submitted_paths -= set(_paths(files))
 
@@ -280,13 +281,13 @@ def _are_tombstones(shapes: Sequence[pa.Schema]) -> bool:
 
 
 def _warn_of_nulls(batch: TableBatch) -> None:
-    """Say which values the table lacks because its types can't hold them."""
+    """Warn about values that became null because the table's types can't hold them."""
     nulled: Counter[str] = Counter()
     for file in batch.files:
         nulled.update(file.metadata.get("nulled", {}))
     for column, count in nulled.items():
         logger.warning(
-            "table %s: %d values of column %r do not fit into its type, and are null",
+            "table %s: %d values of column %r do not fit its type and became null",
             *(batch.name, count, column),
         )
 

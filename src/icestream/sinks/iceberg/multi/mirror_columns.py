@@ -23,37 +23,39 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Marks a row as a change; never a column of the table.
+# Columns that describe a change; never columns of the table.
 HIDDEN = (OP, UNCHANGED_COLUMNS)
 
 
 @dataclass(frozen=True)
 class MirrorSchema:
-    """What a table is ready for.
+    """The schema that a table is prepared for.
 
     Attributes:
-        shape: the newest shape of its rows.
-        columns: the columns that rows are given, without the hidden ones.
-        known: the exact columns of blocks that may come, as text; more may come where the shape
-            is not whole, as long as they fit.
-        op_name: the column that keeps what a change did, where every change becomes a row.
+        change_schema: the newest change schema of its rows.
+        columns: the columns that rows are conformed to, without the hidden ones.
+        block_schemas: the columns of the expected blocks, as text; if the change schema is not
+            whole, other blocks are accepted if they fit.
+        op_name: the column with the operation, if every change becomes a row.
         keeps_missing: whether a row keeps the table's values for columns that its block lacks.
     """
 
-    shape: ChangeSchema
+    change_schema: ChangeSchema
     columns: pa.Schema
-    known: frozenset[str]
+    block_schemas: frozenset[str]
     op_name: str | None = None
     keeps_missing: bool = False
 
     def accepts(self, columns: pa.Schema) -> bool:
-        """Tell whether a block with these columns can be written as the table is."""
-        if not data_columns(columns):  # nothing but that all rows go
+        """Tell whether a block with these columns can be written without changing the table."""
+        if not data_columns(columns):  # a truncate only
             return True
-        if _key_ids(change_schema_of(columns), columns) != _key_ids(self.shape, self.columns):
+        if _key_ids(change_schema_of(columns), columns) != _key_ids(
+            self.change_schema, self.columns
+        ):
             return False
-        if self.shape.is_whole:
-            return schema_text(columns) in self.known
+        if self.change_schema.is_whole:
+            return schema_text(columns) in self.block_schemas
         return all(self._fits(column) for column in data_columns(columns))
 
     def _fits(self, column: pa.Field) -> bool:
@@ -68,21 +70,21 @@ class MirrorSchema:
         return bool(both.field(0).type == ours.type)
 
     def conform(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a block with the table's columns, by the source's ids of columns or by name.
+        """Return a block with the table's columns, matched by the source's ids or by name.
 
         Raises:
-            SchemaMismatchError: values of an older shape can't become those of the newest.
+            SchemaMismatchError: values of an older schema can't be cast to the newest.
         """
-        given = data_columns(block.schema)
-        places = _match_columns(given, self.columns)
+        own = data_columns(block.schema)
+        sources = _match_columns(own, self.columns)
         arrays = [
             pa.nulls(block.num_rows, column.type)
-            if place is None
-            else _cast_column(block.column(block.schema.get_field_index(place)), column)
-            for column, place in zip(self.columns, places, strict=True)
+            if source is None
+            else _cast_column(block.column(block.schema.get_field_index(source)), column)
+            for column, source in zip(self.columns, sources, strict=True)
         ]
         columns = [*self.columns]
-        renamed = {old: new for old, new in zip(places, self.columns.names, strict=True) if old}
+        renamed = {old: new for old, new in zip(sources, self.columns.names, strict=True) if old}
         for name in HIDDEN:
             index = block.schema.get_field_index(name)
             if index < 0:
@@ -95,12 +97,12 @@ class MirrorSchema:
         conformed = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
         absent = [name for name in self.columns.names if name not in renamed.values()]
         absent = [name for name in absent if name not in block.schema.names]
-        if self.keeps_missing and not self.shape.is_whole and absent:
+        if self.keeps_missing and not self.change_schema.is_whole and absent:
             return _add_unchanged(conformed, absent)
         return conformed
 
     def as_rows(self, block: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a conformed block as plain rows, each telling what it did if that is kept."""
+        """Return a conformed block as plain rows, with their operation if the table has it."""
         arrays = [block.column(index) for index in range(len(self.columns))]
         columns = [*self.columns]
         if self.op_name is not None:
@@ -116,12 +118,12 @@ def _add_unchanged(block: pa.RecordBatch, absent: list[str]) -> pa.RecordBatch:
     if index < 0:
         flags = {name: np.ones(block.num_rows, np.bool_) for name in absent}
         return block.append_column(UNCHANGED_COLUMNS, unchanged_columns(flags, block.num_rows))
-    lists = [[*(each or ()), *absent] for each in block.column(index).to_pylist()]
+    lists = [[*(names or ()), *absent] for names in block.column(index).to_pylist()]
     return block.set_column(index, UNCHANGED_COLUMNS, pa.array(lists, pa.list_(pa.string())))
 
 
 def snapshot_rows_to_changes(block: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that were read as they are as changes that say so."""
+    """Return rows of a snapshot as changes, with the operation of a snapshot read."""
     return block.append_column(pa.field(OP, pa.string()), _snapshot_ops(block))
 
 
@@ -132,16 +134,15 @@ def _snapshot_ops(block: pa.RecordBatch) -> pa.Array:
 def merge_change_schemas(
     shapes: Sequence[pa.Schema], table: pa.Schema | None, *, op_name: str | None = None
 ) -> MirrorSchema:
-    """Return what a table must be ready for so that blocks of all these shapes can be written.
+    """Return the schema to prepare a table for, so that blocks of all these schemas fit.
 
     Args:
         shapes: columns of one table's blocks, in the order in which they were seen.
-        table: the table's columns, where there is a table.
+        table: the table's columns; None if there is no table.
         op_name: as in `MirrorSchema`.
 
     Raises:
-        SchemaMismatchError: a column has types that no column can hold together, or the name of a
-            hidden one.
+        SchemaMismatchError: a column has incompatible types, or the name of a hidden column.
     """
     schemas = [change_schema_of(columns) for columns in shapes]
     for columns, shape in zip(shapes, schemas, strict=True):
@@ -158,8 +159,8 @@ def merge_change_schemas(
 def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
     """Refuse a table of the source with a column that has the name of a hidden one."""
     for name in HIDDEN:
-        own = len(columns.get_all_field_indices(name)) - (0 if shape.is_snapshot else 1)
-        if own > 0:
+        source_columns = len(columns.get_all_field_indices(name)) - (0 if shape.is_snapshot else 1)
+        if source_columns > 0:
             raise SchemaMismatchError(
                 f"column {name!r} has a name that icestream reserves for its own columns",
                 todo=RENAME_RESERVED,
@@ -167,12 +168,12 @@ def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
 
 
 def _merge_columns(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:
-    """Return all columns of all shapes; those that the table has as wide as they are there."""
+    """Return the columns of all schemas, each at least as wide as in the table."""
     named = {column.name for columns in shapes for column in data_columns(columns)}
-    there = [column for column in table or () if column.name in named]
-    each = [pa.schema(data_columns(columns)) for columns in shapes]
+    existing = [column.with_nullable(True) for column in table or () if column.name in named]
+    schemas = [pa.schema(data_columns(columns)) for columns in shapes]
     try:
-        return _unify_schemas([pa.schema([one.with_nullable(True) for one in there]), *each])
+        return _unify_schemas([pa.schema(existing), *schemas])
     except pa.ArrowInvalid as exc:
         raise SchemaMismatchError(
             f"a column has incompatible types: {exc}",
@@ -189,9 +190,9 @@ def _unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def data_columns(columns: pa.Schema) -> list[pa.Field]:
-    """Return the columns that have a place in the table.
+    """Return the columns that belong in the table.
 
-    One of type null says only that some rows were sent with a null for it.
+    A column of type null only says that some rows were sent with a null for it.
     """
     return [
         column
@@ -201,7 +202,7 @@ def data_columns(columns: pa.Schema) -> list[pa.Field]:
 
 
 def column_ids(columns: pa.Schema) -> dict[str, str]:
-    """Return the source's id of each column, by name; none where the source has no ids."""
+    """Return the source's id of each column, by name; empty if the source has no ids."""
     return {
         column.name: column.metadata[COLUMN_ID].decode()
         for column in columns
@@ -216,24 +217,24 @@ def _key_ids(shape: ChangeSchema, columns: pa.Schema) -> tuple[str, ...]:
 
 
 def schema_text(columns: pa.Schema) -> str:
-    """Return columns as text, equal for equal columns whatever metadata the schema has."""
+    """Return columns as text that is equal for equal columns, whatever their metadata."""
     ids = column_ids(columns)
     parts = [f"{one.name!r} {one.type} {ids.get(one.name)}" for one in data_columns(columns)]
     return f"{change_schema_of(columns).key}: {', '.join(parts)}"
 
 
-def _match_columns(given: list[pa.Field], wanted: pa.Schema) -> list[str | None]:
-    """Return, for each column wanted, the given one that it is, by id or else by name."""
-    ids = {source_id: name for name, source_id in column_ids(pa.schema(given)).items()}
-    names = {column.name for column in given}
-    known = column_ids(wanted)
-    places: list[str | None] = []
-    for column in wanted:
-        if ids and column.name in known:
-            places.append(ids.get(known[column.name]))
+def _match_columns(block: list[pa.Field], table: pa.Schema) -> list[str | None]:
+    """Return, for each column of the table, the block's column, by id or else by name."""
+    ids = {source_id: name for name, source_id in column_ids(pa.schema(block)).items()}
+    names = {column.name for column in block}
+    table_ids = column_ids(table)
+    matches: list[str | None] = []
+    for column in table:
+        if ids and column.name in table_ids:
+            matches.append(ids.get(table_ids[column.name]))
         else:
-            places.append(column.name if column.name in names else None)
-    return places
+            matches.append(column.name if column.name in names else None)
+    return matches
 
 
 def _cast_column(array: pa.Array, column: pa.Field) -> pa.Array:
@@ -243,19 +244,19 @@ def _cast_column(array: pa.Array, column: pa.Field) -> pa.Array:
         return array.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
         raise SchemaMismatchError(
-            f"column {column.name!r} was {array.type} and is {column.type} now, and an older value "
-            f"can't become one: {exc}",
+            f"column {column.name!r} changed from {array.type} to {column.type}, and an older "
+            f"value can't be cast: {exc}",
             todo="Nothing of the batch was written. Start over, which reads the table again: "
             "`icestream run --start-over`.",
         ) from exc
 
 
 def _rename_listed_columns(names: pa.Array, renamed: dict[str, str]) -> pa.Array:
-    """Return lists of column names by their new names; those of dropped columns stay away."""
+    """Return lists of column names with the new names, without dropped columns."""
     if all(old == new for old, new in renamed.items()) or not len(names.flatten()):
         return names
     lists = [
-        None if each is None else [renamed[name] for name in each if name in renamed]
-        for each in names.to_pylist()
+        None if listed is None else [renamed[name] for name in listed if name in renamed]
+        for listed in names.to_pylist()
     ]
     return pa.array(lists, names.type)

@@ -1,4 +1,4 @@
-"""A table that mirrors one of the source, and the options that follow from its key and columns."""
+"""A table that mirrors a source table, and the options derived from its key and columns."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
-# What a change did, in a table that has a row of every change.
+# The column with the operation, in a table that has a row for every change.
 OP_NAME = "_op"
 
 
 def identifier_of(
     options: IcebergOptions, shape: ChangeSchema, catalog: Catalog[Any]
 ) -> Identifier:
-    """Return the table that mirrors one of the source: its own names, unless the file says.
+    """Return the target of a source table: the same name, unless the file sets another.
 
     Raises:
-        SchemaMismatchError: there can't be a table of that name.
+        SchemaMismatchError: it is not a valid table name.
     """
     namespace = tuple(options.namespace) or shape.table[:-1]
     table = options.table or shape.table[-1]
@@ -59,7 +59,7 @@ def identifier_of(
 
 
 def op_name_of(options: IcebergOptions) -> str | None:
-    """Return the column that tells what a change did; None if rows are mirrored."""
+    """Return the column with the operation of a change; None if rows are mirrored."""
     return OP_NAME if _is_set(options, "commit_mode") and options.commit_mode == "append" else None
 
 
@@ -67,17 +67,17 @@ def table_options(options: IcebergOptions, mirror_schema: MirrorSchema) -> Icebe
     """Return the options of one mirrored table.
 
     Raises:
-        SchemaMismatchError: rows are to be upserted, and nothing tells them apart.
+        SchemaMismatchError: the mode is `upsert`, and the table has no key.
     """
-    key = _key(options, mirror_schema.shape)
-    given: dict[str, Any] = {"key_fields": key, "schema_evolution": _evolution(options)}
-    if _commit_mode(options, key, mirror_schema.shape) == "upsert":
-        given |= {"commit_mode": "upsert", "op_field": OP}
+    key = _key(options, mirror_schema.change_schema)
+    derived: dict[str, Any] = {"key_fields": key, "schema_evolution": _evolution(options)}
+    if _commit_mode(options, key, mirror_schema.change_schema) == "upsert":
+        derived |= {"commit_mode": "upsert", "op_field": OP}
     else:
-        given |= {"commit_mode": "append", "key_fields": ()}
+        derived |= {"commit_mode": "append", "key_fields": ()}
     if isinstance(options.partitioning, str) and not options.partition_fields:
-        given |= _partitioning(options, key, mirror_schema.columns)
-    return options.model_copy(update=given)
+        derived |= _partitioning(options, key, mirror_schema.columns)
+    return options.model_copy(update=derived)
 
 
 def _key(options: IcebergOptions, shape: ChangeSchema) -> tuple[str, ...]:
@@ -85,8 +85,8 @@ def _key(options: IcebergOptions, shape: ChangeSchema) -> tuple[str, ...]:
         name = ".".join(shape.table)
         raise SchemaMismatchError(
             f"`key_fields` are {', '.join(options.key_fields)}, and the key of table {name!r} of "
-            f"the source is {', '.join(shape.key)}: of a deleted row it tells nothing else",
-            todo="Take `key_fields` out.",
+            f"the source is {', '.join(shape.key)}, the only columns in its deletes",
+            todo="Remove `key_fields`.",
         )
     return options.key_fields or shape.key
 
@@ -103,10 +103,10 @@ def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: ChangeSch
         raise SchemaMismatchError(
             f"commit_mode 'upsert' needs a key, and table {name!r} of the source has none",
             todo=f"Give it a primary key, or `ALTER TABLE {name} REPLICA IDENTITY FULL`, or name "
-            "the columns that tell its rows apart in `key_fields`. Without `commit_mode`, tables "
+            "the columns that identify a row in `key_fields`. Without `commit_mode`, tables "
             "without a key are appended to.",
         )
-    # Of a table without a key, a database only ever tells inserts.
+    # For a table without a key, a database only sends inserts.
     return "upsert" if key else "append"
 
 
@@ -130,12 +130,12 @@ def _is_set(options: IcebergOptions, name: str) -> bool:
 
 
 class MirrorTable(IcebergTableSink):
-    """A table that follows one of the source.
+    """A table that follows a source table.
 
     Attributes:
-        mirror_schema: what it is ready for; None until blocks of it are expected.
-        replaces_all: whether the rows of the batch take the place of all that it holds.
-        is_first: whether they are the first ones of the table as the source has it now.
+        mirror_schema: the schema that it is prepared for; None until its first blocks are expected.
+        replaces_all: whether the rows of the batch replace all rows of the table.
+        is_first: whether they are the first rows of a snapshot of the source table.
     """
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
@@ -150,11 +150,11 @@ class MirrorTable(IcebergTableSink):
         return (*self.namespace, self.table)
 
     def follow(self, mirror_schema: MirrorSchema) -> None:
-        """Make the table ready for rows: create it, give it their columns and names."""
+        """Prepare the table for rows: create it, or change and rename its columns."""
         options = table_options(self._given, mirror_schema)
         if options != self.options:
             self._adopt(options)
-        self.is_first = mirror_schema.shape.is_first
+        self.is_first = mirror_schema.change_schema.is_first
         self.replaces_all = self.is_first and not _keeps_rows(options, mirror_schema)
         self.mirror_schema = mirror_schema
         columns = mirror_schema.columns
@@ -165,7 +165,7 @@ class MirrorTable(IcebergTableSink):
         self._free_names(columns)
         self.target.prepare(
             self.mode.table_columns(_without_metadata(columns)),
-            declared=mirror_schema.shape.is_whole,
+            declared=mirror_schema.change_schema.is_whole,
             renames=self._renames(columns),
         )
         self._store_source(mirror_schema, columns)
@@ -184,7 +184,7 @@ class MirrorTable(IcebergTableSink):
         return TableWriters(
             table=self.identifier,
             mirror_schema=self.mirror_schema,
-            # Read a second time, rows meet those that were kept.
+            # A second snapshot may contain rows that the table has kept.
             snapshot=self.target.writer(in_order=False) if appends or not keeps_rows else None,
             changes=self.mode.writer(),
             appends=appends,
@@ -195,13 +195,13 @@ class MirrorTable(IcebergTableSink):
         """Commit what the tasks wrote for this table."""
         branch = self.options.branch
         mark = mark if branch == MAIN else replace(mark, branch=branch)
-        void, kept, is_emptied = _apply_truncate(files)
+        void, remaining, is_emptied = _apply_truncate(files)
         replaces = is_emptied or self.replaces_all
-        if any("keys-path" in file.metadata for file in kept):
+        if any("keys-path" in file.metadata for file in remaining):
             assert isinstance(self.mode, Upsert)  # noqa: S101 - only its writer stages rows
-            commit = self.mode.commit(kept, mark, replaces=replaces)
+            commit = self.mode.commit(remaining, mark, replaces=replaces)
         else:
-            commit = self._add(kept, mark, replaces=replaces)
+            commit = self._add(remaining, mark, replaces=replaces)
         self.discard(void)
         return commit
 
@@ -214,7 +214,7 @@ class MirrorTable(IcebergTableSink):
         return self.target.commit(change, mark, rows=sum(file.rows for file in files))
 
     def discard(self, files: list[WrittenFile]) -> None:
-        """Remove what tasks wrote, be it rows put aside or data files."""
+        """Remove what tasks wrote: staged rows or data files."""
         inner = [file.metadata.get("of", file) for file in files]
         self.target.delete_files(written_paths(file for file in inner if file is not None))
 
@@ -223,33 +223,34 @@ class MirrorTable(IcebergTableSink):
         return SOURCE_COLUMNS + self.target.pipeline
 
     def _renames(self, columns: pa.Schema) -> dict[str, str]:
-        """Return the columns that the source calls by another name than the table does."""
+        """Return the columns whose name in the source differs from that in the table."""
         if not self.target.exists:
             return {}
         state = self.target.state
         names = {field.field_id: field.name for field in state.schema.fields}
-        kept = _read_ids(state.properties.get(self._ids_key))
+        stored_ids = _read_ids(state.properties.get(self._ids_key))
         renames = {}
         for name, source_id in column_ids(columns).items():
-            old = names.get(kept.get(source_id, -1))
+            old = names.get(stored_ids.get(source_id, -1))
             if old is not None and old != name:
                 renames[old] = name
         return renames
 
     def _free_names(self, columns: pa.Schema) -> None:
-        """Take names from columns that the source gave to others.
+        """Free column names that the source has given to other columns.
 
-        One that it dropped goes: its values must not become those of the new one. Those that
-        changed names with each other do so in one commit, since no order of renames would do.
+        A column that the source dropped is dropped: its values must not become those of the new
+        column. Columns that swapped names are renamed in one commit, since no order of single
+        renames would work.
         """
         if not self.target.exists or self.options.schema_evolution != "full":
             return
         state, ids = self.target.state, column_ids(columns)
-        kept = _read_ids(state.properties.get(self._ids_key))
-        if not kept.keys() & set(ids.values()):
-            return  # another table of that name, which has its columns by their names
-        owners = {field_id: source_id for source_id, field_id in kept.items()}
-        gone: list[SchemaChange] = [
+        stored_ids = _read_ids(state.properties.get(self._ids_key))
+        if not stored_ids.keys() & set(ids.values()):
+            return  # another table of that name: match its columns by name
+        owners = {field_id: source_id for source_id, field_id in stored_ids.items()}
+        dropped: list[SchemaChange] = [
             DropColumn((field.name,))
             for field in state.schema.fields
             if field.name in ids and owners.get(field.field_id, ids[field.name]) not in ids.values()
@@ -259,7 +260,7 @@ class MirrorTable(IcebergTableSink):
         if any(new in renames for new in renames.values()):
             refuse_reserved(renames.values())
             swapped += [RenameColumn((old,), new) for old, new in renames.items()]
-        for changes in (gone, swapped):
+        for changes in (dropped, swapped):
             if changes:
                 from icestream.sinks.iceberg.java_table import change_columns
 
@@ -267,31 +268,38 @@ class MirrorTable(IcebergTableSink):
                 self.target.refresh()
 
     def _store_source(self, mirror_schema: MirrorSchema, columns: pa.Schema) -> None:
-        """Keep in the table which of the source it mirrors, and which column is which there.
+        """Store in the table which source table it mirrors, and the source's ids of its columns.
 
-        Renames need the columns; tombstones, which do not name their table, need its name.
+        Renames need the ids; tombstones, which do not name their table, need its name.
         """
         state = self.target.state
-        noted: dict[str, str] = {}
+        properties: dict[str, str] = {}
         fields = {field.name: field.field_id for field in state.schema.fields}
         ids = column_ids(columns).items()
-        found = {source_id: fields[name] for name, source_id in ids if name in fields}
-        if found and found != _read_ids(state.properties.get(self._ids_key)):
-            noted[self._ids_key] = json.dumps(found, sort_keys=True, separators=(",", ":"))
-        if mirror_schema.shape.table != self.source() and not mirror_schema.shape.is_tombstones:
-            noted[SOURCE_TABLE + self.target.pipeline] = json.dumps(mirror_schema.shape.table)
-        if noted:
-            self.target.handle.set_properties(noted)
+        current_ids = {source_id: fields[name] for name, source_id in ids if name in fields}
+        if current_ids and current_ids != _read_ids(state.properties.get(self._ids_key)):
+            properties[self._ids_key] = json.dumps(
+                current_ids, sort_keys=True, separators=(",", ":")
+            )
+        if (
+            mirror_schema.change_schema.table != self.source()
+            and not mirror_schema.change_schema.is_tombstones
+        ):
+            properties[SOURCE_TABLE + self.target.pipeline] = json.dumps(
+                mirror_schema.change_schema.table
+            )
+        if properties:
+            self.target.handle.set_properties(properties)
             self.target.refresh()
 
     def source(self) -> tuple[str, ...] | None:
-        """Return the table of the source that fills this one, if that was noted."""
+        """Return the source table that this one mirrors, if it was stored."""
         text = self.target.state.properties.get(SOURCE_TABLE + self.target.pipeline)
         return tuple(json.loads(text)) if text else None
 
 
 def _keeps_rows(options: IcebergOptions, mirror_schema: MirrorSchema) -> bool:
-    """Tell whether rows stay that the source has no more: deleted ones, or all that ever were."""
+    """Tell whether the table keeps rows that the source has deleted."""
     return mirror_schema.op_name is not None or (
         options.commit_mode == "upsert" and options.delete_mode != "hard"
     )
@@ -300,7 +308,7 @@ def _keeps_rows(options: IcebergOptions, mirror_schema: MirrorSchema) -> bool:
 def _apply_truncate(
     files: list[WrittenFile],
 ) -> tuple[list[WrittenFile], list[WrittenFile], bool]:
-    """Return the files that a truncate made void, those that count, and whether there was one."""
+    """Return the files that a truncate voids, the remaining ones, and whether there was one."""
     inner = [file.metadata["of"] for file in files]
     if None not in inner:
         return [], inner, False
@@ -318,4 +326,4 @@ def _read_ids(text: str | None) -> dict[str, int]:
     try:
         return {str(key): int(value) for key, value in json.loads(text or "{}").items()}
     except (ValueError, AttributeError, TypeError):
-        return {}  # without it a rename is a new column, and it is written anew
+        return {}  # without it a rename adds a new column, and it is stored again

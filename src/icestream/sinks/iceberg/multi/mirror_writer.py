@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.multi.mirror_columns import MirrorSchema
 
 
-# Rows of many tables come mixed, and each table wants few files: buffer up to this size.
+# Rows of many tables arrive interleaved, and each table should get few files: buffer this much.
 PENDING_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class TableWriters:
-    """How the rows of one table are written.
+    """The writers of one table.
 
     Attributes:
         table: its identifier.
-        mirror_schema: what it is ready for.
-        snapshot: writes rows that were read as they are; None where they go by key, as changes do.
-        changes: writes changes, or rows to append where `appends`.
+        mirror_schema: the schema that it is prepared for.
+        snapshot: writes rows of a snapshot; None if they are upserted like changes.
+        changes: writes changes, or rows to append if `appends`.
         appends: whether every change becomes a row.
-        keeps_rows: whether rows stay although the source took all of them away.
+        keeps_rows: whether the table keeps its rows when the source truncates its table.
     """
 
     table: Identifier
@@ -82,8 +82,8 @@ class MirrorWriter(TaskWriter):
     """Writes each block with the writers of its table.
 
     Args:
-        tables: by the names that the source has for them.
-        absent: names of tables that are not there, and need not be for a tombstone.
+        tables: the writers by the source's table names.
+        absent: tables that do not exist; tombstones for them are skipped.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MirrorWriter(TaskWriter):
         """Write every block.
 
         Raises:
-            NewChangeSchemasError: some had columns that their table is not ready for.
+            NewChangeSchemasError: some have columns that their table is not prepared for.
         """
         self._reset()
         needed = (block for block in batches if not self._is_void(block.schema))
@@ -149,9 +149,9 @@ class MirrorWriter(TaskWriter):
                 yield self._tables[table].mirror_schema.conform(block)
 
     def _accepts(self, table: tuple[str, ...], columns: pa.Schema) -> bool:
-        seen = self._accepted.get(id(columns))
-        if seen is not None and seen[0] is columns:
-            return seen[1]
+        cached = self._accepted.get(id(columns))
+        if cached is not None and cached[0] is columns:
+            return cached[1]
         entry = self._tables.get(table)
         accepts = entry is not None and entry.mirror_schema.accepts(columns)
         self._accepted[id(columns)] = (columns, accepts)
@@ -201,7 +201,7 @@ class MirrorWriter(TaskWriter):
     def _with_table_name(
         self, table: tuple[str, ...], pending: _PendingTable
     ) -> Iterator[WrittenFile]:
-        """Yield the files of a table; an empty one says that what comes before it is void."""
+        """Yield the files of a table; an entry without a file voids those before it."""
         name = self._tables[table].table
         for file in pending.void:
             yield WrittenFile(0, 0, {"table": name, "of": file})

@@ -1,4 +1,4 @@
-"""What every sink of many Iceberg tables does, however the tables are named."""
+"""The common base of the sinks of many Iceberg tables: fan-out and mirror."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class TablesSink(Sink[IcebergOptions]):
         """Return where to resume.
 
         The newest mark of any table says how far the source was read, not that every table holds
-        that batch: a crash may have come between two commits. So the batch is read once more, and
-        the tables that hold it stay as they are.
+        that batch: a crash may have come between two commits. So the batch is read again, and the
+        tables that hold it stay unchanged.
         """
         is_same_query = letters is not None and letters.query_id == mark.query_id
         if letters is not None and is_same_query and letters.epoch >= mark.epoch:
@@ -100,7 +100,7 @@ class TablesSink(Sink[IcebergOptions]):
         return list(self.tables.lost_rows().values())
 
     def _moved(self, old: str) -> LostRows:
-        """Return the problem of a file that names other tables than the ones with the rows."""
+        """Describe the rows that are in other tables than those that the file names now."""
         before = f"{self.catalog.name}.{old}"
         return LostRows(
             self.identity(),
@@ -117,9 +117,9 @@ class TablesSink(Sink[IcebergOptions]):
     def publish(self, mark: BatchMark) -> None:
         if self.options.publish is None:
             return
-        # At the start any table may be behind, if the last run ended before this.
-        touched = self.tables.all() if self._batch_sinks is None else self._batch_sinks
-        self.tables.run_concurrently(lambda sink: sink.publish(mark), touched)
+        # After a restart any table may be unpublished, if the last run ended before this.
+        sinks = self.tables.all() if self._batch_sinks is None else self._batch_sinks
+        self.tables.run_concurrently(lambda sink: sink.publish(mark), sinks)
         self._batch_sinks = []
 
     def disconnect(self, spark: SparkSession) -> None:
@@ -132,14 +132,16 @@ class TablesSink(Sink[IcebergOptions]):
         return self.catalog.explain(exception_text(fault), f"table {self.identity()}")
 
     def _holds(self, table: IcebergTableSink, mark: BatchMark) -> bool:
-        """Tell whether a table holds the batch, be it under the checkpoint that was lost."""
+        """Tell whether a table holds the batch, possibly under the checkpoint that was lost."""
         if table.holds(mark):
-            # One that was rolled back still has the mark.
+            # A table that was rolled back still has the mark.
             return not table.lost_rows()
-        held, again = table.last_mark(), self.repeated_batch()
-        if held is None or again is None or (again.start, again.end) != (mark.start, mark.end):
+        held, repeated = table.last_mark(), self.repeated_batch()
+        if held is None or repeated is None:
             return False
-        return (held.query_id, held.epoch) == (again.query_id, again.epoch)
+        if (repeated.start, repeated.end) != (mark.start, mark.end):
+            return False
+        return (held.query_id, held.epoch) == (repeated.query_id, repeated.epoch)
 
     def refuses_column(self, name: str) -> str | None:
         return reserved_problem(name)

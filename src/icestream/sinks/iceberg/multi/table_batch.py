@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Before another attempt at a commit that broke off and left nothing behind.
+# Pauses before another attempt at a commit that failed without a trace in the table.
 RETRY_DELAYS_SECS = (0.1, 0.2, 0.4)
-# Raised before the table's metadata is swapped, or by a catalog that did not swap it. Credentials
-# that are refused, and a store that breaks off, are no fault of one table.
+# Raised before the table's metadata is swapped, or by a catalog that did not swap it. Refused
+# credentials and a failing store are no fault of one table.
 DEFINITE_FAILURES = ("BadRequestException", "IllegalArgumentException")
-# What a catalog or a store says to every table alike: the batch is replayed when it has passed.
+# Faults of the catalog or the store that concern every table: the batch is replayed later.
 CATALOG_WIDE_ERRORS = (TransientError, RefusedError)
-# What is no fault of one table, or must never be passed over: the whole batch stops.
+# Faults that are not of one table, or must never be ignored: the whole batch stops.
 BATCH_STOPPING_ERRORS = (
     *CATALOG_WIDE_ERRORS,
     SupersededError,
@@ -55,7 +55,7 @@ BATCH_STOPPING_ERRORS = (
 
 @dataclass
 class TableBatch:
-    """The rows of a batch that go to one table, and what has become of them."""
+    """The rows of a batch for one table, and their progress towards the commit."""
 
     table: Identifier
     sink: IcebergTableSink
@@ -81,19 +81,19 @@ class TableBatch:
         return not self.is_held and self.error is None
 
     def columns(self, stream: pa.Schema) -> pa.Schema:
-        """Return those columns of the stream that the table needs.
+        """Return the columns of the stream that the table needs.
 
         A stream that is a union of events has columns that most of its tables never fill.
         """
         import pyarrow as pa
 
-        wanted = self.filled_columns | needed_columns(self.sink.options)
-        return pa.schema([one for one in stream if one.name in wanted or not one.nullable])
+        needed = self.filled_columns | needed_columns(self.sink.options)
+        return pa.schema([one for one in stream if one.name in needed or not one.nullable])
 
     def refuse(self, error: IcestreamError, mark: BatchMark) -> None:
-        """Note that the table does not take its rows; a grave error is raised on.
+        """Record that the table refuses its rows; raise an error that concerns the whole batch.
 
-        The error says which table it is.
+        The table is added to the error.
         """
         error.at(f"pipeline {mark.pipeline!r}, batch {mark.epoch}, table {self.name}")
         if isinstance(error, BATCH_STOPPING_ERRORS) or self._is_unclear(error):
@@ -102,14 +102,14 @@ class TableBatch:
         self.error = error
 
     def commit_once(self, mark: BatchMark) -> Commit:
-        """Commit the files; an attempt that broke off is looked up, and made again."""
+        """Commit the files; look up the result of an attempt that failed, and retry."""
         for pause in RETRY_DELAYS_SECS:
             try:
                 return self.sink.commit(self.files, mark)
-            except CommitUnknownError as exc:  # noqa: PERF203 - each attempt by itself
+            except CommitUnknownError as exc:  # noqa: PERF203 - one attempt each
                 if self._holds(mark, exc):
                     return Commit(None, mark.rows, 0, len(self.files), 0, 0.0)
-                logger.info("%s: %s; once more", self.name, exc.what)
+                logger.info("%s: %s; retrying", self.name, exc.what)
                 time.sleep(pause)
         return self.sink.commit(self.files, mark)
 
@@ -118,13 +118,13 @@ class TableBatch:
 
         key = ledger.property_key(mark.pipeline)
         try:
-            found = self.sink.target.handle.read_property(key)
+            current = self.sink.target.handle.read_property(key)
         except java_errors() as lost:
             raise TransientError(unclear.what, where=unclear.where, todo=unclear.todo) from lost
-        return found is not None and ledger.covers(ledger.parse_mark(found, key), mark)
+        return current is not None and ledger.covers(ledger.parse_mark(current, key), mark)
 
     def _is_unclear(self, error: IcestreamError) -> bool:
-        """Tell whether a commit may still arrive in the table, after we looked for it in vain."""
+        """Tell whether a commit that the table does not hold may still arrive."""
         if not isinstance(error, CommitUnknownError):
             return False
         from icestream.sinks.iceberg.java import java_class
@@ -135,7 +135,7 @@ class TableBatch:
         return isinstance(self.sink.explain(cause), CATALOG_WIDE_ERRORS)
 
     def refused(self) -> RefusedRows:
-        assert self.error is not None  # noqa: S101 - asked for only then
+        assert self.error is not None  # noqa: S101 - called only after an error
         return RefusedRows(self.name, self.error, self.rows, tuple(self.staged))
 
 
@@ -144,7 +144,7 @@ def group_by_table(
     sinks: Mapping[Identifier, IcebergTableSink],
     io_properties: Mapping[str, str],
 ) -> list[TableBatch]:
-    """Gather what the tasks put aside, table by table."""
+    """Group the rows that the tasks staged by table."""
     batches = {table: TableBatch(table, sink) for table, sink in sinks.items()}
     for file in files:
         for table, staged in file.metadata["tables"].items():
@@ -156,7 +156,7 @@ def group_by_table(
 
 
 def needed_columns(options: IcebergOptions) -> set[str]:
-    """Return the columns that a table can't do without, whatever its rows hold."""
+    """Return the columns that a table always needs, whatever its rows hold."""
     named = [*options.key_fields, *(term.column for term in parse_partition_terms(options))]
     named += [term.column for term in parse_sort(options)]
     named += [name for name in (options.sequence_field, options.op_field) if name is not None]
@@ -164,7 +164,7 @@ def needed_columns(options: IcebergOptions) -> set[str]:
 
 
 def catalog_refusal_error(message: str) -> ConnectorError:
-    """Return the error of a table that the catalog does not let us make or read."""
+    """Return the error for a table that the catalog does not let us create or read."""
     return ConnectorError(
         f"the catalog refused the table: {message}",
         todo="Check the table name and your catalog permissions.",

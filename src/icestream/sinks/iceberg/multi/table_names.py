@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.options import IcebergOptions
 
 
-# A folder beside the tables of a fan-out, where their rows are staged.
+# The folder, next to the tables of a fan-out, in which their rows are staged.
 STAGING = "__icestream"
 
 
 @dataclass(frozen=True)
 class TableNameRules:
-    """Turns names that come from data into identifiers of tables. Used in tasks, too.
+    """Turns names that come from data into table identifiers. Also used in tasks.
 
     Attributes:
-        abilities: what the catalog makes of names.
-        namespace: the only one that may be named, beside what `allowed` lists; None for any.
+        abilities: how the catalog stores names.
+        namespace: the only namespace of tables besides those in `allowed`; None for any.
         allowed: patterns of further tables, `namespace.table`.
         dead_letter: the dead-letter table of the sink.
     """
@@ -59,14 +59,14 @@ class TableNameRules:
         """Tell whether the file allows rows to name a table."""
         if self.namespace is None:
             return True
-        own = self.abilities.stored_name(self.namespace)
-        return identifier[:-1] == own or self.lists(identifier)
+        namespace = self.abilities.stored_name(self.namespace)
+        return identifier[:-1] == namespace or self.lists(identifier)
 
     def identifier(self, namespace: Sequence[str], table: str) -> Identifier:
         """Return the identifier that a namespace and a table's name stand for.
 
         Raises:
-            ValueError: no row may name that table; the message says why, behind the name.
+            ValueError: no row may name that table; the message is meant to follow the name.
         """
         for part in (*namespace, table):
             problem = name_problem(part)

@@ -51,13 +51,13 @@ Outcome = TypeVar("Outcome")
 
 
 class TableSet:
-    """Every table that one pipeline is known to write to, each a sink of its own.
+    """Every table that one pipeline has written to, each with its own sink.
 
     Args:
-        options: the sink's.
-        catalog: where the tables are.
-        name: the sink's.
-        kind: what each table is; plain sinks if absent.
+        options: the options of the sink of all tables.
+        catalog: the catalog of the tables.
+        name: the sink's name in the file.
+        kind: the class of each table's sink; `IcebergTableSink` if absent.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class TableSet:
         return self._state_file
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path) -> None:
-        """Connect, and read the tables that are remembered or, failing that, found by marks.
+        """Connect, and read the tables in the state file; without one, find them by their marks.
 
         Raises:
             AttentionError: an earlier version let rows name tables that the file does not allow.
@@ -115,9 +115,9 @@ class TableSet:
         self._state_file = FanOutStateFile(cache)
         if self._state_file.exists:
             stored = self._catalog.abilities.stored_name
-            known = sorted({stored(table) for table in self._state_file.state.tables})
+            tables = sorted({stored(table) for table in self._state_file.state.tables})
             self._sinks = dict(
-                zip(known, self.run_concurrently(self._open_sink, known), strict=True)
+                zip(tables, self.run_concurrently(self._open_sink, tables), strict=True)
             )
             self._foreign_marks_at_start = []
             self._refuse_disallowed()
@@ -125,9 +125,9 @@ class TableSet:
             self._find_by_marks()
 
     def _refuse_disallowed(self) -> None:
-        """Refuse tables that rows could name in earlier versions, which remembered no place.
+        """Refuse tables that rows could name in earlier versions, which stored no destination.
 
-        Without this, `on_error` would apply to all rows to come of these tables.
+        Without this, `on_error` would apply to all further rows of these tables.
         """
         if self.state_file.state.destination:
             return
@@ -147,14 +147,15 @@ class TableSet:
             )
 
     def _find_by_marks(self) -> None:
-        """Look through the namespace, or the whole catalog, for tables with a mark of the pipeline.
+        """Search the namespace, or the whole catalog, for tables with a mark of the pipeline.
 
         Raises:
             ConnectorError: a table of the namespace can't be read, or none of the catalog can.
         """
-        found = sorted(self._list_tables())
-        opened = zip(found, self.run_concurrently(self._open_if_readable, found), strict=True)
-        sinks = {name: sink for name, sink in opened if sink is not None}
+        tables = sorted(self._list_tables())
+        opened = self.run_concurrently(self._open_if_readable, tables)
+        by_table = zip(tables, opened, strict=True)
+        sinks = {table: sink for table, sink in by_table if sink is not None}
         if self._unreadable and (self._options.namespace or not sinks):
             raise next(iter(self._unreadable.values()))
         for table, error in self._unreadable.items():
@@ -169,9 +170,9 @@ class TableSet:
         self.state_file.recover(frozenset(self._sinks))
 
     def _open_if_readable(self, table: Identifier) -> IcebergTableSink | None:
-        """Open a table that may be another team's, without its files or its bucket.
+        """Open a table that may be another team's and that we may not be able to read.
 
-        If it is ours, `open_new` refuses the first rows for it: nobody knows what it holds.
+        If it is ours, `open_new` refuses the first rows for it: its contents are unknown.
         """
         try:
             return self._open_sink(table)
@@ -186,7 +187,7 @@ class TableSet:
 
         dead = self._options.dead_letter_name()
         client = self._catalog.client()
-        # Tables that bring their own namespace may be in any.
+        # Tables named with their namespace may be in any.
         namespaces = [self._options.namespace] if self._options.namespace else []
         tables: set[Identifier] = set()
         for namespace in namespaces or client.list_namespaces():
@@ -198,22 +199,22 @@ class TableSet:
         return tables if dead is None else tables - {stored((*dead[0], dead[1]))}
 
     def sink(self, table: Identifier) -> IcebergTableSink:
-        """Return the sink of a table, which is opened when it is first needed."""
+        """Return the sink of a table, which need not be open yet."""
         from icestream.sinks.iceberg.sink import IcebergTableSink
 
-        known = self._sinks.get(table)
-        if known is None:
+        sink = self._sinks.get(table)
+        if sink is None:
             *namespace, name = table
-            given = {"namespace": tuple(namespace), "table": name, "route_by": None}
-            options = self._options.model_copy(update=given)
+            own = {"namespace": tuple(namespace), "table": name, "route_by": None}
+            options = self._options.model_copy(update=own)
             kind = self._kind or IcebergTableSink
-            known = self._sinks[table] = kind(options, self._catalog, self._name)
+            sink = self._sinks[table] = kind(options, self._catalog, self._name)
             naming = TableNameRules.of(self._options, self._catalog)
-            known.target.requires_ownership = not self._options.table and not naming.lists(table)
-        return known
+            sink.target.requires_ownership = not self._options.table and not naming.lists(table)
+        return sink
 
     def open_new(self, table: Identifier) -> None:
-        """Open a table that was not known at the start.
+        """Open a table that was not among those found at the start.
 
         Raises:
             ForeignTableError: somebody else created it, and the file does not list it.
@@ -228,7 +229,7 @@ class TableSet:
         try:
             sink.target.refuse_foreign_table()
         except ForeignTableError:
-            # Not one of ours: it has no part in where we resume, nor in what we publish.
+            # Not one of ours: it affects neither where we resume nor what we publish.
             del self._sinks[table]
             raise
 
@@ -260,10 +261,10 @@ class TableSet:
         return table not in self._opened_late or self._sinks[table].last_mark() is None
 
     def refuse_unaccounted_rows(self, table: Identifier, mark: BatchMark) -> None:
-        """Look whether a table that was opened late holds rows that nobody has reckoned with.
+        """Refuse a table opened late that holds rows of this pipeline from another checkpoint.
 
         Raises:
-            CheckpointLostError: it does, of this pipeline.
+            CheckpointLostError: it holds such rows.
         """
         held = None if self.is_accounted_for(table) else self._sinks[table].last_mark()
         self._opened_late.discard(table)
@@ -279,17 +280,17 @@ class TableSet:
 
     @property
     def destination(self) -> str:
-        """Where rows go that do not say it themselves."""
+        """The namespace and table for rows that name none themselves."""
         return ".".join((*self._options.namespace, self._options.table or "*"))
 
     def record_written(self) -> None:
-        """Remember, once a batch is committed, which tables hold rows."""
-        known = filter(self.is_accounted_for, self._sinks)
-        marked = [table for table in known if _has_mark(self._sinks[table])]
+        """Record, after a batch is committed, which tables hold rows."""
+        accounted = filter(self.is_accounted_for, self._sinks)
+        marked = [table for table in accounted if _has_mark(self._sinks[table])]
         self.state_file.add_written(frozenset(marked), self.destination)
 
     def moved_from(self) -> str | None:
-        """Return where rows went so far, if the file names another place now."""
+        """Return the former destination of rows, if the file names another one now."""
         state = self.state_file.state
         return (
             state.destination
@@ -301,17 +302,17 @@ class TableSet:
         """Return what happened to tables that lack rows which the pipeline committed.
 
         Args:
-            tables: those that must hold rows; all that are known to if absent.
+            tables: the tables that must hold rows; all that have held rows if absent.
         """
         state = self.state_file.state
         expected = sorted(state.written if tables is None else set(tables) - state.given_up)
-        self.run_concurrently(self._open_known, expected)
-        found = {table: self._lost_rows(table) for table in expected}
-        lost = {table: one for table, one in found.items() if one is not None}
+        self.run_concurrently(self._open_table, expected)
+        checked = {table: self._lost_rows(table) for table in expected}
+        lost = {table: rows for table, rows in checked.items() if rows is not None}
         self._lost = frozenset(lost)
         return lost
 
-    def _open_known(self, table: Identifier) -> None:
+    def _open_table(self, table: Identifier) -> None:
         if not self.sink(table).target.is_open:
             self._open(self._sinks[table], table)
 
@@ -321,7 +322,7 @@ class TableSet:
             return LostRows(sink.identity(), DROPPED)
         if sink.last_mark() is None:
             if sink.target.is_mirror and table not in self.state_file.state.written:
-                return None  # loaded empty by an earlier version, which left no mark then
+                return None  # an earlier version loaded it empty, without a mark
             return LostRows(sink.identity(), UNMARKED)
         return sink.target.lost_rows()
 
@@ -334,7 +335,7 @@ class TableSet:
         )
 
     def all(self) -> list[IcebergTableSink]:
-        """Return the tables that were opened."""
+        """Return the open tables."""
         return [sink for sink in self._sinks.values() if sink.target.is_open]
 
     def marks(self) -> list[BatchMark]:
@@ -356,7 +357,7 @@ class TableSet:
     def run_concurrently(
         self, work: Callable[[Item], Outcome], items: Iterable[Item]
     ) -> list[Outcome]:
-        """Do work side by side; all of it is done before the first error is raised."""
+        """Call `work` for each item concurrently; all calls finish before an error is raised."""
         assert self._pool is not None  # noqa: S101 - `open` comes first
         waiting = [self._pool.submit(self._run_in_session, work, item) for item in items]
         errors = [error for one in waiting if (error := one.exception()) is not None]
@@ -386,23 +387,23 @@ class TableSet:
             raise self.refusal(sink, exc) from exc
 
     def refusal(self, sink: IcebergTableSink, fault: Exception) -> ConnectorError:
-        """Return the error of a table that the catalog refuses, by what Java said of it.
+        """Return the error for a table that the catalog refuses, from the Java exception.
 
         Raises:
-            TransientError: the catalog or the store is away: the fault is none of the table's.
-            RefusedError: they refuse our credentials, which are those for every table.
+            TransientError: the catalog or the store is unreachable, for every table.
+            RefusedError: the credentials, which all tables share, were refused.
         """
         from icestream.sinks.iceberg.java import java_errors, java_message
 
-        known = sink.explain(fault)
-        if isinstance(known, CATALOG_WIDE_ERRORS):
-            raise known from fault
+        error = sink.explain(fault)
+        if isinstance(error, CATALOG_WIDE_ERRORS):
+            raise error from fault
         try:
             self.java.exists(self._options.namespace, "icestream")
         except java_errors() as exc:
-            known = self._catalog.explain(exception_text(exc), self._where)
-            if isinstance(known, CATALOG_WIDE_ERRORS):
-                raise known from exc
+            error = self._catalog.explain(exception_text(exc), self._where)
+            if isinstance(error, CATALOG_WIDE_ERRORS):
+                raise error from exc
             raise TransientError(
                 f"the catalog does not answer: {java_message(fault)}", where=self._where
             ) from exc

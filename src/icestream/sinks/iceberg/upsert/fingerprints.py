@@ -1,7 +1,7 @@
-"""Keys as numbers: exact where the key is one number, else 128 bits of hash.
+"""Keys as numbers: exact if the key is one number, else a 128-bit hash.
 
-Two keys of a table never meet by chance in 128 bits, and nobody can make them meet on purpose at a
-price worth paying: text goes through SipHash, twice, under different keys.
+Two keys do not collide by chance in 128 bits, and making them collide on purpose is too expensive:
+text is hashed twice with SipHash, under different keys.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ NUMBERS = (
     TimestamptzNanoType,
 )
 TEXTS = (StringType, BinaryType, FixedType, UUIDType, DecimalType)
-# Kept for ever: an index file written with other ones would find nothing.
+# Never change these: existing index files would no longer match.
 TEXT_SEEDS = ("icestream-keys-a", "icestream-keys-b")
 NUMBER_SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 class Fingerprints(NamedTuple):
-    """The keys of rows. `high` is None where `low` alone is the key itself."""
+    """The keys of rows. `high` is None if `low` is the key itself."""
 
     low: Numbers
     high: Numbers | None
@@ -71,7 +71,7 @@ def can_be_key(kind: IcebergType) -> bool:
 
 
 def fingerprints(columns: Sequence[pa.Array]) -> Fingerprints:
-    """Return the keys of rows, from the columns of the key, which hold no null."""
+    """Return the keys of rows from the key columns, which have no nulls."""
     if len(columns) == 1 and _is_number(columns[0].type):
         return Fingerprints(numbers(columns[0]).view(np.uint64), None)
     halves = []
@@ -91,8 +91,8 @@ def numbers(column: pa.Array) -> npt.NDArray[np.int64]:
         column = column.cast(pa.int32()).cast(pa.int64())
     elif column.type != pa.int64():
         column = column.view(pa.int64())
-    found: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
-    return found
+    integers: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
+    return integers
 
 
 def _half(column: pa.Array, side: int) -> Numbers:

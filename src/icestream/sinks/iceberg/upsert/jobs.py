@@ -60,15 +60,15 @@ ROWS_PER_BATCH = 65_536
 def prune_files(
     files: Sequence[LiveFile], batch: BatchKeys, index: IndexSettings, schema: Schema
 ) -> list[LiveFile]:
-    """Return the files within whose bounds a key of the batch lies, or which keep no bounds.
+    """Return the files whose bounds include a key of the batch, or that have no bounds.
 
-    Only for keys that are one whole number: hashes have no order. Keys that grow with time, as
-    serial numbers do, leave all but the newest files out.
+    Only for keys that are one integer: hashes have no order. With keys that grow over time, such
+    as serial numbers, only the newest files remain.
     """
     kind = schema.find_field(index.key_ids[0]).field_type
     if batch.high is not None or not isinstance(kind, RANGED):
         return list(files)
-    # By their sign: as unsigned numbers, which they are sorted as, negative ones come last.
+    # As signed numbers: they are sorted as unsigned ones, where negative ones come last.
     keys = np.sort(batch.low.view(np.int64))
     return [file for file in files if _may_hold(file, keys, index.key_ids[0], kind)]
 
@@ -82,10 +82,10 @@ def _may_hold(file: LiveFile, keys: Ints, field: int, kind: IntegerType | LongTy
 
 
 def _bound(file: LiveFile, side: str, field: int, kind: IntegerType | LongType) -> int | None:
-    kept = file.metadata.get(side)
-    if kept is None or field not in kept["keys"]:
+    bounds = file.metadata.get(side)
+    if bounds is None or field not in bounds["keys"]:
         return None
-    raw = bytes.fromhex(kept["values"][kept["keys"].index(field)])
+    raw = bytes.fromhex(bounds["values"][bounds["keys"].index(field)])
     # A file written before the column was widened has shorter bounds.
     stored = IntegerType() if len(raw) == 4 else kind
     return int(from_bytes(stored, raw))
@@ -98,7 +98,7 @@ def match_keys(
     index: IndexSettings,
     folder: str,
 ) -> list[MatchResult]:
-    """Find the batch's keys in the table, and delete the rows that they take the place of.
+    """Find the batch's keys in the table, and delete the rows that they replace.
 
     Args:
         target: the table.
@@ -111,21 +111,21 @@ def match_keys(
 
     state = target.state
     keys = batch.keys()
-    near = prune_files(files, keys, index, state.schema)
-    lacking = [state.schema.find_field(name) for name in batch.donors]
+    candidates = prune_files(files, keys, index, state.schema)
+    missing = [state.schema.find_field(name) for name in batch.donors]
     task = MatchTask(
         batch=keys,
         index=index,
         location=state.location,
         format_version=state.format_version,
         folder=folder,
-        missing_columns=Schema(*lacking).model_dump_json() if lacking else None,
+        missing_columns=Schema(*missing).model_dump_json() if missing else None,
     )
     slots = target.session.sparkContext.defaultParallelism
-    found = run_in_tasks(target.session, balance_files(near, slots), task)
+    parts = run_in_tasks(target.session, balance_files(candidates, slots), task)
     io = load_file_io(target.io_properties(), state.location)
-    matched = map_concurrently(found, lambda part: part.load(io))
-    target.delete_files(part.arrays_path for part in found if part.arrays_path is not None)
+    matched = map_concurrently(parts, lambda part: part.load(io))
+    target.delete_files(part.arrays_path for part in parts if part.arrays_path is not None)
     return matched
 
 
@@ -145,24 +145,24 @@ def write_rows(
     late: Flags,
     deleted: Ints | None = None,
 ) -> tuple[list[WrittenFile], dict[str, int]]:
-    """Write the rows of a batch that count.
+    """Write the rows of a batch that are neither deleted nor late.
 
     Args:
         target: the table.
         batch: the newest change of each key.
-        chunks: where the rows are.
-        matched: what was found of the keys in the table.
-        late: keys whose change is older than what the table holds.
-        deleted: how new the last delete of each key is, where that is remembered.
+        chunks: the staged rows.
+        matched: the matches of the keys in the table.
+        late: keys whose change is older than the table's row.
+        deleted: the sequence of the last delete of each key, if tombstones are kept.
 
     Returns:
-        The files, and how many rows did what.
+        The files, and the number of rows per outcome.
     """
-    there = np.zeros(len(batch), np.bool_)
+    exists = np.zeros(len(batch), np.bool_)
     in_table = np.full(len(batch), OLDEST, np.int64)
     row_ids = np.full(len(batch), -1, np.int64)
     for part in matched:
-        there[part.keys] = True
+        exists[part.keys] = True
         row_ids[part.keys] = part.row_ids
         if part.sequence is not None:
             in_table[part.keys] = part.sequence
@@ -179,9 +179,9 @@ def write_rows(
     )
     written = run_in_tasks(target.session, pieces, task)
     return [file for files in written for file in files], {
-        "inserted": int((~there[counts]).sum()),
-        "updated": int(there[counts].sum()),
-        "deleted": int((there & batch.deletes & ~late).sum()),
+        "inserted": int((~exists[counts]).sum()),
+        "updated": int(exists[counts].sum()),
+        "deleted": int((exists & batch.deletes & ~late).sum()),
         "late": int(late.sum()),
     }
 
@@ -192,7 +192,7 @@ def _rows_by_chunk(
     pieces = []
     for number in range(chunks):
         keys = counts[batch.address.chunk[counts] == number]
-        # In the order that they came, which a sort order may have given them.
+        # In order of arrival, which may follow a sort order.
         keys = keys[np.argsort(batch.address.row[keys], kind="stable")]
         if len(keys):
             ids = None if row_ids is None else row_ids[keys]
@@ -202,19 +202,19 @@ def _rows_by_chunk(
 
 
 def with_row_ids(schema: Schema) -> Schema:
-    """Return the schema of a data file that keeps the ids of rows which were there before."""
+    """Return the schema of a data file that keeps the ids of existing rows."""
     ids = NestedField(ROW_ID, ROW_ID_NAME, LongType(), required=False)
     return Schema(*schema.fields, ids, schema_id=schema.schema_id)
 
 
 @dataclass(frozen=True)
 class Donors:
-    """Where the values come from that some rows of a chunk were sent without.
+    """Where the missing values of a chunk's rows come from.
 
     Attributes:
         by_column: for each row, an index into `addresses`, `FROM_TABLE`, or `NOWHERE` for a value
             that stays as it is. Only columns that some row was sent without.
-        addresses: where the changes of the batch are that give values.
+        addresses: the changes of the batch that supply values.
     """
 
     by_column: Mapping[str, Indexes]
@@ -222,37 +222,37 @@ class Donors:
 
     @classmethod
     def of(cls, batch: LatestChanges, keys: Ints) -> Donors:
-        """Return what a task needs to know for some of the batch's keys."""
+        """Return the donors for some of the batch's keys."""
 
         def chosen(name: str) -> Indexes:
             lacking = batch.missing_columns[name][keys]
             return np.where(lacking, batch.donors[name][keys], np.int32(NOWHERE))
 
-        found = map_distinct(batch.donors, chosen)
+        donors = map_distinct(batch.donors, chosen)
         used = np.zeros(len(batch.addresses.row), np.bool_)
-        for each in found.values():
-            used[each[each >= 0]] = True
+        for indexes in donors.values():
+            used[indexes[indexes >= 0]] = True
         at = np.flatnonzero(used)
         numbers = np.cumsum(used, dtype=np.int32) - np.int32(1)  # of each change among those used
 
         def renumbered(name: str) -> Indexes:
-            each = found[name]
-            return np.where(each >= 0, numbers[np.maximum(each, 0)], each)
+            indexes = donors[name]
+            return np.where(indexes >= 0, numbers[np.maximum(indexes, 0)], indexes)
 
-        by_column = map_distinct(found, renumbered)
+        by_column = map_distinct(donors, renumbered)
         return cls(by_column, RowAddress(batch.addresses.chunk[at], batch.addresses.row[at]))
 
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """The rows of one chunk that are written.
+    """The rows of one chunk to write.
 
     Attributes:
         chunk: number of the chunk.
-        keys: which keys of the batch they are.
-        rows: which rows of the chunk, in the order they came.
-        row_ids: the id of the row that each takes the place of, -1 for none; None before v3.
-        donors: where values come from that some were sent without; None if none was.
+        keys: numbers of their keys in the batch.
+        rows: numbers of the rows in the chunk, in order of arrival.
+        row_ids: the id of the row that each replaces, -1 for none; None before v3.
+        donors: where missing values come from; None if none are missing.
     """
 
     chunk: int
@@ -267,12 +267,12 @@ class WriteTask:
     """Writes the rows of chunks.
 
     Attributes:
-        chunks: where each chunk is.
-        writer: of data files.
-        table_rows: files with values of the table's own rows, and the key that each is for.
+        chunks: the path of each chunk.
+        writer: the writer of data files.
+        table_rows: files with values of the table's own rows, each with its key.
         order: the sort order of the rows of a file.
         io_properties: how PyIceberg reaches the store, secrets included.
-        most_bytes: how much is joined at once.
+        most_bytes: maximum size of rows in memory.
     """
 
     chunks: tuple[str, ...]
@@ -286,7 +286,7 @@ class WriteTask:
         tables = self._tables(piece)
         if not self.order:
             return self.writer.write(batch for rows in tables for batch in _batches(rows))
-        # Sorted piece by piece, each of which has files of its own: the order is that of a file.
+        # Sort piece by piece and write each to separate files: the order is that of a file.
         written = [self.writer.write(_batches(sort_rows(rows, self.order))) for rows in tables]
         return [file for files in written for file in files]
 
@@ -294,7 +294,7 @@ class WriteTask:
         """Yield the rows to write, in the order they came, in pieces of bounded size."""
         path = self.chunks[piece.chunk]
         filling = None if piece.donors is None else _MissingValueFiller(self, piece.donors)
-        # Values that are filled in may be much larger than the rows that lack them.
+        # The values to fill in may be much larger than the rows that lack them.
         largest = max((file.row_bytes for file in self.table_rows), default=0)
         step = max(self.most_bytes // largest, 1) if largest else len(piece.rows)
         for first, staged in read_staged_rows(path, self.io_properties, None, self.most_bytes):
@@ -311,7 +311,7 @@ class WriteTask:
 
 
 class _MissingValueFiller:
-    """Fills in what rows were sent without, from earlier changes of the batch and the table."""
+    """Fills in missing values, from earlier changes of the batch and from the table."""
 
     def __init__(self, task: WriteTask, donors: Donors) -> None:
         self._task = task
@@ -320,15 +320,17 @@ class _MissingValueFiller:
         self._read: dict[tuple[str, str], list[tuple[int, pa.Array]]] = {}
 
     def fill(self, rows: pa.Table, keys: Ints, part: slice) -> pa.Table:
-        held = [(file.path, self._row_numbers(file.path, keys)) for file in self._task.table_rows]
+        table_rows = [
+            (file.path, self._row_numbers(file.path, keys)) for file in self._task.table_rows
+        ]
         for name, donors_of_all in self._donors.by_column.items():
             donors = donors_of_all[part]
             if (donors == NOWHERE).all():
                 continue
             column = rows.column(name).combine_chunks()
-            for path, at in held:
-                asked = np.where(donors == FROM_TABLE, at, -1)
-                column = self._take_values(column, path, name, asked)
+            for path, at in table_rows:
+                at_rows = np.where(donors == FROM_TABLE, at, -1)
+                column = self._take_values(column, path, name, at_rows)
             column = self._from_batch(column, name, donors)
             rows = rows.set_column(rows.schema.get_field_index(name), rows.field(name), column)
         return rows
@@ -345,31 +347,31 @@ class _MissingValueFiller:
 
     def _from_batch(self, column: pa.Array, name: str, donors: Indexes) -> pa.Array:
         """Take values from earlier changes of the batch, which may be of another chunk."""
-        places = self._donors.addresses
-        for number in np.unique(places.chunk[donors[donors >= 0]]):
+        addresses = self._donors.addresses
+        for number in np.unique(addresses.chunk[donors[donors >= 0]]):
             mine = donors >= 0
-            mine[mine] = places.chunk[donors[mine]] == number
-            rows = np.where(mine, places.row[np.where(mine, donors, 0)], -1)
+            mine[mine] = addresses.chunk[donors[mine]] == number
+            rows = np.where(mine, addresses.row[np.where(mine, donors, 0)], -1)
             column = self._take_values(column, self._task.chunks[number], name, rows)
         return column
 
     def _take_values(self, column: pa.Array, path: str, name: str, rows: Ints) -> pa.Array:
         """Return a column with the values of the given rows of a file; -1 leaves one as it is."""
         for first, values in self._values(path, name):
-            mine = (rows >= first) & (rows < first + len(values))
-            if mine.any():
-                found = values.take(pa.array(rows - first, mask=~mine))
-                if found.type != column.type:
-                    found = found.cast(column.type)
-                column = _choose(mine, found, column)
+            in_piece = (rows >= first) & (rows < first + len(values))
+            if in_piece.any():
+                taken = values.take(pa.array(rows - first, mask=~in_piece))
+                if taken.type != column.type:
+                    taken = taken.cast(column.type)
+                column = _choose(in_piece, taken, column)
         return column
 
     def _values(self, path: str, name: str) -> list[tuple[int, pa.Array]]:
         """Return one column of a file, in pieces with the number of their first row."""
         if (path, name) not in self._read:
-            found = read_staged_rows(path, self._task.io_properties, [name], self._task.most_bytes)
+            pieces = read_staged_rows(path, self._task.io_properties, [name], self._task.most_bytes)
             self._read[path, name] = [
-                (first, rows.column(0).combine_chunks()) for first, rows in found
+                (first, rows.column(0).combine_chunks()) for first, rows in pieces
             ]
         return self._read[path, name]
 
@@ -380,6 +382,6 @@ def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
 
 
 def _choose(flags: Flags, values: pa.Array, other: pa.Array) -> pa.Array:
-    # By position, not `if_else`, which has no way with some types.
+    # By position, not `if_else`, which does not support some types.
     own = np.arange(len(flags))
     return pa.concat_arrays([values, other]).take(pa.array(np.where(flags, own, own + len(own))))

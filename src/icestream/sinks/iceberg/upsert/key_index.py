@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 CACHE_VARIABLE = "ICESTREAM_CACHE_DIR"
-# What nobody has used for so long belongs to a file or table that is gone, or is rarely needed.
+# An index unused for this long belongs to a dropped file or table, or is rarely needed.
 FOLDER_UNUSED_SECS = 3 * 24 * 3600
 EVICT_EVERY_SECS = 600
 # Of the disk space that is free or taken by the cache itself.
@@ -48,27 +48,27 @@ MAX_DISK_SHARE = 0.5
 
 
 def local_cache_folder() -> Path:
-    """Return the folder of this machine and user, made for this user alone.
+    """Return the cache folder of this machine and user, private to the user.
 
     Raises:
-        ConnectorError: no folder can be made here.
+        ConnectorError: no folder can be created here.
     """
     tried = []
-    for place in _candidate_folders():
+    for folder in _candidate_folders():
         try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = place.lstat()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = folder.lstat()
         except OSError as exc:
-            tried.append(f"{place} ({(exc.strerror or str(exc)).lower()})")
+            tried.append(f"{folder} ({(exc.strerror or str(exc)).lower()})")
             continue
-        # In a folder that all users share, somebody else may have put another one in its place.
+        # In a folder that all users share, somebody else may have created it.
         if (
-            stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.getuid()
-            and os.access(place, os.W_OK)
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.getuid()
+            and os.access(folder, os.W_OK)
         ):
-            return place
-        tried.append(f"{place} (not writable, or of another user)")
+            return folder
+        tried.append(f"{folder} (not writable, or of another user)")
     raise ConnectorError(
         f"the key index needs a folder on the machine of the task, and none can be used: "
         f"{', '.join(tried)}",
@@ -79,24 +79,24 @@ def local_cache_folder() -> Path:
 
 
 def _candidate_folders() -> list[Path]:
-    given = os.environ.get(CACHE_VARIABLE)
-    if given:
-        return [Path(given)]
+    configured = os.environ.get(CACHE_VARIABLE)
+    if configured:
+        return [Path(configured)]
     shared = Path(tempfile.gettempdir()) / f"icestream-{os.getuid()}"
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     return [Path(home) / "icestream", shared] if Path(home).is_absolute() else [shared]
 
 
 def touch(path: Path) -> None:
-    """Note that a file was used now."""
-    with suppress(OSError):  # somebody removed it
+    """Record that a file was used now."""
+    with suppress(OSError):  # another task removed it
         os.utime(path)
 
 
 def evict_unused(folder: Path) -> None:
-    """Remove files below a folder that were not used for days, or that take too much of the disk.
+    """Remove files below a folder that were unused for days, or that take too much disk space.
 
-    Any number of tasks may do so at once. A file that another task has open stays readable.
+    Any number of tasks may do so concurrently. A file that another task has open stays readable.
     """
     stamp = folder / "tidied"
     with suppress(OSError):
@@ -105,18 +105,18 @@ def evict_unused(folder: Path) -> None:
     try:
         stamp.touch()
         free = shutil.disk_usage(folder).free
-    except OSError:  # there is no folder yet, or no longer
+    except OSError:  # the folder does not exist yet, or no longer
         return
-    kept = []
+    files = []
     for path in folder.glob("*/*"):
         with suppress(OSError):
-            found = path.stat()
-            kept.append((found.st_mtime, found.st_size, path))
-    kept.sort(reverse=True)
-    limit = (free + sum(size for _, size, _ in kept)) * MAX_DISK_SHARE
+            status = path.stat()
+            files.append((status.st_mtime, status.st_size, path))
+    files.sort(reverse=True)
+    limit = (free + sum(size for _, size, _ in files)) * MAX_DISK_SHARE
     oldest = time.time() - FOLDER_UNUSED_SECS
     total = 0
-    for used_at, size, path in kept:
+    for used_at, size, path in files:
         total += size
         if used_at < oldest or total > limit:
             with suppress(OSError):
@@ -125,10 +125,10 @@ def evict_unused(folder: Path) -> None:
 
 VERSION = 2
 ROW_ID = 2147483540  # Iceberg's own field id
-# Removed once there are this many too many, and nobody has used them for a while.
+# Unused indexes are removed once there are this many more than data files.
 SPARE_INDEXES = 64
 UNUSED_SECS = 3600
-# Another task may remove an index as soon as it is made, if the disk is small.
+# If the disk is small, another task may remove an index as soon as it is written.
 ATTEMPTS = 3
 NO_SEQUENCE = np.iinfo(np.int64).min
 ROWS_READ_AT_ONCE = 65_536
@@ -136,15 +136,15 @@ ROWS_READ_AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What is looked up, and where indexes are kept.
+    """How keys are indexed, and where the indexes are stored.
 
     Attributes:
         key_ids: field ids of the key's columns.
-        sequence_id: field id of the sequence, kept in the index too; None for none.
-        folder: the table's folder of indexes, below that of the machine that a task runs on.
+        sequence_id: field id of the sequence, which the index includes; None for none.
+        folder: the table's folder of indexes, below the local cache folder of each machine.
         io_properties: how PyIceberg reaches the store, secrets included.
-        types: the types of the table's columns by field id. A file may store a column as another
-            one: other writers use milliseconds or INT96, and columns become wider.
+        types: the types of the table's columns by field id. A file may store a column in
+            another type: other writers use milliseconds or INT96, and columns are widened.
     """
 
     key_ids: tuple[int, ...]
@@ -154,17 +154,17 @@ class IndexSettings:
     types: Mapping[int, pa.DataType] = field(default_factory=dict)
 
     def index_path(self, data_file: str) -> Path:
-        """Return where the index of a data file is kept."""
+        """Return the path of the index of a data file."""
         return self.local_folder / self.index_name(data_file)
 
     def index_name(self, data_file: str) -> str:
         """Return the name of the index of a data file."""
-        said = f"{VERSION}|{self.key_ids}|{self.sequence_id}|{data_file}"
-        return f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.keys"
+        identity = f"{VERSION}|{self.key_ids}|{self.sequence_id}|{data_file}"
+        return f"{hashlib.sha256(identity.encode()).hexdigest()[:40]}.keys"
 
     @property
     def local_folder(self) -> Path:
-        """The folder of indexes on this machine: another one in each process that asks."""
+        """The folder of indexes on the machine of this process."""
         return local_cache_folder() / "keys" / self.folder
 
 
@@ -173,10 +173,10 @@ class KeyMatches:
     """Rows of one data file that have a key of the batch.
 
     Attributes:
-        keys: which key of the batch.
-        positions: which row of the file.
-        row_ids: its id; None before format v3.
-        sequence: how new it is; None if that is not kept.
+        keys: the number of the key in the batch.
+        positions: the position of the row in the file.
+        row_ids: the row's id; None before format v3.
+        sequence: the row's sequence; None if the index has none.
     """
 
     keys: Ints
@@ -186,26 +186,26 @@ class KeyMatches:
 
 
 def remove_stale_indexes(settings: IndexSettings, files: Sequence[LiveFile]) -> None:
-    """Remove the indexes on this machine of data files that left the table.
+    """Remove the indexes on this machine of data files that are no longer in the table.
 
-    The driver does so for its own machine; on others, tasks remove what is no longer used.
+    The driver does so on its own machine; on others, tasks remove what is unused.
     """
     folder = settings.local_folder
-    kept = list(folder.glob("*.keys")) if folder.exists() else []
-    if len(kept) <= len(files) + SPARE_INDEXES:
+    indexes = list(folder.glob("*.keys")) if folder.exists() else []
+    if len(indexes) <= len(files) + SPARE_INDEXES:
         return
-    wanted = {settings.index_name(file.path) for file in files}
+    live_names = {settings.index_name(file.path) for file in files}
     # Another pipeline may use them, for another branch or key of the table.
     unused_since = time.time() - UNUSED_SECS
-    for path in kept:
-        if path.name not in wanted:
-            with suppress(OSError):  # somebody else was quicker
+    for path in indexes:
+        if path.name not in live_names:
+            with suppress(OSError):  # another task removed it
                 if path.stat().st_mtime < unused_since:
                     path.unlink()
 
 
 def find_keys(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> KeyMatches:
-    """Look the keys of a batch up in a data file."""
+    """Look up the keys of a batch in a data file."""
     parts = [_find_in_segment(segment, batch) for segment in _segments(file, settings)]
     positions = concatenate_ints([segment["position"][rows] for segment, _, rows in parts])
     row_ids = None
@@ -213,8 +213,8 @@ def find_keys(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> KeyM
         row_ids = positions + file.first_row_id
         stored = [segment["row_id"][rows] for segment, _, rows in parts if "row_id" in segment]
         if stored:
-            known = concatenate_ints(stored)
-            row_ids = np.where(known >= 0, known, row_ids)
+            stored_ids = concatenate_ints(stored)
+            row_ids = np.where(stored_ids >= 0, stored_ids, row_ids)
     sequence = None
     if settings.sequence_id is not None:
         sequence = concatenate_ints([segment["sequence"][rows] for segment, _, rows in parts])
@@ -224,7 +224,7 @@ def find_keys(file: LiveFile, batch: BatchKeys, settings: IndexSettings) -> KeyM
 
 
 def concatenate_ints(arrays: Sequence[npt.NDArray[Any]]) -> Ints:
-    """Return arrays of whole numbers as one; an empty one for none."""
+    """Concatenate arrays of integers; an empty array for none."""
     return np.concatenate(arrays).astype(np.int64) if arrays else np.zeros(0, np.int64)
 
 
@@ -234,13 +234,13 @@ def _find_in_segment(
     """Return the segment, the keys found in it, and the row of the segment for each."""
     low = segment["low"]
     if len(low) < len(batch):
-        # The longer side is searched: each row of the segment is one key at most.
+        # Search the longer side: each row of the segment matches at most one key.
         keys = np.searchsorted(batch.low, low)
         keys[keys == len(batch)] = 0
         rows = np.arange(len(low))
         hit = batch.low[keys] == low
         keys, rows = keys[hit], rows[hit]
-        # Halves that are alike lie side by side; step over those of another key.
+        # Equal low halves are adjacent; skip those of another key.
         keys, rows = _match_high_halves(segment, batch, keys, rows)
     else:
         first = np.searchsorted(low, batch.low, side="left")
@@ -287,35 +287,35 @@ def _segments(file: LiveFile, settings: IndexSettings) -> Iterator[dict[str, npt
 
 
 def _open_index(file: LiveFile, settings: IndexSettings, path: Path) -> pa.MemoryMappedFile:
-    """Return the index of a data file, made if there is none; one that a power cut cut is none."""
+    """Return the index of a data file; build it if it is missing or truncated."""
     for _ in range(ATTEMPTS):
         try:
             mapped = pa.memory_map(str(path))
             pa.ipc.open_file(mapped)
-        except (OSError, pa.ArrowInvalid):  # noqa: PERF203 - each attempt by itself
+        except (OSError, pa.ArrowInvalid):  # noqa: PERF203 - one attempt each
             _build_index(file, settings, path)
         else:
             return mapped
     raise TransientError(
-        f"the index of keys {path} vanished {ATTEMPTS} times before it could be read",
+        f"the key index {path} disappeared {ATTEMPTS} times before it could be read",
         todo="Something else removes files there, or the disk is full.",
     )
 
 
 def _build_index(file: LiveFile, settings: IndexSettings, path: Path) -> None:
-    """Write the index of a data file, whole or not at all."""
+    """Write the index of a data file atomically."""
     from pyiceberg.io import load_file_io
 
     if file.metadata["file-format"].lower() != "parquet":
         raise ConnectorError(
-            f"upsert can't look for keys in {file.path}: it is no Parquet file",
+            f"upsert can't look for keys in {file.path}: it is not a Parquet file",
             todo="Rewrite the table's files to Parquet first, with `rewrite_data_files`.",
         )
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    begun = path.with_suffix(f".{uuid.uuid4().hex}.new")
+    unfinished = path.with_suffix(f".{uuid.uuid4().hex}.new")
     io = load_file_io(dict(settings.io_properties), file.path)
     try:
-        with io.new_input(file.path).open() as stream, pa.OSFile(str(begun), "wb") as output:
+        with io.new_input(file.path).open() as stream, pa.OSFile(str(unfinished), "wb") as output:
             parquet = open_data_file(stream)
             writer = None
             for segment in _index_row_groups(parquet, file.path, settings):
@@ -324,10 +324,10 @@ def _build_index(file: LiveFile, settings: IndexSettings, path: Path) -> None:
             if writer is None:
                 writer = pa.ipc.new_file(output, pa.schema([("low", pa.uint64())]))
             writer.close()
-        begun.chmod(0o600)
-        begun.replace(path)
+        unfinished.chmod(0o600)
+        unfinished.replace(path)
     finally:
-        begun.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def _index_row_groups(
@@ -335,30 +335,30 @@ def _index_row_groups(
 ) -> Iterator[pa.RecordBatch]:
     names = names_by_id(parquet, path)
     if not all(key in names for key in settings.key_ids):
-        return  # the key's columns are younger than the file, so no row of it has one
-    wanted = [*settings.key_ids, ROW_ID]
+        return  # the key columns are newer than the file, so none of its rows has a key
+    field_ids = [*settings.key_ids, ROW_ID]
     if settings.sequence_id is not None:
-        wanted.append(settings.sequence_id)
-    columns = [names[number] for number in wanted if number in names]
+        field_ids.append(settings.sequence_id)
+    columns = [names[number] for number in field_ids if number in names]
     offset = 0
     for number in range(parquet.num_row_groups):
-        found = [
+        parts = [
             _index_columns(rows, names, settings)
             for rows in parquet.iter_batches(
                 ROWS_READ_AT_ONCE, row_groups=[number], columns=columns, use_threads=False
             )
         ]
-        if found:
-            yield _segment(found, offset)
+        if parts:
+            yield _segment(parts, offset)
         offset += parquet.metadata.row_group(number).num_rows
 
 
 def _index_columns(
     rows: pa.RecordBatch, names: Mapping[int, str], settings: IndexSettings
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return what an index keeps of rows, and which of them have a whole key.
+    """Return the index columns of rows, and which of them have a complete key.
 
-    A few rows at a time: the texts of a row group's keys need not fit into one Arrow array.
+    A few rows at a time: the keys of a row group may not fit into one Arrow array.
     """
 
     def column(number: int) -> pa.Array:
@@ -367,7 +367,7 @@ def _index_columns(
         is_uuid = any(isinstance(kind, pa.BaseExtensionType) for kind in (stored.type, into))
         return stored if is_uuid else cast_array(stored, into)
 
-    # A row without a key is nobody's: no change will ever name it.
+    # No change can refer to a row without a key.
     whole = np.ones(rows.num_rows, np.bool_)
     for key in settings.key_ids:
         whole &= column(key).is_valid().to_numpy(zero_copy_only=False)
@@ -381,9 +381,9 @@ def _index_columns(
     if settings.sequence_id is not None:
         arrays["sequence"] = np.full(rows.num_rows, NO_SEQUENCE, np.int64)
         if settings.sequence_id in names:
-            found = column(settings.sequence_id)
-            known = found.is_valid().to_numpy(zero_copy_only=False)
-            arrays["sequence"][known] = numbers(found.drop_null())
+            sequence = column(settings.sequence_id)
+            is_set = sequence.is_valid().to_numpy(zero_copy_only=False)
+            arrays["sequence"][is_set] = numbers(sequence.drop_null())
         arrays["sequence"] = arrays["sequence"][at]
     return arrays
 

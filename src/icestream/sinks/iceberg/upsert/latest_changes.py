@@ -102,28 +102,28 @@ class LatestChanges:
         return BatchKeys(self.low, self.high, self.sequence, wanted if self.donors else None)
 
     def without_outdated(self, deleted: Ints | None, in_table: Ints) -> LatestChanges:
-        """Return the batch without values from changes that are older than what is known.
+        """Return the batch without values from changes that are outdated.
 
         Args:
-            deleted: for each key, how new its last delete is, `OLDEST` for none.
-            in_table: for each key, how new the table's row is, `OLDEST` for none.
+            deleted: for each key, the sequence of its last delete, `OLDEST` for none.
+            in_table: for each key, the sequence of the table's row, `OLDEST` for none.
         """
         ages = self.sequences
         if ages is None:
             return self
 
-        def known(name: str) -> Indexes:
-            found = self.donors[name]
-            sequence = np.where(found == FROM_TABLE, OLDEST, ages[self.deciding_changes[name]])
+        def current(name: str) -> Indexes:
+            donors = self.donors[name]
+            sequence = np.where(donors == FROM_TABLE, OLDEST, ages[self.deciding_changes[name]])
             if deleted is not None:
-                found = np.where(deleted > sequence, np.int32(NOWHERE), found)
-            return np.where(in_table > sequence, np.int32(FROM_TABLE), found)
+                donors = np.where(deleted > sequence, np.int32(NOWHERE), donors)
+            return np.where(in_table > sequence, np.int32(FROM_TABLE), donors)
 
-        return replace(self, donors=map_distinct(self.donors, known))
+        return replace(self, donors=map_distinct(self.donors, current))
 
 
 def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
-    """Return the newest change of each key; of two alike in sequence, the one that came later."""
+    """Return the newest change of each key; of two with equal sequence, the later one."""
     low = np.concatenate([chunk.keys.low for chunk in chunks])
     high = _concatenate_high([chunk.keys for chunk in chunks])
     deletes = np.concatenate([chunk.deletes for chunk in chunks])
@@ -132,11 +132,11 @@ def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
         if chunks[0].sequence is None
         else np.concatenate([c.sequence for c in chunks if c.sequence is not None])
     )
-    place = RowAddress(
+    address = RowAddress(
         np.concatenate([np.full(len(c.deletes), n, np.int32) for n, c in enumerate(chunks)]),
         np.concatenate([np.arange(len(c.deletes), dtype=np.int32) for c in chunks]),
     )
-    # Sorts are stable, so that equals stay in the order they came in.
+    # Sorts are stable, so that equal ones stay in order of arrival.
     order = _sort_by_key(low, high, sequence)
     low = low[order]
     ends = np.ones(len(low), np.bool_)
@@ -146,7 +146,7 @@ def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
         ends[:-1] |= high[1:] != high[:-1]
     last = order[ends]
     unsent = _unchanged_flags(chunks)
-    # Columns that were always left out together, as by soft deletes, share their arrays.
+    # Columns that are always absent together, as in soft deletes, share their arrays.
     ordered = deletes[order]
     deciding = map_distinct(
         unsent, lambda name: _find_deciding(~unsent[name][order], ordered, ends)
@@ -159,10 +159,10 @@ def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
         high=None if high is None else high[ends],
         deletes=deletes[last],
         sequence=None if sequence is None else sequence[last],
-        address=RowAddress(place.chunk[last], place.row[last]),
+        address=RowAddress(address.chunk[last], address.row[last]),
         donors=donors,
         missing_columns=map_distinct(unsent, lambda name: unsent[name][last]),
-        addresses=RowAddress(place.chunk[order], place.row[order]),
+        addresses=RowAddress(address.chunk[order], address.row[order]),
         deciding_changes={} if sequence is None else deciding,
         sequences=None if sequence is None or not unsent else sequence[order],
     )
@@ -181,7 +181,7 @@ def _sort_by_key(low: Numbers, high: Numbers | None, sequence: Ints | None) -> I
 def map_distinct(
     arrays: Mapping[str, npt.NDArray[Any]], work: Callable[[str], npt.NDArray[Any]]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Call `work` with the name of each array, but once for an array that has several names."""
+    """Call `work` with the name of each array, once for an array that has several names."""
     done: dict[int, npt.NDArray[Any]] = {}
     for name, array in arrays.items():
         if id(array) not in done:
@@ -192,17 +192,17 @@ def map_distinct(
 def concatenate_flags(
     parts: Sequence[Mapping[str, Flags]], lengths: Sequence[int]
 ) -> dict[str, Flags]:
-    """Join flags by name; names whose flags are the same arrays share what they are joined to."""
+    """Concatenate flags by name; names with the same arrays share the result."""
     absent = [np.zeros(length, np.bool_) for length in lengths]
     done: dict[tuple[int, ...], Flags] = {}
-    found = {}
+    joined = {}
     for name in sorted({name for part in parts for name in part}):
         arrays = [part.get(name, none) for part, none in zip(parts, absent, strict=True)]
         key = tuple(map(id, arrays))
         if key not in done:
             done[key] = np.concatenate(arrays)
-        found[name] = done[key]
-    return found
+        joined[name] = done[key]
+    return joined
 
 
 def _unchanged_flags(chunks: Sequence[StagedChunk]) -> dict[str, Flags]:
@@ -210,23 +210,23 @@ def _unchanged_flags(chunks: Sequence[StagedChunk]) -> dict[str, Flags]:
 
 
 def _find_deciding(sent: Flags, deletes: Flags, ends: Flags) -> Indexes:
-    """Return, for each key, the last of its changes that brought a value or deleted the row.
+    """Return, for each key, the last of its changes that has a value or deletes the row.
 
-    Changes come sorted by key and age; `ends` flags the newest of each key. The first change of
-    the key if none did either.
+    Changes are sorted by key and age; `ends` flags the newest of each key. The first change of the
+    key if there is no such change.
     """
     count = len(sent)
     starts = np.ones(count, np.bool_)
     starts[1:] = ends[:-1]
-    own = np.arange(count, dtype=np.int32)
-    # Every change stands for itself, for the end of what came before, or passes on what was.
-    # Numbered so that the greatest so far is the newest that counts.
-    marks = np.where(sent | deletes | starts, own, np.int32(-1))
+    numbers = np.arange(count, dtype=np.int32)
+    # Each change either decides, as its own number, or passes on the one before as -1: the running
+    # maximum is the newest that decides.
+    marks = np.where(sent | deletes | starts, numbers, np.int32(-1))
     chosen: Indexes = np.maximum.accumulate(marks)[ends]
     return chosen
 
 
 def _find_donors(chosen: Indexes, sent: Flags, deletes: Flags) -> Indexes:
-    """Return where the value of each key comes from: a delete leaves nothing to take it from."""
-    found = np.where(sent[chosen], chosen, np.int32(FROM_TABLE))
-    return np.where(deletes[chosen], np.int32(NOWHERE), found)
+    """Return where the value of each key comes from: nowhere after a delete."""
+    donors = np.where(sent[chosen], chosen, np.int32(FROM_TABLE))
+    return np.where(deletes[chosen], np.int32(NOWHERE), donors)

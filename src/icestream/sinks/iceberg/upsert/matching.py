@@ -1,7 +1,7 @@
 """Matches a batch's keys in the table's files, and deletes the rows that they replace.
 
 Deletes are by position: deletion vectors for format v3, position delete files for v2. A data file
-has one of either at most: the new one includes the old one, which is removed in the same commit.
+has at most one of either: the new one includes the old one, which is removed in the same commit.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ POSITION_DELETES = pa.schema(
 
 
 def read_deleted_positions(file: LiveFile, io: FileIO) -> BitMap:
-    """Return the positions of a data file's rows that are deleted already."""
+    """Return the positions of a data file's rows that are already deleted."""
     dead = BitMap()
     for delete in file.deletes:
         if delete["content"] == "equality-deletes":
             raise ConnectorError(
-                "upsert can't tell which rows are still there: another writer put equality "
-                f"deletes on {file.path}",
-                todo="Fold them in first: `CALL system.rewrite_data_files(table => '...', "
-                "options => map('delete-file-threshold', '1'))`. Use one upsert writer a table.",
+                "upsert can't determine which rows exist: another writer added equality deletes "
+                f"to {file.path}",
+                todo="Apply them first: `CALL system.rewrite_data_files(table => '...', "
+                "options => map('delete-file-threshold', '1'))`. Use one upsert writer per table.",
             )
         if delete["file-format"].lower() == "puffin":
             dead |= _read_vector(delete, io)
@@ -103,8 +103,8 @@ def _read_vector(delete: Mapping[str, Any], io: FileIO) -> BitMap:
 def _read_position_deletes(delete: Mapping[str, Any], path: str, io: FileIO) -> BitMap:
     with io.new_input(delete["file-path"]).open() as stream:
         rows = pq.read_table(stream, columns=["file_path", "pos"], partitioning=None)
-    mine = rows.filter(pc.equal(rows.column("file_path"), path))
-    return BitMap(mine.column("pos").to_numpy().astype(np.uint32))
+    deletes = rows.filter(pc.equal(rows.column("file_path"), path))
+    return BitMap(deletes.column("pos").to_numpy().astype(np.uint32))
 
 
 @dataclass
@@ -126,10 +126,10 @@ class DeleteWriter:
     referenced_files: list[str] = field(default_factory=list)
 
     def delete(self, file: LiveFile, dead: BitMap, positions: Ints) -> None:
-        """Delete rows of a data file, besides those that are dead already."""
+        """Delete rows of a data file, in addition to those already deleted."""
         union = dead | BitMap(positions.astype(np.uint32))
         self.referenced_files.append(file.path)
-        # A table that was upgraded from v2 may have deletes of many files beside vectors.
+        # A table that was upgraded from v2 may also have delete files for several data files.
         self.replaced_deletes += [one for one in file.deletes if "referenced-data-file" in one]
         if self.format_version >= 3:
             self._vectors.append((file, union))
@@ -189,7 +189,7 @@ class DeleteWriter:
         with self.io.new_output(path).create() as stream:
             pq.write_table(rows, stream)
             size = stream.tell()
-        # Bounds of the path that are alike tell readers of v2 that one data file is meant.
+        # Equal bounds of the path tell readers of v2 that it is about one data file.
         bound = {"keys": [DELETED_PATH], "values": [file.path.encode().hex()]}
         return {
             **_delete_file_json(file, path, "parquet", len(dead)),
@@ -217,25 +217,25 @@ def _delete_file_json(file: LiveFile, path: str, kind: str, count: int) -> dict[
     }
 
 
-# A task for this many rows of the table at least: less is not worth starting one.
+# Minimum rows of the table per task: fewer are not worth starting one.
 ROWS_PER_TASK = 2_000_000
-# Of each task's keys, about a megabyte.
+# About a megabyte per task.
 KEYS_PER_REPORT = 50_000
 
 
 @dataclass(frozen=True)
 class MatchResult:
-    """What one task found and did.
+    """The result of one task.
 
     Attributes:
-        keys: keys of the batch that the table holds a row of, older than the change.
+        keys: keys of the batch that have a row in the table, older than the change.
         row_ids: the id of each such row, -1 if it has none.
         late: keys for which the table's row is newer than the change.
         deletes: the delete files written.
         replaced_deletes: the delete files that they replace.
         referenced_files: the data files whose rows they delete.
-        sequence: how new each row of `keys` is; None if the stream does not tell.
-        rows: the table's rows, where the change was sent without some columns.
+        sequence: the sequence of each row of `keys`; None without a sequence field.
+        rows: the table's rows for changes that were sent without some columns.
         arrays_path: the file that holds `keys`, `row_ids`, `late` and `sequence` if they are many.
     """
 
@@ -250,7 +250,7 @@ class MatchResult:
     arrays_path: str | None = None
 
     def spill(self, io: FileIO, path: str) -> MatchResult:
-        """Return the same for a report: what is many goes to a file."""
+        """Return the result for a report, with large arrays moved to a file."""
         if len(self.keys) + len(self.late) <= KEYS_PER_REPORT:
             return self
         none = np.full(len(self.late), -1)
@@ -266,29 +266,29 @@ class MatchResult:
         return replace(self, keys=empty, row_ids=empty, late=empty, sequence=None, arrays_path=path)
 
     def load(self, io: FileIO) -> MatchResult:
-        """Return the same with all of its numbers."""
+        """Return the result with its arrays loaded."""
         if self.arrays_path is None:
             return self
-        found, _ = read_arrays(io, self.arrays_path)
-        late = found["late"]
+        arrays, _ = read_arrays(io, self.arrays_path)
+        late = arrays["late"]
         return replace(
             self,
-            keys=found["key"][~late],
-            row_ids=found["row_id"][~late],
-            late=found["key"][late],
-            sequence=found["sequence"][~late] if "sequence" in found else None,
+            keys=arrays["key"][~late],
+            row_ids=arrays["row_id"][~late],
+            late=arrays["key"][late],
+            sequence=arrays["sequence"][~late] if "sequence" in arrays else None,
         )
 
 
 @dataclass(frozen=True)
 class MatchTask:
-    """Looks a batch's keys up in some of the table's files.
+    """Looks up a batch's keys in some of the table's files.
 
     Attributes:
         batch: the keys of the batch.
         index: how keys are looked up.
-        location: where the table is.
-        format_version: of the table.
+        location: the location of the table.
+        format_version: the format version of the table.
         folder: where the rows of the batch are staged.
         missing_columns: the columns that some row of the batch was sent without, as JSON of a
             schema.
@@ -309,7 +309,7 @@ class MatchTask:
 
     def __call__(self, files: Sequence[LiveFile]) -> MatchResult:
         writer = DeleteWriter(self._io, self.location, self.format_version)
-        wanted = self.batch.wants_table_row
+        needs_row = self.batch.wants_table_row
         rows = None
         if self.missing_columns is not None:
             columns = Schema.model_validate_json(self.missing_columns)
@@ -317,26 +317,26 @@ class MatchTask:
         evict_unused(self.index.local_folder.parent)
         keys, row_ids, late, sequence = [], [], [], []
         for file in files:
-            found = find_keys(file, self.batch, self.index)
-            if not len(found.keys):
+            matches = find_keys(file, self.batch, self.index)
+            if not len(matches.keys):
                 continue
             dead = read_deleted_positions(file, self._io)
-            alive = _not_in(found.positions, np.asarray(dead.to_array(), np.int64))
-            newer = self._newer(found) & alive
+            alive = _not_in(matches.positions, np.asarray(dead.to_array(), np.int64))
+            newer = self._newer(matches) & alive
             hit = alive & ~newer
-            late.append(found.keys[newer])
+            late.append(matches.keys[newer])
             if not hit.any():
                 continue
-            writer.delete(file, dead, found.positions[hit])
-            keys.append(found.keys[hit])
+            writer.delete(file, dead, matches.positions[hit])
+            keys.append(matches.keys[hit])
             # A file from before the table was upgraded to v3 has no ids.
-            known = np.full(len(hit), -1) if found.row_ids is None else found.row_ids
-            row_ids.append(known[hit])
-            if found.sequence is not None:
-                sequence.append(found.sequence[hit])
-            if rows is not None and wanted is not None:
-                asked = hit & wanted[found.keys]
-                rows.read_rows(file.path, found.keys[asked], found.positions[asked])
+            ids = np.full(len(hit), -1) if matches.row_ids is None else matches.row_ids
+            row_ids.append(ids[hit])
+            if matches.sequence is not None:
+                sequence.append(matches.sequence[hit])
+            if rows is not None and needs_row is not None:
+                needed = hit & needs_row[matches.keys]
+                rows.read_rows(file.path, matches.keys[needed], matches.positions[needed])
         matched = MatchResult(
             keys=concatenate_ints(keys),
             row_ids=concatenate_ints(row_ids),
@@ -349,14 +349,14 @@ class MatchTask:
         )
         return matched.spill(self._io, f"{self.folder}/{uuid.uuid4()}.keys")
 
-    def _newer(self, found: KeyMatches) -> npt.NDArray[np.bool_]:
-        if found.sequence is None or self.batch.sequence is None:
-            return np.zeros(len(found.keys), np.bool_)
-        return found.sequence > self.batch.sequence[found.keys]
+    def _newer(self, matches: KeyMatches) -> npt.NDArray[np.bool_]:
+        if matches.sequence is None or self.batch.sequence is None:
+            return np.zeros(len(matches.keys), np.bool_)
+        return matches.sequence > self.batch.sequence[matches.keys]
 
 
 def balance_files(files: Sequence[LiveFile], slots: int) -> list[list[LiveFile]]:
-    """Share files out among tasks, evenly by rows."""
+    """Distribute files over tasks, evenly by rows."""
     total = sum(file.rows for file in files)
     count = max(1, min(slots, len(files), -(-total // ROWS_PER_TASK)))
     pieces: list[list[LiveFile]] = [[] for _ in range(count)]

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How often a batch is worked out anew when a compaction or another writer was quicker.
+# Attempts at a batch when a compaction or another writer commits first.
 ATTEMPTS = 5
-# Rows put aside by a run that may be paused, and not dead, are left to it for so long.
+# Staged rows younger than this stay: the run that wrote them may only be paused.
 STALE_STAGING_AGE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class _UpsertResult:
-    """What a batch does to the table, ready to commit."""
+    """The changes of a batch, ready to commit."""
 
     files: list[WrittenFile]
     matched: list[MatchResult]
@@ -47,7 +47,7 @@ class _UpsertResult:
 
 
 class Upsert(Mode):
-    """Rows by key."""
+    """Inserts, updates and deletes rows by key."""
 
     task_modules = (
         "icestream.sinks.iceberg.writer",
@@ -60,7 +60,7 @@ class Upsert(Mode):
 
     def reset(self) -> None:
         self._live = None
-        # Their table has a client of its own, which was let go with the others.
+        # The tombstone table has its own client, which was closed with the others.
         self.__dict__.pop("_tombstones", None)
 
     @property
@@ -80,18 +80,18 @@ class Upsert(Mode):
         from icestream.sinks.iceberg.upsert.soft_deletes import add_soft_delete_columns
 
         hidden = {self.options.op_field, UNCHANGED_COLUMNS}
-        kept = [column for column in columns if column.name not in hidden]
+        visible = [column for column in columns if column.name not in hidden]
         self._check_key_columns(columns)
-        return add_soft_delete_columns(kept, self.options.delete_mode)
+        return add_soft_delete_columns(visible, self.options.delete_mode)
 
     def stream_columns(self, columns: pa.Schema) -> pa.Schema:
         import pyarrow as pa
 
         from icestream.sinks.iceberg.upsert.soft_deletes import drop_soft_delete_columns
 
-        kept = drop_soft_delete_columns(columns, self.options.delete_mode)
+        stream = drop_soft_delete_columns(columns, self.options.delete_mode)
         op = self.options.op_field
-        return pa.schema([*kept, *([] if op is None else [pa.field(op, pa.string())])])
+        return pa.schema([*stream, *([] if op is None else [pa.field(op, pa.string())])])
 
     def writer(self) -> StagingWriter:
         from icestream.sinks.iceberg.upsert.staging import StagingWriter
@@ -105,7 +105,7 @@ class Upsert(Mode):
         )
 
     def _staging_folder(self) -> str:
-        """Return where rows are put aside, emptied of what an earlier run left there."""
+        """Return the staging folder, without what an earlier run left there."""
         from icestream.sinks.iceberg.staging_cleanup import remove_staged_files
 
         name = quote(self.target.pipeline, safe="") or "by-hand"
@@ -118,12 +118,12 @@ class Upsert(Mode):
     def commit(
         self, files: list[WrittenFile], mark: BatchMark | None, *, replaces: bool = False
     ) -> Commit:
-        """Change the table by what the tasks wrote.
+        """Apply what the tasks wrote to the table.
 
         Args:
-            files: the rows, put aside.
-            mark: the batch's.
-            replaces: whether all that the table held goes first.
+            files: the staged rows.
+            mark: the mark of the batch.
+            replaces: whether the rows replace all rows of the table.
         """
         from icestream.sinks.iceberg.upsert.latest_changes import find_latest_changes
         from icestream.sinks.iceberg.upsert.staging import read_chunks
@@ -132,7 +132,7 @@ class Upsert(Mode):
             chunks = read_chunks(files, self.target.io_properties())
             commit = self._commit(find_latest_changes(chunks), chunks, mark, replaces=replaces)
         except CommitUnknownError:
-            raise  # whoever asked may look, and commit the same rows once more
+            raise  # the caller may look it up, and commit the same rows again
         except BaseException:
             self.discard(files)
             raise
@@ -181,11 +181,11 @@ class Upsert(Mode):
         files = [] if replaces else live.refresh()
         index = self._index()
         matched = match_keys(self.target, batch, files, index, self._staging_folder())
-        remove_stale_indexes(index, files)  # all of them, if the table begins anew
+        remove_stale_indexes(index, files)  # all of them, if the table is replaced
         late, deleted = late_keys(batch, matched), None
         try:
             if self._tombstones is not None:
-                assert batch.sequence is not None  # noqa: S101 - or there were no tombstones
+                assert batch.sequence is not None  # noqa: S101 - tombstones need a sequence
                 deleted = self._tombstones.sequences(batch)
                 late |= deleted > batch.sequence
                 self._tombstones.record(batch, chunks, late, mark)
@@ -199,7 +199,7 @@ class Upsert(Mode):
 
     @cached_property
     def _tombstones(self) -> Tombstones | None:
-        """The memory of deleted keys; None if changes come in order, or no delete removes a row."""
+        """The deleted keys; None if changes arrive in order, or no delete removes a row."""
         from icestream.sinks.iceberg.upsert.tombstones import Tombstones
 
         options = self.options
@@ -254,7 +254,7 @@ class Upsert(Mode):
         )
 
     def _check_key_columns(self, columns: pa.Schema) -> None:
-        """Look whether the rows have a key, and something to compare them by."""
+        """Check that the rows have valid key and sequence columns."""
         from icestream.schemas.comparison import arrow_to_iceberg
         from icestream.sinks.iceberg.upsert.fingerprints import can_be_key, is_number
 

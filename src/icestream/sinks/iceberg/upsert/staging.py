@@ -1,8 +1,8 @@
 """Staged rows of an upsert: tasks write them to Arrow files, the driver reads their keys.
 
-The keys of many rows go to a file beside the rows, since a report goes through the driver's JVM
-together with those of all other tasks. Arrow and not pickle, since others may write to the store.
-The keys of a few rows stay in the report: a file would cost a batch three more requests.
+The keys of many rows go to a file next to the rows, since the reports of all tasks pass through the
+driver's JVM together. The file is Arrow, not pickle, since others may write to the store. The keys
+of a few rows stay in the report: a file would cost three more requests per batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 ROWS_PER_BLOCK = 1 << 20
-# The most that a report holds: about 60,000 keys.
+# The maximum size of a report: about 60,000 keys.
 REPORT_BYTES = 1_500_000
 
 
@@ -54,13 +54,13 @@ def arrays_to_table(arrays: Arrays, names: Mapping[str, str] | None = None) -> p
 
 
 def write_arrays(io: FileIO, path: str, numbers: pa.Table) -> None:
-    """Write what `arrays_to_table` returned to a file."""
+    """Write the result of `arrays_to_table` to a file."""
     with io.new_output(path).create() as stream:
         _write(pa.PythonFile(stream, mode="w"), numbers)
 
 
 def pack_arrays(numbers: pa.Table) -> bytes:
-    """Return what `arrays_to_table` returned as bytes, for a report."""
+    """Return the result of `arrays_to_table` as bytes, for a report."""
     output = pa.BufferOutputStream()
     _write(output, numbers)
     content: bytes = output.getvalue().to_pybytes()
@@ -74,7 +74,7 @@ def read_arrays(io: FileIO, path: str) -> Numbers:
 
 
 def unpack_arrays(content: bytes) -> Numbers:
-    """Return the arrays of `pack_arrays` numbers, and the further names of some of them."""
+    """Return the arrays packed by `pack_arrays`, and the further names of some of them."""
     return _read(pa.BufferReader(content))
 
 
@@ -94,12 +94,12 @@ def _read(source: pa.NativeFile) -> Numbers:
 
 @dataclass(frozen=True)
 class KeySettings:
-    """What makes a row the row that it is.
+    """The columns that identify a row, order its changes and mark deletes.
 
     Attributes:
         fields: the columns of the key.
-        sequence: column that orders changes; None for their own order.
-        op: column that marks the rows that are deletes; None if none is.
+        sequence: column that orders changes; None for order of arrival.
+        op: column that marks deletes; None if there are none.
         delete_mode: `hard`, `soft` or `ignore`.
     """
 
@@ -111,13 +111,13 @@ class KeySettings:
 
 @dataclass(frozen=True)
 class StagedChunk:
-    """What the driver knows of the rows that one task has staged.
+    """The keys of the rows that one task has staged, on the driver.
 
     Attributes:
         path: the Arrow file of the rows.
         keys: the key of each row.
-        deletes: which rows take theirs away.
-        sequence: how new each is; None for the order of the rows.
+        deletes: which rows are deletes.
+        sequence: the sequence of each row; None for order of arrival.
         unchanged: by column, the rows that were sent without a value for it.
     """
 
@@ -129,12 +129,12 @@ class StagedChunk:
 
 
 class StagingWriter(TaskWriter):
-    """Puts rows aside, with the table's columns and types.
+    """Stages rows, with the table's columns and types.
 
     Args:
         schema: the table's schema as JSON.
-        keys: what a key is.
-        folder: where the rows lie until the commit.
+        keys: the key columns.
+        folder: where the rows are staged until the commit.
         io_properties: how PyIceberg reaches the store, secrets included.
     """
 
@@ -151,7 +151,7 @@ class StagingWriter(TaskWriter):
 
         schema = make_optional(Schema.model_validate_json(self._schema_json))
         columns = file_columns(schema)
-        noted = _KeyCollector(self._keys)
+        collector = _KeyCollector(self._keys)
         path = f"{self._folder}/{uuid.uuid4()}.arrow"
         io = load_file_io(dict(self._io_properties), path)
         output = None
@@ -161,40 +161,40 @@ class StagingWriter(TaskWriter):
                     stream = io.new_output(path).create()
                     output = pa.ipc.new_file(pa.PythonFile(stream, mode="w"), columns)
                 staged = self._to_staged_batch(batch)
-                fitting = conform(staged.rows, schema, columns)
-                noted.add(staged, fitting)
-                for part in split_by_bytes(fitting, GROUP_BYTES):
+                conformed = conform(staged.rows, schema, columns)
+                collector.add(staged, conformed)
+                for part in split_by_bytes(conformed, GROUP_BYTES):
                     output.write_batch(part)
             if output is None:
                 return []
             output.close()
             stream.close()
-            keys = noted.spill(io, f"{path}.keys")
+            keys = collector.spill(io, f"{path}.keys")
         except BaseException:
             if output is not None:
                 stream.close()
                 io.delete(path)
             raise
         size = len(io.new_input(path))
-        return [WrittenFile(noted.rows, size, {"file-path": path, **keys})]
+        return [WrittenFile(collector.rows, size, {"file-path": path, **keys})]
 
     def _changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            kept = batch
+            rows = batch
             if self._keys.delete_mode == "ignore" and self._keys.op is not None:
-                kept = batch.filter(pc.invert(pa.array(delete_flags(batch, self._keys.op))))
-            if kept.num_rows:
-                yield kept
+                rows = batch.filter(pc.invert(pa.array(delete_flags(batch, self._keys.op))))
+            if rows.num_rows:
+                yield rows
 
     def _to_staged_batch(self, batch: pa.RecordBatch) -> _StagedBatch:
-        """Say what each row is; a soft delete is a row that was sent with little but its key."""
+        """Classify each row; a soft delete is a row that was sent with little but its key."""
         deletes = delete_flags(batch, self._keys.op)
-        # A record can lack a field that only another table of the stream has a column for.
+        # A record may lack a field whose column exists only in another table of the stream.
         unsent = {name: f for name, f in unchanged_flags(batch).items() if name in self._names}
         if self._keys.delete_mode != "soft":
             return _StagedBatch(batch, deletes, unsent)
         rows = set_soft_delete_columns(batch, pa.array(deletes))
-        own = {
+        always_sent = {
             *self._keys.fields,
             self._keys.sequence,
             self._keys.op,
@@ -203,7 +203,7 @@ class StagingWriter(TaskWriter):
             DELETED_AT,
         }
         if deletes.any():
-            for name in (name for name in self._names if name not in own):
+            for name in (name for name in self._names if name not in always_sent):
                 unsent[name] = unsent[name] | deletes if name in unsent else deletes
         return _StagedBatch(rows, np.zeros(len(deletes), np.bool_), unsent)
 
@@ -230,30 +230,30 @@ class _KeyCollector:
         self._lengths: list[int] = []
         self._unchanged: list[Mapping[str, npt.NDArray[np.bool_]]] = []
 
-    def add(self, staged: _StagedBatch, fitting: pa.RecordBatch) -> None:
-        # Batch by batch: the texts of all keys need not fit into one Arrow array.
-        found = fingerprints(
-            [self._required(fitting, name, "part of the key") for name in self._keys.fields]
+    def add(self, staged: _StagedBatch, conformed: pa.RecordBatch) -> None:
+        # Batch by batch: all keys together may not fit into one Arrow array.
+        keys = fingerprints(
+            [self._required(conformed, name, "part of the key") for name in self._keys.fields]
         )
         arrays: dict[str, npt.NDArray[Any] | None] = {
-            "low": found.low,
-            "high": found.high,
+            "low": keys.low,
+            "high": keys.high,
             "delete": staged.deletes,
         }
         if self._keys.sequence is not None:
-            sequence = self._required(fitting, self._keys.sequence, "the sequence field")
+            sequence = self._required(conformed, self._keys.sequence, "the sequence field")
             arrays["sequence"] = numbers(sequence)
         for name, array in arrays.items():
             if array is not None:
                 self._numbers.setdefault(name, []).append(array)
         self._unchanged.append(staged.unchanged)
-        self._lengths.append(fitting.num_rows)
-        self.rows += fitting.num_rows
+        self._lengths.append(conformed.num_rows)
+        self.rows += conformed.num_rows
 
     def spill(self, io: FileIO, path: str) -> dict[str, Any]:
-        """Return the keys for a report, or where they are: many go to a file."""
+        """Return the keys for a report, or the path of the file if they are many."""
         arrays = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
-        # Columns that were always left out together share their array, here and in the file.
+        # Columns that are always absent together share an array, here and in the file.
         names: dict[str, str] = {}
         stored: dict[int, str] = {}
         for column, flags in concatenate_flags(self._unchanged, self._lengths).items():
@@ -269,9 +269,9 @@ class _KeyCollector:
         column = batch.column(batch.schema.get_field_index(name))
         if column.null_count:
             row = batch.slice(int(pc.index(column.is_null(), True).as_py()), 1).to_pylist()[0]
-            shown = {key: value for key, value in row.items() if key in self._keys.fields}
+            key_values = {key: row[key] for key in self._keys.fields if key in row}
             raise BadRecordError(
-                f"column {name!r} is {role}, and a row has no value for it: {shown}",
+                f"column {name!r} is {role}, and a row has no value for it: {key_values}",
                 todo="Nothing of the batch was written. Leave such rows out with a `filter` "
                 f"transform: `{name} is not null`.",
             )
@@ -279,18 +279,18 @@ class _KeyCollector:
 
 
 def delete_flags(batch: pa.RecordBatch, op: str | None) -> npt.NDArray[np.bool_]:
-    """Tell for each row whether it takes its key away."""
+    """Tell for each row whether it is a delete."""
     index = -1 if op is None else batch.schema.get_field_index(op)
     if index < 0:
         return np.zeros(batch.num_rows, np.bool_)
     operation = pc.utf8_lower(batch.column(index).cast(pa.string()))
-    found = pc.is_in(operation, pa.array(DELETES))
-    flags: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+    is_delete = pc.is_in(operation, pa.array(DELETES))
+    flags: npt.NDArray[np.bool_] = is_delete.to_numpy(zero_copy_only=False)
     return flags
 
 
 def unchanged_flags(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
-    """Tell for each column that some row was sent without, which rows those are."""
+    """Return, for each column that some row was sent without, which rows those are."""
     index = batch.schema.get_field_index(UNCHANGED_COLUMNS)
     if index < 0:
         return {}
@@ -299,11 +299,11 @@ def unchanged_flags(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
     names = pc.list_flatten(lists).dictionary_encode()
     flags = np.zeros((len(names.dictionary), batch.num_rows), np.bool_)
     flags[names.indices.to_numpy(), parents] = True
-    # Columns that are left out together share an array, which is then handled once.
+    # Columns that are absent together share an array, which is then processed once.
     unique: dict[bytes, npt.NDArray[np.bool_]] = {}
     return {
-        name: unique.setdefault(each.tobytes(), each)
-        for name, each in zip(names.dictionary.to_pylist(), flags, strict=True)
+        name: unique.setdefault(rows.tobytes(), rows)
+        for name, rows in zip(names.dictionary.to_pylist(), flags, strict=True)
     }
 
 
@@ -327,11 +327,11 @@ def read_chunks(
     return [_chunk(file.metadata, stored) for file in files]
 
 
-def _chunk(what: Mapping[str, Any], stored: Mapping[str, Numbers]) -> StagedChunk:
-    path = what["keys-path"]
-    arrays, names = unpack_arrays(what["keys"]) if path is None else stored[path]
+def _chunk(metadata: Mapping[str, Any], stored: Mapping[str, Numbers]) -> StagedChunk:
+    path = metadata["keys-path"]
+    arrays, names = unpack_arrays(metadata["keys"]) if path is None else stored[path]
     return StagedChunk(
-        path=what["file-path"],
+        path=metadata["file-path"],
         keys=Fingerprints(arrays["low"], arrays.get("high")),
         deletes=arrays["delete"],
         sequence=arrays.get("sequence"),
@@ -350,8 +350,8 @@ def read_staged_rows(
     Args:
         path: the Arrow file.
         io_properties: how PyIceberg reaches the store, secrets included.
-        columns: those to read; all of them if absent.
-        most_bytes: the bound; a row that is larger is a piece by itself.
+        columns: the columns to read; all if absent.
+        most_bytes: the bound; a larger row is a piece by itself.
     """
     from pyiceberg.io import load_file_io
 
@@ -360,8 +360,8 @@ def read_staged_rows(
         source = as_arrow_file(stream)
         file = pa.ipc.open_file(source)
         if columns is not None:
-            places = [file.schema.get_field_index(name) for name in columns]
-            options = pa.ipc.IpcReadOptions(included_fields=places)
+            indexes = [file.schema.get_field_index(name) for name in columns]
+            options = pa.ipc.IpcReadOptions(included_fields=indexes)
             file = pa.ipc.open_file(source, options=options)
         batches = (file.get_batch(number) for number in range(file.num_record_batches))
         first = 0

@@ -1,4 +1,4 @@
-"""Reads rows of the table's data files by Iceberg's field ids, which outlive every rename."""
+"""Reads rows of the table's data files by Iceberg's field ids, which survive renames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def open_data_file(stream: Any) -> pq.ParquetFile:
     """Open a data file of the table, with INT96 timestamps as microseconds.
 
-    As nanoseconds, which is Arrow's default, years outside of 1677 to 2262 become other years.
+    As nanoseconds, Arrow's default, years outside of 1677 to 2262 would overflow.
     """
     import pyarrow.parquet as pq
 
@@ -36,7 +36,7 @@ def names_by_id(parquet: pq.ParquetFile, path: str) -> dict[int, str]:
     """Return the name of each top-level column in the file.
 
     Raises:
-        ConnectorError: the file has no ids, so it can't be told which column is which.
+        ConnectorError: the file has no field ids, so its columns can't be identified.
     """
     names = {
         int(column.metadata[b"PARQUET:field_id"]): column.name
@@ -45,8 +45,8 @@ def names_by_id(parquet: pq.ParquetFile, path: str) -> dict[int, str]:
     }
     if not names:
         raise ConnectorError(
-            f"upsert can't look for keys in {path}: its columns have no field ids, as those of "
-            "files that were imported",
+            f"upsert can't look for keys in {path}: its columns have no field ids, as in "
+            "imported files",
             todo="Rewrite the table's files first, with `rewrite_data_files` and `rewrite-all`.",
         )
     return names
@@ -62,7 +62,7 @@ class TableRowsFile:
 
     Attributes:
         path: the file.
-        row_bytes: about how large a row is, where they are largest.
+        row_bytes: approximate size of a row, where rows are largest.
     """
 
     path: str
@@ -70,12 +70,12 @@ class TableRowsFile:
 
 
 class TableRows:
-    """Gathers columns of chosen rows, from one data file after the other, in an Arrow file.
+    """Copies columns of selected rows from several data files to one Arrow file.
 
     Args:
         io: the store.
-        columns: the columns, as the table has them now; a file may know them, and what they are
-            made of, by older names and narrower types.
+        columns: the columns as the table has them now; in a file, they and their members may have
+            older names and narrower types.
         path: the Arrow file.
     """
 
@@ -97,8 +97,8 @@ class TableRows:
         with self._io.new_input(path).open() as stream:
             parquet = open_data_file(stream)
             names = names_by_id(parquet, path)
-            known = [names[one.field_id] for one in self._columns.fields if one.field_id in names]
-            if not known:
+            present = [names[one.field_id] for one in self._columns.fields if one.field_id in names]
+            if not present:
                 self._add(pa.record_batch({KEY: pa.array(keys)}), keys)
                 return
             end = 0
@@ -107,10 +107,10 @@ class TableRows:
                 first, last = np.searchsorted(positions, (start, end))
                 if last > first:
                     at = positions[first:last] - start
-                    self._read_row_group(parquet, number, known, keys[first:last], at)
+                    self._read_row_group(parquet, number, present, keys[first:last], at)
 
     def close(self) -> TableRowsFile | None:
-        """Return the file; None if no row was taken."""
+        """Return the file; None if no row was read."""
         if self._file is None:
             return None
         self._file.close()
@@ -118,30 +118,32 @@ class TableRows:
         return TableRowsFile(self._path, self._row_bytes)
 
     def _read_row_group(
-        self, parquet: pq.ParquetFile, number: int, known: list[str], keys: Ints, at: Ints
+        self, parquet: pq.ParquetFile, number: int, names: list[str], keys: Ints, at: Ints
     ) -> None:
-        """Take rows of one row group, of which a few are in memory at a time."""
+        """Read rows of one row group, a few at a time."""
         # A writer may store nanoseconds where the table has microseconds.
         cut = not any(kind in str(self._columns) for kind in ("timestamp_ns", "timestamptz_ns"))
         end = 0
-        for rows in parquet.iter_batches(ROWS_READ_AT_ONCE, row_groups=[number], columns=known):
+        for rows in parquet.iter_batches(ROWS_READ_AT_ONCE, row_groups=[number], columns=names):
             start, end = end, end + rows.num_rows
             first, last = np.searchsorted(at, (start, end))
             if last == first:
                 continue
             chosen = rows.take(pa.array(at[first:last] - start))
-            held = pyarrow_to_schema(chosen.schema, downcast_ns_timestamp_to_us=cut)
-            there = [one for one in self._columns.fields if one.field_id in held._lazy_id_to_name]
-            fitting = _to_requested_schema(
-                Schema(*there), held, chosen, downcast_ns_timestamp_to_us=cut
+            file_schema = pyarrow_to_schema(chosen.schema, downcast_ns_timestamp_to_us=cut)
+            present = [
+                one for one in self._columns.fields if one.field_id in file_schema._lazy_id_to_name
+            ]
+            conformed = _to_requested_schema(
+                Schema(*present), file_schema, chosen, downcast_ns_timestamp_to_us=cut
             )
-            self._add(fitting, keys[first:last])
+            self._add(conformed, keys[first:last])
 
     def _add(self, rows: pa.RecordBatch, keys: Ints) -> None:
-        fitting = conform(rows, self._columns, self._arrow_columns)
-        fitting = fitting.append_column(KEY, pa.array(keys))
+        conformed = conform(rows, self._columns, self._arrow_columns)
+        conformed = conformed.append_column(KEY, pa.array(keys))
         if self._file is None:
             self._stream = self._io.new_output(self._path).create()
-            self._file = pa.ipc.new_file(pa.PythonFile(self._stream, mode="w"), fitting.schema)
-        self._file.write_batch(fitting)
-        self._row_bytes = max(self._row_bytes, -(-fitting.nbytes // fitting.num_rows))
+            self._file = pa.ipc.new_file(pa.PythonFile(self._stream, mode="w"), conformed.schema)
+        self._file.write_batch(conformed)
+        self._row_bytes = max(self._row_bytes, -(-conformed.nbytes // conformed.num_rows))

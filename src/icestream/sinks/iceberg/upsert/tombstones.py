@@ -1,9 +1,8 @@
-"""Deleted keys remembered for a while, so that a change which comes late can't bring one back.
+"""Tombstones: deleted keys, kept for a while so that a late change can't restore a row.
 
-A row that is there tells how new it is; one that was deleted can't. So where changes may come out
-of order, the sequence of each delete is kept in a table of its own beside the table, for
-`tombstone_days`. It is written before the table: a tombstone without its delete does no harm,
-since the same batch is replayed.
+A row in the table has its sequence; a deleted row has none. So if changes may arrive out of order,
+the sequence of each delete is kept in a separate table, for `tombstone_days`. It is written before
+the table itself: a tombstone without its delete does no harm, since the same batch is replayed.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ MANY_FILES = 100
 
 
 class Tombstones:
-    """The table of deleted keys beside a table.
+    """The table of deleted keys of a table.
 
     Args:
-        options: the sink's.
+        options: the sink's options.
         target: the sink's table.
     """
 
@@ -78,7 +77,7 @@ class Tombstones:
         self._expired_at = float("-inf")
 
     def sequences(self, batch: LatestChanges) -> npt.NDArray[np.int64]:
-        """Return for each key how new its last remembered delete is, `OLDEST` for none."""
+        """Return for each key the sequence of its last known delete, `OLDEST` for none."""
         newest = np.full(len(batch), OLDEST, np.int64)
         if not self._open():
             return newest
@@ -99,7 +98,7 @@ class Tombstones:
         late: npt.NDArray[np.bool_],
         mark: BatchMark | None,
     ) -> None:
-        """Write down the keys that the batch deletes."""
+        """Store the keys that the batch deletes."""
         keys = np.flatnonzero(batch.deletes & ~late)
         if not len(keys):
             return
@@ -107,7 +106,7 @@ class Tombstones:
         held = self._target.last_mark()
         if mark is not None and held is not None and _same_batch(held, mark):
             return
-        # In one file: there is one look-up a file in every batch to come.
+        # In one file: every later batch looks up keys in each file.
         piece = [
             (int(number), batch.address.row[keys[batch.address.chunk[keys] == number]])
             for number in np.unique(batch.address.chunk[keys])
@@ -121,14 +120,14 @@ class Tombstones:
         )
         (written,) = run_in_tasks(self._target.session, [piece], task)
         change = TableChange(added=[file.metadata for file in written])
-        # Earlier tombstones that somebody removed can't be brought back by stopping here.
+        # Stopping here would not restore earlier tombstones that somebody removed.
         self._target.mark_snapshot = None
         self._target.commit(change, mark, rows=len(keys))
         self._expire()
         self._compact()
 
     def _open(self, *, create: bool = False) -> bool:
-        """Open the table if there is one, or make it; tells whether there is one."""
+        """Open the table if it exists, or create it; return whether it exists."""
         target = self._target
         if not target.is_open or not target.exists:
             target.open(self._main.session, self._main.pipeline)
@@ -139,7 +138,7 @@ class Tombstones:
         return target.exists
 
     def _track_files(self, handle: JavaTable) -> None:
-        """Keep in step with the table by the handle of now: new credentials come with a new one."""
+        """Follow the current handle of the table: a new one has new credentials."""
         if self._live is None or self._live.table is not handle:
             self._live = LiveFiles(handle, "main", list(self._names.values()))
 
@@ -157,7 +156,7 @@ class Tombstones:
 
     @property
     def _names(self) -> dict[str, str]:
-        """The columns of the key, each by a name that stays when the table's column is renamed."""
+        """The key columns, each with a name that stays when the table's column is renamed."""
         schema = self._main.state.schema
         return {
             name: f"key_{schema.find_field(name).field_id}" for name in self._options.key_fields
@@ -174,7 +173,7 @@ class Tombstones:
         )
 
     def _expire(self) -> None:
-        """Let whole days go that nobody asks for any more."""
+        """Delete the tombstones of days that are past `tombstone_days`."""
         if time.monotonic() - self._expired_at < EXPIRY_EVERY_SECS:
             return
         self._expired_at = time.monotonic()
@@ -185,7 +184,7 @@ class Tombstones:
         )
 
     def _compact(self) -> None:
-        """Join the small files of many batches, and let their snapshots go.
+        """Compact the small files of many batches, and expire their snapshots.
 
         Nobody reads an older state of this table, and nobody else writes to it.
         """
@@ -213,7 +212,7 @@ def _same_batch(held: BatchMark, mark: BatchMark) -> bool:
 
 @dataclass(frozen=True)
 class _TombstoneLookup:
-    """Finds deletes that make a difference: of changes that are older, or lack some columns."""
+    """Finds the deletes that matter: those of changes that are older, or lack some columns."""
 
     batch: BatchKeys
     index: IndexSettings
