@@ -81,7 +81,10 @@ def test_second_instance_of_a_running_pipeline_commits_nothing_and_says_so(
         first.await_lines(BATCH)
         with RunProcess(pipeline.folder) as second:
             assert second.wait() == 5, second.output
-            assert f"the pipeline is run by process {first.process.pid} on" in second.output
+            assert (
+                f"the pipeline is already running as process {first.process.pid} on"
+                in second.output
+            )
         pipeline.produce(1_000)
         wait_until(lambda: len(pipeline.ids()) == pipeline.produced, "the first to write all rows")
         first.signal(signal.SIGTERM)

@@ -120,7 +120,7 @@ def test_letters_that_are_good_now_join_the_table_and_leave_the_rest(
     ]
     assert positions(lake) == ["scripted[2]"]
     assert lake.rows("dead")[0]["reason"] == "column 'price': 'x' is not an int", "as it was"
-    assert (outcome.letters, outcome.taken, outcome.rows) == (3, 2, 2)
+    assert (outcome.letters, outcome.replayed, outcome.rows) == (3, 2, 2)
     assert dict(outcome.still_bad) == {"column 'price': 'x' is not a double": 1}
     properties = lake.catalog.client().load_table(("db", "events")).properties
     assert sorted(read_marks(properties)) == ["events", "events/dlq"]
@@ -163,7 +163,7 @@ def test_letters_of_a_replay_that_was_rolled_back_are_replayed_again(
     lake.sql(f"CALL {lake.name}.system.rollback_to_snapshot('db.events', {before})")
 
     outcome = office.replay(any_price)
-    assert (outcome.settled, outcome.taken) == (0, 1)
+    assert (outcome.finished, outcome.replayed) == (0, 1)
     assert (ids(lake), positions(lake)) == ([0, 1], [])
 
 
@@ -183,7 +183,7 @@ def test_undecodable_letters_are_decoded_with_what_the_source_told_beside_them(
     lake.spark.sql(f"ALTER TABLE {spark_table} ADD COLUMN price boolean")
     outcome = office.replay(lake.plan(source, on_error="dead_letter"))
 
-    assert (outcome.taken, sum(outcome.still_bad.values())) == (1, 1)
+    assert (outcome.replayed, sum(outcome.still_bad.values())) == (1, 1)
     assert sorted((row["id"], row["offset"], row["price"]) for row in lake.rows()) == [
         (0, 0, None),
         (1, 1, None),
@@ -203,8 +203,8 @@ def test_row_of_a_source_of_rows_comes_back_from_its_json(lake: Lake, office: Of
     )
     lake.run(strict)
     assert ids(lake) == [1]
-    assert office.replay(strict).taken == 0
-    assert office.replay(lake.plan(source, on_error="dead_letter")).taken == 1
+    assert office.replay(strict).replayed == 0
+    assert office.replay(lake.plan(source, on_error="dead_letter")).replayed == 1
 
     assert sorted((row["id"], row["blob"]) for row in lake.rows()) == [(-1, b"\x00"), (1, b"\xff")]
     assert lake.rows("dead") == []
@@ -235,9 +235,9 @@ def test_letters_are_chosen_by_reason_and_time(lake: Lake, office: Office) -> No
     any_price = replace(plan, transforms=steps(("cast", {"price": "string"})))
     any_price = replace(any_price, sink=lake.sink("others"))
     assert office.replay(any_price, since=now.replace(year=now.year + 1)).letters == 0
-    assert office.replay(any_price, reason="'X' is").taken == 1
+    assert office.replay(any_price, reason="'X' is").replayed == 1
     assert positions(lake) == ["scripted[1]"]
-    assert office.replay(any_price, since=now.replace(year=now.year - 1)).taken == 1
+    assert office.replay(any_price, since=now.replace(year=now.year - 1)).replayed == 1
     assert sorted(row["price"] for row in lake.rows("others")) == ["x", "y"]
 
 
@@ -265,7 +265,7 @@ def test_crash_in_a_replay_neither_loses_nor_doubles(
 
     assert ids(lake) == [0, 1, 2]
     assert lake.rows("dead") == []
-    assert (outcome.settled, outcome.taken) == ((0, 2) if point == "save_replay" else (2, 0))
+    assert (outcome.finished, outcome.replayed) == ((0, 2) if point == "save_replay" else (2, 0))
     assert list(lake.folder.rglob("replays/*.arrow")) == []
 
 
@@ -314,5 +314,5 @@ def test_letters_that_no_record_stands_for_are_left_alone(lake: Lake, office: Of
     lake.run(plan)
     outcome = office.replay(plan)
 
-    assert (outcome.letters, outcome.untraced, outcome.taken) == (1, 1, 0)
+    assert (outcome.letters, outcome.untraced, outcome.replayed) == (1, 1, 0)
     assert len(lake.rows("dead")) == 1

@@ -251,7 +251,7 @@ def test_second_instance_on_the_same_state_is_refused_at_once(
     with first.state.locked(), pytest.raises(SupersededError) as caught:
         lake.run(lake.plan(source))
 
-    assert "the pipeline is run by process " in caught.value.what
+    assert "the pipeline is already running as process " in caught.value.what
     assert first.state.status() is None, "the status file is the first one's"
 
 

@@ -224,8 +224,8 @@ def test_one_of_several_rows_of_a_record_stands_for_itself(lake: Lake) -> None:
         ),
         (
             "amount + 1",
-            "expectation 'odd' gives a value of type bigint, not a condition: amount + 1\n"
-            "  Write something that is true or false, e.g. `amount > 0`.",
+            "expectation 'odd' has the type bigint, not boolean: amount + 1\n"
+            "  Write a condition that is true or false, e.g. `amount > 0`.",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_replayed_csv_line_has_the_header_of_its_own_file(lake: Lake, inbox: Pat
     anew = FilesSource(FilesOptions(path=str(inbox), format="csv"))
     outcome = Office(lake).replay(lake.plan(anew, on_error="dead_letter"))
 
-    assert (outcome.taken, dict(outcome.still_bad)) == (1, {})
+    assert (outcome.replayed, dict(outcome.still_bad)) == (1, {})
     assert {"price": "7", "qty": 500} in lake.rows()
     lake.run(lake.plan(anew, on_error="dead_letter"))
     assert {"price": "8", "qty": 9} in lake.rows()

@@ -243,22 +243,22 @@ def _replay_document(pipeline: PipelinePlan, outcome: ReplayResult) -> dict[str,
         "pipeline": pipeline.name,
         "table": pipeline.sink.identity(),
         "letters": outcome.letters,
-        "replayed": outcome.taken,
+        "replayed": outcome.replayed,
         "rows": outcome.rows,
         "still_bad": dict(outcome.still_bad.most_common()),
         "untraced": outcome.untraced,
-        "settled": outcome.settled,
+        "settled": outcome.finished,
     }
 
 
 def _replay_text(pipeline: PipelinePlan, outcome: ReplayResult) -> str:
     lines = []
-    if outcome.settled:
-        letters = output.format_count(outcome.settled, "letter")
+    if outcome.finished:
+        letters = output.format_count(outcome.finished, "letter")
         lines.append(f"removed {letters} whose rows an earlier replay had already written")
     lines.append(
         f"{pipeline.name}: {output.format_count(outcome.letters, 'dead letter')} read, "
-        f"{outcome.taken:,} replayed, {output.format_count(outcome.rows, 'row')} written to "
+        f"{outcome.replayed:,} replayed, {output.format_count(outcome.rows, 'row')} written to "
         f"{pipeline.sink.identity()}"
     )
     lines += [

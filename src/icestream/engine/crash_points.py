@@ -1,7 +1,7 @@
-"""Places where a test can end the process, as a power cut would.
+"""Crash points: places where a test can kill the process, as a power cut would.
 
-`ICESTREAM_CRASH_AT=before-commit:3` ends the process the third time it gets there. Without the
-variable nothing happens.
+`ICESTREAM_CRASH_AT=before-commit:3` kills the process the third time it reaches that
+point. Without the variable nothing happens.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import threading
 from collections import Counter
 
 POINTS = ("before-write", "before-commit", "after-commit", "after-batch")
-# Reached once for each table of a batch, and only where there are many.
+# Reached once for each table of a batch, only in sinks of many tables.
 AFTER_TABLE = "after-table"
 VARIABLE = "ICESTREAM_CRASH_AT"
 
 _reached: Counter[str] = Counter()
-_one_at_a_time = threading.Lock()  # tables are committed side by side
+_one_at_a_time = threading.Lock()  # tables are committed concurrently
 
 
 def crash_point(point: str) -> None:
-    """End the process with SIGKILL if this is the place and the time that was asked for."""
-    wanted = os.environ.get(VARIABLE)
-    if not wanted:
+    """Kill the process with SIGKILL if the variable names this point and count."""
+    setting = os.environ.get(VARIABLE)
+    if not setting:
         return
-    name, _, times = wanted.partition(":")
+    name, _, times = setting.partition(":")
     with _one_at_a_time:
         _reached[point] += 1
         if name == point and _reached[point] == int(times or 1):

@@ -1,4 +1,4 @@
-"""Runs a plan: one Spark session, one thread and one streaming query a pipeline."""
+"""Runs a plan: one Spark session, and a thread and a streaming query per pipeline."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunChoices:
-    """How a run was asked to start.
+    """The user's choices for a run.
 
     Attributes:
-        once: go up to where the source ends now, then stop.
-        take_over: go on although another process holds the pipeline.
-        recovery: what to do when checkpoint and table disagree.
+        once: read up to the current end of the source, then stop.
+        take_over: continue although another process holds the pipeline.
+        recovery: what to do if checkpoint and table disagree.
     """
 
     once: bool = False
@@ -44,9 +44,9 @@ class Run:
     """Runs every pipeline of a plan in parallel; one that fails does not stop the others.
 
     Args:
-        plan: what to run.
-        choices: what the person who starts it chose.
-        emit: takes every event, from several threads.
+        plan: the plan.
+        choices: the user's choices.
+        emit: receives every event, from several threads.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Run:
         def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
             if self._stopping.is_set():
                 raise KeyboardInterrupt
-            logger.info("finishing the batch in hand; once more to end at once")
+            logger.info("finishing the current batch; signal again to stop at once")
             self.stop()
 
         signal.signal(signal.SIGTERM, on_signal)
@@ -128,17 +128,20 @@ def open_plan_session(plan: Plan) -> SparkSession:
     executors = {f"spark.executorEnv.{name}": value for name, value in plan.environment.items()}
     conf = {**executors, **plan.spark_conf}
     # Spark's own resolver would load whatever a repository serves.
-    given = conf.pop("spark.jars.packages", "").split(",")
-    packages = [*jars.user_packages(plan.jars), *(each.strip() for each in given if each.strip())]
+    configured = conf.pop("spark.jars.packages", "").split(",")
+    extra = (package.strip() for package in configured if package.strip())
+    packages = [*jars.user_packages(plan.jars), *extra]
     log = plan.state / "spark.log"
-    light = not any(each.uses_spark_sql() or each.sink.audits() for each in plan.pipelines)
-    wanted = add_archived_jars(plan.jars) if can_use_class_path(plan.master, conf) else plan.jars
+    light = not any(one.uses_spark_sql() or one.sink.audits() for one in plan.pipelines)
+    coordinates = (
+        add_archived_jars(plan.jars) if can_use_class_path(plan.master, conf) else plan.jars
+    )
     settings = jars.ivy_settings(conf)
-    found = [
-        *jars.resolve(wanted, settings),
+    files = [
+        *jars.resolve(coordinates, settings),
         *jars.resolve_packages(packages, plan.state, settings),
     ]
-    return open_session(plan.master, conf, found, log, secrets=plan.secret_keys, light=light)
+    return open_session(plan.master, conf, files, log, secrets=plan.secret_keys, light=light)
 
 
 def _inheriting_thread(runner: PipelineRunner) -> threading.Thread:
@@ -164,7 +167,7 @@ def _warm_workers(spark: SparkSession, plan: Plan) -> None:
         task = WorkerWarmUp(sources, modules)
         try:
             spark.range(0, slots, 1, slots).mapInArrow(task, "id long").count()
-        except BaseException as exc:  # the first batch meets it too, and reports it
+        except BaseException as exc:  # the first batch fails too, and reports it
             logger.debug("warming the workers", exc_info=exc)
 
     threading.Thread(target=body, name="warm workers", daemon=True).start()

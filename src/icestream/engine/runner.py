@@ -1,4 +1,4 @@
-"""Runs one pipeline: admits batches, writes them, restarts after passing faults, stops cleanly."""
+"""Runs one pipeline: admits batches, writes them, restarts after transient faults, and stops."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ POLL_SECS = 0.2
 def is_retryable(error: BaseException, *, has_worked: bool = False) -> bool:
     """Return whether restarting the pipeline may help.
 
-    What we raise on purpose says so by its class. Anything else comes from Spark or the network:
+    Our own errors say so by their class. Anything else comes from Spark or the network:
     a lost executor or a broken connection looks like that, and the batch is replayed safely.
 
     Args:
         error: what stopped the pipeline.
-        has_worked: whether it has written a batch since its start. A server that answers with an
-            error now did not before, and credentials that were good may be renewed.
+        has_worked: whether it has written a batch since its start. Then a server's
+            error is new, and credentials that worked before may be renewed.
     """
     if isinstance(error, RefusedError | ConnectorError):
         return has_worked or isinstance(error, TransientError)
@@ -78,8 +78,8 @@ def is_external(error: BaseException) -> bool:
 
 def pause_secs(attempt: int, backoff_secs: float) -> float:
     """Return how long to wait before restart number `attempt`, the first being 1."""
-    # Five restarts, the default, then cover a server that is away for a minute and a half. The
-    # exponent has a limit of its own: a pipeline may be restarted for weeks.
+    # Five restarts, the default, cover an outage of a minute and a half. The exponent is capped,
+    # since a pipeline may restart for weeks.
     return min(backoff_secs * 3.0 ** min(attempt - 1, 32), LONGEST_PAUSE_SECS)
 
 
@@ -335,7 +335,7 @@ class PipelineRunner:
                 query.stop()
 
     def _start_stream(self) -> QueryStarter:
-        # With the module comes pyspark, which `status` and `check` do without.
+        # The module imports pyspark, which `status` and `check` do not need.
         from icestream.spark.offset_stream import QueryStarter
 
         state = self.state

@@ -39,7 +39,7 @@ class PipelineState:
     Attributes:
         root: the folder of `state.path`.
         pipeline: the pipeline's name.
-        instance: id of the running process, for what is between it and its own Spark.
+        instance: id of the running process, for files between it and its own Spark.
     """
 
     root: Path
@@ -48,7 +48,7 @@ class PipelineState:
 
     @property
     def start_file(self) -> Path:
-        """Where the pipeline began."""
+        """The file with the offset that the pipeline started from."""
         return self.folder / "start.json"
 
     @property
@@ -65,7 +65,7 @@ class PipelineState:
         return self.root / "checkpoints" / self.pipeline
 
     def make(self) -> None:
-        """Create the folders, readable by their owner only, and restrict existing ones likewise."""
+        """Create the folders, readable by their owner only, and restrict existing ones to them."""
         for folder in (self.root, self.folder.parent, self.folder, self.checkpoint.parent):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in (self.folder.parent, self.folder, self.checkpoint.parent, self.checkpoint):
@@ -78,12 +78,12 @@ class PipelineState:
         """Return the offset that the pipeline started from, if it ever did."""
         return self._read(self.start_file.name)
 
-    def remember_start(self, position: Offset) -> None:
-        self._write(self.start_file.name, position)
+    def remember_start(self, offset: Offset) -> None:
+        self._write(self.start_file.name, offset)
 
-    def publish(self, position: Offset) -> None:
+    def publish(self, offset: Offset) -> None:
         """Publish the end of the next batch to Spark."""
-        self._write(self.next_file.name, position)
+        self._write(self.next_file.name, offset)
 
     def schema(self) -> dict[str, Any] | None:
         """Return the inferred columns, if there are any."""
@@ -93,9 +93,9 @@ class PipelineState:
         self._write("schema.json", columns)
 
     def accepted(self) -> str | None:
-        """Return the mark that a person chose to ignore, if one ever did."""
-        kept = self._read("accepted.json")
-        return None if kept is None else kept.get("mark")
+        """Return the mark that the user chose to ignore, if one ever did."""
+        saved = self._read("accepted.json")
+        return None if saved is None else saved.get("mark")
 
     def accept(self, mark: str | None) -> None:
         self._write("accepted.json", {"mark": mark})
@@ -105,7 +105,7 @@ class PipelineState:
         return (self._read("letters.json") or {}).get("end")
 
     def ignored_letters(self) -> str | None:
-        """Return the mark of dead letters that a person chose to ignore, if one ever did."""
+        """Return the mark of dead letters that the user chose to ignore, if one ever did."""
         return (self._read("letters.json") or {}).get("ignored")
 
     def remember_letters(self, end: Offset | None, ignored: str | None) -> None:
@@ -126,13 +126,13 @@ class PipelineState:
         self._write("status.json", status)
 
     def forget_commit(self) -> None:
-        """Forget which batch was committed last: a person chose how to continue without it."""
+        """Forget which batch was committed last: the user chose to continue without it."""
         status = self.status()
         if status is not None and status.get("committed") is not None:
             self.write_status({**status, "committed": None})
 
     def forget(self) -> None:
-        """Move the checkpoint and our files away, so that the pipeline starts from scratch."""
+        """Delete the checkpoint and the start offset, so that the pipeline starts from scratch."""
         import shutil
 
         if self.checkpoint.exists():
@@ -162,27 +162,27 @@ class PipelineState:
         """Lock the pipeline for this process; the lock ends with the process.
 
         Args:
-            take_over: go on although another process holds the lock, e.g. because it hangs. The
-                fence in the table's commit keeps the two apart. The lock is taken once the
-                other process is gone.
+            take_over: continue although another process holds the lock, e.g. because it hangs. The
+                fence in the table's commit prevents duplicate writes. The lock is taken once
+                the other process has ended.
         """
         path = self.folder / "lock"
-        with ExitStack() as held:
+        with ExitStack() as resources:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            held.callback(os.close, handle)
+            resources.callback(os.close, handle)
             if not _lock(handle, LOCK_TRIES):
                 if not take_over:
                     raise self._already_running(path)
-                held.enter_context(closing(_LockLater(handle)))
+                resources.enter_context(closing(_LockLater(handle)))
             yield
 
     def _already_running(self, path: Path) -> SupersededError:
         owner, _, host = path.read_text(encoding="utf-8").partition(" ")
         return SupersededError(
-            f"the pipeline is run by process {owner} on {host} already",
+            f"the pipeline is already running as process {owner} on {host}",
             where=f"pipeline {self.pipeline!r}",
             todo="Stop that process first. If it hangs and can't be stopped, "
-            "`icestream run --take-over` goes on in its place.",
+            "`icestream run --take-over` replaces it.",
         )
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -190,7 +190,7 @@ class PipelineState:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(content, dict):
-                raise ValueError("it holds no JSON object")
+                raise ValueError("not a JSON object")
         except FileNotFoundError:
             return None
         except ValueError as exc:
@@ -253,7 +253,7 @@ def _close_to_others(folder: Path) -> None:
     try:
         folder.chmod(0o700)
     except PermissionError:
-        logger.warning("%s is open to other users, and belongs to another one", folder)
+        logger.warning("%s is accessible to other users, and belongs to another user", folder)
 
 
 @dataclass(frozen=True)

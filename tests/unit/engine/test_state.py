@@ -183,10 +183,10 @@ def test_lock_is_held_by_one_and_goes_with_it(state: PipelineState) -> None:
         pass
 
     assert str(caught.value) == (
-        f"pipeline 'orders': the pipeline is run by process {os.getpid()} on "
-        f"{socket.gethostname()} already\n"
+        f"pipeline 'orders': the pipeline is already running as process {os.getpid()} on "
+        f"{socket.gethostname()}\n"
         "  Stop that process first. If it hangs and can't be stopped, `icestream run --take-over` "
-        "goes on in its place."
+        "replaces it."
     )
 
 
@@ -214,7 +214,7 @@ def test_lock_of_a_killed_process_is_free_and_its_name_was_told(state: PipelineS
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         with (
-            pytest.raises(SupersededError, match=f"run by process {other.pid} on "),
+            pytest.raises(SupersededError, match=f"running as process {other.pid} on "),
             state.locked(),
         ):
             pass

@@ -49,21 +49,21 @@ class ChangeReading(Reading):
         bad = None
         if self.dead_letters is not None:
             bad = DeadLetterBuffer(self.dead_letters, report.dead_files)
-        for given in self.blocks(report.split):
-            for block in self._blocks(given, report, bad):
+        for content in self.blocks(report.split):
+            for block in self._blocks(content, report, bad):
                 report.rows += block.num_rows
                 yield block
         if bad is not None:
             bad.flush()
 
     def _blocks(
-        self, given: Records | pa.RecordBatch, report: Report, bad: DeadLetterBuffer | None
+        self, content: Records | pa.RecordBatch, report: Report, bad: DeadLetterBuffer | None
     ) -> Sequence[pa.RecordBatch]:
-        if not isinstance(given, Records):
-            return [given]
+        if not isinstance(content, Records):
+            return [content]
         assert self.change_decoder is not None  # noqa: S101 - a source of records has a decoder
-        decoded = self.change_decoder.decode_changes(given)
-        record_bad(given, decoded.bad, report, bad)
+        decoded = self.change_decoder.decode_changes(content)
+        record_bad(content, decoded.bad, report, bad)
         report.ignored.update(decoded.ignored)
         if report.bad and self.stop_at_bad:
             raise StopReading

@@ -83,7 +83,7 @@ class StreamColumns:
         None if they are unknown and the splits hold no records, as after an aborted transaction.
         """
         if self._columns is None:
-            self._columns = self._known() or self._inferred(splits)
+            self._columns = self._predefined() or self._inferred(splits)
         elif not self._is_grown:
             self._columns = self._of_table() or self._columns
         self._is_grown = False
@@ -142,13 +142,13 @@ class StreamColumns:
                 self._refused[name,] = RefusedField(pa.field(name, kind), reason)
                 continue
             problems: dict[tuple[str, ...], str] = {}
-            left = self._without_clashes(name, kind, used_names, problems)
+            allowed = self._without_clashes(name, kind, used_names, problems)
             # A known struct may gain nothing but refused members.
-            if left is not None and left != types.get(name):
-                permitted[name] = left
-            for path, each in problems.items():
+            if allowed is not None and allowed != types.get(name):
+                permitted[name] = allowed
+            for path, problem in problems.items():
                 column = pa.field(name, _part(kind, path[1:]))
-                reason = f"{each}; use a `rename` or `drop` transform"
+                reason = f"{problem}; use a `rename` or `drop` transform"
                 self._refused[path] = RefusedField(column, reason, path[1:])
         return permitted
 
@@ -160,22 +160,22 @@ class StreamColumns:
         problems: dict[tuple[str, ...], str],
     ) -> pa.DataType | None:
         """Return the type of a column without refused members; see `ColumnNames`."""
-        left: pa.DataType | None = None
+        allowed: pa.DataType | None = None
         problem = self._plan.sink.refuses_column(name)
         if problem is not None:
             problems[name,] = problem
         elif self._plan.transforms and self._plan.on_error == "fail":
             # Transforms may drop the column; the sink checks the columns that it receives.
-            left = kind
+            allowed = kind
         else:
             whole = used_names.without_clashes((), pa.struct([(name, kind)]), problems)
-            left = None if whole is None else whole.field(0).type
-        if problems and any(each.removes(name) for each in self._plan.transforms):
+            allowed = None if whole is None else whole.field(0).type
+        if problems and any(transform.removes(name) for transform in self._plan.transforms):
             problems.clear()
-            left = kind
-        return left
+            allowed = kind
+        return allowed
 
-    def _known(self) -> pa.Schema | None:
+    def _predefined(self) -> pa.Schema | None:
         if self._given is not None:
             return self._given
         return self._of_table() or remembered_columns(self._state)
@@ -231,17 +231,17 @@ class StreamColumns:
         sample: list[bytes | None] = []
         context: Mapping[str, Any] = {}
         for split in splits:
-            left, size = max(SAMPLE // len(splits), 1), SAMPLE_BYTES // len(splits)
+            count, size = max(SAMPLE // len(splits), 1), SAMPLE_BYTES // len(splits)
             for block in self._plan.source.read(split):
                 if not isinstance(block, Records) or not len(block.values):
                     continue
                 context = context if sample else block.context
                 # Fields found only in other contexts become columns when those are decoded.
                 if block.context == context:
-                    sample += _first(block.values.slice(0, left), size).to_pylist()
-                left -= len(block.values)
+                    sample += _first(block.values.slice(0, count), size).to_pylist()
+                count -= len(block.values)
                 size -= pc.sum(pc.binary_length(block.values)).as_py() or 0
-                if left <= 0 or size <= 0:
+                if count <= 0 or size <= 0:
                     break
         return sample, context
 

@@ -286,5 +286,5 @@ class WriteRefused:
                 rows: Any = range(batch.num_rows)
                 yield [BadRecord(row_as_json(batch, row).encode(), reason, None) for row in rows]
         numbers.sort()
-        for split, own in groupby(numbers, key=lambda number: number >> INDEX_BITS):
-            yield from reread_records(self.reading, split, dict.fromkeys(own, reason))
+        for split, split_numbers in groupby(numbers, key=lambda number: number >> INDEX_BITS):
+            yield from reread_records(self.reading, split, dict.fromkeys(split_numbers, reason))

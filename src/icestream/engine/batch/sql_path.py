@@ -226,7 +226,7 @@ class SparkSqlWriter:
             try:
                 rows = rows.withColumn(name, column)
             except AnalysisException as exc:
-                visible = [each for each in rows.columns if each not in HIDDEN]
+                visible = [column_name for column_name in rows.columns if column_name not in HIDDEN]
                 raise SchemaMismatchError(
                     f"`{expr}` does not fit the rows: {analysis_message(exc)}",
                     where=f"pipeline {self.plan.name!r}, sink {self.plan.sink_name!r}",
@@ -299,12 +299,12 @@ class SparkSqlWriter:
             return gather_reports(map_in_arrow(rows, task, REPORT_COLUMN))
         except _row_errors() as exc:
             reason = first_line(exc)
-            what = "a transform"
+            step = "a transform"
             if self.plan.sink.expectations():
-                what = "a transform or an expectation" if self.plan.transforms else "an expectation"
+                step = "a transform or an expectation" if self.plan.transforms else "an expectation"
             # Spark's message names the value. The same rows would fail again after a restart.
             raise BadRecordError(
-                f"{what} can't be applied to a row: {reason}",
+                f"{step} can't be applied to a row: {reason}",
                 where=f"pipeline {self.plan.name!r}",
                 todo="Nothing of the batch was written. Use `try_cast` or `try_divide` in a "
                 "`select`, or leave such rows out with a `filter` before it.",

@@ -340,10 +340,10 @@ class Reading:
         arrays = dict(zip(rows.schema.names, rows.columns, strict=True))
         for name, column in records.extra.items():
             arrays[name] = column if kept is None else column.take(kept)
-        wanted = [column for column in self.columns if column.name in arrays]
+        columns = [column for column in self.columns if column.name in arrays]
         return pa.RecordBatch.from_arrays(
-            [arrays[column.name].cast(column.type) for column in wanted],
-            schema=pa.schema(wanted),
+            [arrays[column.name].cast(column.type) for column in columns],
+            schema=pa.schema(columns),
         )
 
 

@@ -1,4 +1,4 @@
-"""Writes dead letters: records that a table refused, in a table of their own."""
+"""Writes dead letters: records that could not be written, to a separate table."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ DEAD_LETTERS = pa.schema(
     ]
 )
 
-# Where `extra` has the context of a record, beside the columns that the source adds.
+# The key in `extra` of a record's context, next to the columns that the source adds.
 CONTEXT = "decoded_with"
 
-# Each buffer becomes a file of its own.
+# Each buffer becomes a separate file.
 BUFFER_BYTES = 64 << 20
-RECORD_BYTES = 500  # what a record takes beside its own bytes
+RECORD_BYTES = 500  # overhead of a record besides its own bytes
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class DeadLetterWriter:
 
 @dataclass
 class DeadLetterBuffer:
-    """Bad records on their way, few of them in memory: a whole topic may be in another format.
+    """Buffers bad records, a few in memory at a time: a whole topic may be in another format.
 
     Attributes:
-        letters: where they go.
-        files: what was written so far.
+        letters: the writer for dead letters.
+        files: the files written so far.
     """
 
     letters: DeadLetterWriter
@@ -105,7 +105,7 @@ class DeadLetterBuffer:
 def row_as_json(batch: pa.RecordBatch, index: int) -> str:
     """Return a row as the JSON that our own decoder reads back."""
     names = batch.schema.names
-    return _json({name: batch.column(place)[index] for place, name in enumerate(names)})
+    return _json({name: batch.column(column)[index] for column, name in enumerate(names)})
 
 
 def extra_as_json(records: Records, index: int) -> str | None:

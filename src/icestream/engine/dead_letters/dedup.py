@@ -16,14 +16,14 @@ def letters_end_ahead(
 ) -> Offset | None:
     """Return the offset up to which dead letters are ahead of the table.
 
-    They are after a batch of bad records alone, or after a crash. The first batch ends there, so
-    that its letters are known to be written.
+    They are ahead after a batch of only bad records, or after a crash. The first batch ends there,
+    so that its letters count as written.
 
     Args:
         plan: the pipeline.
         mark: the newest mark of its table.
-        current: where it goes on.
-        ignored: a mark of letters that a person chose to start over next to.
+        current: the offset from which it resumes.
+        ignored: a mark of letters that the user chose to ignore when starting over.
     """
     held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
     if held is None or held.source != plan.source.identity() or held.end == current:
@@ -39,28 +39,28 @@ def letters_end_ahead(
 
 
 def are_already_written(
-    plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None
+    plan: PipelinePlan, count: int, mark: BatchMark, letters_end: Offset | None
 ) -> bool:
     """Return whether the dead-letter table already holds the letters of this batch.
 
     Args:
         plan: the pipeline.
-        found: how many letters the batch has now.
-        mark: the batch.
+        count: how many letters the batch has now.
+        mark: the mark of the batch.
         letters_end: where the first batch ends if its letters were written by an earlier query.
 
     Raises:
         AttentionError: the table holds another number of letters for the very same records.
     """
-    assert plan.dead_letter is not None  # noqa: S101 - asked for only then
+    assert plan.dead_letter is not None  # noqa: S101 - the caller checks
     held = plan.dead_letter.last_mark()
     if held is None or not (plan.dead_letter.holds(mark) or _is_first(held, mark, letters_end)):
         return False
-    if _is_same_batch(held, mark) and held.rows != found:
+    if _is_same_batch(held, mark) and held.rows != count:
         table = plan.dead_letter.identity()
         raise AttentionError(
             f"the batch was interrupted after writing {held.rows} dead letters to {table}; on "
-            f"replay it has {found}, because what counts as a bad record has changed",
+            f"replay it has {count}, because what counts as a bad record has changed",
             where=f"pipeline {plan.name!r}, batch {mark.epoch}",
             todo="Nothing else of the batch was written. Undo the change (to `expect`, `on_error`, "
             "the transforms or the columns) until this batch is committed, then apply it again: "
@@ -71,7 +71,7 @@ def are_already_written(
 
 
 def are_held_by_earlier_query(
-    plan: PipelinePlan, found: int, mark: BatchMark, letters_end: Offset | None
+    plan: PipelinePlan, count: int, mark: BatchMark, letters_end: Offset | None
 ) -> bool:
     """Return whether an earlier query wrote the same number of letters for the same records.
 
@@ -80,7 +80,7 @@ def are_held_by_earlier_query(
     held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
     if held is None or not _is_first(held, mark, letters_end):
         return False
-    return _is_same_batch(held, mark) and held.rows == found
+    return _is_same_batch(held, mark) and held.rows == count
 
 
 def _is_first(held: BatchMark, mark: BatchMark, letters_end: Offset | None) -> bool:

@@ -23,7 +23,7 @@ def with_unmet(rows: DataFrame, expectations: Sequence[RowExpectation], where: s
     """Add a column with a bit for each expectation that a row does not meet.
 
     Raises:
-        SchemaMismatchError: one of them can't be computed from the rows, or is no condition.
+        SchemaMismatchError: one of them can't be evaluated for the rows, or is not a condition.
     """
     from pyspark.errors import AnalysisException
 
@@ -40,27 +40,25 @@ def with_unmet(rows: DataFrame, expectations: Sequence[RowExpectation], where: s
 def _with_bits(rows: DataFrame, expectations: Sequence[RowExpectation], where: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-    # Beside the row itself, where Spark refuses what is not about one row.
-    looked_at = rows.select("*", *(F.expr(one.expr) for one in expectations)).schema.fields
+    # Selected together with the row, so that Spark refuses aggregates.
+    fields = rows.select("*", *(F.expr(one.expr) for one in expectations)).schema.fields
     nothing = F.lit(0).cast("long")
     bits = nothing
-    for place, (one, made) in enumerate(
-        zip(expectations, looked_at[len(rows.columns) :], strict=True)
-    ):
+    for bit, (one, made) in enumerate(zip(expectations, fields[len(rows.columns) :], strict=True)):
         if made.dataType.typeName() not in ("boolean", "void"):
             raise SchemaMismatchError(
-                f"expectation {one.name!r} gives a value of type {made.dataType.simpleString()}, "
-                f"not a condition: {one.expr}",
+                f"expectation {one.name!r} has the type {made.dataType.simpleString()}, "
+                f"not boolean: {one.expr}",
                 where=where,
-                todo="Write something that is true or false, e.g. `amount > 0`.",
+                todo="Write a condition that is true or false, e.g. `amount > 0`.",
             )
-        # As in a CHECK constraint of SQL, NULL passes.
+        # As in a CHECK constraint in SQL, NULL passes.
         unmet = F.coalesce(~F.expr(one.expr).cast("boolean"), F.lit(False))
         if UNCHANGED_COLUMNS in rows.columns:
             unmet = unmet & ~_lacks(rows, one)
-        bits = bits.bitwiseOR(F.when(unmet, F.lit(1 << place).cast("long")).otherwise(nothing))
+        bits = bits.bitwiseOR(F.when(unmet, F.lit(1 << bit).cast("long")).otherwise(nothing))
     if FAULT in rows.columns:
-        # Such a row lacks the very value that may be asked for.
+        # A row with a fault may lack the value that the condition needs.
         bits = F.when(rows[FAULT].isNull(), bits).otherwise(nothing)
     return rows.withColumn(UNMET, bits)
 
@@ -68,20 +66,20 @@ def _with_bits(rows: DataFrame, expectations: Sequence[RowExpectation], where: s
 def _lacks(rows: DataFrame, expectation: RowExpectation) -> Column:
     """Return, for each row, whether it lacks a column that the condition uses.
 
-    The table's value of such a column stays, and was looked at when it came.
+    The table keeps its value of such a column, which was checked when it was written.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     # Spark itself resolves which columns a condition uses.
-    looked_at = rows.select(F.expr(expectation.expr))._jdf.queryExecution().analyzed()
-    about = {one.name().lower() for one in _each(looked_at.references().toSeq())}
-    own = [F.lit(name) for name in rows.columns if name.lower() in about]
-    named = F.array(*own).cast("array<string>")
+    plan = rows.select(F.expr(expectation.expr))._jdf.queryExecution().analyzed()
+    used = {one.name().lower() for one in _to_list(plan.references().toSeq())}
+    columns = [F.lit(name) for name in rows.columns if name.lower() in used]
+    named = F.array(*columns).cast("array<string>")
     return F.coalesce(F.arrays_overlap(F.col(UNCHANGED_COLUMNS), named), F.lit(False))
 
 
-def _each(java_sequence: Any) -> list[Any]:
-    return [java_sequence.apply(place) for place in range(java_sequence.size())]
+def _to_list(java_sequence: Any) -> list[Any]:
+    return [java_sequence.apply(index) for index in range(java_sequence.size())]
 
 
 def _check_expression(rows: DataFrame, expectation: RowExpectation, where: str) -> None:

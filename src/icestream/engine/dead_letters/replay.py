@@ -1,8 +1,8 @@
-"""Replays dead letters through their pipeline: those that now pass join the table exactly once.
+"""Replays dead letters through their pipeline: those that now pass are written exactly once.
 
-Two tables change, and no commit spans both. So a replay writes down which letters it takes, commits
-their rows with a mark that names that list, and removes the letters. Whoever finds a mark whose
-list is still there finishes the removal, which may be done twice, before anything else.
+Two tables change, and no commit spans both. So a replay saves a list of the letters that it
+replays, commits their rows with a mark that names the list, and removes the letters. A later replay
+that finds a mark whose list still exists first finishes the removal, which is idempotent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LETTERS_A_COMMIT = 50_000
 
 
 class ReplayableLetters(Protocol):
-    """Where letters come from, and leave for good."""
+    """A dead-letter table, from which letters are read and removed."""
 
     def read(self) -> Iterator[pa.RecordBatch]: ...
 
@@ -61,20 +61,20 @@ class ReplayResult:
     """The result of a replay.
 
     Attributes:
-        letters: letters looked at.
-        taken: letters that are good now, and gone.
-        rows: rows that they became.
-        still_bad: how many stay, by the reason that is found now.
-        untraced: how many stay since they are no record of the source.
-        settled: letters that an earlier replay had written and not removed.
+        letters: number of letters read.
+        replayed: letters that passed and were removed.
+        rows: rows written from them.
+        still_bad: number of letters that stay, by the current reason.
+        untraced: number of letters that stay because they are not one record of the source.
+        finished: letters that an earlier replay had written but not removed.
     """
 
     letters: int = 0
-    taken: int = 0
+    replayed: int = 0
     rows: int = 0
     still_bad: Counter[str] = field(default_factory=Counter)
     untraced: int = 0
-    settled: int = 0
+    finished: int = 0
 
 
 class Replay:
@@ -93,7 +93,7 @@ class Replay:
         self.outcome = ReplayResult()
         self._spark = spark
         self._box = box
-        # A mark of its own beside the pipeline's.
+        # A separate mark next to the pipeline's.
         self._name = replay_name(plan.name)
         self._cache = PipelineState(state_root, plan.name).folder / "dlq"
         source = DeadLetterSource(plan.source)
@@ -103,7 +103,7 @@ class Replay:
     def open(self) -> None:
         """Connect to the table, and finish what an earlier replay left unfinished."""
         sink = self._plan.sink
-        # Only many tables keep anything of a replay that the next one needs.
+        # Only sinks of many tables keep state that the next replay needs.
         sink.open(self._spark, self._name, self._cache if sink.has_many_tables else None)
         for mark in sink.marks():
             self._finish(mark)
@@ -116,20 +116,22 @@ class Replay:
         if self._plan.sink.has_many_tables:
             self._write_missing(letters, mark)
         elif self._plan.sink.lost_rows():
-            # The table was rolled back since then: the letters are there to be replayed again.
+            # The table was rolled back since then: keep the letters, to be replayed again.
             self._box.forget_replay(path)
             return
         self._box.remove(letters)
         self._box.forget_replay(path)
-        self.outcome.settled += letters.num_rows
+        self.outcome.finished += letters.num_rows
 
-    def _write_missing(self, taken: pa.Table, mark: BatchMark) -> None:
-        """Write the rows of a replay to the tables that lack them; one at least has its own."""
-        found = [
-            pa.Table.from_batches([batch]).join(taken, taken.column_names, join_type="left semi")
+    def _write_missing(self, replayed: pa.Table, mark: BatchMark) -> None:
+        """Write the rows of a replay to the tables that lack them; at least one holds its rows."""
+        parts = [
+            pa.Table.from_batches([batch]).join(
+                replayed, replayed.column_names, join_type="left semi"
+            )
             for batch in self._box.read()
         ]
-        letters = [part for part in found if part.num_rows]
+        letters = [part for part in parts if part.num_rows]
         if letters:
             splits = self._splits(pa.concat_tables(letters))
             outcome = write_files(
@@ -138,7 +140,7 @@ class Replay:
             self._plan.sink.commit(outcome.files, mark)
 
     def run(self, letters: Iterable[pa.RecordBatch]) -> None:
-        """Write what is good now, and leave the rest where it is."""
+        """Write the letters that now pass; the others stay."""
         for chunk in _chunks(letters):
             traced = chunk.filter(chunk["position"].is_valid())
             self.outcome.letters += chunk.num_rows
@@ -173,7 +175,7 @@ class Replay:
         crash_point("after-commit")
         self._box.remove(good)
         self._box.forget_replay(path)
-        self.outcome.taken += good.num_rows
+        self.outcome.replayed += good.num_rows
         self.outcome.rows += rows
 
     def _splits(self, letters: pa.Table) -> tuple[Split, ...]:
@@ -223,7 +225,7 @@ class DeadLetterSource(Source[Any]):
                 yield Records(values, self._extra(part), _nth(positions), context)
 
     def decoder(self) -> Decoder | None:
-        # A source that gives rows has its letters as JSON.
+        # A source of rows has its dead letters as JSON.
         return self._origin.decoder() or JsonDecoder()
 
     def schema(self) -> pa.Schema | None:
@@ -233,7 +235,7 @@ class DeadLetterSource(Source[Any]):
         return self._origin.declared_schema()
 
     def declares(self) -> bool:
-        # What the table has is for the pipeline itself to decide.
+        # Only the pipeline itself decides the table's columns.
         return False
 
     def extra_columns(self) -> pa.Schema | None:
@@ -243,17 +245,17 @@ class DeadLetterSource(Source[Any]):
         columns = self._origin.extra_columns()
         if columns is None:
             return {}
-        kept = [None] * letters.num_rows
+        texts = [None] * letters.num_rows
         if "extra" in letters.schema.names:
-            kept = letters["extra"].to_pylist()
-        values = pa.array([(text or "{}").encode() for text in kept], pa.binary())
+            texts = letters["extra"].to_pylist()
+        values = pa.array([(text or "{}").encode() for text in texts], pa.binary())
         optional = pa.schema([column.with_nullable(True) for column in columns])
         rows = JsonDecoder(ignores_new=True).decode(values, optional).rows
         return {name: rows.column(name) for name in rows.schema.names}
 
 
 def _contexts(letters: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return what the decoder of each letter needs beside it, see `Records.context`."""
+    """Return the context of each letter; see `Records.context`."""
     if "extra" not in letters.schema.names:
         return [{}] * letters.num_rows
     return [json.loads(text or "{}").get(CONTEXT, {}) for text in letters["extra"].to_pylist()]
@@ -265,17 +267,17 @@ def _nth(positions: list[str]) -> Callable[[int], str]:
 
 @dataclass(frozen=True)
 class _UnchangedState(PipelineState):
-    """What the pipeline remembers, read and never written: it may be running."""
+    """The pipeline's saved state, read-only: the pipeline may be running."""
 
     def remember_schema(self, columns: dict[str, Any]) -> None:
-        """Leave what is remembered as it is."""
+        """Keep the saved schema."""
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield letters in tables of bounded length and size."""
     waiting: list[pa.RecordBatch] = []
     count = size = 0
-    for batch in (part for each in batches for part in split_by_bytes(each)):
+    for batch in (part for whole in batches for part in split_by_bytes(whole)):
         waiting.append(batch)
         count += batch.num_rows
         size += batch.nbytes

@@ -1,7 +1,7 @@
-"""Filters bad rows out in a task, and finds the records that they came from.
+"""Filters out bad rows in a task, and finds the records that they came from.
 
-A row carries the number of its record (8 bytes), not the record: bad rows are few, and the source
-gives their records again when asked. So a pipeline without bad rows pays next to nothing.
+A row carries the number of its record (8 bytes), not the record: bad rows are few, and their
+records can be read again from the source. So a pipeline without bad rows pays almost nothing.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class RowValidation:
     """What happens to rows with a fault, and to rows that fail an expectation.
 
     Attributes:
-        reading: where the rows came from.
-        expectations: the sink's, by the bits of the column `UNMET`.
+        reading: reads the records again.
+        expectations: the sink's expectations, in the order of the bits of the column `UNMET`.
         keeps_faults: whether rows with a fault become dead letters, or are dropped.
-        letters: where dead letters go; None if there are none.
-        reports_bad_rows: whether the report names every bad row instead, as a replay needs it.
-        check: tells what else is wrong with rows, a reason for each; None if nothing is.
+        letters: the writer for dead letters; None to keep none.
+        reports_bad_rows: whether the report lists every bad row instead, as a replay needs.
+        check: finds further faults, with a reason for each bad row; None for no check.
         keeps_number: whether good rows keep the number of their record.
     """
 
@@ -65,14 +65,14 @@ class RowValidation:
     def good_rows(
         self, batches: Iterable[pa.RecordBatch], report: Report
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the good rows without the hidden columns; note the others in the report."""
+        """Yield the good rows without the hidden columns; record the others in the report."""
         numbered: dict[int, str] = {}
         unnumbered = None
         if self.letters is not None:
             unnumbered = DeadLetterBuffer(self.letters, report.dead_files)
         hidden = set(HIDDEN) - {ROW} if self.keeps_number else set(HIDDEN)
-        for given in batches:
-            batch = self._checked(given)
+        for received in batches:
+            batch = self._checked(received)
             visible = batch.select([name for name in batch.schema.names if name not in hidden])
             is_bad = _is_bad(batch)
             if is_bad is None or not pc.any(is_bad).as_py():
@@ -107,7 +107,7 @@ class RowValidation:
         unmet = _values(bad, UNMET)
         numbers = _values(bad, ROW)
         for index, (fault, bits, number) in enumerate(zip(faults, unmet, numbers, strict=True)):
-            failed = [e for place, e in enumerate(self.expectations) if (bits or 0) >> place & 1]
+            failed = [e for bit, e in enumerate(self.expectations) if (bits or 0) >> bit & 1]
             reason = fault if fault is not None else "; ".join(_unmet_reason(e) for e in failed)
             if fault is not None:
                 report.bad += 1
@@ -119,7 +119,7 @@ class RowValidation:
             if not keep or unnumbered is None:
                 continue
             if number is not None:
-                numbered[number] = sys.intern(reason)  # many rows have the same
+                numbered[number] = sys.intern(reason)  # many rows share a reason
             else:
                 raw = row_as_json(_without_hidden_columns(rows), index).encode()
                 unnumbered.add(BadRecord(raw, reason, None))
@@ -143,14 +143,14 @@ class RowValidation:
 def reread_records(
     reading: Reading, split: int, reasons: Mapping[int, str]
 ) -> Iterator[list[BadRecord]]:
-    """Yield the records of a split that the numbers name, block by block."""
+    """Yield the records of a split with the given numbers, block by block."""
     base = row_number(split, 0)
     waiting = sorted(reasons)
     for block in reading.blocks(split):
         count = len(block.values) if isinstance(block, Records) else block.num_rows
-        taken = [number for number in waiting if number < base + count]
-        waiting = waiting[len(taken) :]
-        yield [_record(reading, block, n - base, n, reasons[n]) for n in taken]
+        numbers = [number for number in waiting if number < base + count]
+        waiting = waiting[len(numbers) :]
+        yield [_record(reading, block, n - base, n, reasons[n]) for n in numbers]
         base += count
         if not waiting:
             return
@@ -163,8 +163,8 @@ def _record(
         raw = block.values[index].as_py()
         extra = extra_as_json(block, index)
         return BadRecord(raw, reason, block.position(index), extra)
-    split, place = number >> INDEX_BITS, number & ((1 << INDEX_BITS) - 1)
-    where = f"{reading.source.identity()}, part {split}, row {place}"
+    split, row = number >> INDEX_BITS, number & ((1 << INDEX_BITS) - 1)
+    where = f"{reading.source.identity()}, part {split}, row {row}"
     return BadRecord(row_as_json(block, index).encode(), reason, where)
 
 
@@ -207,10 +207,10 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
 def with_row_checks(
     plan: PipelinePlan, reading: Reading, letters: DeadLetterWriter | None
 ) -> tuple[Reading, RowValidation | None]:
-    """Return how to leave out rows that the sink refuses, unless they end the batch.
+    """Return the reading and validation that filter out rows that the sink refuses.
 
-    Where they may become dead letters, each row has the number of its record, and keeps it where
-    one of many tables may yet refuse it.
+    None for the validation if such rows fail the batch. If they may become dead letters, each row
+    has the number of its record, and keeps it if one of many tables may still refuse it.
     """
     if plan.on_error == "fail":
         return reading, None
@@ -218,8 +218,8 @@ def with_row_checks(
     check = sink.row_faults()
     if check is None:
         return reading, None
-    kept = letters is not None or reading.reports_bad_rows
-    numbered = kept and plan.source.traits.replayable
+    keeps_records = letters is not None or reading.reports_bad_rows
+    numbered = keeps_records and plan.source.traits.replayable
     faults = RowValidation(
         reading=reading,
         keeps_faults=plan.on_error == "dead_letter",

@@ -1,8 +1,7 @@
 """Lists and removes dead letters for the CLI; the table is a second sink built in plan/planner.py.
 
-Tasks write the letters, see buffer.py, and engine/batch/commit.py commits them like any other rows.
-
-Reading needs no JVM; removing letters goes through Spark.
+Tasks write the letters (see buffer.py), and engine/batch/commit.py commits them like other rows.
+Reading needs no JVM; removing letters uses Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ COLUMNS = ("raw", "reason", "position", "pipeline", "epoch", "failed_at", "extra
 
 @dataclass(frozen=True)
 class ReasonCount:
-    """How many letters of a pipeline have a reason, and when the newest came."""
+    """The number of a pipeline's letters with one reason, and the time of the newest."""
 
     pipeline: str
     reason: str
@@ -40,7 +39,7 @@ class ReasonCount:
 
 @dataclass(frozen=True)
 class DeadLetterList:
-    """What a dead-letter table holds.
+    """The contents of a dead-letter table.
 
     Attributes:
         total: how many letters there are.
@@ -54,18 +53,18 @@ class DeadLetterList:
 
 
 def list_dead_letters(
-    found: NamedTable, *, pipeline: str | None = None, limit: int = 20
+    named: NamedTable, *, pipeline: str | None = None, limit: int = 20
 ) -> DeadLetterList:
     """Count the letters of a table by reason, and return the newest ones.
 
     Args:
-        found: the dead-letter table.
-        pipeline: only those of this pipeline.
-        limit: the most letters to return.
+        named: the dead-letter table.
+        pipeline: only letters of this pipeline.
+        limit: the maximum number of letters to return.
     """
     import pyarrow.compute as pc
 
-    keys = _scan(found, ("pipeline", "reason", "failed_at"), pipeline).to_arrow()
+    keys = _scan(named, ("pipeline", "reason", "failed_at"), pipeline).to_arrow()
     counted = keys.group_by(["pipeline", "reason"]).aggregate(
         [([], "count_all"), ("failed_at", "max")]
     )
@@ -76,16 +75,16 @@ def list_dead_letters(
     reasons.sort(key=lambda one: (-one.count, one.pipeline, one.reason))
     if not keys.num_rows:
         return DeadLetterList(0, [], [])
-    # Only files that may hold the newest are opened for the records themselves.
+    # Read the records only from files that may hold the newest letters.
     newest_first = pc.array_sort_indices(keys["failed_at"], order="descending")
     oldest = keys["failed_at"][newest_first[min(limit, keys.num_rows) - 1].as_py()].as_py()
-    rows = _scan(found, COLUMNS, pipeline, since=oldest).to_arrow().to_pylist()
+    rows = _scan(named, COLUMNS, pipeline, since=oldest).to_arrow().to_pylist()
     rows.sort(key=lambda row: (row["failed_at"], row["epoch"], row["position"] or ""), reverse=True)
     return DeadLetterList(keys.num_rows, reasons, rows[:limit])
 
 
 def _scan(
-    found: NamedTable,
+    named: NamedTable,
     columns: tuple[str, ...],
     pipeline: str | None,
     since: datetime | None = None,
@@ -94,22 +93,24 @@ def _scan(
     from pyiceberg.expressions import GreaterThanOrEqual as AtLeast
     from pyiceberg.expressions.literals import literal
 
-    wanted: BooleanExpression = AlwaysTrue()
+    row_filter: BooleanExpression = AlwaysTrue()
     if pipeline is not None:
-        wanted = EqualTo(term=Reference("pipeline"), value=literal(pipeline))
+        row_filter = EqualTo(term=Reference("pipeline"), value=literal(pipeline))
     if since is not None:
-        wanted = And(wanted, AtLeast(term=Reference("failed_at"), value=literal(since.isoformat())))
-    known = {field.name for field in found.table.schema().fields}
-    # A table that an older version made lacks the columns that came later.
-    fields = tuple(name for name in columns if name in known)
-    return found.table.scan(row_filter=wanted, selected_fields=fields)
+        row_filter = And(
+            row_filter, AtLeast(term=Reference("failed_at"), value=literal(since.isoformat()))
+        )
+    existing = {field.name for field in named.table.schema().fields}
+    # A table that an older version created lacks newer columns.
+    fields = tuple(name for name in columns if name in existing)
+    return named.table.scan(row_filter=row_filter, selected_fields=fields)
 
 
 class DeadLetterTable:
     """The letters of one pipeline, for a replay.
 
     Args:
-        find: gives the dead-letter table as it is now.
+        find: loads the current dead-letter table.
         pipeline: the pipeline's name.
         spark: the session that removes letters.
     """
@@ -127,11 +128,11 @@ class DeadLetterTable:
     def read(
         self, *, reason: str | None = None, since: datetime | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the letters as the table holds them now.
+        """Yield the letters that the table holds now.
 
         Args:
-            reason: only those whose reason has this text in it, in whatever case.
-            since: only those that failed at this time or later.
+            reason: only letters whose reason contains this text, ignoring case.
+            since: only letters that failed at this time or later.
         """
         import pyarrow.compute as pc
 
@@ -145,16 +146,16 @@ class DeadLetterTable:
                 yield batch
 
     def save_replay(self, token: str, letters: pa.Table) -> str:
-        """Save which letters a replay takes, before it commits; return the path."""
+        """Save which letters a replay removes, before it commits; return the path."""
         import pyarrow as pa
 
         path = f"{self._found.table.location()}/replays/{token}.arrow"
-        kept = letters.select(list(KEY))
+        keys = letters.select(list(KEY))
         with (
             self._found.table.io.new_output(path).create() as file,
-            pa.ipc.new_file(file, kept.schema) as writer,
+            pa.ipc.new_file(file, keys.schema) as writer,
         ):
-            writer.write_table(kept)
+            writer.write_table(keys)
         return path
 
     def saved_replay(self, path: str) -> pa.Table | None:
@@ -173,10 +174,10 @@ class DeadLetterTable:
             self._found.table.io.delete(path)
 
     def remove(self, letters: pa.Table) -> None:
-        """Remove letters from the table, as far as they are still there.
+        """Remove letters from the table, if they are still there.
 
         Raises:
-            CommitError: the table did not take it.
+            CommitError: the commit failed.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException

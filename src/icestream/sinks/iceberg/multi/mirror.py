@@ -100,7 +100,7 @@ class MirrorSink(TablesSink):
         self._prepared = sinks
         for source in changed:
             mirror_schema = sinks[source].mirror_schema
-            shape = replace(mirror_schema.shape, is_first=False, is_tombstones=False)
+            shape = replace(mirror_schema.change_schema, is_first=False, is_tombstones=False)
             self._latest_schemas[source] = shape.on(mirror_schema.columns)
 
     def _tables_of_tombstones(
