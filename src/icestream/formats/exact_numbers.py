@@ -189,14 +189,12 @@ def decimals_are_safe(text: pa.Buffer) -> bool:
 
 def cast_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as decimals; raises `pa.ArrowInvalid` if one does not fit, or may not."""
-    if pc.any(pc.match_substring_regex(texts, _TINY_DECIMAL)).as_py():
-        raise pa.ArrowInvalid("a number too close to zero")
-    # Whatever the type, an exponent and a 39th digit are multiplied within 128 bits too.
-    may_wrap = pc.or_kleene(
-        pc.match_substring_regex(texts, "[eE]"),
-        pc.greater(pc.binary_length(texts), _DECIMAL_DIGITS),
-    )
-    if wraps_around(kind) or pc.any(may_wrap).as_py():
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
+    # Arrow parses within 128 bits, where a 39th digit makes another number.
+    if longest > _DECIMAL_DIGITS or pc.any(pc.match_substring_regex(texts, _TINY_DECIMAL)).as_py():
+        raise pa.ArrowInvalid("a number with too many digits, or too close to zero")
+    # So does an exponent, whatever the type.
+    if wraps_around(kind) or pc.any(pc.match_substring_regex(texts, "[eE]")).as_py():
         largest = np.abs(_numpy(texts.cast(pa.float64()).drop_null()))
         if (largest >= 10.0 ** (kind.precision - kind.scale)).any():
             raise pa.ArrowInvalid(f"a number that may be too large for {kind}")

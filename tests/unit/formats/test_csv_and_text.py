@@ -104,6 +104,11 @@ def decode_cell(cell: bytes, kind: str, *, inferred: bool = False) -> Any:
             "decimal(38,0)",
             *["column 'a': 250000000000000000000000000000000000000 is not a decimal(38,0)"] * 2,
         ),
+        (
+            b"85070591730234615865843651857942052864.8",
+            "decimal(38,0)",
+            *["column 'a': 85070591730234615865843651857942052864.8 is not a decimal(38,0)"] * 2,
+        ),
         (b"TRUE", "boolean", True, True),
         (b"1", "boolean", True, "column 'a': '1' is not a boolean"),
         (b"2024-01-02T03:04:05", "timestamp", *[datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)] * 2),
