@@ -25,7 +25,7 @@ demo: ## Stream made-up events into an Iceberg table: no server, no cloud
 check: $(STAMP) ## Format, lint, types, layers and unit tests: run before each push
 	$(BIN)/ruff format --check src tests bench docs examples
 	$(BIN)/ruff check src tests bench docs examples
-	$(BIN)/mypy src tests
+	$(BIN)/mypy src tests bench docs
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit -q -n 2 --dist loadfile
 

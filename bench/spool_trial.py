@@ -22,7 +22,7 @@ from icestream.sources.webhook.segments import Arrival, make_splits, read_slices
 from icestream.sources.webhook.spool import Spool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 EVENT = b'{"order": 17, "amount": "12.50", "note": "%s"}' % (b"x" * 250)
 GROUPS = {1: 2_000, 10: 1_000, 100: 300, 1_000: 60}
@@ -112,7 +112,7 @@ def _measure(store: Store, size: int, count: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print events a second for each size of group, in turns."""
-    kinds = {"spool": OwnSpool, "SQLite": SqliteSpool}
+    kinds: dict[str, Callable[[Path], Store]] = {"spool": OwnSpool, "SQLite": SqliteSpool}
     print("events in a group, store: events/s written durably, events/s read", file=sys.stdout)
     for size, count in GROUPS.items():
         for name, kind in (*kinds.items(), *reversed(kinds.items())):

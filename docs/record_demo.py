@@ -106,7 +106,8 @@ def record(command: list[str]) -> list[tuple[str, ...]]:
         command, stdin=follower, stdout=follower, stderr=follower, env=environment
     )
     os.close(follower)
-    terminal, frames, sampled_at = Terminal(), [("",)], time.monotonic()
+    terminal, sampled_at = Terminal(), time.monotonic()
+    frames: list[tuple[str, ...]] = [("",)]
     while data := _read(leader):
         terminal.write(data)
         if time.monotonic() - sampled_at >= SAMPLE_SECS:

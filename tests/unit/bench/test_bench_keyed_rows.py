@@ -73,7 +73,7 @@ def test_larger_table_holds_the_files_of_smaller_ones(tmp_path: Path) -> None:
 
     assert [sum(file["rows"] for file in files[size]) for size in (100, 250)] == [100, 250]
     assert files[250][: len(files[100])] == files[100]
-    paths = [file["what"]["file-path"].removeprefix("file://") for file in files[250]]
+    paths = [file["metadata"]["file-path"].removeprefix("file://") for file in files[250]]
     read = pa.concat_tables(pq.read_table(path) for path in paths)
     assert read.column("number").to_pylist() == _table("pair", 0, 250).column("number").to_pylist()
     json.dumps(files)
