@@ -158,7 +158,7 @@ def _refuse_unreplayable(pipeline: PipelinePlan) -> None:
             todo="Fix the cause, then read the source again: "
             f"icestream run --pipeline {pipeline.name} --start-over",
         )
-    mode = getattr(getattr(pipeline.sink, "options", None), "commit_mode", "append")
+    mode = pipeline.sink.options.commit_mode
     if mode.startswith("overwrite"):
         raise PlanError(
             f"dead letters can't be replayed with commit_mode {mode!r}: they would replace the "

@@ -129,11 +129,10 @@ def _type_name(kind: IcebergType) -> str:
 
 def _diff_report(plan: Plan, pipeline: PipelinePlan) -> dict[str, Any]:
     from icestream.plan.table_changes import compare_columns
-    from icestream.sinks.iceberg.options import MAIN
     from icestream.tables.lookup import load_table
 
-    options = getattr(pipeline.sink, "options", None)
-    evolution, branch = getattr(options, "schema_evolution", ""), getattr(options, "branch", MAIN)
+    options = pipeline.sink.options
+    evolution, branch = options.schema_evolution, options.branch
     name = pipeline.sink.identity()
     columns, origin = _stream_columns(plan, pipeline)
     report: dict[str, Any] = {
@@ -160,7 +159,7 @@ def _stream_columns(plan: Plan, pipeline: PipelinePlan) -> tuple[pa.Schema | Non
     from icestream.engine.batch.columns import remembered_columns
     from icestream.engine.state import PipelineState
 
-    if pipeline.sink.has_many_tables:
+    if pipeline.sink.single_table() is None:
         return None, "routed"
     if pipeline.transforms:
         return None, "transformed"

@@ -83,14 +83,14 @@ def _table_report(plan: Plan, pipeline: PipelinePlan, status: dict[str, Any]) ->
     name = pipeline.sink.identity()
     report: dict[str, Any] = {
         "table": name,
-        "branch": getattr(getattr(pipeline.sink, "options", None), "branch", "main"),
+        "branch": pipeline.sink.options.branch,
         "table_error": None,
         "table_rows": None,
         "snapshot_id": None,
         "last_commit_at": None,
         "mark": None,
     }
-    if pipeline.sink.has_many_tables:
+    if pipeline.sink.single_table() is None:
         # Loading hundreds of tables would take too long; use what the pipeline reported.
         return {**report, "last_commit_at": status.get("last_commit_at")}
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.catalog import Catalog, Identifier
     from icestream.contracts.faults import CheckStep
     from icestream.contracts.offset import BatchMark, Offset
     from icestream.contracts.options import Options
@@ -155,20 +155,29 @@ class Sink(ABC, Generic[OptionsT]):
     crash between any two calls leaves each table as it was before its commit or as it is after,
     and the engine repeats the batch with the same mark.
 
+    With many tables, whether all of them hold a batch is unknown before its rows are read: `holds`
+    is then false, and `last_mark` is the newest mark of any table.
+
     Attributes:
-        has_many_tables: whether each row names its table. Whether all of them hold a batch is
-            unknown before its rows are read, so `holds` is false, and `last_mark` is the newest
-            mark of any table. A table may refuse its rows in `commit_batch`, so dead letters are
-            committed after the tables: a dead-letter table that holds a batch proves that the
-            whole batch is committed. A single table is committed after the dead letters.
+        may_refuse_rows: whether a table may refuse its rows in `commit_batch`. Dead letters are
+            then committed after the tables, and a dead-letter table that holds a batch proves that
+            the whole batch is committed. Otherwise they are committed before the table.
         is_mirror: whether the tables follow those of a source: each block of changes names its
             table, and `prepare_tables` takes the place of `prepare`.
+        options: the sink's options.
+        catalog: the catalog of its tables.
+        name: the sink's name in the file.
     """
 
     options_type: ClassVar[type[Options]]
-    has_many_tables: ClassVar[bool] = False
+    may_refuse_rows: ClassVar[bool] = False
     is_mirror: ClassVar[bool] = False
     task_modules: tuple[str, ...] = ()  # modules that `writer` imports in a task
+
+    def __init__(self, options: OptionsT, catalog: Catalog[Any], name: str) -> None:
+        self.options = options
+        self.catalog = catalog
+        self.name = name
 
     @classmethod
     def build(
@@ -187,11 +196,15 @@ class Sink(ABC, Generic[OptionsT]):
                 "a sink of this kind does not take changes",
                 todo="Let the pipeline end in an `iceberg` sink.",
             )
-        return cls(options, catalog, name)  # type: ignore[call-arg]
+        return cls(options, catalog, name)
 
     @abstractmethod
     def identity(self) -> str:
         """Name the table for messages: `lake.sales.orders`."""
+
+    @abstractmethod
+    def single_table(self) -> Identifier | None:
+        """Return the table's name in its catalog; None if rows or changes name their tables."""
 
     @abstractmethod
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:

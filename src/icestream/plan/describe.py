@@ -181,12 +181,9 @@ def _describe_pipeline(pipeline: PipelinePlan, *, ask: bool) -> dict[str, Any]:
 
 
 def _describe_table(
-    sink: Sink[Any], *, ask: bool, fills: PipelinePlan | None = None
+    sink: Sink[IcebergOptions], *, ask: bool, fills: PipelinePlan | None = None
 ) -> dict[str, Any]:
-    options = getattr(sink, "options", None)
-    catalog = getattr(sink, "catalog", None)
-    if not isinstance(options, IcebergOptions) or catalog is None:
-        return {"name": sink.identity(), "action": "unknown", "reason": "not an Iceberg table"}
+    options, catalog = sink.options, sink.catalog
     wanted = {
         "name": sink.identity(),
         "route_by": options.route_by,

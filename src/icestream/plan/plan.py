@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from icestream.contracts.sink import Sink
     from icestream.contracts.source import Source
     from icestream.contracts.transform import Transform
+    from icestream.sinks.iceberg.options import IcebergOptions
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class PipelinePlan:
     source_name: str
     source: Source[Any]
     sink_name: str
-    sink: Sink[Any]
+    sink: Sink[IcebergOptions]
     batching: Batching
     restart: RestartPolicy
     on_error: str
@@ -168,7 +169,7 @@ def refuse_endless(plan: Plan, config: Config | None = None, *, once: bool) -> N
 
 
 def _problem(pipeline: PipelinePlan, config: Config | None) -> PlanError:
-    mode = getattr(getattr(pipeline.sink, "options", None), "commit_mode", "")
+    mode = pipeline.sink.options.commit_mode
     where = f"pipeline {pipeline.name!r}"
     if config is not None:
         where = config.tree.where((*config.sinks[pipeline.sink_name].path, "commit_mode"))

@@ -27,12 +27,11 @@ def compatibility_steps(pipeline: PipelinePlan) -> Iterator[CheckStep]:
 
 
 def _check_compatibility(pipeline: PipelinePlan) -> str:
-    sink: Any = pipeline.sink
-    if sink.has_many_tables:
+    sink = pipeline.sink
+    identifier = sink.single_table()
+    if identifier is None:
         return f"the stream is routed to many tables; their columns are {UNKNOWN_BEFORE_RUN}"
-    if not all(hasattr(sink, name) for name in ("catalog", "namespace", "table", "options")):
-        return f"not an Iceberg table; its columns are {UNKNOWN_BEFORE_RUN}"
-    table = sink.catalog.find_table((*sink.namespace, sink.table))
+    table = sink.catalog.find_table(identifier)
     if table is None:
         return "the table will be created from the source schema"
     changes = [*partition_changes(sink.options, table)]
@@ -92,9 +91,9 @@ def column_changes(pipeline: PipelinePlan, table: Table) -> list[dict[str, Any]]
     from icestream.sinks.iceberg.migration import allowed_changes
 
     columns = None if pipeline.transforms else pipeline.source.schema()
-    options = getattr(pipeline.sink, "options", None)
-    if columns is None or options is None:
+    if columns is None:
         return []
+    options = pipeline.sink.options
     found = compare_columns(pipeline, table, columns)
     changes = allowed_changes(found, options.schema_evolution, options.branch)
     return [{**change.to_json(), "words": str(change)} for change in changes]

@@ -35,6 +35,9 @@ class TableOf(Sink[Any]):
     def identity(self) -> str:
         return "lake.db.events"
 
+    def single_table(self) -> tuple[str, ...]:
+        return ("db", "t")
+
     def open(self, spark: Any, pipeline: str, cache: Path | None = None) -> None:
         raise NotImplementedError
 

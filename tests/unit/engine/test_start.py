@@ -27,7 +27,7 @@ MARK = BatchMark("p", "query", 4, "scripted scripted", {"row": 0}, {"row": 50}, 
 class MarkedTable:
     """The part of a single table's sink that recovery uses."""
 
-    has_many_tables = False
+    may_refuse_rows = False
     resume = Sink.resume
     start_over = Sink.start_over
     repeated_batch = Sink.repeated_batch
@@ -38,6 +38,9 @@ class MarkedTable:
 
     def identity(self) -> str:
         return "lake.db.t"
+
+    def single_table(self) -> tuple[str, ...]:
+        return ("db", "t")
 
     def last_mark(self) -> BatchMark | None:
         return self._mark

@@ -119,7 +119,7 @@ def batch_events(plan: PipelinePlan, epoch: int, result: BatchResult | None) -> 
         yield BatchSkipped(plan.name, table, epoch)
         return
     yield from bad_row_events(plan.name, table, result)
-    if plan.sink.has_many_tables:
+    if plan.sink.single_table() is None:
         yield from _table_events(plan.name, epoch, result)
     elif result.commit is not None:
         yield written_event(plan.name, table, epoch, result, result.commit)

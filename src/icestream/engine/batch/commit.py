@@ -136,9 +136,8 @@ class CommittedBatch:
 
 def is_committed(plan: PipelinePlan, mark: BatchMark) -> bool:
     """Return whether the whole batch is committed, including dead letters."""
-    if plan.sink.has_many_tables:
-        return plan.dead_letter is not None and plan.dead_letter.holds(mark)
-    return plan.sink.holds(mark)
+    last = plan.dead_letter if plan.sink.may_refuse_rows else plan.sink
+    return last is not None and last.holds(mark)
 
 
 def commit_batch(
@@ -157,7 +156,7 @@ def commit_batch(
         mark: the batch's mark.
         letters_end: the end of the first batch if an earlier query wrote its dead letters.
     """
-    if plan.sink.has_many_tables:
+    if plan.sink.may_refuse_rows:
         return _commit_tables(spark, plan, outcome, mark, letters_end)
     letters = _commit_letters_first(plan, outcome, mark, letters_end)
     commits = plan.sink.commit_batch(outcome.files, mark, lambda: None).commits

@@ -103,8 +103,7 @@ class Replay:
     def open(self) -> None:
         """Connect to the table, and finish what an earlier replay left unfinished."""
         sink = self._plan.sink
-        # Only sinks of many tables keep state that the next replay needs.
-        sink.open(self._spark, self._name, self._cache if sink.has_many_tables else None)
+        sink.open(self._spark, self._name, self._cache)
         for mark in sink.marks():
             self._finish(mark)
 
@@ -113,7 +112,8 @@ class Replay:
         letters = self._box.saved_replay(path) if path is not None else None
         if path is None or letters is None:
             return
-        if self._plan.sink.has_many_tables:
+        if not self._plan.sink.holds(mark):
+            # One of many tables has the mark; others may lack their rows.
             self._write_missing(letters, mark)
         elif self._plan.sink.lost_rows():
             # The table was rolled back since then: keep the letters, to be replayed again.

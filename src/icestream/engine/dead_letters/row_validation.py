@@ -210,7 +210,7 @@ def with_row_checks(
     """Return the reading and validation that filter out rows that the sink refuses.
 
     None for the validation if such rows fail the batch. If they may become dead letters, each row
-    has the number of its record, and keeps it if one of many tables may still refuse it.
+    has the number of its record, and keeps it if a table may still refuse it.
     """
     if plan.on_error == "fail":
         return reading, None
@@ -226,6 +226,6 @@ def with_row_checks(
         letters=letters,
         reports_bad_rows=reading.reports_bad_rows,
         check=check,
-        keeps_number=sink.has_many_tables,
+        keeps_number=sink.may_refuse_rows,
     )
     return replace(reading, numbered=numbered), faults

@@ -80,7 +80,7 @@ def resolve_start(
         mark=mark,
         accepted=state.accepted(),
         # With many tables, `_refuse_lost_rows` checks each one.
-        committed=None if plan.sink.has_many_tables else committed,
+        committed=None if plan.sink.single_table() is None else committed,
         choice=choice,
     )
     if not decision.ignores_checkpoint:
@@ -187,9 +187,9 @@ def _resume_letters(
         held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
         return ahead, None, held.to_json() if held is not None else None
     ignored = state.ignored_letters()
-    if plan.sink.has_many_tables and mark is not None:
-        # The tables' marks say which dead letters exist. An earlier resumed run may have been
-        # interrupted before its first batch.
+    if plan.sink.may_refuse_rows and mark is not None:
+        # Dead letters follow the tables, whose marks say which letters exist. An earlier resumed
+        # run may have been interrupted before its first batch.
         repeated = plan.sink.repeated_batch()
         repeated_end = repeated.end if repeated is not None and repeated.start == current else None
         return ahead or repeated_end, None, ignored
@@ -231,7 +231,7 @@ def _resume_renamed(
     )
     if old is None:
         return None
-    if plan.sink.has_many_tables:
+    if plan.sink.single_table() is None:
         refuse_renamed_pipeline(choice, plan.name, plan.sink.identity(), old)
     if choice == "ask":
         raise renamed_pipeline_error(plan.name, plan.sink.identity(), old)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyspark.sql import SparkSession
 
-    from icestream.contracts.catalog import Catalog
+    from icestream.contracts.catalog import Catalog, Identifier
     from icestream.contracts.offset import BatchMark
     from icestream.contracts.sink import Commit, LostRows, TaskWriter, WrittenFile
     from icestream.errors import IcestreamError
@@ -65,9 +65,7 @@ class IcebergTableSink(Sink[IcebergOptions]):
     options_type = IcebergOptions
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
-        self.options = options
-        self.catalog = catalog
-        self.name = name
+        super().__init__(options, catalog, name)
         self.target = TargetTable(options, catalog, name)
         self.mode = MODES[options.commit_mode](options, self.target)
         self.task_modules = self.mode.task_modules
@@ -99,6 +97,9 @@ class IcebergTableSink(Sink[IcebergOptions]):
 
     def identity(self) -> str:
         return self.target.identity
+
+    def single_table(self) -> Identifier:
+        return (*self.namespace, self.table)
 
     def open(self, spark: SparkSession, pipeline: str, cache: Path | None = None) -> None:  # noqa: ARG002 - one table keeps no state file
         self.target.open(spark, pipeline)

@@ -27,15 +27,15 @@ class TablesSink(Sink[IcebergOptions]):
     """Tables of one catalog, each with the marks of one pipeline."""
 
     options_type = IcebergOptions
-    has_many_tables = True
+    may_refuse_rows = True
     _replaces = False
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:
         stored = catalog.abilities.stored_name(options.namespace)
         is_stored = stored == options.namespace
-        self.options = options if is_stored else options.model_copy(update={"namespace": stored})
-        self.catalog = catalog
-        self.name = name
+        if not is_stored:
+            options = options.model_copy(update={"namespace": stored})
+        super().__init__(options, catalog, name)
         self._tables: TableSet | None = None
         self._batch_sinks: list[IcebergTableSink] | None = None
 
@@ -43,6 +43,9 @@ class TablesSink(Sink[IcebergOptions]):
     def tables(self) -> TableSet:
         assert self._tables is not None  # noqa: S101 - `open` comes first
         return self._tables
+
+    def single_table(self) -> None:
+        return None
 
     def last_mark(self) -> BatchMark | None:
         return self.tables.newest_mark()
