@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from icestream.verify.side import Reader
+    from icestream.verify.side import SideReader
 
 
 MAX_PRECISION = 38
@@ -310,7 +310,7 @@ class ChecksumTask:
         spec: what to compare.
     """
 
-    readers: tuple[Reader, Reader]
+    readers: tuple[SideReader, SideReader]
     spec: ComparisonSpec
 
     def __call__(self, piece: tuple[int, Any]) -> tuple[int, SideChecksums]:
@@ -322,7 +322,7 @@ class ChecksumTask:
 class HashRowsTask:
     """Yields the hashes of rows in some chunks, in tasks that get the numbers of pieces."""
 
-    readers: tuple[Reader, Reader]
+    readers: tuple[SideReader, SideReader]
     spec: ComparisonSpec
     pieces: tuple[tuple[int, Any], ...]
     chunks: tuple[int, ...]

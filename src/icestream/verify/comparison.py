@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from icestream.verify.side import Reader
+    from icestream.verify.side import SideReader
 
 
 # A row that only the database has, that only the table has, that both have with different values,
@@ -179,7 +179,7 @@ class TableComparison:
 
     spark: SparkSession
     spec: ComparisonSpec
-    readers: tuple[Reader, Reader]
+    readers: tuple[SideReader, SideReader]
     parts: tuple[Sequence[Any], Sequence[Any]]
 
     @property

@@ -34,7 +34,7 @@ from icestream.sources.postgres_cdc.tables import FULL, ROW_KEY, block_schema
 from icestream.sources.postgres_cdc.timeline import format_lsn
 from icestream.sources.postgres_cdc.tuples import Messages
 from icestream.sources.postgres_cdc.types import TypeCatalog
-from icestream.verify.side import DatabaseSide, Point, ReadChanges, Reader, SideTable
+from icestream.verify.side import DatabaseSide, Point, ReadChanges, SideReader, SideTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -150,7 +150,7 @@ class PostgresSide(DatabaseSide):
 
 
 @dataclass(frozen=True)
-class PostgresReader(Reader):
+class PostgresReader(SideReader):
     """Reads ranges of tables in the snapshot that the driver keeps open.
 
     Attributes:

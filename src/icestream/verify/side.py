@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TableNames = tuple[str, ...]
 
 
-class Reader(ABC):
+class SideReader(ABC):
     """Reads rows in tasks. It is pickled and sent to them, so it keeps no connection."""
 
     @abstractmethod
@@ -120,7 +120,7 @@ class DatabaseSide(ABC):
         """Cut a table into about `count` parts of similar size."""
 
     @abstractmethod
-    def reader(self, table: SideTable) -> Reader:
+    def reader(self, table: SideTable) -> SideReader:
         """Return the reader of a table's parts."""
 
     @abstractmethod
@@ -206,7 +206,7 @@ class LakeTable:
 
 
 @dataclass(frozen=True)
-class LakeReader(Reader):
+class LakeReader(SideReader):
     """Reads data files with the deletes that belong to them.
 
     Attributes:

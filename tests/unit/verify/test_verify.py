@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icestream.contracts.offset import BatchMark
-from icestream.verify.side import DatabaseSide, Point, ReadChanges, Reader, SideTable
+from icestream.verify.side import DatabaseSide, Point, ReadChanges, SideReader, SideTable
 from icestream.verify.verify import MAX_ATTEMPTS, _MirrorVerifier
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class PlainSide(DatabaseSide):
     def parts(self, table: SideTable, count: int) -> Sequence[Any]:
         return []
 
-    def reader(self, table: SideTable) -> Reader:
+    def reader(self, table: SideTable) -> SideReader:
         raise AssertionError
 
     def close(self) -> None:
