@@ -25,27 +25,25 @@ if TYPE_CHECKING:
 GROUP_BYTES = 256 << 20
 
 
-def split_by_bytes(
-    batch: pa.RecordBatch, most_bytes: int = GROUP_BYTES
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch in slices of at most `most_bytes`, or of one larger row."""
-    if batch.num_rows <= 1 or batch.nbytes <= most_bytes:
+def split_by_bytes(batch: pa.RecordBatch, max_bytes: int = GROUP_BYTES) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch in slices of at most `max_bytes`, or of one larger row."""
+    if batch.num_rows <= 1 or batch.nbytes <= max_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from split_by_bytes(batch.slice(0, half), most_bytes)
-    yield from split_by_bytes(batch.slice(half), most_bytes)
+    yield from split_by_bytes(batch.slice(0, half), max_bytes)
+    yield from split_by_bytes(batch.slice(half), max_bytes)
 
 
 def group_by_bytes(
-    batches: Iterable[pa.RecordBatch], most_bytes: int = GROUP_BYTES
+    batches: Iterable[pa.RecordBatch], max_bytes: int = GROUP_BYTES
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Yield the rows of batches, in order, in lists of at most `most_bytes` each."""
+    """Yield the rows of batches, in order, in lists of at most `max_bytes` each."""
     piece: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        for part in split_by_bytes(batch, most_bytes):
-            if piece and size + part.nbytes > most_bytes:
+        for part in split_by_bytes(batch, max_bytes):
+            if piece and size + part.nbytes > max_bytes:
                 yield piece
                 piece, size = [], 0
             piece.append(part)

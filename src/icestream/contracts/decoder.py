@@ -56,19 +56,19 @@ class Records:
 
 
 def split_by_size(
-    block: Records | pa.RecordBatch, most_bytes: int = BLOCK_BYTES
+    block: Records | pa.RecordBatch, max_bytes: int = BLOCK_BYTES
 ) -> Iterator[Records | pa.RecordBatch]:
-    """Yield a block of a source in slices of at most `most_bytes`; a larger record is alone.
+    """Yield a block of a source in slices of at most `max_bytes`; a larger record is alone.
 
     Data derived from a block, such as decoded columns, must stay below an Arrow array's 2 GiB.
     """
     count = len(block.values) if isinstance(block, Records) else block.num_rows
-    if count <= 1 or block.nbytes <= most_bytes:
+    if count <= 1 or block.nbytes <= max_bytes:
         yield block
         return
     half = count // 2
-    yield from split_by_size(block.slice(0, half), most_bytes)
-    yield from split_by_size(block.slice(half, count - half), most_bytes)
+    yield from split_by_size(block.slice(0, half), max_bytes)
+    yield from split_by_size(block.slice(half, count - half), max_bytes)
 
 
 def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:

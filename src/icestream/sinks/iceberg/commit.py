@@ -181,16 +181,16 @@ def commit_once(
     summary = {**properties, **ledger.snapshot_summary(mark)}
     snapshot_key = ledger.snapshot_property_key(mark.pipeline)
     try:
-        made: MarkSnapshot | None = apply_change(
+        snapshot: MarkSnapshot | None = apply_change(
             table, change, summary, {key: text}, fence, snapshot_key
         )
     except java_errors() as exc:
         _resolve_failed_commit(exc, table, fence, key=key, text=text, seen=seen, where=where)
-        made = ledger.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
-    snapshot_id = made.snapshot if made is not None else None
+        snapshot = ledger.read_mark_snapshot(dict(table.java.properties()), mark.pipeline)
+    snapshot_id = snapshot.snapshot if snapshot is not None else None
     # Iceberg calls the fence once when it builds the change, and again for each rebuild.
     retries = max(fence.attempts - 1, 0)
-    return _commit_report(change, rows, snapshot_id, retries=retries, started=started), made
+    return _commit_report(change, rows, snapshot_id, retries=retries, started=started), snapshot
 
 
 def _commit_report(

@@ -240,7 +240,7 @@ def has_older_specs(table: JavaTable, branch: str) -> bool:
 
 
 # Beyond this, listing the whole table is faster than following its history.
-MOST_SNAPSHOTS_BEHIND = 50
+MAX_SNAPSHOTS_BEHIND = 50
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class LiveFiles:
         while step is not None and step.snapshotId() != self.snapshot_id:
             steps.append(step)
             parent = step.parentId()
-            if parent is None or len(steps) > MOST_SNAPSHOTS_BEHIND:
+            if parent is None or len(steps) > MAX_SNAPSHOTS_BEHIND:
                 return None
             step = java.snapshot(parent)
         return None if step is None else steps[::-1]

@@ -66,9 +66,9 @@ class MissingValues:
             return {}
         from icestream.sinks.iceberg.upsert.staging import delete_flags, unchanged_flags
 
-        deletes, unsent = delete_flags(batch, self.op), unchanged_flags(batch)
+        deletes, unchanged = delete_flags(batch, self.op), unchanged_flags(batch)
         return {
-            name: deletes | unsent[name] if missing[name] and name in unsent else deletes
+            name: deletes | unchanged[name] if missing[name] and name in unchanged else deletes
             for name in exempted
         }
 

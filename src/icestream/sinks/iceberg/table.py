@@ -392,12 +392,12 @@ class TargetTable:
         history = ledger.find_lost_history(self.handle.jvm, java, recorded, branch)
         if history is None:
             return None
-        marked_branch, upto = mark.branch or MAIN, f"up to batch {mark.epoch}"
+        marked_branch, up_to = mark.branch or MAIN, f"up to batch {mark.epoch}"
         if marked_branch != branch and java.snapshot(marked_branch) is not None:
             return LostRows(
                 self.identity,
-                f"the rows of this pipeline, {upto}, are on branch {marked_branch!r}, and the file "
-                f"says {branch!r}",
+                f"the rows of this pipeline, {up_to}, are on branch {marked_branch!r}, and the "
+                f"file says {branch!r}",
                 f"To bring them to {branch!r}, use e.g. Spark's `fast_forward`, or write "
                 f"`branch: {marked_branch}` again.",
             )
@@ -405,7 +405,7 @@ class TargetTable:
         if java.snapshot(recorded.snapshot) is not None:
             remedy = self._restore_command(recorded.snapshot)
         problem = (
-            f"{history}; the rows that this pipeline committed, {upto}, are no longer all there"
+            f"{history}; the rows that this pipeline committed, {up_to}, are no longer all there"
         )
         return LostRows(self.identity, problem, remedy)
 

@@ -198,7 +198,7 @@ ROW_GROUP_BYTES = 64 << 20
 BUFFERED_BYTES = 256 << 20
 OPEN_FILES = 64
 # File systems allow names of up to 255 bytes, and object stores keys of up to 1,024.
-MOST_NAME_BYTES, MOST_PATH_BYTES = 200, 500
+MAX_NAME_BYTES, MAX_PATH_BYTES = 200, 500
 
 PartitionValues = tuple[Any, ...]
 
@@ -432,7 +432,7 @@ class IcebergWriter(TaskWriter):
             partition = None  # a timestamp that PyIceberg cannot format
         else:
             lengths = map(len, path.split("/"))
-            if max(lengths) > MOST_NAME_BYTES or len(path) > MOST_PATH_BYTES:
+            if max(lengths) > MAX_NAME_BYTES or len(path) > MAX_PATH_BYTES:
                 partition = None
         return self._locations.new_data_location(name, partition)
 

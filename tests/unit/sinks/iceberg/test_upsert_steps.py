@@ -93,7 +93,7 @@ def written(folder: Path, files: list[WrittenFile], most: int, *, in_order: bool
         table_rows=old_row(folder, batch),
         order=(parse_sort_term("text desc"),) if in_order else (),
         io_properties={},
-        most_bytes=most,
+        max_bytes=most,
     )
     keys = counts[order]
     return task(ChunkRows(0, keys, place[order], None, Donors.of(batch, keys)))
@@ -150,7 +150,7 @@ def test_rows_are_the_same_in_pieces_of_any_size(
 
 def test_staged_rows_are_read_in_pieces_that_stay_below_the_bound(tmp_path: Path) -> None:
     (file,) = stage(tmp_path / "staged", CHANGES)
-    found = list(read_staged_rows(file.metadata["file-path"], {}, most_bytes=1_000))
+    found = list(read_staged_rows(file.metadata["file-path"], {}, max_bytes=1_000))
 
     assert [first for first, _ in found] == list(
         np.cumsum([0, *(rows.num_rows for _, rows in found)])[:-1]

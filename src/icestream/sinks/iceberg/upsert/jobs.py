@@ -225,8 +225,8 @@ class Donors:
         """Return the donors for some of the batch's keys."""
 
         def chosen(name: str) -> Indexes:
-            lacking = batch.missing_columns[name][keys]
-            return np.where(lacking, batch.donors[name][keys], np.int32(NOWHERE))
+            is_missing = batch.missing_columns[name][keys]
+            return np.where(is_missing, batch.donors[name][keys], np.int32(NOWHERE))
 
         donors = map_distinct(batch.donors, chosen)
         used = np.zeros(len(batch.addresses.row), np.bool_)
@@ -272,7 +272,7 @@ class WriteTask:
         table_rows: files with values of the table's own rows, each with its key.
         order: the sort order of the rows of a file.
         io_properties: how PyIceberg reaches the store, secrets included.
-        most_bytes: maximum size of rows in memory.
+        max_bytes: maximum size of rows in memory.
     """
 
     chunks: tuple[str, ...]
@@ -280,7 +280,7 @@ class WriteTask:
     table_rows: tuple[TableRowsFile, ...]
     order: tuple[SortTerm, ...]
     io_properties: Mapping[str, str]
-    most_bytes: int = GROUP_BYTES
+    max_bytes: int = GROUP_BYTES
 
     def __call__(self, piece: ChunkRows) -> list[WrittenFile]:
         tables = self._tables(piece)
@@ -296,8 +296,8 @@ class WriteTask:
         filling = None if piece.donors is None else _MissingValueFiller(self, piece.donors)
         # The values to fill in may be much larger than the rows that lack them.
         largest = max((file.row_bytes for file in self.table_rows), default=0)
-        step = max(self.most_bytes // largest, 1) if largest else len(piece.rows)
-        for first, staged in read_staged_rows(path, self.io_properties, None, self.most_bytes):
+        step = max(self.max_bytes // largest, 1) if largest else len(piece.rows)
+        for first, staged in read_staged_rows(path, self.io_properties, None, self.max_bytes):
             start, stop = np.searchsorted(piece.rows, (first, first + staged.num_rows))
             for begin in range(start, stop, step):
                 part = slice(begin, min(begin + step, stop))
@@ -316,7 +316,7 @@ class _MissingValueFiller:
     def __init__(self, task: WriteTask, donors: Donors) -> None:
         self._task = task
         self._donors = donors
-        self._held: dict[str, tuple[Ints, Ints]] = {}  # sorted keys of a file, and their rows
+        self._table_keys: dict[str, tuple[Ints, Ints]] = {}  # sorted keys of a file, and their rows
         self._read: dict[tuple[str, str], list[tuple[int, pa.Array]]] = {}
 
     def fill(self, rows: pa.Table, keys: Ints, part: slice) -> pa.Table:
@@ -337,21 +337,21 @@ class _MissingValueFiller:
 
     def _row_numbers(self, path: str, keys: Ints) -> Ints:
         """Return for each key which of the table's rows in a file is its own; -1 for none."""
-        if path not in self._held:
-            held = np.concatenate([part.to_numpy() for _, part in self._values(path, KEY)])
-            order = np.argsort(held)
-            self._held[path] = held[order], order
-        held, order = self._held[path]
-        at = np.minimum(np.searchsorted(held, keys), len(held) - 1)
-        return np.where(held[at] == keys, order[at], -1)
+        if path not in self._table_keys:
+            table_keys = np.concatenate([part.to_numpy() for _, part in self._values(path, KEY)])
+            order = np.argsort(table_keys)
+            self._table_keys[path] = table_keys[order], order
+        table_keys, order = self._table_keys[path]
+        at = np.minimum(np.searchsorted(table_keys, keys), len(table_keys) - 1)
+        return np.where(table_keys[at] == keys, order[at], -1)
 
     def _from_batch(self, column: pa.Array, name: str, donors: Indexes) -> pa.Array:
         """Take values from earlier changes of the batch, which may be of another chunk."""
         addresses = self._donors.addresses
         for number in np.unique(addresses.chunk[donors[donors >= 0]]):
-            mine = donors >= 0
-            mine[mine] = addresses.chunk[donors[mine]] == number
-            rows = np.where(mine, addresses.row[np.where(mine, donors, 0)], -1)
+            in_chunk = donors >= 0
+            in_chunk[in_chunk] = addresses.chunk[donors[in_chunk]] == number
+            rows = np.where(in_chunk, addresses.row[np.where(in_chunk, donors, 0)], -1)
             column = self._take_values(column, self._task.chunks[number], name, rows)
         return column
 
@@ -369,7 +369,7 @@ class _MissingValueFiller:
     def _values(self, path: str, name: str) -> list[tuple[int, pa.Array]]:
         """Return one column of a file, in pieces with the number of their first row."""
         if (path, name) not in self._read:
-            pieces = read_staged_rows(path, self._task.io_properties, [name], self._task.most_bytes)
+            pieces = read_staged_rows(path, self._task.io_properties, [name], self._task.max_bytes)
             self._read[path, name] = [
                 (first, rows.column(0).combine_chunks()) for first, rows in pieces
             ]

@@ -145,14 +145,14 @@ def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
         high = high[order]
         ends[:-1] |= high[1:] != high[:-1]
     last = order[ends]
-    unsent = _unchanged_flags(chunks)
+    unchanged = _unchanged_flags(chunks)
     # Columns that are always absent together, as in soft deletes, share their arrays.
     ordered = deletes[order]
     deciding = map_distinct(
-        unsent, lambda name: _find_deciding(~unsent[name][order], ordered, ends)
+        unchanged, lambda name: _find_deciding(~unchanged[name][order], ordered, ends)
     )
     donors = map_distinct(
-        unsent, lambda name: _find_donors(deciding[name], ~unsent[name][order], ordered)
+        unchanged, lambda name: _find_donors(deciding[name], ~unchanged[name][order], ordered)
     )
     return LatestChanges(
         low=low[ends],
@@ -161,10 +161,10 @@ def find_latest_changes(chunks: Sequence[StagedChunk]) -> LatestChanges:
         sequence=None if sequence is None else sequence[last],
         address=RowAddress(address.chunk[last], address.row[last]),
         donors=donors,
-        missing_columns=map_distinct(unsent, lambda name: unsent[name][last]),
+        missing_columns=map_distinct(unchanged, lambda name: unchanged[name][last]),
         addresses=RowAddress(address.chunk[order], address.row[order]),
         deciding_changes={} if sequence is None else deciding,
-        sequences=None if sequence is None or not unsent else sequence[order],
+        sequences=None if sequence is None or not unchanged else sequence[order],
     )
 
 

@@ -190,9 +190,9 @@ class StagingWriter(TaskWriter):
         """Classify each row; a soft delete is a row that was sent with little but its key."""
         deletes = delete_flags(batch, self._keys.op)
         # A record may lack a field whose column exists only in another table of the stream.
-        unsent = {name: f for name, f in unchanged_flags(batch).items() if name in self._names}
+        unchanged = {name: f for name, f in unchanged_flags(batch).items() if name in self._names}
         if self._keys.delete_mode != "soft":
-            return _StagedBatch(batch, deletes, unsent)
+            return _StagedBatch(batch, deletes, unchanged)
         rows = set_soft_delete_columns(batch, pa.array(deletes))
         always_sent = {
             *self._keys.fields,
@@ -204,8 +204,8 @@ class StagingWriter(TaskWriter):
         }
         if deletes.any():
             for name in (name for name in self._names if name not in always_sent):
-                unsent[name] = unsent[name] | deletes if name in unsent else deletes
-        return _StagedBatch(rows, np.zeros(len(deletes), np.bool_), unsent)
+                unchanged[name] = unchanged[name] | deletes if name in unchanged else deletes
+        return _StagedBatch(rows, np.zeros(len(deletes), np.bool_), unchanged)
 
     @cached_property
     def _names(self) -> list[str]:
@@ -343,7 +343,7 @@ def read_staged_rows(
     path: str,
     io_properties: Mapping[str, Any],
     columns: Sequence[str] | None = None,
-    most_bytes: int | None = None,
+    max_bytes: int | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield staged rows in pieces of bounded size, each with the number of its first row.
 
@@ -351,7 +351,7 @@ def read_staged_rows(
         path: the Arrow file.
         io_properties: how PyIceberg reaches the store, secrets included.
         columns: the columns to read; all if absent.
-        most_bytes: the bound; a larger row is a piece by itself.
+        max_bytes: the bound; a larger row is a piece by itself.
     """
     from pyiceberg.io import load_file_io
 
@@ -365,7 +365,7 @@ def read_staged_rows(
             file = pa.ipc.open_file(source, options=options)
         batches = (file.get_batch(number) for number in range(file.num_record_batches))
         first = 0
-        for piece in group_by_bytes(batches, most_bytes or GROUP_BYTES):
+        for piece in group_by_bytes(batches, max_bytes or GROUP_BYTES):
             rows = pa.Table.from_batches(piece)
             yield first, rows if columns is None else rows.select(list(columns))
             first += rows.num_rows

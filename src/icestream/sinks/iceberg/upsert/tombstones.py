@@ -66,13 +66,15 @@ class Tombstones:
     def __init__(self, options: IcebergOptions, target: TargetTable) -> None:
         self._options = options
         self._main = target
-        beside = type(options)(
+        tombstone_options = type(options)(
             namespace=options.namespace,
             table=f"{target.table}{TOMBSTONES}",
             format_version=options.format_version,
             partitioning=(f"days({DELETED_AT})",),
         )
-        self._target = TargetTable(beside, target.catalog, f"{target.sink_name}.tombstones")
+        self._target = TargetTable(
+            tombstone_options, target.catalog, f"{target.sink_name}.tombstones"
+        )
         self._live: LiveFiles | None = None
         self._expired_at = float("-inf")
 
@@ -228,10 +230,10 @@ class _TombstoneLookup:
     def _relevant(self, found: KeyMatches) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         assert found.sequence is not None  # noqa: S101 - the index keeps it
         assert self.batch.sequence is not None  # noqa: S101 - or there were no tombstones
-        tells = found.sequence > self.batch.sequence[found.keys]
+        is_relevant = found.sequence > self.batch.sequence[found.keys]
         if self.batch.wants_table_row is not None:
-            tells |= self.batch.wants_table_row[found.keys]
-        return found.keys[tells], found.sequence[tells]
+            is_relevant |= self.batch.wants_table_row[found.keys]
+        return found.keys[is_relevant], found.sequence[is_relevant]
 
 
 @dataclass(frozen=True)
@@ -247,11 +249,13 @@ class _TombstoneWrite:
         return self.writer.write(
             batch
             for number, rows in piece
-            for told in self._told(number, np.sort(rows), now)
-            for batch in told.to_batches()
+            for keys in self._tombstone_rows(number, np.sort(rows), now)
+            for batch in keys.to_batches()
         )
 
-    def _told(self, number: int, rows: npt.NDArray[np.int64], now: datetime) -> Iterator[pa.Table]:
+    def _tombstone_rows(
+        self, number: int, rows: npt.NDArray[np.int64], now: datetime
+    ) -> Iterator[pa.Table]:
         """Yield the keys of some staged rows, in pieces of bounded size."""
         staged = read_staged_rows(self.chunks[number], self.io_properties, list(self.keys))
         for first, columns in staged:
