@@ -11,7 +11,7 @@ from tests.spark.test_expectations import expectation, steps
 
 from icestream.contracts.decoder import Records
 from icestream.engine.dead_letters.replay import Replay
-from icestream.engine.dead_letters.table import DeadLetterTable
+from icestream.engine.dead_letters.table import PipelineDeadLetters
 from icestream.errors import SupersededError
 from icestream.formats.json import JsonDecoder
 from icestream.sinks.iceberg.ledger import read_marks
@@ -42,10 +42,10 @@ class Office:
     def find(self) -> NamedTable:
         return find_table((self.lake.name, "db", "dead"), {self.lake.name: self.lake.catalog})
 
-    def box(self) -> DeadLetterTable:
-        return DeadLetterTable(self.find, "events", self.lake.spark)
+    def box(self) -> PipelineDeadLetters:
+        return PipelineDeadLetters(self.find, "events", self.lake.spark)
 
-    def begin(self, plan: PipelinePlan, box: DeadLetterTable | None = None) -> Replay:
+    def begin(self, plan: PipelinePlan, box: PipelineDeadLetters | None = None) -> Replay:
         made = Replay(self.lake.spark, plan, self.lake.state, box or self.box())
         made.open()
         return made
@@ -245,7 +245,7 @@ def test_letters_are_chosen_by_reason_and_time(lake: Lake, office: Office) -> No
 def test_crash_in_a_replay_neither_loses_nor_doubles(
     lake: Lake, office: Office, point: str
 ) -> None:
-    class Crashing(DeadLetterTable):
+    class Crashing(PipelineDeadLetters):
         pass
 
     def crash(*_: object) -> None:

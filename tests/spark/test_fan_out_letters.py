@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.fan_outs import PowerCutError, ids, planned, row, scripted
 
 from icestream.engine.dead_letters.replay import Replay
-from icestream.engine.dead_letters.table import DeadLetterTable
+from icestream.engine.dead_letters.table import PipelineDeadLetters
 from icestream.errors import CommitConflictError
 from icestream.sinks.iceberg.sink import IcebergTableSink
 from icestream.tables.lookup import find_table
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from icestream.testing.scripted import ScriptedSource
 
 
-def box(lake: Lake) -> DeadLetterTable:
+def box(lake: Lake) -> PipelineDeadLetters:
     catalogs = {lake.name: lake.catalog}
-    return DeadLetterTable(
+    return PipelineDeadLetters(
         lambda: find_table((lake.name, "db", "dead"), catalogs), "events", lake.spark
     )
 

@@ -86,7 +86,7 @@ def replay_command(
     """
     from icestream.config import load
     from icestream.engine.dead_letters.replay import Replay, ReplayResult
-    from icestream.engine.dead_letters.table import DeadLetterTable
+    from icestream.engine.dead_letters.table import PipelineDeadLetters
     from icestream.engine.run import open_plan_session
     from icestream.plan.planner import build, refuse_planned
     from icestream.tables.lookup import find_table
@@ -102,10 +102,12 @@ def replay_command(
         outcome = ReplayResult()
     else:
         spark = open_plan_session(plan)
-        box = DeadLetterTable(lambda: find_table(name.split("."), plan.catalogs), pipeline, spark)
-        replay = Replay(spark, chosen, plan.state, box)
+        letter_table = PipelineDeadLetters(
+            lambda: find_table(name.split("."), plan.catalogs), pipeline, spark
+        )
+        replay = Replay(spark, chosen, plan.state, letter_table)
         replay.open()
-        replay.run(box.read(reason=reason, since=after))
+        replay.run(letter_table.read(reason=reason, since=after))
         outcome = replay.outcome
     printer.print_result(_replay_document(chosen, outcome), _replay_text(chosen, outcome))
     return 0

@@ -354,7 +354,7 @@ class Sink(ABC, Generic[OptionsT]):
     def start_over(self) -> None:
         """Prepare to write every batch to every table, whatever marks they hold."""
 
-    def repeated_batch(self) -> BatchMark | None:
+    def replayed_batch(self) -> BatchMark | None:
         """Return the batch that `resume` chose to read again, for the tables that lack it."""
         return None
 

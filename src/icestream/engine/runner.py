@@ -121,8 +121,8 @@ class Admission:
 
     def next_end(self, current: Offset) -> Offset | None:
         """Return the end offset for a batch that starts at `current`, or None to wait."""
-        newest = self._target if self._target is not None else self._source.latest(current)
-        rows = self._source.rows_between(current, newest)
+        latest = self._target if self._target is not None else self._source.latest(current)
+        rows = self._source.rows_between(current, latest)
         if rows == 0:
             self._waiting_since = None
             self.lag = Lag(0, 0.0)
@@ -136,14 +136,14 @@ class Admission:
             rows >= self._batching.batch_size
             or waited >= self._batching.flush_interval_secs
             or self._target is not None
-            or self._source.ends(newest)
+            or self._source.ends(latest)
         )
         if not enough:
             return None
         max_rows = self._batching.max_rows(self._running())
-        end = self._source.limit(current, newest, max_rows)
+        end = self._source.limit(current, latest, max_rows)
         # Rows left out of this batch keep their waiting time.
-        self._waiting_since = None if end == newest else self._waiting_since
+        self._waiting_since = None if end == latest else self._waiting_since
         return end
 
 
@@ -418,7 +418,9 @@ class PipelineRunner:
             )
             assert self._columns is not None  # noqa: S101 - set before the query starts
             try:
-                result = write_once(spark, self.plan, self._columns, mark, self.state.letters_end())
+                result = write_once(
+                    spark, self.plan, self._columns, mark, self.state.dead_letters_end()
+                )
             except CommitError as exc:
                 table = self.plan.sink.identity()
                 self._emit(CommitFailed(self.plan.name, table, exc.retries, exc.what))

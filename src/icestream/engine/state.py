@@ -100,15 +100,15 @@ class PipelineState:
     def accept(self, mark: str | None) -> None:
         self._write("accepted.json", {"mark": mark})
 
-    def letters_end(self) -> Offset | None:
+    def dead_letters_end(self) -> Offset | None:
         """Return the end of the first batch if its dead letters were written before."""
         return (self._read("letters.json") or {}).get("end")
 
-    def ignored_letters(self) -> str | None:
+    def ignored_dead_letters(self) -> str | None:
         """Return the mark of dead letters that the user chose to ignore, if one ever did."""
         return (self._read("letters.json") or {}).get("ignored")
 
-    def remember_letters(self, end: Offset | None, ignored: str | None) -> None:
+    def remember_dead_letters(self, end: Offset | None, ignored: str | None) -> None:
         self._write("letters.json", {"end": end, "ignored": ignored})
 
     def load(self) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from icestream.catalogs.jdbc import embedded
 from icestream.engine.dead_letters.buffer import DEAD_LETTERS
-from icestream.engine.dead_letters.table import DeadLetterTable
+from icestream.engine.dead_letters.table import PipelineDeadLetters
 from icestream.tables.lookup import find_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ def test_note_that_another_replay_has_removed_is_passed_over(tmp_path: Path) -> 
     catalog.client().create_namespace_if_not_exists("db")
     catalog.client().create_table(("db", "dead"), schema=DEAD_LETTERS)
     no_spark: Any = None
-    box = DeadLetterTable(lambda: find_table(("db", "dead"), {"lake": catalog}), "events", no_spark)
+    box = PipelineDeadLetters(
+        lambda: find_table(("db", "dead"), {"lake": catalog}), "events", no_spark
+    )
     path = box.save_replay("token", pa.Table.from_pylist([], schema=DEAD_LETTERS))
     assert box.saved_replay(path) is not None
 

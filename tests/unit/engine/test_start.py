@@ -30,7 +30,7 @@ class MarkedTable:
     may_refuse_rows = False
     resume = Sink.resume
     start_over = Sink.start_over
-    repeated_batch = Sink.repeated_batch
+    replayed_batch = Sink.replayed_batch
 
     def __init__(self, mark: BatchMark | None) -> None:
         self._mark = mark
@@ -145,19 +145,19 @@ def test_letters_of_the_first_batch_are_known_to_be_written(state: PipelineState
         {"row": 0},
         {"row": 30},
     )
-    assert state.letters_end() == {"row": 30}
+    assert state.dead_letters_end() == {"row": 30}
 
 
 def test_letters_from_further_on_tell_nothing_without_the_table(state: PipelineState) -> None:
     assert resolve_start(plan_with_letters(None, LETTERS), state, "ask", ()) == ({"row": 0}, None)
-    assert state.letters_end() is None
+    assert state.dead_letters_end() is None
 
 
 def test_letters_are_ignored_by_who_starts_over_also_after_a_crash(state: PipelineState) -> None:
     plan = plan_with_letters(None, replace(LETTERS, start={"row": 0}))
     assert resolve_start(plan, state, "start-over", ()) == ({"row": 0}, None)
     assert resolve_start(plan, state, "ask", ()) == ({"row": 0}, None), "no batch was planned yet"
-    assert state.letters_end() is None
+    assert state.dead_letters_end() is None
 
 
 def test_starting_over_without_the_table_is_not_asked_about_again(state: PipelineState) -> None:

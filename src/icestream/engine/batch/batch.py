@@ -152,11 +152,11 @@ def write_once(
     plan: PipelinePlan,
     columns: StreamColumns,
     mark: BatchMark,
-    letters_end: Offset | None = None,
+    dead_letters_end: Offset | None = None,
 ) -> BatchResult | None:
     """Write the batch of `mark` unless the table already holds it; None if it does.
 
-    If the first batch ends at `letters_end`, its dead letters are already written.
+    If the first batch ends at `dead_letters_end`, its dead letters are already written.
     """
     if is_committed(plan, mark):
         return None
@@ -172,7 +172,7 @@ def write_once(
     _refuse_changed(plan, outcome, mark)
     write_secs = time.monotonic() - started
     crash_point("before-commit")
-    committed = commit_batch(spark, plan, outcome, mark, letters_end)
+    committed = commit_batch(spark, plan, outcome, mark, dead_letters_end)
     crash_point("after-commit")
     bad = outcome.bad + outcome.unmet_rows
     return BatchResult(outcome.rows, bad, write_secs, committed, dict(outcome.unmet))

@@ -86,14 +86,14 @@ def write_changes(
 ) -> BatchOutcome:
     """Read the splits and write files, evolving each table like its table in the source."""
     sink = plan.sink
-    shapes = list(plan.source.block_schemas(splits))
+    schemas = list(plan.source.block_schemas(splits))
     letters = prepare_dead_letters(plan, mark)
     outcome = BatchOutcome()
     decoder = plan.source.change_decoder()
     if decoder is not None:
         decoder.records_absent_fields = sink.keeps_missing_fields()
     for _ in range(ROUNDS):
-        sink.prepare_tables(shapes)
+        sink.prepare_tables(schemas)
         reading = ChangeReading(
             source=plan.source,
             decoder=None,
@@ -109,14 +109,14 @@ def write_changes(
         for report in run_tasks(spark, len(splits), task):
             outcome.add(report)
         failed = outcome.error or bad_record_error(plan, outcome, mark)
-        if failed is None and not outcome.new_shapes:
+        if failed is None and not outcome.new_change_schemas:
             _warn_of_ignored(plan.name, outcome.ignored)
             return outcome
         discard_files(plan, outcome)
         if failed is not None:
             raise failed.at(f"pipeline {plan.name!r}, batch {mark.epoch}")
-        shapes += outcome.new_shapes
-    tables = {".".join(change_schema_of(columns).table) for columns in outcome.new_shapes}
+        schemas += outcome.new_change_schemas
+    tables = {".".join(change_schema_of(columns).table) for columns in outcome.new_change_schemas}
     raise SchemaMismatchError(
         f"the batch still has new columns after {ROUNDS} schema changes, in tables: "
         f"{', '.join(sorted(tables))}",

@@ -55,14 +55,14 @@ class BatchOutcome:
     unmet_examples: dict[str, str] = field(default_factory=dict)
     bad_rows: dict[int, str] = field(default_factory=dict)
     ignored: Counter[str] = field(default_factory=Counter)
-    new_shapes: list[pa.Schema] = field(default_factory=list)
+    new_change_schemas: list[pa.Schema] = field(default_factory=list)
     error: IcestreamError | None = None
     reading: tasks.Reading | None = None
 
     def add(self, report: tasks.Report) -> None:
         """Add the report of one task. Only tasks that read the source have examples."""
         if isinstance(report.error, NewChangeSchemasError):
-            self.new_shapes += report.error.schemas
+            self.new_change_schemas += report.error.schemas
             self.files += report.error.files
         else:
             self.error = self.error or report.error
@@ -145,7 +145,7 @@ def commit_batch(
     plan: PipelinePlan,
     outcome: BatchOutcome,
     mark: BatchMark,
-    letters_end: Offset | None = None,
+    dead_letters_end: Offset | None = None,
 ) -> CommittedBatch:
     """Commit the files that the tasks wrote, including dead letters.
 
@@ -154,11 +154,11 @@ def commit_batch(
         plan: the pipeline.
         outcome: the outcome of the tasks.
         mark: the batch's mark.
-        letters_end: the end of the first batch if an earlier query wrote its dead letters.
+        dead_letters_end: the end of the first batch if an earlier query wrote its dead letters.
     """
     if plan.sink.may_refuse_rows:
-        return _commit_tables(spark, plan, outcome, mark, letters_end)
-    letters = _commit_letters_first(plan, outcome, mark, letters_end)
+        return _commit_tables(spark, plan, outcome, mark, dead_letters_end)
+    letters = _commit_letters_first(plan, outcome, mark, dead_letters_end)
     commits = plan.sink.commit_batch(outcome.files, mark, lambda: None).commits
     total = next(iter(commits.values()), None)
     return CommittedBatch(total, commits, letters=letters)
@@ -169,7 +169,7 @@ def _commit_tables(
     plan: PipelinePlan,
     outcome: BatchOutcome,
     mark: BatchMark,
-    letters_end: Offset | None,
+    dead_letters_end: Offset | None,
 ) -> CommittedBatch:
     started = time.monotonic()
     try:
@@ -180,7 +180,7 @@ def _commit_tables(
             dead_files += _write_letters(spark, plan, outcome.reading, to_keep, mark)
         elif done.refused and not _may_drop(plan, done.refused):
             raise _refusal(done)
-        _commit_letters_last(plan, dead_files, mark, letters_end)
+        _commit_letters_last(plan, dead_files, mark, dead_letters_end)
     finally:
         plan.sink.discard(outcome.files)
     return CommittedBatch(
@@ -216,14 +216,14 @@ def _refusal(done: TableCommits) -> IcestreamError:
 
 
 def _commit_letters_first(
-    plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark, letters_end: Offset | None
+    plan: PipelinePlan, outcome: BatchOutcome, mark: BatchMark, dead_letters_end: Offset | None
 ) -> int:
     """Commit the dead letters of a batch unless the table holds them; return how many."""
     if plan.dead_letter is None:
         return 0
     count = sum(file.rows for file in outcome.dead_files)
     try:
-        written = are_already_written(plan, count, mark, letters_end)
+        written = are_already_written(plan, count, mark, dead_letters_end)
     except AttentionError:
         discard_files(plan, outcome)
         raise
@@ -235,11 +235,11 @@ def _commit_letters_first(
 
 
 def _commit_letters_last(
-    plan: PipelinePlan, files: list[WrittenFile], mark: BatchMark, letters_end: Offset | None
+    plan: PipelinePlan, files: list[WrittenFile], mark: BatchMark, dead_letters_end: Offset | None
 ) -> None:
     if plan.dead_letter is None or not files:
         return
-    if are_held_by_earlier_query(plan, sum(file.rows for file in files), mark, letters_end):
+    if are_held_by_earlier_query(plan, sum(file.rows for file in files), mark, dead_letters_end):
         plan.dead_letter.discard(files)
     else:
         plan.dead_letter.commit_batch(files, mark, lambda: None)

@@ -234,7 +234,7 @@ class SparkSqlWriter:
                 ) from exc
         return rows
 
-    def _notes_faults(self) -> bool:
+    def _records_faults(self) -> bool:
         lenient = self.plan.on_error != "fail"
         return lenient and any(transform.records_faults for transform in self.plan.transforms)
 
@@ -242,7 +242,7 @@ class SparkSqlWriter:
         """Return whether a bad row may have to be traced back to its record."""
         _, check = with_row_checks(self.plan, self.reading, self.letters)
         may_be_bad = (
-            self._notes_faults() or bool(self.plan.sink.expectations()) or check is not None
+            self._records_faults() or bool(self.plan.sink.expectations()) or check is not None
         )
         is_kept = self.letters is not None or self.reports_bad_rows
         return may_be_bad and is_kept and self.plan.source.traits.replayable
@@ -261,14 +261,14 @@ class SparkSqlWriter:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
         no_fault = F.lit(None).cast("string")
-        if self._notes_faults():
+        if self._records_faults():
             rows = rows.withColumn(FAULT, no_fault)
         try:
             for transform in self.plan.transforms:
                 after = _with_hidden_columns(transform, rows)
                 if after is None:
                     after = transform.apply(self._drop_bad_rows(rows, stages))
-                    if self._notes_faults():
+                    if self._records_faults():
                         after = after.withColumn(FAULT, no_fault)
                 rows = after
         except AnalysisException as exc:

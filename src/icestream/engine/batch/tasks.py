@@ -370,7 +370,7 @@ class ReadOnly:
     """Reads and decodes, and passes the rows to Spark. Reports go through an accumulator."""
 
     reading: Reading
-    note: Callable[[Report], None]
+    send_report: Callable[[Report], None]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for split in _split_numbers(batches):
@@ -378,7 +378,7 @@ class ReadOnly:
             with _reported(report):
                 for batch in self.reading.rows(report):
                     yield conform(batch, self.reading.output_schema())
-            self.note(report)
+            self.send_report(report)
 
 
 @dataclass(frozen=True)
@@ -404,13 +404,13 @@ class DropBadRows:
     """
 
     faults: RowValidation
-    note: Callable[[Report], None]
+    send_report: Callable[[Report], None]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = Report(_partition())
         with _reported(report):
             yield from self.faults.good_rows(batches, report)
-        self.note(report)
+        self.send_report(report)
 
 
 class _reported:  # noqa: N801 - reads as a statement

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan
 
 
-def letters_end_ahead(
+def find_dead_letters_end(
     plan: PipelinePlan, mark: BatchMark | None, current: Offset, ignored: str | None
 ) -> Offset | None:
-    """Return the offset up to which dead letters are ahead of the table.
+    """Return the offset up to which dead letters are ahead of the table; None if they are not.
 
     They are ahead after a batch of only bad records, or after a crash. The first batch ends there,
     so that its letters count as written.
@@ -39,7 +39,7 @@ def letters_end_ahead(
 
 
 def are_already_written(
-    plan: PipelinePlan, count: int, mark: BatchMark, letters_end: Offset | None
+    plan: PipelinePlan, count: int, mark: BatchMark, dead_letters_end: Offset | None
 ) -> bool:
     """Return whether the dead-letter table already holds the letters of this batch.
 
@@ -47,14 +47,16 @@ def are_already_written(
         plan: the pipeline.
         count: how many letters the batch has now.
         mark: the mark of the batch.
-        letters_end: where the first batch ends if its letters were written by an earlier query.
+        dead_letters_end: the end of the first batch if an earlier query wrote its letters.
 
     Raises:
         AttentionError: the table holds another number of letters for the very same records.
     """
     assert plan.dead_letter is not None  # noqa: S101 - the caller checks
     held = plan.dead_letter.last_mark()
-    if held is None or not (plan.dead_letter.holds(mark) or _is_first(held, mark, letters_end)):
+    if held is None or not (
+        plan.dead_letter.holds(mark) or _is_first(held, mark, dead_letters_end)
+    ):
         return False
     if _is_same_batch(held, mark) and held.rows != count:
         table = plan.dead_letter.identity()
@@ -71,20 +73,24 @@ def are_already_written(
 
 
 def are_held_by_earlier_query(
-    plan: PipelinePlan, count: int, mark: BatchMark, letters_end: Offset | None
+    plan: PipelinePlan, count: int, mark: BatchMark, dead_letters_end: Offset | None
 ) -> bool:
     """Return whether an earlier query wrote the same number of letters for the same records.
 
     For a batch of many tables, which are committed before the letters: it is too late to refuse.
     """
     held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
-    if held is None or not _is_first(held, mark, letters_end):
+    if held is None or not _is_first(held, mark, dead_letters_end):
         return False
     return _is_same_batch(held, mark) and held.rows == count
 
 
-def _is_first(held: BatchMark, mark: BatchMark, letters_end: Offset | None) -> bool:
-    return mark.epoch == 0 and letters_end is not None and held.end == mark.end == letters_end
+def _is_first(held: BatchMark, mark: BatchMark, dead_letters_end: Offset | None) -> bool:
+    return (
+        mark.epoch == 0
+        and dead_letters_end is not None
+        and held.end == mark.end == dead_letters_end
+    )
 
 
 def _is_same_batch(held: BatchMark, mark: BatchMark) -> bool:

@@ -84,15 +84,19 @@ class Replay:
         spark: the session.
         plan: the pipeline, as the file describes it now.
         state_root: the folder of `state.path`.
-        box: the pipeline's letters.
+        letter_table: the pipeline's letters.
     """
 
     def __init__(
-        self, spark: SparkSession, plan: PipelinePlan, state_root: Path, box: ReplayableLetters
+        self,
+        spark: SparkSession,
+        plan: PipelinePlan,
+        state_root: Path,
+        letter_table: ReplayableLetters,
     ) -> None:
         self.outcome = ReplayResult()
         self._spark = spark
-        self._box = box
+        self._letter_table = letter_table
         # A separate mark next to the pipeline's.
         self._name = replay_name(plan.name)
         self._cache = PipelineState(state_root, plan.name).folder / "dlq"
@@ -109,7 +113,7 @@ class Replay:
 
     def _finish(self, mark: BatchMark) -> None:
         path = mark.end.get("letters")
-        letters = self._box.saved_replay(path) if path is not None else None
+        letters = self._letter_table.saved_replay(path) if path is not None else None
         if path is None or letters is None:
             return
         if not self._plan.sink.holds(mark):
@@ -117,10 +121,10 @@ class Replay:
             self._write_missing(letters, mark)
         elif self._plan.sink.lost_rows():
             # The table was rolled back since then: keep the letters, to be replayed again.
-            self._box.forget_replay(path)
+            self._letter_table.forget_replay(path)
             return
-        self._box.remove(letters)
-        self._box.forget_replay(path)
+        self._letter_table.remove(letters)
+        self._letter_table.forget_replay(path)
         self.outcome.finished += letters.num_rows
 
     def _write_missing(self, replayed: pa.Table, mark: BatchMark) -> None:
@@ -129,7 +133,7 @@ class Replay:
             pa.Table.from_batches([batch]).join(
                 replayed, replayed.column_names, join_type="left semi"
             )
-            for batch in self._box.read()
+            for batch in self._letter_table.read()
         ]
         letters = [part for part in parts if part.num_rows]
         if letters:
@@ -165,7 +169,7 @@ class Replay:
         good = letters.filter(pa.array([index not in bad for index in range(letters.num_rows)]))
         if not good.num_rows:
             return
-        path = self._box.save_replay(token, good)
+        path = self._letter_table.save_replay(token, good)
         crash_point("before-commit")
         rows = sum(file.rows for file in outcome.files)
         if outcome.files:
@@ -173,8 +177,8 @@ class Replay:
             self._plan.sink.commit(outcome.files, mark)
             self._plan.sink.publish(mark)
         crash_point("after-commit")
-        self._box.remove(good)
-        self._box.forget_replay(path)
+        self._letter_table.remove(good)
+        self._letter_table.forget_replay(path)
         self.outcome.replayed += good.num_rows
         self.outcome.rows += rows
 

@@ -79,7 +79,7 @@ class RowValidation:
                 yield visible
                 continue
             bad = batch.filter(is_bad)
-            self._note(bad, visible.filter(is_bad), report, numbered, unnumbered)
+            self._record_bad(bad, visible.filter(is_bad), report, numbered, unnumbered)
             yield visible.filter(pc.invert(is_bad))
         if self.letters is not None and numbered:
             report.dead_files += self.letters.write(self._records(numbered))
@@ -95,7 +95,7 @@ class RowValidation:
             return batch.append_column(FAULT, reasons)
         return batch.set_column(index, FAULT, pc.coalesce(batch.column(index), reasons))
 
-    def _note(
+    def _record_bad(
         self,
         bad: pa.RecordBatch,
         rows: pa.RecordBatch,

@@ -106,8 +106,8 @@ def _scan(
     return named.table.scan(row_filter=row_filter, selected_fields=fields)
 
 
-class DeadLetterTable:
-    """The letters of one pipeline, for a replay.
+class PipelineDeadLetters:
+    """The dead letters of one pipeline in their table, for a replay.
 
     Args:
         find: loads the current dead-letter table.

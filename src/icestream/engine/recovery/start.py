@@ -9,10 +9,11 @@ wrote instead of replacing them.
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icestream.contracts.sink import LostRows
-from icestream.engine.dead_letters.dedup import letters_end_ahead
+from icestream.engine.dead_letters.dedup import find_dead_letters_end
 from icestream.engine.recovery.reconcile import (
     LastCommit,
     find_missing_batch,
@@ -85,30 +86,31 @@ def resolve_start(
     )
     if not decision.ignores_checkpoint:
         _refuse_other_connector(plan, mark)
-        current, ahead = _resume_from_checkpoint(state, checkpoint)
+        current, first_batch_end = _resume_from_checkpoint(state, checkpoint)
         _refuse_lost_rows(plan, current, choice, committed)
         if choice == "resume":
             state.forget_commit()
-        return current, ahead
+        return current, first_batch_end
     start = None if choice == "start-over" else state.start()
-    offset, ahead = _resume(plan, mark, decision, choice)
+    offset, first_batch_end = _resume(plan, mark, decision, choice)
     offset = offset or start
     if offset is None and choice != "start-over":
         offset = _resume_renamed(plan, choice, pipelines)
     state.forget()
     current = offset or plan.source.initial()
-    ahead, letters_end, ignored = _resume_letters(plan, state, mark, current, choice, ahead)
+    letters = _resume_dead_letters(plan, state, mark, current, choice)
+    first_batch_end = first_batch_end or letters.first_batch_end
     # The order matters: if the mark were accepted before the start is saved, a crash in between
     # would make the next run read the source from its beginning.
     state.remember_start(current)
-    state.remember_letters(letters_end, ignored)
+    state.remember_dead_letters(letters.dead_letters_end, letters.ignored_mark)
     state.accept(mark.to_json() if mark is not None else None)
     state.forget_commit()
     # Only now: the discarded checkpoint must not find a table that lacks rows marked as intact.
     for sink in _all_sinks(plan):
         sink.accept_lost_rows()
-    state.publish(ahead or current)
-    return current, ahead
+    state.publish(first_batch_end or current)
+    return current, first_batch_end
 
 
 def _last_commit(state: PipelineState, table: str) -> LastCommit | None:
@@ -169,32 +171,41 @@ def _resume(
     return None, None
 
 
-def _resume_letters(
+@dataclass(frozen=True)
+class _ResumedDeadLetters:
+    """What the dead letters of earlier runs mean for the first batch.
+
+    Attributes:
+        first_batch_end: where the first batch ends, if they fix it.
+        dead_letters_end: the same, if the dead letters of that batch are already written.
+        ignored_mark: the mark of dead letters that the user chose to ignore.
+    """
+
+    first_batch_end: Offset | None = None
+    dead_letters_end: Offset | None = None
+    ignored_mark: str | None = None
+
+
+def _resume_dead_letters(
     plan: PipelinePlan,
     state: PipelineState,
     mark: BatchMark | None,
     current: Offset,
     choice: Choice,
-    ahead: Offset | None,
-) -> tuple[Offset | None, Offset | None, str | None]:
-    """Return the state of the dead letters that the first batch may repeat.
-
-    Returns:
-        The end of the first batch if fixed, its end if its dead letters are already written, and
-        the mark of the dead letters to ignore.
-    """
+) -> _ResumedDeadLetters:
+    """Find the dead letters that the first batch may repeat."""
     if choice == "start-over":
         held = plan.dead_letter.last_mark() if plan.dead_letter is not None else None
-        return ahead, None, held.to_json() if held is not None else None
-    ignored = state.ignored_letters()
+        return _ResumedDeadLetters(ignored_mark=held.to_json() if held is not None else None)
+    ignored = state.ignored_dead_letters()
     if plan.sink.may_refuse_rows and mark is not None:
         # Dead letters follow the tables, whose marks say which letters exist. An earlier resumed
         # run may have been interrupted before its first batch.
-        repeated = plan.sink.repeated_batch()
-        repeated_end = repeated.end if repeated is not None and repeated.start == current else None
-        return ahead or repeated_end, None, ignored
-    letters_end = letters_end_ahead(plan, mark, current, ignored)
-    return ahead or letters_end, letters_end, ignored
+        replayed = plan.sink.replayed_batch()
+        replayed_end = replayed.end if replayed is not None and replayed.start == current else None
+        return _ResumedDeadLetters(first_batch_end=replayed_end, ignored_mark=ignored)
+    end = find_dead_letters_end(plan, mark, current, ignored)
+    return _ResumedDeadLetters(end, end, ignored)
 
 
 def _refuse_other_connector(plan: PipelinePlan, mark: BatchMark | None) -> None:

@@ -15,7 +15,7 @@ from icestream.contracts.reports import run_in_tasks
 from icestream.contracts.sink import ROUTE, Commit, RowExpectation, TableCommits, sum_commits
 from icestream.errors import CommitConflictError, IcestreamError
 from icestream.sinks.iceberg.multi.routing import StagedRows
-from icestream.sinks.iceberg.multi.sink import TablesSink
+from icestream.sinks.iceberg.multi.sink import MultiTableSink
 from icestream.sinks.iceberg.multi.table_names import STAGING
 from icestream.sinks.iceberg.partition_terms import parse_sort
 from icestream.sinks.iceberg.sink import MODES, expectations_of
@@ -145,7 +145,7 @@ def _balance_units(units: list[WriteUnit], most: int) -> list[list[WriteUnit]]:
 logger = logging.getLogger(__name__)
 
 
-class FanOutSink(TablesSink):
+class FanOutSink(MultiTableSink):
     """Writes each row to the table that it names."""
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:

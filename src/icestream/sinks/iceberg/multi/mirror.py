@@ -19,7 +19,7 @@ from icestream.contracts.sink import Commit, TableCommits, sum_commits
 from icestream.errors import ForeignTableError, IcestreamError, SchemaMismatchError
 from icestream.sinks.iceberg.commit import written_paths
 from icestream.sinks.iceberg.multi.mirror_table import identifier_of, op_name_of
-from icestream.sinks.iceberg.multi.sink import TablesSink
+from icestream.sinks.iceberg.multi.sink import MultiTableSink
 from icestream.sinks.iceberg.store_check import storage_check_steps
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class MirrorSink(TablesSink):
+class MirrorSink(MultiTableSink):
     """Mirrors the tables of a source."""
 
     is_mirror = True
@@ -100,8 +100,10 @@ class MirrorSink(TablesSink):
         self._prepared = sinks
         for source in changed:
             mirror_schema = sinks[source].mirror_schema
-            shape = replace(mirror_schema.change_schema, is_first=False, is_tombstones=False)
-            self._latest_schemas[source] = shape.on(mirror_schema.columns)
+            change_schema = replace(
+                mirror_schema.change_schema, is_first=False, is_tombstones=False
+            )
+            self._latest_schemas[source] = change_schema.on(mirror_schema.columns)
 
     def _tables_of_tombstones(
         self, by_table: Mapping[tuple[str, ...], list[pa.Schema]]
@@ -114,8 +116,8 @@ class MirrorSink(TablesSink):
         """
         owners = dict(self._sources)
         tables: dict[tuple[str, ...], Identifier] = {}
-        for source, shapes in by_table.items():
-            table = self._identifier(change_schema_of(shapes[0]))
+        for source, schemas in by_table.items():
+            table = self._identifier(change_schema_of(schemas[0]))
             if not self.tables.java.exists(table[:-1], table[-1]):
                 continue
             try:
@@ -140,9 +142,9 @@ class MirrorSink(TablesSink):
         self._open(sink)
         return cast("MirrorTable", sink).source()
 
-    def _target_of(self, source: tuple[str, ...], shapes: list[pa.Schema]) -> Identifier:
+    def _target_of(self, source: tuple[str, ...], schemas: list[pa.Schema]) -> Identifier:
         """Return the target of a source table; two may not share one."""
-        table = self._identifier(change_schema_of(shapes[0]))
+        table = self._identifier(change_schema_of(schemas[0]))
         owner = self._sources.setdefault(table, source)
         if owner != source:
             raise SchemaMismatchError(
@@ -154,9 +156,9 @@ class MirrorSink(TablesSink):
             )
         return table
 
-    def _identifier(self, shape: ChangeSchema) -> Identifier:
+    def _identifier(self, change_schema: ChangeSchema) -> Identifier:
         try:
-            return identifier_of(self.options, shape, self.catalog)
+            return identifier_of(self.options, change_schema, self.catalog)
         except SchemaMismatchError as exc:
             raise exc.at(f"sink {self.name!r}") from None
 
@@ -166,13 +168,13 @@ class MirrorSink(TablesSink):
         except IcestreamError as exc:
             raise exc.at(f"table {table.identity()}") from exc.__cause__
 
-    def _prepare_table(self, table: MirrorTable, shapes: list[pa.Schema]) -> None:
+    def _prepare_table(self, table: MirrorTable, schemas: list[pa.Schema]) -> None:
         from icestream.sinks.iceberg.java import java_errors
         from icestream.sinks.iceberg.multi.mirror_columns import merge_change_schemas
 
         try:
             mirror_schema = merge_change_schemas(
-                shapes, table.columns(), op_name=op_name_of(self.options)
+                schemas, table.columns(), op_name=op_name_of(self.options)
             )
             table.follow(replace(mirror_schema, keeps_missing=self.keeps_missing_fields()))
         except java_errors() as exc:
@@ -276,8 +278,8 @@ class MirrorSink(TablesSink):
         return super()._describe_namespace() if named else "by the names of the source"
 
 
-def _are_tombstones(shapes: Sequence[pa.Schema]) -> bool:
-    return all(change_schema_of(columns).is_tombstones for columns in shapes)
+def _are_tombstones(schemas: Sequence[pa.Schema]) -> bool:
+    return all(change_schema_of(columns).is_tombstones for columns in schemas)
 
 
 def _warn_of_nulls(batch: TableBatch) -> None:

@@ -132,34 +132,36 @@ def _snapshot_ops(block: pa.RecordBatch) -> pa.Array:
 
 
 def merge_change_schemas(
-    shapes: Sequence[pa.Schema], table: pa.Schema | None, *, op_name: str | None = None
+    schemas: Sequence[pa.Schema], table: pa.Schema | None, *, op_name: str | None = None
 ) -> MirrorSchema:
     """Return the schema to prepare a table for, so that blocks of all these schemas fit.
 
     Args:
-        shapes: columns of one table's blocks, in the order in which they were seen.
+        schemas: columns of one table's blocks, in the order in which they were seen.
         table: the table's columns; None if there is no table.
         op_name: as in `MirrorSchema`.
 
     Raises:
         SchemaMismatchError: a column has incompatible types, or the name of a hidden column.
     """
-    schemas = [change_schema_of(columns) for columns in shapes]
-    for columns, shape in zip(shapes, schemas, strict=True):
-        _refuse_hidden(columns, shape)
-    newest = max(range(len(shapes)), key=lambda number: (schemas[number].version, number))
-    known = frozenset(schema_text(columns) for columns in shapes)
-    if schemas[newest].is_whole:
+    change_schemas = [change_schema_of(columns) for columns in schemas]
+    for columns, change_schema in zip(schemas, change_schemas, strict=True):
+        _refuse_hidden(columns, change_schema)
+    newest = max(range(len(schemas)), key=lambda number: (change_schemas[number].version, number))
+    known = frozenset(schema_text(columns) for columns in schemas)
+    if change_schemas[newest].is_whole:
         return MirrorSchema(
-            schemas[newest], pa.schema(data_columns(shapes[newest])), known, op_name
+            change_schemas[newest], pa.schema(data_columns(schemas[newest])), known, op_name
         )
-    return MirrorSchema(schemas[newest], _merge_columns(shapes, table), known, op_name)
+    return MirrorSchema(change_schemas[newest], _merge_columns(schemas, table), known, op_name)
 
 
-def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
+def _refuse_hidden(columns: pa.Schema, change_schema: ChangeSchema) -> None:
     """Refuse a table of the source with a column that has the name of a hidden one."""
     for name in HIDDEN:
-        source_columns = len(columns.get_all_field_indices(name)) - (0 if shape.is_snapshot else 1)
+        source_columns = len(columns.get_all_field_indices(name)) - (
+            0 if change_schema.is_snapshot else 1
+        )
         if source_columns > 0:
             raise SchemaMismatchError(
                 f"column {name!r} has a name that icestream reserves for its own columns",
@@ -167,13 +169,13 @@ def _refuse_hidden(columns: pa.Schema, shape: ChangeSchema) -> None:
             )
 
 
-def _merge_columns(shapes: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:
+def _merge_columns(schemas: Sequence[pa.Schema], table: pa.Schema | None) -> pa.Schema:
     """Return the columns of all schemas, each at least as wide as in the table."""
-    named = {column.name for columns in shapes for column in data_columns(columns)}
+    named = {column.name for columns in schemas for column in data_columns(columns)}
     existing = [column.with_nullable(True) for column in table or () if column.name in named]
-    schemas = [pa.schema(data_columns(columns)) for columns in shapes]
+    data_schemas = [pa.schema(data_columns(columns)) for columns in schemas]
     try:
-        return _unify_schemas([pa.schema(existing), *schemas])
+        return _unify_schemas([pa.schema(existing), *data_schemas])
     except pa.ArrowInvalid as exc:
         raise SchemaMismatchError(
             f"a column has incompatible types: {exc}",
@@ -210,10 +212,10 @@ def column_ids(columns: pa.Schema) -> dict[str, str]:
     }
 
 
-def _key_ids(shape: ChangeSchema, columns: pa.Schema) -> tuple[str, ...]:
+def _key_ids(change_schema: ChangeSchema, columns: pa.Schema) -> tuple[str, ...]:
     """Return the key by the ids of its columns in the source, whatever their names."""
     ids = column_ids(columns)
-    return tuple(ids.get(name, name) for name in shape.key)
+    return tuple(ids.get(name, name) for name in change_schema.key)
 
 
 def schema_text(columns: pa.Schema) -> str:

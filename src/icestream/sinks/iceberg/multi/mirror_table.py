@@ -37,21 +37,21 @@ OP_NAME = "_op"
 
 
 def identifier_of(
-    options: IcebergOptions, shape: ChangeSchema, catalog: Catalog[Any]
+    options: IcebergOptions, change_schema: ChangeSchema, catalog: Catalog[Any]
 ) -> Identifier:
     """Return the target of a source table: the same name, unless the file sets another.
 
     Raises:
         SchemaMismatchError: it is not a valid table name.
     """
-    namespace = tuple(options.namespace) or shape.table[:-1]
-    table = options.table or shape.table[-1]
+    namespace = tuple(options.namespace) or change_schema.table[:-1]
+    table = options.table or change_schema.table[-1]
     try:
         return TableNameRules.of(options, catalog).identifier(namespace, table)
     except ValueError as exc:
         target = shorten(".".join((*namespace, table)))
         raise SchemaMismatchError(
-            f"table {shorten('.'.join(shape.table))!r} of the source cannot be mirrored: "
+            f"table {shorten('.'.join(change_schema.table))!r} of the source cannot be mirrored: "
             f"{target!r} {exc}",
             todo="Rename it at the source, or leave it out of the tables that the source reads. "
             "If it is the only one, name its target with `namespace` and `table`.",
@@ -80,26 +80,30 @@ def table_options(options: IcebergOptions, mirror_schema: MirrorSchema) -> Icebe
     return options.model_copy(update=derived)
 
 
-def _key(options: IcebergOptions, shape: ChangeSchema) -> tuple[str, ...]:
-    if options.key_fields and shape.key and set(options.key_fields) != set(shape.key):
-        name = ".".join(shape.table)
+def _key(options: IcebergOptions, change_schema: ChangeSchema) -> tuple[str, ...]:
+    if (
+        options.key_fields
+        and change_schema.key
+        and set(options.key_fields) != set(change_schema.key)
+    ):
+        name = ".".join(change_schema.table)
         raise SchemaMismatchError(
             f"`key_fields` are {', '.join(options.key_fields)}, and the key of table {name!r} of "
-            f"the source is {', '.join(shape.key)}, the only columns in its deletes",
+            f"the source is {', '.join(change_schema.key)}, the only columns in its deletes",
             todo="Remove `key_fields`.",
         )
-    return options.key_fields or shape.key
+    return options.key_fields or change_schema.key
 
 
 def _evolution(options: IcebergOptions) -> str:
     return options.schema_evolution if _is_set(options, "schema_evolution") else "full"
 
 
-def _commit_mode(options: IcebergOptions, key: tuple[str, ...], shape: ChangeSchema) -> str:
+def _commit_mode(options: IcebergOptions, key: tuple[str, ...], change_schema: ChangeSchema) -> str:
     if _is_set(options, "commit_mode") and options.commit_mode == "append":
         return "append"
     if not key and _is_set(options, "commit_mode"):
-        name = ".".join(shape.table)
+        name = ".".join(change_schema.table)
         raise SchemaMismatchError(
             f"commit_mode 'upsert' needs a key, and table {name!r} of the source has none",
             todo=f"Give it a primary key, or `ALTER TABLE {name} REPLICA IDENTITY FULL`, or name "

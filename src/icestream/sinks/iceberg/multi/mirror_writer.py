@@ -130,8 +130,8 @@ class MirrorWriter(TaskWriter):
         return files
 
     def _is_void(self, columns: pa.Schema) -> bool:
-        shape = change_schema_of(columns)
-        return shape.is_tombstones and shape.table in self._absent
+        change_schema = change_schema_of(columns)
+        return change_schema.is_tombstones and change_schema.table in self._absent
 
     def _pending_table(self, table: tuple[str, ...]) -> _PendingTable:
         return self._pending.setdefault(table, _PendingTable())
@@ -231,5 +231,5 @@ def _are_tombstones(block: pa.RecordBatch) -> pa.Array:
 
 
 def _table_and_kind(block: pa.RecordBatch) -> tuple[tuple[str, ...], bool]:
-    shape = change_schema_of(block.schema)
-    return shape.table, shape.is_snapshot
+    change_schema = change_schema_of(block.schema)
+    return change_schema.table, change_schema.is_snapshot

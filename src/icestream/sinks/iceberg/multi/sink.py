@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from icestream.sinks.iceberg.sink import IcebergTableSink
 
 
-class TablesSink(Sink[IcebergOptions]):
+class MultiTableSink(Sink[IcebergOptions]):
     """Tables of one catalog, each with the marks of one pipeline."""
 
     options_type = IcebergOptions
@@ -78,19 +78,19 @@ class TablesSink(Sink[IcebergOptions]):
         is_same_query = letters is not None and letters.query_id == mark.query_id
         if letters is not None and is_same_query and letters.epoch >= mark.epoch:
             # Dead letters are committed last, so every table holds that batch.
-            self._repeat(None)
+            self._record_replay(None)
             return letters.end, None
-        self._repeat(mark)
+        self._record_replay(mark)
         return mark.start, mark.end
 
     def start_over(self) -> None:
-        self._repeat(None)
+        self._record_replay(None)
 
-    def _repeat(self, batch: BatchMark | None) -> None:
+    def _record_replay(self, batch: BatchMark | None) -> None:
         newest = self.last_mark()
         self.tables.state_file.record_restart(0 if newest is None else newest.generation + 1, batch)
 
-    def repeated_batch(self) -> BatchMark | None:
+    def replayed_batch(self) -> BatchMark | None:
         return self.tables.state_file.replayed_batch()
 
     def lost_rows(
@@ -139,12 +139,12 @@ class TablesSink(Sink[IcebergOptions]):
         if table.holds(mark):
             # A table that was rolled back still has the mark.
             return not table.lost_rows()
-        held, repeated = table.last_mark(), self.repeated_batch()
-        if held is None or repeated is None:
+        held, replayed = table.last_mark(), self.replayed_batch()
+        if held is None or replayed is None:
             return False
-        if (repeated.start, repeated.end) != (mark.start, mark.end):
+        if (replayed.start, replayed.end) != (mark.start, mark.end):
             return False
-        return (held.query_id, held.epoch) == (repeated.query_id, repeated.epoch)
+        return (held.query_id, held.epoch) == (replayed.query_id, replayed.epoch)
 
     def refuses_column(self, name: str) -> str | None:
         return reserved_problem(name)

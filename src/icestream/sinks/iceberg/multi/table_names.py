@@ -47,7 +47,7 @@ class TableNameRules:
             None if dead is None else catalog.abilities.stored_name((*dead[0], dead[1])),
         )
 
-    def lists(self, identifier: Identifier) -> bool:
+    def is_listed(self, identifier: Identifier) -> bool:
         """Tell whether the file allows a table by name, whoever created it."""
         patterns = [self.abilities.stored_name(tuple(one.split("."))) for one in self.allowed]
         return any(
@@ -60,7 +60,7 @@ class TableNameRules:
         if self.namespace is None:
             return True
         namespace = self.abilities.stored_name(self.namespace)
-        return identifier[:-1] == namespace or self.lists(identifier)
+        return identifier[:-1] == namespace or self.is_listed(identifier)
 
     def identifier(self, namespace: Sequence[str], table: str) -> Identifier:
         """Return the identifier that a namespace and a table's name stand for.

@@ -210,7 +210,7 @@ class TableSet:
             kind = self._kind or IcebergTableSink
             sink = self._sinks[table] = kind(options, self._catalog, self._name)
             naming = TableNameRules.of(self._options, self._catalog)
-            sink.target.requires_ownership = not self._options.table and not naming.lists(table)
+            sink.target.requires_ownership = not self._options.table and not naming.is_listed(table)
         return sink
 
     def open_new(self, table: Identifier) -> None:
