@@ -18,7 +18,7 @@ PRELOADED = (
     "icestream.engine.batch.tasks",
     "icestream.sinks.iceberg.writer",
     "icestream.sinks.iceberg.upsert.matching",
-    "icestream.sinks.iceberg.upsert.jobs",
+    "icestream.sinks.iceberg.upsert.writing",
 )
 
 

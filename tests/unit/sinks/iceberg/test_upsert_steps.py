@@ -23,7 +23,6 @@ from icestream.sinks.iceberg.java import LiveFile
 from icestream.sinks.iceberg.partition_terms import parse_sort_term
 from icestream.sinks.iceberg.upsert import key_index, matching, staging, table_rows
 from icestream.sinks.iceberg.upsert.fingerprints import fingerprints
-from icestream.sinks.iceberg.upsert.jobs import ChunkRows, Donors, WriteTask
 from icestream.sinks.iceberg.upsert.key_index import IndexSettings
 from icestream.sinks.iceberg.upsert.latest_changes import NOWHERE, OLDEST, find_latest_changes
 from icestream.sinks.iceberg.upsert.matching import MatchResult, MatchTask
@@ -34,6 +33,7 @@ from icestream.sinks.iceberg.upsert.staging import (
     read_staged_rows,
     unchanged_flags,
 )
+from icestream.sinks.iceberg.upsert.writing import ChunkRows, Donors, WriteTask
 from icestream.sinks.iceberg.writer import map_concurrently
 
 if TYPE_CHECKING:

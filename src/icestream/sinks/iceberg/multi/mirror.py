@@ -49,7 +49,7 @@ class MirrorSink(MultiTableSink):
         "icestream.sinks.iceberg.multi.mirror_writer",
         "icestream.sinks.iceberg.upsert.staging",
         "icestream.sinks.iceberg.upsert.matching",
-        "icestream.sinks.iceberg.upsert.jobs",
+        "icestream.sinks.iceberg.upsert.writing",
     )
 
     def __init__(self, options: IcebergOptions, catalog: Catalog[Any], name: str) -> None:

@@ -1,8 +1,8 @@
-"""The key index: for each data file, its sorted keys in a local cache folder of the worker.
+"""Finds keys in a data file.
 
-The driver's state folder can't hold it: on a cluster, tasks run on other machines and often as
-another user. Anything in the cache may disappear at any moment, even under a task that is about to
-read it.
+Each file has an index of its sorted keys, cached on the worker's disk. The driver's state folder
+can't hold it: on a cluster, tasks run on other machines and often as another user. Anything in the
+cache may disappear at any moment, even under a task that is about to read it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Upsert(Mode):
     task_modules = (
         "icestream.sinks.iceberg.writer",
         "icestream.sinks.iceberg.upsert.matching",
-        "icestream.sinks.iceberg.upsert.jobs",
+        "icestream.sinks.iceberg.upsert.writing",
     )
     sorts_itself = True
     _live: LiveFiles | None = None
