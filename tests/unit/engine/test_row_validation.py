@@ -13,10 +13,10 @@ import pytest
 from icestream.contracts.decoder import Records
 from icestream.contracts.sink import RowExpectation, TaskWriter, WrittenFile
 from icestream.contracts.transform import FAULT, ROW
-from icestream.engine.batch.tasks import Reading, Report
+from icestream.engine.batch.tasks import Reading, Report, row_number
 from icestream.engine.dead_letters import buffer
 from icestream.engine.dead_letters.buffer import DeadLetterWriter, row_as_json
-from icestream.engine.dead_letters.row_validation import UNMET, RowValidation, row_number
+from icestream.engine.dead_letters.row_validation import UNMET, RowValidation
 from icestream.errors import BadRecordError
 from icestream.formats.json import JsonDecoder
 from icestream.testing.scripted import ScriptedSource

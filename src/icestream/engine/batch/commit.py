@@ -19,10 +19,11 @@ from icestream.contracts.decoder import BadRecord
 from icestream.contracts.reports import pack_report, run_tasks
 from icestream.contracts.sink import sum_commits
 from icestream.contracts.transform import ROW
+from icestream.engine.batch.tasks import INDEX_BITS
 from icestream.engine.crash_points import AFTER_TABLE, crash_point
 from icestream.engine.dead_letters.buffer import DEAD_LETTERS, DeadLetterWriter, row_as_json
 from icestream.engine.dead_letters.dedup import are_already_written, are_held_by_earlier_query
-from icestream.engine.dead_letters.row_validation import INDEX_BITS, reread_records
+from icestream.engine.dead_letters.row_validation import reread_records
 from icestream.errors import AttentionError, BadRecordError, IcestreamError
 from icestream.formats.inference import join_columns, merge_fields
 

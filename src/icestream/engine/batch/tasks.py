@@ -16,7 +16,6 @@ from icestream.contracts.decoder import BadRecord, Decoded, Records, split_by_si
 from icestream.contracts.reports import pack_report, truncate_text
 from icestream.contracts.transform import ROW
 from icestream.engine.dead_letters.buffer import DeadLetterBuffer, extra_as_json
-from icestream.engine.dead_letters.row_validation import row_number
 from icestream.errors import IcestreamError
 from icestream.formats.exact_numbers import cast_exactly
 from icestream.formats.inference import (
@@ -40,6 +39,12 @@ if TYPE_CHECKING:
 
 
 BAD_EXAMPLES = 20
+INDEX_BITS = 40
+
+
+def row_number(split: int, index: int) -> int:
+    """Return the number of a record: its split, and its index in it."""
+    return (split << INDEX_BITS) + index
 
 
 def record_bad(
@@ -76,6 +81,8 @@ def record_bad(
 
 def with_refused(columns: pa.Schema, refused: Sequence[RefusedField]) -> pa.Schema:
     """Return the columns to decode with, so that `without_refused` sees refused fields' values."""
+    if not refused:
+        return columns
     fields: dict[str, pa.DataType] = {}
     for refusal in refused:
         fields = merge_fields(fields, {refusal.column.name: refusal.column.type})
@@ -227,6 +234,8 @@ class Reading:
 
         Records are decoded with refused fields among the columns, so these are not new.
         """
+        if not fields:
+            return {}
         return new_columns(with_refused(self.decoded_schema(), self.refused), fields)
 
     def output_schema(self) -> pa.Schema:
@@ -276,7 +285,7 @@ class Reading:
         decoder = self.decoder.in_context(records.context)
         decoded = decoder.decode(records.values, with_refused(columns, self.refused))
         outcome = without_refused(decoded, columns, self.refused)
-        if self.evolving:
+        if self.evolving and outcome.new_fields:
             report.new_fields = merge_fields(report.new_fields, outcome.new_fields)
         if outcome.wider and self.widening:  # the batch is read again, which decides what is bad
             report.wider = join_columns(report.wider, outcome.wider)

@@ -22,9 +22,9 @@ from icestream.contracts.offset import BatchMark, replay_name
 from icestream.contracts.source import Source, Split
 from icestream.engine.batch.batch import write_files
 from icestream.engine.batch.columns import StreamColumns
+from icestream.engine.batch.tasks import INDEX_BITS
 from icestream.engine.crash_points import crash_point
 from icestream.engine.dead_letters.buffer import CONTEXT
-from icestream.engine.dead_letters.row_validation import INDEX_BITS
 from icestream.engine.state import PipelineState
 from icestream.formats.json import JsonDecoder
 

@@ -18,6 +18,7 @@ from icestream.contracts.decoder import BadRecord, Records
 from icestream.contracts.reports import truncate_text
 from icestream.contracts.sink import ROUTE
 from icestream.contracts.transform import FAULT, ROW
+from icestream.engine.batch.tasks import INDEX_BITS, row_number
 from icestream.engine.dead_letters.buffer import DeadLetterBuffer, extra_as_json, row_as_json
 from icestream.errors import BadRecordError
 
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
 
 UNMET = "__icestream_unmet"
 HIDDEN = (ROW, FAULT, UNMET)
-INDEX_BITS = 40
-
-
-def row_number(split: int, index: int) -> int:
-    """Return the number of a record: its split, and its index in it."""
-    return (split << INDEX_BITS) + index
 
 
 @dataclass(frozen=True)

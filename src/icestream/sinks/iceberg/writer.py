@@ -399,13 +399,14 @@ class IcebergWriter(TaskWriter):
     def _open(self, key: PartitionValues) -> _OpenFile:
         if len(self._open_files) >= OPEN_FILES:
             self._close(next(iter(self._open_files)))
-        partition = None
+        partition, described = None, {}
         if self._spec.fields:
             values = [
                 PartitionFieldValue(field=item, value=value)
                 for item, value in zip(self._spec.fields, key, strict=True)
             ]
             partition = PartitionKey(values, self._spec, self._schema)
+            described = partition_json(self._spec, self._schema, key)
         path = self._new_path(partition)
         stream = self._io.new_output(path).create()
         self._paths.append(path)
@@ -418,7 +419,6 @@ class IcebergWriter(TaskWriter):
             write_statistics=self._ordered_columns,
             use_dictionary=self._ordered_columns,
         )
-        described = partition_json(self._spec, self._schema, key)
         nan_counts = dict.fromkeys(self._float_columns, 0)
         self._open_files[key] = _OpenFile(path, stream, parquet, described, nan_counts)
         return self._open_files[key]
