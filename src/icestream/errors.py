@@ -17,7 +17,7 @@ IcestreamError                 exit 1
     │   └── UnmetExpectationError       a row fails an expectation with `on_fail: fail`
     ├── CheckpointLostError             the table holds marks that no checkpoint explains
     ├── CorruptStateError               a state file cannot be read
-    ├── ForeignTableError               data names a table that somebody else created
+    ├── ForeignTableError               a row is routed to a table that others created
     ├── PublishError                    rows on a branch may not be published
     ├── RefusedError                    credentials or permissions were refused
     ├── SchemaMismatchError             rows do not match the table, which may not be changed
@@ -161,7 +161,7 @@ class CheckpointLostError(AttentionError):
 
 
 class ForeignTableError(AttentionError):
-    """Data names a table that somebody else created: the rows are good, so none is dropped."""
+    """A row is routed to a table that this pipeline did not create; no row is dropped."""
 
 
 class CorruptStateError(AttentionError):

@@ -145,7 +145,7 @@ def test_row_without_a_name_stops_the_pipeline(lake: Lake) -> None:
         lake.run(planned(lake, scripted(row(1, "orders"), row(2, None))))
 
     assert str(caught.value) == (
-        "pipeline 'events', batch 0: route_by: the row names no table, its value is null\n"
+        "pipeline 'events', batch 0: `route_by` is null for the row\n"
         "  Nothing of the batch was written. Leave such rows out with a `filter` transform, or "
         "set `on_error: dead_letter` with a `dead_letter` table, or `on_error: drop`."
     )
@@ -160,8 +160,8 @@ def test_rows_without_a_name_become_dead_letters(lake: Lake, route_by: str) -> N
 
     assert ids(lake, "orders") == [1, 4]
     assert sorted(letter["reason"] for letter in lake.rows("dead")) == [
+        "`route_by` is null for the row",
         "route_by: 'a/b' is not a valid table name: it contains a path separator",
-        "route_by: the row names no table, its value is null",
     ]
     assert {letter["raw"] for letter in lake.rows("dead")} == {
         b'{"id": 2, "kind": null, "note": null}',

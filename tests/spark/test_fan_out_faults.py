@@ -99,7 +99,7 @@ def test_rows_of_a_table_that_keeps_failing_become_dead_letters(
         (b'{"id": 2, "kind": "b", "note": null}', reason),
         (
             b'{"id": 3, "kind": null, "note": null}',
-            "route_by: the row names no table, its value is null",
+            "`route_by` is null for the row",
         ),
         (b'{"id": 4, "kind": "b", "note": null}', reason),
     ]

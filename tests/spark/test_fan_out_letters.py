@@ -65,7 +65,7 @@ def test_letters_go_to_their_tables_once_whatever_dies_in_between(
 
     outcome = replayed(lake, source)
     assert (outcome.finished, outcome.letters, outcome.replayed) == (2, 1, 0)
-    assert outcome.still_bad == {"route_by: the row names no table, its value is null": 1}
+    assert outcome.still_bad == {"`route_by` is null for the row": 1}
     assert ids(lake, "b") == [2]
     assert [one[0] for one in lake.sql("SELECT id FROM lake.other.c")] == [4]
     assert [letter["raw"] for letter in lake.rows("dead")] == [

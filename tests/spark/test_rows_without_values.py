@@ -105,12 +105,12 @@ def test_change_without_its_key_becomes_a_dead_letter_and_its_table_of_many_goes
     assert (ids(lake, "a"), ids(lake, "b")) == ([1], [2])
     assert sorted((letter["reason"], letter["raw"]) for letter in lake.rows("dead")) == [
         (
-            "column 'id' is part of the key, and the row has no value for it",
-            b'{"id": null, "kind": "a", "note": null}',
+            "`route_by` is null for the row",
+            b'{"id": 3, "kind": null, "note": null}',
         ),
         (
-            "route_by: the row names no table, its value is null",
-            b'{"id": 3, "kind": null, "note": null}',
+            "column 'id' is part of the key, and the row has no value for it",
+            b'{"id": null, "kind": "a", "note": null}',
         ),
     ]
 

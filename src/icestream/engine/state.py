@@ -93,7 +93,10 @@ class PipelineState:
         self._write("schema.json", columns)
 
     def accepted(self) -> str | None:
-        """Return the mark that the user chose to ignore, if one ever did."""
+        """Return the table's mark at the last start without a checkpoint; that mark is no conflict.
+
+        None if there was no such start, or no mark.
+        """
         saved = self._read("accepted.json")
         return None if saved is None else saved.get("mark")
 

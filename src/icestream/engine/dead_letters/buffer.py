@@ -21,14 +21,20 @@ DEAD_LETTERS = pa.schema(
     [
         pa.field("raw", pa.binary(), metadata={"doc": "The record as the source gave it."}),
         pa.field("reason", pa.string(), metadata={"doc": "Why it could not be written."}),
-        pa.field("position", pa.string(), metadata={"doc": "Where in the source it stands."}),
+        pa.field(
+            "position",
+            pa.string(),
+            metadata={"doc": "Location in the source, e.g. `orders[2]@1234`."},
+        ),
         pa.field("pipeline", pa.string(), metadata={"doc": "The pipeline that read it."}),
         pa.field("epoch", pa.int64(), metadata={"doc": "The batch that it was read in."}),
-        pa.field("failed_at", pa.timestamp("us", tz="UTC"), metadata={"doc": "When."}),
+        pa.field(
+            "failed_at", pa.timestamp("us", tz="UTC"), metadata={"doc": "Time of the failure."}
+        ),
         pa.field(
             "extra",
             pa.string(),
-            metadata={"doc": "What the source tells beside the record, as JSON."},
+            metadata={"doc": "Metadata from the source, as JSON."},
         ),
     ]
 )

@@ -1,4 +1,8 @@
-"""Keeps a replayed batch from writing its dead letters twice."""
+"""Keeps a replayed batch from writing its dead letters twice.
+
+Normally `holds(mark)` is enough. After `--resume`, the query id is new, so offsets are compared
+instead.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Where a run resumes: from the checkpoint, from the marks in the tables, or from the start.
 
+The decision table is in docs/design/exactly-once.md, "Checkpoint and mark".
+
 Also the bounded load: the batches of one `run --once`, whose rows together replace the table's.
 Each load has an id, which is saved before its first batch and in the mark of each batch. If a run
 dies half-way, the next one resumes the unfinished load: it adds to the rows that the first run

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COLUMN = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))*")
 PART = re.compile(r"\w+|`[^`]+`")
-NULL_ROUTE = "route_by: the row names no table, its value is null"
+NULL_ROUTE = "`route_by` is null for the row"
 
 
 def column_path(route_by: str) -> tuple[str, ...] | None:
@@ -76,7 +76,7 @@ class Route:
             kind = kind.field(index).type
         if pa.types.is_nested(kind):
             raise SchemaMismatchError(
-                f"route_by: column {column_name!r} is a {kind}, which names no table",
+                f"route_by: column {column_name!r} must be text, found {kind}",
                 todo="Use a column of text, or a Spark SQL expression that gives text.",
             )
 
