@@ -161,7 +161,7 @@ def test_unknown_table_is_refused(shop: Shop) -> None:
     assert (ended.code, ended.err) == (
         2,
         "error: icestream.yaml: no mirrored table is called 'nobody'\n"
-        "  There are: public.customers, public.notes, public.orders, public.visits.\n",
+        "  Available: public.customers, public.notes, public.orders, public.visits.\n",
     )
 
 

@@ -59,7 +59,7 @@ def show_command(printer: Printer, path: Path, table: str | None, pipeline: str 
     lines = [
         f"table           {found.name}",
         f"format version  {document['format_version']}",
-        f"partitioned by  {document['partitioned_by']}",
+        f"partitioning    {document['partitioned_by']}",
         *(f"  older files   {words}" for words in document["partitioned_before"]),
         "",
         output.format_table(HEADERS, [tuple(column.values()) for column in document["columns"]]),

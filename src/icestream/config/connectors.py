@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 
 from icestream.contracts import registry
@@ -48,17 +47,10 @@ def options_type(role: str, name: str) -> type[Options]:
         module, _, attribute = PLANNED_CONNECTORS[role][name].partition(":")
         found = getattr(import_module(module), attribute)
     else:
-        names = connector_names(role)
         raise PlanError(
             f"no {role.removesuffix('s')} is called {name!r}",
-            todo=f"{did_you_mean(name, names)}Installed: {', '.join(names)}.",
+            todo=registry.suggest(role, name, planned=PLANNED_CONNECTORS[role]),
         )
     if not (isinstance(found, type) and issubclass(found, Options)):
         raise PlanError(f"the options of {role.removesuffix('s')} {name!r} are not `Options`")
     return found
-
-
-def did_you_mean(name: str, names: list[str]) -> str:
-    """Return a suggestion with a space after it, or nothing."""
-    close = get_close_matches(name, names, n=1)
-    return f"Did you mean {close[0]!r}? " if close else ""

@@ -1,4 +1,7 @@
-"""Interpolates `${NAME}`, `${NAME:-default}` and `${file:PATH}`; the only reader of variables."""
+"""Interpolates `${NAME}`, `${NAME:-default}` and `${file:PATH}`.
+
+This is the only module that reads the environment.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from icestream.errors import IcestreamError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.config.yaml import Path, Tree
+    from icestream.config.yaml import KeyPath, Tree
 
 REFERENCE = re.compile(r"\$\$|\$\{(?P<inside>[^{}]*)(?P<end>\}?)")
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -39,7 +42,7 @@ class _Interpolator:
         self.folder = folder
         self.variables = variables
 
-    def interpolate(self, value: Any, path: Path) -> Any:
+    def interpolate(self, value: Any, path: KeyPath) -> Any:
         if isinstance(value, dict):
             return {key: self.interpolate(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
@@ -48,7 +51,7 @@ class _Interpolator:
             return self._text(value, path)
         return value
 
-    def _text(self, text: str, path: Path) -> str:
+    def _text(self, text: str, path: KeyPath) -> str:
         def replace(found: re.Match[str]) -> str:
             if found[0] == "$$":
                 return "$"
@@ -60,7 +63,7 @@ class _Interpolator:
 
         return REFERENCE.sub(replace, text)
 
-    def _look_up(self, inside: str, path: Path) -> str:
+    def _look_up(self, inside: str, path: KeyPath) -> str:
         if inside.startswith("file:"):
             return self._file(inside.removeprefix("file:"), path)
         name, has_default, default = inside.partition(":-")
@@ -83,7 +86,7 @@ class _Interpolator:
             return ""
         return value
 
-    def _file(self, given: str, path: Path) -> str:
+    def _file(self, given: str, path: KeyPath) -> str:
         file = self.folder / FilePath(given).expanduser()
         try:
             with file.open("rb") as stream:
@@ -101,6 +104,6 @@ class _Interpolator:
             self._report(path, f"the file {given!r} is not UTF-8 text", "")
         return ""
 
-    def _report(self, path: Path, what: str, todo: str) -> None:
+    def _report(self, path: KeyPath, what: str, todo: str) -> None:
         self.tree.unresolved.add(path)
         self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))

@@ -129,7 +129,7 @@ def _transform(kinds: Schema) -> Schema:
 
 
 def _with_descriptions(node: Any) -> Any:
-    """Turn our own marks into words, and drop titles, which only repeat the names."""
+    """Turn our own annotations into descriptions, and drop titles, which repeat the names."""
     if isinstance(node, list):
         return [_with_descriptions(item) for item in node]
     if not isinstance(node, dict):
@@ -137,7 +137,7 @@ def _with_descriptions(node: Any) -> Any:
     planned = node.get("planned")
     patterns = node.get("patternProperties")
     if isinstance(patterns, dict) and node.get("type") == "object" and len(patterns) == 1:
-        # Said this way, a name that does not fit is refused instead of left unchecked.
+        # This form rejects a name that does not match; `patternProperties` would not check it.
         ((pattern, value),) = patterns.items()
         names = {"propertyNames": {"pattern": pattern}, "additionalProperties": value}
         node = {key: item for key, item in node.items() if key != "patternProperties"} | names
@@ -156,7 +156,7 @@ def _with_descriptions(node: Any) -> Any:
 
 
 def _lenient(node: Any) -> Any:
-    """Rewrite a schema for draft-07, and let references stand for numbers and booleans."""
+    """Rewrite a schema for draft-07, and allow references in place of numbers and booleans."""
     if isinstance(node, list):
         return [_lenient(item) for item in node]
     if not isinstance(node, dict):
@@ -174,10 +174,10 @@ def _lenient(node: Any) -> Any:
 
 
 def _wrapped_reference(node: Schema) -> Schema:
-    """Keep what stands beside `$ref`, which draft-07 would not look at."""
+    """Keep the keys next to `$ref`, which draft-07 ignores."""
     target = {"$ref": node["$ref"].replace("#/$defs/", "#/definitions/")}
-    beside = {key: value for key, value in node.items() if key != "$ref"}
-    return {"allOf": [target], **beside} if beside else target
+    others = {key: value for key, value in node.items() if key != "$ref"}
+    return {"allOf": [target], **others} if others else target
 
 
 def _or_reference(node: Schema) -> Schema:

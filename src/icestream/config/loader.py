@@ -24,12 +24,13 @@ from icestream.config.messages import (
 )
 from icestream.config.model import Component, Config, FileBlock
 from icestream.contracts.options import yaml_key
+from icestream.contracts.registry import did_you_mean
 from icestream.errors import ConfigError, IcestreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icestream.config.yaml import Path, Tree
+    from icestream.config.yaml import KeyPath, Tree
     from icestream.contracts.options import Options
 
 
@@ -37,7 +38,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config | None:
-    """Return the configuration; None if anything is wrong, which `tree.problems` then tells."""
+    """Return the configuration; None if anything is wrong: `tree.problems` then lists it."""
     if tree.data is None:
         tree.data = {}
     if not isinstance(tree.data, dict):
@@ -50,7 +51,7 @@ def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config | No
         )
         return None
     _normalise(tree)
-    reader = _Reader(tree)
+    reader = _ConfigReader(tree)
     block = reader.model(FileBlock, tree.data, ())
     catalogs = {name: reader.catalog(name, ("catalogs", name)) for name in _names(tree, "catalogs")}
     sources = {name: reader.connector("sources", name) for name in _names(tree, "sources")}
@@ -74,7 +75,7 @@ def read_components(tree: Tree, path: FilePath, folder: FilePath) -> Config | No
 
 
 def _normalise(tree: Tree) -> None:
-    """Let a section without content be absent, and a version be written without quotes."""
+    """Drop empty sections, and accept a version without quotes."""
     for key in [key for key, value in tree.data.items() if value is None]:
         if key in FileBlock.model_fields:
             del tree.data[key]
@@ -101,11 +102,11 @@ def _without_failed(parts: dict[KeyT, Component | None]) -> dict[KeyT, Component
     return {key: part for key, part in parts.items() if part is not None}
 
 
-class _Reader:
+class _ConfigReader:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
 
-    def model(self, kind: type[ModelT], data: Any, base: Path) -> ModelT | None:
+    def model(self, kind: type[ModelT], data: Any, base: KeyPath) -> ModelT | None:
         """Check one block; report what is wrong and return None, or return the model."""
         try:
             model = kind.model_validate(data)
@@ -140,7 +141,7 @@ class _Reader:
             }
             self.tree.problems.append(problem_for(same, self.tree, descriptions))
 
-    def _check_booleans(self, model: BaseModel, base: Path) -> bool:
+    def _check_booleans(self, model: BaseModel, base: KeyPath) -> bool:
         """Refuse `batch_size: true`: like Python, pydantic accepts a boolean as a number."""
         good = True
         for name, field in type(model).model_fields.items():
@@ -173,7 +174,7 @@ class _Reader:
             if "streams" not in kind.model_fields:
                 self._problem(
                     (*path, "streams"),
-                    f"a source of {connector!r} has no tables to name",
+                    f"the connector {connector!r} does not support `streams`",
                     "Remove `streams`; `config` defines what is read.",
                 )
                 return None
@@ -187,7 +188,7 @@ class _Reader:
         options = self.model(kind, data, base)
         return None if options is None else Component(name, connector, options, base, catalog)
 
-    def catalog(self, name: str, path: Path) -> Component | None:
+    def catalog(self, name: str, path: KeyPath) -> Component | None:
         """Read a catalog block."""
         data = value_at(self.tree.data, path)
         if not isinstance(data, dict):
@@ -197,11 +198,11 @@ class _Reader:
             return None
         if not isinstance(connector, str):
             types = ", ".join(connectors.connector_names("catalogs"))
-            found = "missing" if connector is None else describe_value((*path, "type"), self.tree)
+            found = describe_value((*path, "type"), self.tree)
             self._problem(
                 (*path, "type"),
-                f"a catalog needs a type, which is {found}",
-                f"Add e.g. `type: jdbc`. There are: {types}.",
+                "'type' is missing" if connector is None else f"expected a text, found {found}",
+                f"Set e.g. `type: jdbc`. Available: {types}.",
             )
             return None
         kind = self._options_type("catalogs", connector, (*path, "type"))
@@ -210,7 +211,7 @@ class _Reader:
 
     def transforms(self, pipeline: str) -> dict[int, Component | None]:
         """Read the transforms of a pipeline."""
-        path: Path = ("pipelines", pipeline, "transforms")
+        path: KeyPath = ("pipelines", pipeline, "transforms")
         steps = value_at(self.tree.data, path)
         parts: dict[int, Component | None] = {}
         for number, step in enumerate(steps if isinstance(steps, list) else []):
@@ -231,7 +232,7 @@ class _Reader:
         return parts
 
     def check_references(self) -> None:
-        """Report names of sources, sinks and catalogs that nothing has."""
+        """Report references to sources, sinks and catalogs that do not exist."""
         for pipeline in _names(self.tree, "pipelines"):
             for role in ("source", "sink"):
                 self._check_reference(("pipelines", pipeline, role), f"{role}s", role)
@@ -239,7 +240,7 @@ class _Reader:
             for name in _names(self.tree, section):
                 self._check_reference((section, name, "config", "catalog"), "catalogs", "catalog")
 
-    def _check_reference(self, path: Path, section: str, role: str) -> None:
+    def _check_reference(self, path: KeyPath, section: str, role: str) -> None:
         name = value_at(self.tree.data, path)
         names = _names(self.tree, section)
         if not isinstance(name, str) or name in names or path in self.tree.unresolved:
@@ -249,11 +250,11 @@ class _Reader:
         self._problem(
             path,
             f"no {role} is named {name!r}",
-            f"{connectors.did_you_mean(name, names)}{rest}{add}",
+            f"{did_you_mean(name, names)}{rest}{add}",
         )
 
     def _options_type(
-        self, role: str, name: str, path: Path, *, key: bool = False
+        self, role: str, name: str, path: KeyPath, *, key: bool = False
     ) -> type[Options] | None:
         try:
             return connectors.options_type(role, name)
@@ -261,7 +262,7 @@ class _Reader:
             self.tree.problems.append(exc.at(self.tree.where(path, key=key)))
             return None
 
-    def _problem(self, path: Path, what: str, todo: str = "") -> None:
+    def _problem(self, path: KeyPath, what: str, todo: str = "") -> None:
         self.tree.problems.append(IcestreamError(what, where=self.tree.where(path), todo=todo))
 
 

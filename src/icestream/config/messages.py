@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from pydantic import BaseModel
 
 from icestream.config import connectors
-from icestream.config.connectors import did_you_mean
 from icestream.config.model import FileBlock
 from icestream.config.yaml import dotted
 from icestream.contracts.options import yaml_key
+from icestream.contracts.registry import did_you_mean
 from icestream.contracts.secrets import is_secret
 from icestream.errors import IcestreamError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails, ValidationError
 
-    from icestream.config.yaml import Path, Tree
+    from icestream.config.yaml import KeyPath, Tree
 
 
 CONNECTOR_SECTIONS = ("sources", "sinks")
@@ -27,11 +27,11 @@ SECTIONS = (*CONNECTOR_SECTIONS, "catalogs", "pipelines", "views")
 COMPONENT_KEYS = {"connector", "type", "source", "sink", "target"}
 
 
-def unknown_key_problem(path: Path, tree: Tree) -> IcestreamError:
-    """Write the problem of a key that is not known where it stands."""
+def unknown_key_problem(path: KeyPath, tree: Tree) -> IcestreamError:
+    """Return the problem of a key that its block does not have."""
     key = str(path[-1])
     here = _fields_at(path[:-1], tree)
-    todo = connectors.did_you_mean(key, here).rstrip()
+    todo = did_you_mean(key, here).rstrip()
     exact = _suggest_location(path, tree)
     # A key that is known by this very name one level away was moved, not misspelt.
     if exact:
@@ -41,8 +41,8 @@ def unknown_key_problem(path: Path, tree: Tree) -> IcestreamError:
     return IcestreamError(f"unknown key {key!r}", where=tree.where(path, key=True), todo=todo)
 
 
-def misplaced_section(path: Path, tree: Tree) -> Path | None:
-    """Return the path of a section such as `pipelines` that stands inside another one."""
+def misplaced_section(path: KeyPath, tree: Tree) -> KeyPath | None:
+    """Return the path of a section such as `pipelines` that is inside another one."""
     if len(path) < 2 or path[0] not in SECTIONS or path[1] not in FileBlock.model_fields:
         return None
     block = value_at(tree.data, path[:2])
@@ -50,8 +50,8 @@ def misplaced_section(path: Path, tree: Tree) -> Path | None:
     return None if is_part else path[:2]
 
 
-def misplaced_section_problem(path: Path, tree: Tree) -> IcestreamError:
-    """Write the problem of a section that stands inside another one."""
+def misplaced_section_problem(path: KeyPath, tree: Tree) -> IcestreamError:
+    """Return the problem of a section that is inside another one."""
     return IcestreamError(
         f"{path[1]!r} is a top-level key, but is inside `{path[0]}`",
         where=tree.where(path, key=True),
@@ -59,11 +59,11 @@ def misplaced_section_problem(path: Path, tree: Tree) -> IcestreamError:
     )
 
 
-def _suggest_location(path: Path, tree: Tree) -> str:
+def _suggest_location(path: KeyPath, tree: Tree) -> str:
     key, block = str(path[-1]), path[:-1]
     if block and key in _fields_at(block[:-1], tree):
         return f"It belongs one level further left: `{dotted((*block[:-1], key))}`."
-    # Beside a named part (`sinks.lake`), one level left of it is the file itself.
+    # In a named component (`sinks.lake`), the key may belong to the top level of the file.
     if len(block) >= 2 and key in _fields_at(block[:-2], tree):
         return f"It belongs further left: `{dotted((*block[:-2], key))}`."
     for inner in _fields_at(block, tree):
@@ -72,8 +72,8 @@ def _suggest_location(path: Path, tree: Tree) -> str:
     return _suggest_section(path, tree) if not block else ""
 
 
-def _suggest_section(path: Path, tree: Tree) -> str:
-    """Find the section of a part that stands at the left edge."""
+def _suggest_section(path: KeyPath, tree: Tree) -> str:
+    """Suggest the section of a component that is at the top level."""
     value = value_at(tree.data, path)
     section = ""
     if isinstance(value, dict):
@@ -87,12 +87,12 @@ def _suggest_section(path: Path, tree: Tree) -> str:
     return f"It belongs one level further right: `{section}.{path[-1]}`." if section else ""
 
 
-def _fields_at(path: Path, tree: Tree) -> list[str]:
+def _fields_at(path: KeyPath, tree: Tree) -> list[str]:
     model = model_at(path, tree)
     return [yaml_key(name, field) for name, field in model.model_fields.items()] if model else []
 
 
-def model_at(path: Path, tree: Tree) -> type[BaseModel] | None:
+def model_at(path: KeyPath, tree: Tree) -> type[BaseModel] | None:
     """Return the model of the block at a path, or None if it has none."""
     model: type[BaseModel] | None = FileBlock
     annotation: Any = None
@@ -126,7 +126,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _connector_model(path: Path, tree: Tree) -> type[BaseModel] | None:
+def _connector_model(path: KeyPath, tree: Tree) -> type[BaseModel] | None:
     """Return the options of the connector whose block is at this very path."""
     role, name = "", MISSING
     if len(path) == 3 and path[0] in CONNECTOR_SECTIONS and path[2] == "config":
@@ -169,7 +169,7 @@ MISSING = object()
 class ValidationFault(NamedTuple):
     """One of pydantic's errors, with its path in the file."""
 
-    path: Path
+    path: KeyPath
     error: ErrorDetails
 
     @property
@@ -186,8 +186,8 @@ class ValidationFault(NamedTuple):
         return EXPECTED.get(self.kind)
 
 
-def value_at(data: Any, path: Path) -> Any:
-    """Return what stands at a path, or `MISSING`."""
+def value_at(data: Any, path: KeyPath) -> Any:
+    """Return the value at a path, or `MISSING`."""
     for part in path:
         in_list = isinstance(data, list) and isinstance(part, int) and part < len(data)
         if not in_list and not (isinstance(data, dict) and part in data):
@@ -196,7 +196,7 @@ def value_at(data: Any, path: Path) -> Any:
     return data
 
 
-def validation_faults(exc: ValidationError, tree: Tree, base: Path) -> list[ValidationFault]:
+def validation_faults(exc: ValidationError, tree: Tree, base: KeyPath) -> list[ValidationFault]:
     """Return pydantic's errors by their path in the file.
 
     Tags of unions and names of shorthand fields are in pydantic's paths and not in the file: a
@@ -221,14 +221,14 @@ def validation_faults(exc: ValidationError, tree: Tree, base: Path) -> list[Vali
     ]
 
 
-def _is_prefix(path: Path, start: Path) -> bool:
+def _is_prefix(path: KeyPath, start: KeyPath) -> bool:
     return path[: len(start)] == start
 
 
 def problem_for(
     faults: Sequence[ValidationFault], tree: Tree, descriptions: dict[str, str]
 ) -> IcestreamError:
-    """Write the problem of one place; several faults are the branches of a union."""
+    """Return the problem of one path; several faults are the branches of a union."""
     fault = faults[0]
     path = fault.path
     if fault.kind == "missing":
@@ -236,12 +236,12 @@ def problem_for(
     expected = [item.expected for item in faults]
     if all(expected):
         return _wrong_type(faults, tree)
-    shown = next(item for item in faults if not item.expected)
-    what, _, todo = _message(shown, tree).partition("\n")
+    fault = next(item for item in faults if not item.expected)
+    what, _, todo = _message(fault, tree).partition("\n")
     return IcestreamError(what, where=tree.where(path), todo=todo)
 
 
-def _missing(path: Path, tree: Tree, description: str) -> IcestreamError:
+def _missing(path: KeyPath, tree: Tree, description: str) -> IcestreamError:
     key = str(path[-1])
     return IcestreamError(
         f"{key!r} is missing",
@@ -281,7 +281,7 @@ def _type_hint(found: Any, kinds: dict[str, None], *, secret: bool) -> str:
     return ""
 
 
-def describe_value(path: Path, tree: Tree) -> str:
+def describe_value(path: KeyPath, tree: Tree) -> str:
     """Name the value at a path, or its reference; never a secret."""
     value = value_at(tree.data, path)
     if path in tree.references:
@@ -296,7 +296,7 @@ def describe_value(path: Path, tree: Tree) -> str:
     return f"a {kind} (hidden)" if _is_secret_value(path, tree) else f"the {kind} {value!r}"
 
 
-def _is_secret_value(path: Path, tree: Tree) -> bool:
+def _is_secret_value(path: KeyPath, tree: Tree) -> bool:
     return path in tree.references or is_secret(
         str(path[-1]) if path else "", str(value_at(tree.data, path))
     )

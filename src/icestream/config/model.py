@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path as FilePath
 
-    from icestream.config.yaml import Path, Tree
+    from icestream.config.yaml import KeyPath, Tree
 
 VERSION = "1.0"
 NAME_PATTERN = "^[A-Za-z][A-Za-z0-9_-]{0,99}$"
@@ -168,7 +168,7 @@ class Component:
     name: str
     connector: str
     options: Options
-    path: Path
+    path: KeyPath
     catalog: str | Component | None = None
 
 
@@ -180,7 +180,7 @@ class Config:
         path: the file, as it was named.
         folder: the file's folder, which relative paths in it start from.
         block: the file as a model.
-        tree: where everything stands in the file, for messages.
+        tree: the file's data, with lines and columns for messages.
     """
 
     path: FilePath

@@ -32,7 +32,7 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 40
 MAX_VALUES = 50_000
 
-Path: TypeAlias = tuple[str | int, ...]
+KeyPath: TypeAlias = tuple[str | int, ...]
 
 INT = re.compile(r"^[-+]?[0-9]+$")
 FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
@@ -41,7 +41,7 @@ BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 
 
 @dataclass(frozen=True)
-class Mark:
+class LineColumn:
     """Line and column, both from 1."""
 
     line: int
@@ -50,59 +50,59 @@ class Mark:
 
 @dataclass
 class Tree:
-    """A YAML file as plain data, with the place of every key and value.
+    """A YAML file as plain data, with the line and column of every key and value.
 
     Attributes:
         data: mappings, lists, texts, numbers, booleans and None.
-        keys: where the key of a path stands; items of a list have none.
-        values: where its value stands.
-        references: the text of each value that held `${...}`, before it was filled in.
+        keys: the location of each path's key; items of a list have none.
+        values: the location of each path's value.
+        references: the text of each value that contained `${...}`, before interpolation.
         unresolved: the paths of references that could not be resolved.
-        problems: what is wrong with the YAML itself, beside its syntax.
+        problems: faults of the YAML other than its syntax.
     """
 
     name: str
     data: Any = None
-    keys: dict[Path, Mark] = field(default_factory=dict)
-    values: dict[Path, Mark] = field(default_factory=dict)
-    references: dict[Path, str] = field(default_factory=dict)
-    unresolved: set[Path] = field(default_factory=set)
+    keys: dict[KeyPath, LineColumn] = field(default_factory=dict)
+    values: dict[KeyPath, LineColumn] = field(default_factory=dict)
+    references: dict[KeyPath, str] = field(default_factory=dict)
+    unresolved: set[KeyPath] = field(default_factory=set)
     problems: list[IcestreamError] = field(default_factory=list)
 
-    def where(self, path: Path, *, key: bool = False, at: Path | None = None) -> str:
-        """Return `FILE:LINE:COL dotted.path`, by the nearest place that the file has.
+    def where(self, path: KeyPath, *, key: bool = False, at: KeyPath | None = None) -> str:
+        """Return `FILE:LINE:COL dotted.path`, using the nearest location in the file.
 
         Args:
-            path: what is spoken of.
+            path: the path to report.
             key: point at its key instead of its value.
-            at: point at another place, for a path that the file does not have.
+            at: point at this path instead, for a path that the file does not have.
         """
-        mark = self._mark(path if at is None else at, key=key)
-        return f"{self.name}:{mark.line}:{mark.column} {dotted(path)}".rstrip()
+        location = self._location(path if at is None else at, key=key)
+        return f"{self.name}:{location.line}:{location.column} {dotted(path)}".rstrip()
 
-    def position(self, path: Path) -> tuple[int, int]:
-        """Return line and column of the nearest place that the file has."""
-        mark = self._mark(path, key=True)
-        return mark.line, mark.column
+    def position(self, path: KeyPath) -> tuple[int, int]:
+        """Return line and column of the nearest location in the file."""
+        location = self._location(path, key=True)
+        return location.line, location.column
 
-    def source_value(self, path: Path) -> Any:
-        """Return what stands at a path that exists, with references not filled in."""
+    def source_value(self, path: KeyPath) -> Any:
+        """Return the value at an existing path, before interpolation."""
         value = self.data
         for part in path:
             value = value[part]
         return self._source_value(value, path)
 
-    def _source_value(self, value: Any, path: Path) -> Any:
+    def _source_value(self, value: Any, path: KeyPath) -> Any:
         if isinstance(value, dict):
             return {key: self._source_value(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
             return [self._source_value(item, (*path, n)) for n, item in enumerate(value)]
         return self.references.get(path, value)
 
-    def _mark(self, path: Path, *, key: bool) -> Mark:
+    def _location(self, path: KeyPath, *, key: bool) -> LineColumn:
         for end in range(len(path), 0, -1):
             known = path[:end]
-            # A key that is missing is best shown where its block is opened by name.
+            # Report a missing key at the key of the block that should contain it.
             first, second = (
                 (self.keys, self.values)
                 if key or end < len(path)
@@ -113,10 +113,10 @@ class Tree:
             )
             if known in first or known in second:
                 return first.get(known) or second[known]
-        return Mark(1, 1)
+        return LineColumn(1, 1)
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """Write a path as `sinks.lake.config.key_fields[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
@@ -134,10 +134,10 @@ def resolve_plain(text: str) -> Any:
 
 
 def read(text: str, name: str) -> Tree:
-    """Read a YAML text; faults of its syntax are raised, others are listed in the tree.
+    """Read a YAML text. Syntax errors are raised; other faults are listed in the tree.
 
     Raises:
-        IcestreamError: it is not YAML, or not of a kind that is read.
+        IcestreamError: invalid or unsupported YAML.
     """
     tree = Tree(name)
     yaml = YAML(typ="safe", pure=True)
@@ -186,9 +186,9 @@ class _Builder:
             elif isinstance(event, ScalarEvent | SequenceStartEvent | MappingStartEvent):
                 self.tree.data = self._node(event, events, ())
 
-    def _node(self, event: Any, events: Iterator[Any], path: Path) -> Any:
+    def _node(self, event: Any, events: Iterator[Any], path: KeyPath) -> Any:
         self._count(event, path)
-        self.tree.values[path] = _mark(event)
+        self.tree.values[path] = _location(event)
         if isinstance(event, AliasEvent):
             return self._alias(event, path)
         if event.tag is not None and str(event.tag) != "!":
@@ -205,14 +205,14 @@ class _Builder:
             self.anchors[event.anchor] = value
         return value
 
-    def _count(self, event: Any, path: Path) -> None:
+    def _count(self, event: Any, path: KeyPath) -> None:
         self.count += 1
         if self.count > MAX_VALUES:
             raise self._refuse(event, f"the file holds more than {MAX_VALUES} values")
         if len(path) > MAX_DEPTH:
             raise self._refuse(event, f"the file is nested more than {MAX_DEPTH} levels deep")
 
-    def _sequence(self, events: Iterator[Any], path: Path) -> list[Any]:
+    def _sequence(self, events: Iterator[Any], path: KeyPath) -> list[Any]:
         items: list[Any] = []
         for event in events:
             if isinstance(event, SequenceEndEvent):
@@ -220,7 +220,7 @@ class _Builder:
             items.append(self._node(event, events, (*path, len(items))))
         return items
 
-    def _mapping(self, events: Iterator[Any], path: Path) -> dict[str, Any]:
+    def _mapping(self, events: Iterator[Any], path: KeyPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         for event in events:
@@ -232,7 +232,7 @@ class _Builder:
             inner = (*path, key)
             first = self.tree.keys.get(inner)
             if first is None:
-                self.tree.keys[inner] = _mark(event)
+                self.tree.keys[inner] = _location(event)
             value = self._node(next(events), events, inner)
             if key == "<<" and event.style is None and isinstance(value, dict):
                 merged = {**value, **merged}
@@ -243,36 +243,36 @@ class _Builder:
             found[key] = value
         return {**merged, **found}
 
-    def _alias(self, event: AliasEvent, path: Path) -> Any:
+    def _alias(self, event: AliasEvent, path: KeyPath) -> Any:
         name = event.anchor
         if name not in self.anchors:
             raise self._refuse(event, f"the alias '*{name}' has no anchor before it")
         return self._copy(self.anchors[name], event, path)
 
-    def _copy(self, value: Any, event: Any, path: Path) -> Any:
+    def _copy(self, value: Any, event: Any, path: KeyPath) -> Any:
         """Expand an alias value by value, so that the bounds hold for what it expands to."""
         self._count(event, path)
-        self.tree.values.setdefault(path, _mark(event))
+        self.tree.values.setdefault(path, _location(event))
         if isinstance(value, dict):
             return {key: self._copy(item, event, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
             return [self._copy(item, event, (*path, n)) for n, item in enumerate(value)]
         return value
 
-    def _report_duplicate(self, event: Any, path: Path, first: Mark) -> None:
-        mark = _mark(event)
+    def _report_duplicate(self, event: Any, path: KeyPath, first: LineColumn) -> None:
+        location = _location(event)
         self.tree.problems.append(
             IcestreamError(
                 f"duplicate key {path[-1]!r}",
-                where=f"{self.tree.name}:{mark.line}:{mark.column} {dotted(path)}",
+                where=f"{self.tree.name}:{location.line}:{location.column} {dotted(path)}",
                 todo=f"It is also at line {first.line}; keep one of them.",
             )
         )
 
     def _refuse(self, event: Any, what: str) -> IcestreamError:
-        mark = _mark(event)
-        return IcestreamError(what, where=f"{self.tree.name}:{mark.line}:{mark.column}")
+        location = _location(event)
+        return IcestreamError(what, where=f"{self.tree.name}:{location.line}:{location.column}")
 
 
-def _mark(event: Any) -> Mark:
-    return Mark(event.start_mark.line + 1, event.start_mark.column + 1)
+def _location(event: Any) -> LineColumn:
+    return LineColumn(event.start_mark.line + 1, event.start_mark.column + 1)

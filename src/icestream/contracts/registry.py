@@ -5,9 +5,12 @@ from __future__ import annotations
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icestream.errors import DependencyError, PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 ROLES = ("sources", "transforms", "sinks", "catalogs", "formats", "storage")
 OURS = "icestream"
@@ -64,9 +67,14 @@ def _how_to_install(role: str, name: str, point: EntryPoint) -> str:
     return f"pip install 'icestream[{extra}]'"
 
 
-def suggest(role: str, name: str) -> str:
-    """Return a hint for a name that is not installed."""
+def suggest(role: str, name: str, planned: Iterable[str] = ()) -> str:
+    """Return a hint for a name that is not installed; it may be a misspelt `planned` one."""
     installed = names(role)
-    close = get_close_matches(name, installed, n=1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name, [*installed, *planned])
     return f"{hint}Installed: {', '.join(installed) or 'none'}."
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """Return the closest of some names as a question with a space after it; empty if none is."""
+    close = get_close_matches(name, names, n=1)
+    return f"Did you mean {close[0]!r}? " if close else ""

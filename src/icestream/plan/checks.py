@@ -1,4 +1,4 @@
-"""Cross-checks between components that are each valid."""
+"""Rules between options of one component, and between components."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def unknown_column_problems(
 ) -> Iterator[PlanError]:
     """Yield the columns that expectations name and a source with a given schema does not have.
 
-    Only for a pipeline without transforms: what those make of the columns, Spark alone can tell.
+    Only for a pipeline without transforms: only Spark knows which columns a transform returns.
     """
     if not expectations or getattr(source.options, "schema_text", None) is None:
         return
@@ -158,7 +158,7 @@ def reserved_column_problems(
 def missing_field_problems(
     config: Config, component: Component, source: Source[Any], steps: Mapping[str, Transform[Any]]
 ) -> Iterator[PlanError]:
-    """Yield what keeps a pipeline from telling which fields its records lack, where it must.
+    """Yield why `missing_fields: keep` cannot be used in a pipeline.
 
     Args:
         config: the file.
@@ -173,7 +173,7 @@ def missing_field_problems(
         if not transform.passes_unchanged_columns:
             yield PlanError(
                 f"'keep' cannot be combined with the transform {name!r}: its columns are not those "
-                "of the record, so that nothing tells which of them the record lacks",
+                "of the record, so missing fields can't be detected",
                 where=where,
                 todo="Use `rename`, `cast` and `drop` instead.",
             )
@@ -192,8 +192,8 @@ def _takes_only_changes(config: Config, sink: Component) -> bool:
         for pipeline in config.pipelines.values()
         if pipeline.sink == sink.name
     ]
-    # A sink that no pipeline uses yet is held to the rules of plain events. A source that can't
-    # be built is told later, and the sink is not blamed for it.
+    # A sink that no pipeline uses yet is checked as if it received plain events. A source that
+    # can't be built is reported on its own, so it must not cause an error about the sink.
     return bool(users) and all(reads_changes(config, user) is not False for user in users)
 
 
@@ -201,9 +201,10 @@ def dead_letter_table_problem(config: Config, component: Component) -> PlanError
     """Return the problem of a sink whose dead letters would join its rows."""
     options: Any = component.options
     return PlanError(
-        f"{options.dead_letter!r} does not name a table of its own",
+        f"{options.dead_letter!r} is not a valid dead-letter table: it must differ from the "
+        "sink's table",
         where=config.tree.where((*component.path, "dead_letter")),
-        todo="Write `namespace.table`, another one than the sink's.",
+        todo="Set `dead_letter` to another `namespace.table`.",
     )
 
 
@@ -241,8 +242,8 @@ class _SinkCheck:
         path, given = (*self.component.path, field), field in self.options.model_fields_set
         if given or not at:
             return PlanError(what, where=self.config.tree.where(path, key=not given), todo=todo)
-        place = (*self.component.path, at)
-        where = self.config.tree.where(path, key=True, at=place)
+        fallback_path = (*self.component.path, at)
+        where = self.config.tree.where(path, key=True, at=fallback_path)
         return PlanError(what, where=where, todo=todo)
 
     def _names(self) -> Iterator[PlanError]:
@@ -300,12 +301,13 @@ class _SinkCheck:
             read(text)
         except PlanError as exc:
             path = (*self.component.path, field, *number)
-            place = (
+            fallback_path = (
                 (*self.component.path, at)
                 if at and field not in self.options.model_fields_set
                 else None
             )
-            yield exc.at(self.config.tree.where(path, key=place is not None, at=place))
+            where = self.config.tree.where(path, key=fallback_path is not None, at=fallback_path)
+            yield exc.at(where)
 
     def _compression(self) -> Iterator[PlanError]:
         codec, level = self.options.compression, self.options.compression_level
@@ -360,9 +362,8 @@ class _SinkCheck:
         if options.overwrite_partitions and not replaces:
             yield self._problem(
                 "overwrite_partitions",
-                f"commit_mode {options.commit_mode!r} replaces no named partitions, and some are "
-                "given",
-                "Use `commit_mode: overwrite_partitions`, or take them out.",
+                f"commit_mode {options.commit_mode!r} ignores 'overwrite_partitions'",
+                "Use `commit_mode: overwrite_partitions`, or remove it.",
             )
         for number, name in enumerate(options.overwrite_partitions):
             yield from self._attempt(split_partition_name, name, "overwrite_partitions", number)
@@ -374,7 +375,8 @@ class _SinkCheck:
             yield self._problem(
                 "branch",
                 f"rows are written to {branch!r} itself, so `publish` has nothing to hold back",
-                f"Add e.g. `branch: audit`; once the checks hold, {publish.to!r} is moved to it.",
+                "Add e.g. `branch: audit`; once the checks pass, "
+                f"{publish.to!r} is fast-forwarded to it.",
                 at="publish",
             )
 
@@ -383,8 +385,8 @@ class _SinkCheck:
         if self.options.renames and evolution != "full":
             yield self._problem(
                 "renames",
-                f"schema_evolution {evolution!r} renames no columns, and some are given",
-                "Use `schema_evolution: full`, or take `renames` out.",
+                f"schema_evolution {evolution!r} ignores 'renames'",
+                "Use `schema_evolution: full`, or remove it.",
             )
 
     def _errors(self) -> Iterator[PlanError]:
@@ -407,8 +409,8 @@ class _SinkCheck:
         if options.dead_letter is not None and not wanted:
             yield self._problem(
                 "dead_letter",
-                f"a table for bad rows is named, and on_error {options.on_error!r} never uses it",
-                "Add `on_error: dead_letter`, or take `dead_letter` out.",
+                f"on_error {options.on_error!r} ignores 'dead_letter'",
+                "Use `on_error: dead_letter`, or remove it.",
             )
         name = options.dead_letter_name()
         if name is not None and (name == (options.namespace, options.table) or not all(name[0])):
@@ -419,6 +421,6 @@ class _SinkCheck:
         if most is not None and most < size:
             yield self._problem(
                 "max_batch_rows",
-                f"the most rows of a batch, {most}, are fewer than batch_size {size}",
+                f"max_batch_rows {most} is less than batch_size {size}",
                 "Raise `max_batch_rows`, or lower `batch_size`.",
             )

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from icestream.contracts.secrets import HIDDEN, is_secret
 from icestream.errors import IcestreamError, SchemaMismatchError
+from icestream.plan.table_changes import column_changes, partition_changes, partitioning_text
 from icestream.sinks.iceberg.options import MAIN, IcebergOptions
 from icestream.sinks.iceberg.partition_terms import parse_partition_terms, parse_sort
 from icestream.sinks.iceberg.properties import table_properties
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from icestream.plan.plan import PipelinePlan, Plan
 
 
-# Bytes of index a row: key and position, twice the key where it is hashed; then what may be kept
-# beside it, the id of a row that took another's place and its sequence.
+# Bytes of index per row: key and position, with twice the key if it is hashed. Optionally also the
+# row's id and its sequence.
 EXACT_BYTES, HASHED_BYTES, ROW_ID_BYTES, SEQUENCE_BYTES = 12, 20, 8, 8
 MANY_FILES = 5_000
 LARGE_INDEX = 16 << 30
@@ -43,7 +44,7 @@ def upsert_strategy(options: IcebergOptions, table: Table | None) -> dict[str, A
     row += SEQUENCE_BYTES * (options.sequence_field is not None)
     size = held["total-records"] * row
     way = (
-        f"rows by {keys}, looked up in an index of up to {_format_bytes(size)} beside the state "
+        f"rows by {keys}, looked up in an index of up to {_format_bytes(size)} on each worker "
         f"({held['total-records']} rows in {held['total-data-files']} files)"
     )
     if ranged:
@@ -249,8 +250,6 @@ def _action_of_error(exc: IcestreamError) -> dict[str, Any]:
 def _table_changes(
     options: IcebergOptions, table: Table, fills: PipelinePlan | None
 ) -> list[dict[str, Any]]:
-    from icestream.plan.table_changes import column_changes, partition_changes
-
     properties = [
         {"property": key, "from": table.properties.get(key), "to": value}
         for key, value in options.table_properties.items()
@@ -364,7 +363,8 @@ def _change_text(change: dict[str, Any]) -> str:
     if "property" in change:
         return f"{change['property']} = {change['from']} -> {change['to']}"
     if "layout" in change:
-        return f"partitioned by {change['from']}, new files by {change['to']}"
+        new = partitioning_text(change["to"]).removeprefix("partitioned ")
+        return f"{partitioning_text(change['from'])}, new files {new}"
     return str(change["words"])
 
 

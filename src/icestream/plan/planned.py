@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from icestream.config.model import Component, Config
-    from icestream.config.yaml import Path
+    from icestream.config.yaml import KeyPath
     from icestream.contracts.decoder import Records
     from icestream.contracts.offset import Offset
     from icestream.contracts.source import Split
@@ -37,7 +37,7 @@ class PlannedItem(NamedTuple):
     `whole` if the key itself is meant, whatever its value.
     """
 
-    path: Path
+    path: KeyPath
     name: str
     whole: bool = False
 
@@ -75,7 +75,7 @@ def _in_transforms(config: Config) -> Iterator[PlannedItem]:
                 yield PlannedItem(component.path, component.connector, whole=True)
 
 
-def _in_options(options: BaseModel, base: Path) -> Iterator[PlannedItem]:
+def _in_options(options: BaseModel, base: KeyPath) -> Iterator[PlannedItem]:
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         path = (*base, yaml_key(name, field))
@@ -94,7 +94,7 @@ def _in_options(options: BaseModel, base: Path) -> Iterator[PlannedItem]:
         yield from _nested(value, path)
 
 
-def _nested(value: Any, path: Path) -> Iterator[PlannedItem]:
+def _nested(value: Any, path: KeyPath) -> Iterator[PlannedItem]:
     if isinstance(value, BaseModel):
         yield from _in_options(value, path)
     elif isinstance(value, dict):

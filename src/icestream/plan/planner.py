@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icestream.config.connectors import did_you_mean, is_available
+from icestream.config.connectors import is_available
 from icestream.contracts import registry
+from icestream.contracts.registry import did_you_mean
 from icestream.errors import ConfigError, PlanError, UnavailableError
 from icestream.plan.checks import (
     cross_check,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from icestream.config import Component, Config
-    from icestream.config.yaml import Path as Place
+    from icestream.config.yaml import KeyPath
     from icestream.contracts.catalog import Catalog
     from icestream.contracts.sink import Sink
     from icestream.contracts.source import Source
@@ -39,16 +40,16 @@ DEFAULT_CATALOG = "lake"
 class CatalogResolver:
     """Gives every component its catalog; equal blocks share one.
 
-    In SQL a catalog goes by its name under `catalogs`. The embedded one is called `lake`, and so
-    is the first block that stands inside a sink if nothing else has that name; further ones go
-    by the name of their sink.
+    In SQL, a catalog has its name under `catalogs`. The embedded catalog is named `lake`, and so
+    is the first inline block of a sink if the name is free; further inline blocks have the name
+    of their sink.
     """
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.catalogs: dict[str, Catalog[Any]] = {}
         self._files: dict[str, StorageBlocks | None] = {}
-        self._paths: dict[str, Place] = {}
+        self._paths: dict[str, KeyPath] = {}
         self._inline: list[tuple[Component, str]] = []
         self._embeds = any(
             component.catalog is None and hasattr(component.options, "catalog")
@@ -177,7 +178,7 @@ class CatalogResolver:
 
 
 def _embedded_folder(state: str, folder: Path) -> Path:
-    """Return the folder of the embedded catalog; a remote state has the file's folder beside it."""
+    """Return the folder of the embedded catalog: next to the state, or to the file if remote."""
     return (folder if "://" in state else Path(state).parent) / DEFAULT_CATALOG
 
 
@@ -247,7 +248,7 @@ def _select_pipelines(config: Config, only: Sequence[str]) -> list[str]:
             raise PlanError(
                 f"no pipeline is named {name!r}",
                 where=str(config.path),
-                todo=f"{did_you_mean(name, names)}There are: {', '.join(names) or 'none'}.",
+                todo=f"{did_you_mean(name, names)}Available: {', '.join(names) or 'none'}.",
             )
         if not config.pipelines[name].enabled:
             raise PlanError(
@@ -365,7 +366,7 @@ class _Planner:
         catalog = self.resolver.catalog_of(component)
         options = resolve_paths(component.options, self.config.folder)
         kind = registry.find("sinks", component.connector)
-        built = self._build_fitting(
+        built = self._build_sink(
             component,
             "namespace",
             lambda: kind.build(options, catalog, component.name, changes=changes),
@@ -380,12 +381,12 @@ class _Planner:
             return None
         kind, name = registry.find("sinks", component.connector), f"{component.name}.dead_letter"
         catalog = self.resolver.catalog_of(component)
-        return self._build_fitting(component, "dead_letter", lambda: kind(bad_rows, catalog, name))
+        return self._build_sink(component, "dead_letter", lambda: kind(bad_rows, catalog, name))
 
-    def _build_fitting(
+    def _build_sink(
         self, component: Component, key: str, build: Callable[[], Sink[Any]]
     ) -> Sink[Any]:
-        """Build a sink; what does not fit its catalog is told at the key that names it."""
+        """Build a sink; report an option that its catalog does not support at that option's key."""
         try:
             return build()
         except PlanError as exc:

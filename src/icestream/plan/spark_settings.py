@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from icestream.config import Config
-    from icestream.config.yaml import Path
+    from icestream.config.yaml import KeyPath
     from icestream.contracts.catalog import Catalog
 
 
@@ -177,7 +177,7 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
                 yield from _secrets_in(config, component.catalog.options, component.catalog.path)
 
 
-def _secrets_in(config: Config, options: BaseModel, path: Path) -> Iterator[tuple[str, str]]:
+def _secrets_in(config: Config, options: BaseModel, path: KeyPath) -> Iterator[tuple[str, str]]:
     for name, field_info in type(options).model_fields.items():
         value, inner = getattr(options, name), (*path, yaml_key(name, field_info))
         if isinstance(value, BaseModel):

@@ -51,8 +51,13 @@ def _check_compatibility(pipeline: PipelinePlan) -> str:
 def _changes_text(changes: list[dict[str, Any]], otherwise: str) -> str:
     if not changes:
         return otherwise
-    words = [each.get("words") or f"partitioned by {each['to']}" for each in changes]
+    words = [each.get("words") or partitioning_text(each["to"]) for each in changes]
     return f"would change: {'; '.join(words)}"
+
+
+def partitioning_text(terms: str) -> str:
+    """Return a phrase for the partitioning of a table, as `describe_spec` returns it."""
+    return terms if terms == "unpartitioned" else f"partitioned by {terms}"
 
 
 def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, Any]]:
@@ -71,7 +76,7 @@ def partition_changes(options: IcebergOptions, table: Table) -> list[dict[str, A
         {
             "layout": "partitioning",
             "from": describe_spec(table.spec(), table.schema()),
-            "to": f"[{wanted}]" if terms else "nothing",
+            "to": f"[{wanted}]" if terms else "unpartitioned",
         }
     ]
 

@@ -104,4 +104,4 @@ def _suggest(name: str, catalogs: Mapping[str, Catalog[Any]]) -> str:
     close = get_close_matches(name, by_name, n=1)
     hint = f"Did you mean {by_name[close[0]]!r}? " if close else ""
     more = f", and {len(names) - MAX_SHOWN_NAMES} more" if len(names) > MAX_SHOWN_NAMES else ""
-    return f"{hint}There are: {', '.join(names[:MAX_SHOWN_NAMES])}{more}."
+    return f"{hint}Available: {', '.join(names[:MAX_SHOWN_NAMES])}{more}."

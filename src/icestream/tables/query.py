@@ -102,7 +102,7 @@ def _snapshots(tables: Collection[NamedTable], branch: str | None) -> dict[str, 
         raise ConnectorError(
             f"no table of the query has a branch {branch!r}",
             where="query",
-            todo=f"There are: {', '.join(branches) or 'none'}.",
+            todo=f"Available: {', '.join(branches) or 'none'}.",
         )
     return heads
 
@@ -188,7 +188,7 @@ def _columns_read(tree: Expr, table: NamedTable) -> tuple[str, ...] | None:
     identifiers = {identifier.name.lower() for identifier in tree.find_all(exp.Identifier)}
     columns = [field.name for field in table.table.schema().fields]
     names = tuple(name for name in columns if name.lower() in identifiers)
-    # A table's own name used as a column stands for the whole row.
+    # A table's own name used as a column means the whole row.
     whole_row = {column.name.lower() for column in tree.find_all(exp.Column)} & {
         source.alias_or_name.lower() for source in tree.find_all(exp.Table)
     }

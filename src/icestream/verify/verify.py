@@ -170,7 +170,7 @@ def verify(
         raise PlanError(
             f"no mirrored table is called {min(unmatched)!r}",
             where=str(plan.path),
-            todo=f"There are: {', '.join(sorted(mirrored)) or 'none'}.",
+            todo=f"Available: {', '.join(sorted(mirrored)) or 'none'}.",
         )
 
 

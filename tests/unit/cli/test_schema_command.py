@@ -89,7 +89,7 @@ def test_columns_are_shown_with_ids_and_partitions(icestream: Icestream, tmp_pat
     assert ended.out.splitlines() == [
         "table           lake.demo.events",
         "format version  2",
-        "partitioned by  [id]",
+        "partitioning    [id]",
         "  older files   [day(ts)]",
         "",
         "id  column             type         required  comment",

@@ -62,7 +62,7 @@ def test_unknown_table_is_answered_with_a_suggestion(look: Icestream) -> None:
     assert (ended.code, ended.err) == (
         1,
         "error: no table is called 'demo.event'\n"
-        "  Did you mean 'demo.events'? There are: lake.demo.events.\n",
+        "  Did you mean 'demo.events'? Available: lake.demo.events.\n",
     )
 
 
@@ -187,7 +187,7 @@ def test_query_of_a_branch_that_is_not_there_names_those_that_are(
     assert branched
     assert (ended.code, ended.err) == (
         1,
-        "error: query: no table of the query has a branch 'audti'\n  There are: audit, main.\n",
+        "error: query: no table of the query has a branch 'audti'\n  Available: audit, main.\n",
     )
 
 

@@ -63,7 +63,7 @@ def test_missing_fields_are_for_upserts() -> None:
             "kafka, config: {brokers: [b:1], topics: [t]}",
             "[{select: [id]}]",
             "'keep' cannot be combined with the transform 'select': its columns are not those of "
-            "the record, so that nothing tells which of them the record lacks\n"
+            "the record, so missing fields can't be detected\n"
             "  Use `rename`, `cast` and `drop` instead.",
         ),
         (
@@ -156,7 +156,7 @@ def test_partition_terms_are_read() -> None:
         "  Write e.g. `bucket(16, id)`.\n"
         "orders.yaml:7:48 sinks.lake.config.partitioning[2]: no partition transform is called "
         "'weeks'\n"
-        "  There are: bucket, days, hours, identity, months, truncate, years."
+        "  Available: bucket, days, hours, identity, months, truncate, years."
     )
 
 
@@ -208,24 +208,24 @@ def test_dead_letter_mode_needs_a_table() -> None:
 
 def test_dead_letter_table_that_nothing_uses_is_refused() -> None:
     assert message("dead_letter: sales.bad") == (
-        "orders.yaml:7:20 sinks.lake.config.dead_letter: a table for bad rows is named, and "
-        "on_error 'fail' never uses it\n"
-        "  Add `on_error: dead_letter`, or take `dead_letter` out."
+        "orders.yaml:7:20 sinks.lake.config.dead_letter: on_error 'fail' ignores "
+        "'dead_letter'\n"
+        "  Use `on_error: dead_letter`, or remove it."
     )
 
 
 def test_dead_letters_cannot_go_to_the_table_itself() -> None:
     assert message("on_error: dead_letter", "dead_letter: sales.orders") == (
-        "orders.yaml:8:20 sinks.lake.config.dead_letter: 'sales.orders' does not name a table of "
-        "its own\n"
-        "  Write `namespace.table`, another one than the sink's."
+        "orders.yaml:8:20 sinks.lake.config.dead_letter: 'sales.orders' is not a valid dead-letter "
+        "table: it must differ from the sink's table\n"
+        "  Set `dead_letter` to another `namespace.table`."
     )
 
 
 def test_max_rows_cannot_be_fewer_than_a_batch() -> None:
     assert message("max_batch_rows: 5") == (
-        "orders.yaml:7:23 sinks.lake.config.max_batch_rows: the most rows of a batch, 5, are "
-        "fewer than batch_size 10000\n"
+        "orders.yaml:7:23 sinks.lake.config.max_batch_rows: max_batch_rows 5 is less than "
+        "batch_size 10000\n"
         "  Raise `max_batch_rows`, or lower `batch_size`."
     )
 
@@ -254,16 +254,16 @@ def test_publishing_needs_a_branch_of_its_own() -> None:
     assert message(CHECKS) == (
         "orders.yaml:7:7 sinks.lake.config.branch: rows are written to 'main' itself, so `publish` "
         "has nothing to hold back\n"
-        "  Add e.g. `branch: audit`; once the checks hold, 'main' is moved to it."
+        "  Add e.g. `branch: audit`; once the checks pass, 'main' is fast-forwarded to it."
     )
     accepts("branch: audit", CHECKS)
 
 
 def test_renames_need_a_table_that_follows_everything() -> None:
     assert message("renames: {old: new}") == (
-        "orders.yaml:7:16 sinks.lake.config.renames: schema_evolution 'add_columns' renames no "
-        "columns, and some are given\n"
-        "  Use `schema_evolution: full`, or take `renames` out."
+        "orders.yaml:7:16 sinks.lake.config.renames: schema_evolution 'add_columns' ignores "
+        "'renames'\n"
+        "  Use `schema_evolution: full`, or remove it."
     )
     accepts("renames: {old: new}", "schema_evolution: full")
 

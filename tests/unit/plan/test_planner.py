@@ -82,7 +82,7 @@ def test_unknown_pipeline_is_refused_with_a_suggestion(tmp_path: Path) -> None:
         plan_of(FILE, tmp_path, only=("order",))
     assert str(caught.value) == (
         f"{tmp_path}/a.yaml: no pipeline is named 'order'\n"
-        "  Did you mean 'orders'? There are: orders, more, never."
+        "  Did you mean 'orders'? Available: orders, more, never."
     )
 
 

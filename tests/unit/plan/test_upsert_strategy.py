@@ -48,7 +48,7 @@ def test_key_of_one_number_passes_files_over() -> None:
     found = way(Table(total_records=3_000_000, total_data_files=4, total_equality_deletes=0), "id")
     assert found == {
         "keys": ["id"],
-        "way": "rows by id, looked up in an index of up to 57 MiB beside the state (3000000 rows "
+        "way": "rows by id, looked up in an index of up to 57 MiB on each worker (3000000 rows "
         "in 4 files); files whose key range does not match are skipped",
         "warnings": [],
     }
@@ -59,7 +59,7 @@ def test_hashed_key_takes_more_room() -> None:
         Table(total_records=1000, total_data_files=1, total_equality_deletes=0), "id", "name"
     )
     assert found["way"] == (
-        "rows by id, name, looked up in an index of up to 27 KiB beside the state (1000 rows in 1 "
+        "rows by id, name, looked up in an index of up to 27 KiB on each worker (1000 rows in 1 "
         "files)"
     )
 

@@ -111,7 +111,7 @@ def test_timestamps_with_a_time_zone_are_in_utc(run_query: Callable[[str], Query
         (
             "SELECT * FROM events",
             "no table is called 'events'\n"
-            "  Did you mean 'demo.events'? There are: lake.demo.events.",
+            "  Did you mean 'demo.events'? Available: lake.demo.events.",
         ),
         (
             "DROP TABLE demo.events",

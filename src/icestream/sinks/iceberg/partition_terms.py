@@ -49,7 +49,7 @@ def parse_sort(options: IcebergOptions) -> list[SortTerm]:
 def parse_sort_term(text: str) -> SortTerm:
     """Parse one term such as `ts desc nulls last`.
 
-    As in SQL and in Iceberg, nulls come first in ascending order and last in descending order
+    As in Spark SQL and in Iceberg, nulls come first in ascending order and last in descending order
     unless the term says otherwise.
 
     Raises:
@@ -138,7 +138,7 @@ def parse_partition_term(text: str) -> PartitionTerm:
     if transform is None:
         raise PlanError(
             f"no partition transform is called {match['name']!r}",
-            todo="There are: bucket, days, hours, identity, months, truncate, years.",
+            todo="Available: bucket, days, hours, identity, months, truncate, years.",
         )
     return PartitionTerm(transform, _width(text, transform, match["width"]), match["column"])
 

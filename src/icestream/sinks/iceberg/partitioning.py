@@ -84,7 +84,7 @@ def describe_spec(spec: PartitionSpec, schema: Schema) -> str:
         name, _, width = str(field.transform).rstrip("]").partition("[")
         inside = f"{width}, {column}" if width else column
         terms.append(f"{column}" if name == "identity" else f"{name}({inside})")
-    return f"[{', '.join(terms)}]" if terms else "nothing"
+    return f"[{', '.join(terms)}]" if terms else "unpartitioned"
 
 
 def sort_order(schema: Schema, terms: Sequence[SortTerm]) -> SortOrder:

@@ -47,7 +47,7 @@ def test_spec_names_its_fields_as_spark_would() -> None:
 
 def test_no_terms_are_no_partitions() -> None:
     assert partition_spec(SCHEMA, []).is_unpartitioned()
-    assert describe_spec(partition_spec(SCHEMA, []), SCHEMA) == "nothing"
+    assert describe_spec(partition_spec(SCHEMA, []), SCHEMA) == "unpartitioned"
 
 
 def test_spec_is_shown_in_the_words_of_the_file() -> None:
