@@ -8,13 +8,15 @@ from icestream.contracts.catalog import Catalog
 from icestream.contracts.faults import CheckStep, check_connection, exception_text
 from icestream.contracts.secrets import without_secrets
 from icestream.contracts.source import OptionsT
-from icestream.errors import ConnectorError, DependencyError, IcestreamError
+from icestream.errors import ConnectorError, DependencyError, IcestreamError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
     from pyiceberg.table import Table
+
+    from icestream.contracts.storage import Storage
 
 ResultT = TypeVar("ResultT")
 
@@ -176,6 +178,38 @@ class ClientCatalog(Catalog[OptionsT]):
 
     def _sign_in(self) -> str:
         return count_namespaces(len(self.call(lambda: self.client().list_namespaces())))
+
+
+def resolve_warehouse(
+    configured: str | None,
+    storage: Storage | None,
+    *,
+    where: str,
+    block: str = "",
+    default: str | None = None,
+) -> str:
+    """Return the folder or URI under which a catalog creates tables.
+
+    Args:
+        configured: the value of the option.
+        storage: the catalog's storage, which may name a bucket.
+        where: the catalog, for the message.
+        block: the block that has the option `warehouse`; empty for the catalog's own.
+        default: what to use if neither is set.
+
+    Raises:
+        PlanError: no warehouse is set, and there is no default.
+    """
+    warehouse = configured or (storage.warehouse() if storage else None) or default
+    if warehouse is None:
+        in_block = f" to the block `{block}`" if block else ""
+        raise PlanError(
+            "no warehouse is set",
+            where=where,
+            todo=f"Add e.g. `warehouse: s3://bucket/lake`{in_block}, the folder or URI under which "
+            "tables are created.",
+        )
+    return warehouse
 
 
 def count_namespaces(count: int) -> str:

@@ -8,13 +8,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from icestream.catalogs.base import ClientCatalog
+from icestream.catalogs.base import ClientCatalog, resolve_warehouse
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import DEFAULT_PORTS, Fault, first_match, transport_faults
 from icestream.contracts.options import LOCATION, Options
 from icestream.errors import (
     ConnectorError,
-    PlanError,
     RefusedError,
     TransientError,
     UnreachableError,
@@ -126,14 +125,12 @@ class HiveCatalog(ClientCatalog[HiveCatalogOptions]):
         self, name: str, options: HiveCatalogOptions, storage: Storage | None = None
     ) -> None:
         storage = storage or options.configured_storage()
-        warehouse = options.hive.warehouse or (storage.warehouse() if storage else None)
-        if warehouse is None:
-            raise PlanError(
-                "no warehouse is set",
-                where=f"catalog {name!r} (hive {options.hive.uri})",
-                todo="Add e.g. `warehouse: s3://bucket/lake` to the block `hive`, the folder or "
-                "URI under which tables are created.",
-            )
+        warehouse = resolve_warehouse(
+            options.hive.warehouse,
+            storage,
+            where=f"catalog {name!r} (hive {options.hive.uri})",
+            block="hive",
+        )
         self.warehouse = as_uri(warehouse)
         self.files = storage_for(self.warehouse, storage)
         super().__init__(name, options, self.files)

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
+from icestream.catalogs.base import resolve_warehouse
 from icestream.catalogs.sql_catalog import SqlDatabaseCatalog
 from icestream.catalogs.sql_store import (
     MysqlStore,
@@ -18,7 +19,6 @@ from icestream.catalogs.sql_store import (
     check_encryption,
 )
 from icestream.contracts.options import LOCATION, Options
-from icestream.errors import PlanError
 from icestream.storage.blocks import StorageBlocks
 
 if TYPE_CHECKING:
@@ -84,16 +84,12 @@ class JdbcCatalog(SqlDatabaseCatalog[JdbcCatalogOptions]):
     ) -> None:
         store = _store(options.jdbc)
         storage = storage or options.configured_storage()
-        warehouse = options.warehouse or (storage.warehouse() if storage else None)
-        if warehouse is None and isinstance(store, SqliteStore):
-            warehouse = str(store.path.absolute().parent)
-        if warehouse is None:
-            raise PlanError(
-                "no warehouse is set",
-                where=f"catalog {name!r} ({store.describe()})",
-                todo="Add e.g. `warehouse: /data/lake`, the folder or URI under which tables are "
-                "created.",
-            )
+        warehouse = resolve_warehouse(
+            options.warehouse,
+            storage,
+            where=f"catalog {name!r} ({store.describe()})",
+            default=str(store.path.absolute().parent) if isinstance(store, SqliteStore) else None,
+        )
         super().__init__(name, options, store, warehouse, storage)
 
     def identity(self) -> str:

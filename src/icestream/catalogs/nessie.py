@@ -8,13 +8,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from icestream.catalogs.base import ClientCatalog
+from icestream.catalogs.base import ClientCatalog, resolve_warehouse
 from icestream.contracts.catalog import Abilities
 from icestream.contracts.faults import Fault, first_match, transport_faults
 from icestream.contracts.options import LOCATION, Options
 from icestream.errors import (
     ConnectorError,
-    PlanError,
     RefusedError,
     TransientError,
 )
@@ -47,7 +46,7 @@ FAULTS = (
         r"answered 403|Forbidden|ACCESS_CHECK|HTTP.403|status code:? 403",
         RefusedError,
         "Nessie denies access",
-        "May this user read and commit on `nessie.branch`?",
+        "Grant the user read and commit on `nessie.branch`.",
     ),
     Fault(
         r"answered 404|Not Found|no JSON|JsonParseException|Unexpected character",
@@ -132,14 +131,12 @@ class NessieCatalog(ClientCatalog[NessieCatalogOptions]):
         self, name: str, options: NessieCatalogOptions, storage: Storage | None = None
     ) -> None:
         storage = storage or options.configured_storage()
-        warehouse = options.nessie.warehouse or (storage.warehouse() if storage else None)
-        if warehouse is None:
-            raise PlanError(
-                "no warehouse is set",
-                where=f"catalog {name!r} (nessie {options.nessie.uri})",
-                todo="Add e.g. `warehouse: s3://bucket/lake` to the block `nessie`, the folder "
-                "or URI under which tables are created.",
-            )
+        warehouse = resolve_warehouse(
+            options.nessie.warehouse,
+            storage,
+            where=f"catalog {name!r} (nessie {options.nessie.uri})",
+            block="nessie",
+        )
         self.warehouse = as_uri(warehouse)
         self.files = storage_for(self.warehouse, storage)
         super().__init__(name, options, self.files)

@@ -46,7 +46,7 @@ class UnreadableResponseError(RESTError):
     """A response that is not from Nessie's API: another server is at the address."""
 
     def __init__(self) -> None:
-        super().__init__("Nessie answered no JSON of its API; is that Nessie's address?")
+        super().__init__("Nessie answered with no JSON from its API; check the address")
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ class RestCatalog(ClientCatalog[RestCatalogOptions]):
                 namespaces = len(client.list_namespaces())
             except ForbiddenError:
                 # Permissions on a single namespace are enough for a pipeline.
-                return "accepted, but namespaces may not be listed"
+                return "authenticated, but not permitted to list namespaces"
             return count_namespaces(namespaces)
 
         return self.call(count)

@@ -81,19 +81,19 @@ UNKNOWN_FAULT = Fault(
 )
 
 
-def explain(text: str, where: str, *, is_served: bool) -> IcestreamError | None:
+def explain(text: str, where: str, *, has_server: bool) -> IcestreamError | None:
     """Return the error for a fault's text; None if it is not the database's.
 
     Args:
         text: the driver's message.
         where: the catalog, for the message.
-        is_served: whether a server holds the database.
+        has_server: whether the database has a server, unlike SQLite.
     """
     if not DATABASE_PATTERN.search(text):
         return None
     faults = (
         (*DATABASE_FAULTS, *SERVER_FAULTS, UNKNOWN_FAULT)
-        if is_served
+        if has_server
         else (*DATABASE_FAULTS, UNKNOWN_FAULT)
     )
     return first_match(faults, text, where)
@@ -186,7 +186,7 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
         return any(f"{row[0]}.".startswith(f"{name}.") for row in rows)
 
     def explain(self, text: str, where: str) -> IcestreamError | None:
-        error = explain(text, where, is_served=self.store.is_served)
+        error = explain(text, where, has_server=self.store.has_server)
         return error or super().explain(text, where)
 
     def check(self) -> Iterator[CheckStep]:
@@ -207,7 +207,7 @@ class SqlDatabaseCatalog(ClientCatalog[OptionsT]):
         return self.files.explain(exception_text(fault), self.where) or ConnectorError(
             f"the table's metadata cannot be read ({self.mask_secrets(str(fault))})",
             where=self.where,
-            todo="Does the file still exist? Check the store, and its block in the file.",
+            todo="Check that the metadata file exists, and the storage block in the configuration.",
         )
 
     def _connect(self) -> SqlCatalog:

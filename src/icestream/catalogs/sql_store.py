@@ -35,12 +35,12 @@ class SqlStore(ABC):
     Attributes:
         jar: the Maven coordinates of its Java driver.
         extra: the extra of icestream that installs its Python driver; empty if none is needed.
-        is_served: whether a server holds it.
+        has_server: whether the database has a server, unlike SQLite.
     """
 
     jar: ClassVar[str]
     extra: ClassVar[str] = ""
-    is_served: ClassVar[bool] = True
+    has_server: ClassVar[bool] = True
 
     @abstractmethod
     def describe(self) -> str:
@@ -74,7 +74,7 @@ class SqliteStore(SqlStore):
     path: Path
     parameters: str = ""
     jar: ClassVar[str] = SQLITE
-    is_served: ClassVar[bool] = False
+    has_server: ClassVar[bool] = False
 
     def describe(self) -> str:
         here = Path.cwd()

@@ -161,8 +161,8 @@ class AzureStorage(Storage):
 
     def identity(self) -> str:
         options = self.options
-        place = options.endpoint or options.storage_account or "of Microsoft"
-        return f"azure {place}"
+        endpoint = options.endpoint or options.storage_account or "of Microsoft"
+        return f"azure {endpoint}"
 
     def warehouse(self) -> str | None:
         if self.options.container is None:

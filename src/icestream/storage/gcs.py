@@ -217,8 +217,8 @@ class GcsStorage(Storage):
 
     def identity(self) -> str:
         options = self.options
-        place = options.endpoint or "of Google"
-        return f"gcs {place}" + (f", project {options.project_id}" if options.project_id else "")
+        endpoint = options.endpoint or "of Google"
+        return f"gcs {endpoint}" + (f", project {options.project_id}" if options.project_id else "")
 
     def warehouse(self) -> str | None:
         return f"gs://{self.options.bucket}" if self.options.bucket else None

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from icestream.contracts.faults import (
+    NAME_NOT_RESOLVED,
     TIMED_OUT,
     CheckStep,
     Fault,
@@ -114,7 +115,6 @@ FAULTS = (
 PATH_STYLE = "Set `s3.path_style_access: true`, as most S3-compatible stores need."
 # `bucket.localhost` resolves to this machine, and the store then takes the key for a bucket.
 BUCKET_NOT_IN_PATH = re.compile(r"HTTP status 40[05]|[Ss]tatus [Cc]ode:? ?40[05]|InvalidBucketName")
-UNRESOLVED = re.compile(r"resolve host|UnknownHost", re.IGNORECASE)
 
 
 def explain(
@@ -128,7 +128,7 @@ def explain(
         endpoint: the host of a store that is not Amazon's.
         path_style: whether requests have the bucket in the path.
     """
-    if endpoint is not None and not path_style and UNRESOLVED.search(text):
+    if endpoint is not None and not path_style and re.search(NAME_NOT_RESOLVED, text):
         return UnreachableError(
             f"cannot resolve the host name {endpoint!r}, or the bucket's name before it",
             where=where,
@@ -200,8 +200,8 @@ class S3Storage(Storage):
 
     def identity(self) -> str:
         options = self.options
-        place = options.endpoint or options.region or "of Amazon"
-        return f"s3 {place}" + (f", profile {options.profile}" if options.profile else "")
+        endpoint = options.endpoint or options.region or "of Amazon"
+        return f"s3 {endpoint}" + (f", profile {options.profile}" if options.profile else "")
 
     def warehouse(self) -> str | None:
         return f"s3://{self.options.bucket}" if self.options.bucket else None

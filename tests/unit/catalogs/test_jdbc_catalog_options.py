@@ -189,7 +189,8 @@ def test_postgresql_without_warehouse_is_refused() -> None:
 
     assert str(caught.value) == (
         "catalog 'lake' (postgresql db:5432/meta): no warehouse is set\n"
-        "  Add e.g. `warehouse: /data/lake`, the folder or URI under which tables are created."
+        "  Add e.g. `warehouse: s3://bucket/lake`, the folder or URI under which tables are "
+        "created."
     )
 
 

@@ -119,9 +119,9 @@ def test_response_without_contents_is_unreadable(
 ) -> None:
     server.answers = [(200, answer), (200, answer)]
 
-    with pytest.raises(RESTError, match="is that Nessie's address"):
+    with pytest.raises(RESTError, match="no JSON from its API; check the address"):
         api.contents(("db", "t"))
-    with pytest.raises(RESTError, match="is that Nessie's address"):
+    with pytest.raises(RESTError, match="no JSON from its API; check the address"):
         list(api.names("ICEBERG_TABLE", ("db",)))
 
 

@@ -132,7 +132,7 @@ def test_missing_metadata_is_reported() -> None:
     assert str(caught.value) == (
         "catalog 'lake' (postgresql db:5432/meta): the table's metadata cannot be read "
         "(/w/t/metadata/1.json)\n"
-        "  Does the file still exist? Check the store, and its block in the file."
+        "  Check that the metadata file exists, and the storage block in the configuration."
     )
 
 
