@@ -64,8 +64,8 @@ def _home_of_source(name: str) -> str:
     from icestream.contracts import registry
 
     wanted = f"{name.removesuffix('Options').removesuffix('Source')}Source"
-    for place in registry.modules("sources").values():
-        module, _, source = place.partition(":")
+    for entry_point in registry.modules("sources").values():
+        module, _, source = entry_point.partition(":")
         if source == wanted and module.startswith("icestream."):
             return module
     raise AttributeError(f"no source of icestream is called {wanted!r}: install icestream again")

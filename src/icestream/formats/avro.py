@@ -16,7 +16,7 @@ from fastavro.schema import SchemaParseException
 from icestream.contracts.decoder import Decoded, Decoder, Format
 from icestream.errors import IcestreamError, PlanError
 from icestream.formats.avro_types import AvroFields, reader_arguments
-from icestream.formats.blocks import NO_VALUE, BadValueError, empty_rows
+from icestream.formats.blocks import NO_VALUE, BadValueError, empty_rows, required_value_error
 from icestream.formats.exact_numbers import cast_exactly
 from icestream.formats.inference import join_columns, merge_fields, unknown_fields, wider_columns
 from icestream.formats.values import MisfitError, type_name
@@ -274,7 +274,7 @@ def _column_array(records: list[dict[str, Any]], own: pa.Schema, field: pa.Field
         scalar = value if isinstance(value, (int, float, str, Decimal)) else str(value)
         raise BadValueError(MisfitError(scalar, type_name(field.type)).reason(field.name)) from None
     if array.null_count and not field.nullable:
-        raise BadValueError(f"column {field.name!r}: no value, and it is required")
+        raise required_value_error(field.name)
     return array
 
 

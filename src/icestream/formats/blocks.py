@@ -30,6 +30,11 @@ class BadValueError(ValueError):
     """One value cannot be decoded; the text is the reason, as the dead letter shows it."""
 
 
+def required_value_error(column: str) -> BadValueError:
+    """Return the error of a record without a value for a required column."""
+    return BadValueError(f"column {column!r}: no value, and it is required")
+
+
 class DecodedBlocks:
     """What has been decoded so far, block by block and in any order."""
 

@@ -14,7 +14,13 @@ import pyarrow.csv as arrow_csv
 
 from icestream.contracts.decoder import Format
 from icestream.errors import PlanError
-from icestream.formats.blocks import BadValueError, BlockDecoder, DecodedValues, value_offsets
+from icestream.formats.blocks import (
+    BadValueError,
+    BlockDecoder,
+    DecodedValues,
+    required_value_error,
+    value_offsets,
+)
 from icestream.formats.exact_numbers import (
     cast_decimals,
     floats_fit,
@@ -166,7 +172,7 @@ class CsvDecoder(BlockDecoder):
             except MisfitError as exc:
                 raise BadValueError(exc.reason(field.name)) from None
             if parsed is None and not field.nullable:
-                raise BadValueError(f"column {field.name!r}: no value, and it is required")
+                raise required_value_error(field.name)
             row.append(parsed)
         return row
 

@@ -316,7 +316,7 @@ def _long_runs(data: Bytes) -> Ints:
     for _ in range(_STRIDE):
         before = np.maximum(begins - 1, 0)
         begins = np.where(_is_digit(data[before]), before, begins)
-    # The first sample of a run stands for those that follow in it.
+    # The first sample of a run represents the rest of it.
     begins = begins[samples - begins < _STRIDE]
     last = np.minimum(begins + _LONG - 1, len(data) - 1)
     is_long = last - begins == _LONG - 1

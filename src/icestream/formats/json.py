@@ -13,7 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from icestream.contracts.decoder import Format
-from icestream.formats.blocks import BadValueError, BlockDecoder, DecodedValues, value_offsets
+from icestream.formats.blocks import (
+    BadValueError,
+    BlockDecoder,
+    DecodedValues,
+    required_value_error,
+    value_offsets,
+)
 from icestream.formats.exact_numbers import (
     decimals_are_safe,
     doubles_in,
@@ -323,7 +329,7 @@ class _ColumnReader:
             except MisfitError as exc:
                 raise BadValueError(exc.reason(field.name)) from None
             if value is None and not field.nullable:
-                raise BadValueError(f"column {field.name!r}: no value, and it is required")
+                raise required_value_error(field.name)
             row.append(value)
         return row
 

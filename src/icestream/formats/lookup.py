@@ -29,7 +29,7 @@ else:
     LineFormatName = Literal[("json", "csv", "parquet", "avro", *ADDED)]
 
 
-# Columns of `Records.extra`, which change decoders need beside a record's value.
+# Columns of `Records.extra`, which change decoders need in addition to a record's value.
 RECORD_KEY = "record_key"
 RECORD_TOPIC = "record_topic"
 

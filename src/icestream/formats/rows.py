@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.formats.blocks import BadValueError, BlockDecoder, DecodedValues
+from icestream.formats.blocks import (
+    BadValueError,
+    BlockDecoder,
+    DecodedValues,
+    required_value_error,
+)
 from icestream.formats.csv import cell_value
 from icestream.formats.inference import (
     columns_for,
@@ -139,7 +144,7 @@ def _row(record: Mapping[str, Any], columns: pa.Schema) -> list[Any]:
         except RecursionError:
             raise BadValueError(_TOO_DEEP) from None
         if value is None and not field.nullable:
-            raise BadValueError(f"column {field.name!r}: no value, and it is required")
+            raise required_value_error(field.name)
         row.append(value)
     return row
 

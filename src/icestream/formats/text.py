@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from icestream.arrow import conform
 from icestream.contracts.decoder import Decoded, Decoder, Format
-from icestream.formats.blocks import BadValueError, empty_rows
+from icestream.formats.blocks import BadValueError, empty_rows, required_value_error
 from icestream.formats.values import MisfitError, type_name
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class BytesDecoder(Decoder):
         rows = conform(pa.RecordBatch.from_arrays([self._cast(values)], [COLUMN]), columns)
         for field, array in zip(columns, rows.columns, strict=True):
             if array.null_count and not field.nullable:
-                raise BadValueError(f"column {field.name!r}: no value, and it is required")
+                raise required_value_error(field.name)
         return rows
 
     def _cast(self, values: pa.Array) -> pa.Array:

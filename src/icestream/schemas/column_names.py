@@ -197,7 +197,7 @@ def case_clash(path: Path, stream: StructType, table: StructType) -> str | None:
 
     Args:
         path: the new column.
-        stream: the columns of the stream beside it.
+        stream: the other columns of the stream.
         table: the columns of the table there.
     """
     *parents, name = path

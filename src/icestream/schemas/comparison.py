@@ -158,7 +158,7 @@ def compare(
         stream_schema: the stream's columns.
         renames: as for `diff`.
         declared: as for `diff`.
-        keys: columns that identify a row, beside the table's identifier fields.
+        keys: columns that identify a row, in addition to the table's identifier fields.
         undroppable: columns that can't be dropped, and what each does, e.g. `partitions the table`.
         keep: columns to leave null rather than drop.
         droppable: the only columns that may be dropped; None if any may.

@@ -57,7 +57,7 @@ class StorageSuite(ConformanceSuite):
     @fact("covers")
     def test_store_covers_its_own_locations_only(self, storage: Storage, warehouse: str) -> None:
         assert storage.covers(warehouse)
-        assert not storage.covers("scheme-of-nobody://bucket/folder")
+        assert not storage.covers("unknown-scheme://bucket/folder")
 
     @fact("normalized")
     def test_normalized_location_stays_the_same(self, storage: Storage, warehouse: str) -> None:

@@ -21,7 +21,9 @@ class WindowOptions(Options):
     watermark: str = Field(
         min_length=1, description="How late a row may arrive, e.g. `10 minutes`."
     )
-    group_by: tuple[str, ...] = Field((), description="Columns to group by beside the window.")
+    group_by: tuple[str, ...] = Field(
+        (), description="Columns to group by in addition to the window."
+    )
     aggregates: dict[str, str] = Field(
         min_length=1, description="New column to SQL aggregate, e.g. `{total: sum(amount)}`."
     )

@@ -244,7 +244,8 @@ class Assembly:
             if key:
                 self.key_fields[table] = key
             elif _flags(part, TRUNCATE).all():
-                # With columns it would look like a table without a key, so it has none.
+                # A TRUNCATE keeps no columns: with columns and no key, it would look like a change
+                # of a table without a key.
                 part = part.select([OP])
             else:
                 part = self._without_changes(table, indices[begin:stop], part)

@@ -279,7 +279,7 @@ def _conform_rows(
 
     Args:
         records: the records, each with its position in the input.
-        parts: the name and type of each part; an empty name stands for the whole record.
+        parts: the name and type of each part; an empty name means the whole record.
         bad: gains the records that have a value which does not fit its type.
     """
     indices: list[int] = []

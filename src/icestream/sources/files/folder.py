@@ -137,7 +137,7 @@ def _walk(folder: str, below: str, depth: int | None) -> Iterator[str]:
 
 @lru_cache
 def _glob_regex(glob: str) -> re.Pattern[str]:
-    """Translate a glob: `*` and `?` stay within a name, `**/` stands for any folders."""
+    """Translate a glob: `*` and `?` stay within a name, `**/` matches any folders."""
     parts = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])", glob)
     return re.compile("".join(parts.get(piece) or _glob_literal(piece) for piece in pieces))

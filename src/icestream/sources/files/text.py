@@ -59,8 +59,8 @@ def cut_lines(file: IO[bytes], start: int, max_lines: int, max_bytes: int) -> tu
     while block := file.read(BLOCK_BYTES):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (offset + 1)
         ends = ends[: max_lines - lines]
-        fitting = ends[ends <= start + max_bytes]
-        chosen = fitting if lines or len(fitting) else ends[:1]
+        within_limit = ends[ends <= start + max_bytes]
+        chosen = within_limit if lines or len(within_limit) else ends[:1]
         if len(chosen):
             end = int(chosen[-1])
             lines += len(chosen)

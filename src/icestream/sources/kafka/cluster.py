@@ -275,25 +275,25 @@ class Cluster:
         A topic in `expected` existed before: retry before it counts as missing.
         """
         wanted = set(names)
-        found = self._describe_once(wanted)
+        topics = self._describe_once(wanted)
         deadline = time.monotonic() + _REQUEST_SECS
         # A new topic is listed before every broker can describe it.
-        while missing := wanted - found.keys():
+        while missing := wanted - topics.keys():
             if not missing & set(expected) and not missing & set(self.topic_names()):
                 break
             if time.monotonic() > deadline:
                 break
             time.sleep(_RETRY_SECS)
-            found = self._describe_once(wanted)
-        return found
+            topics = self._describe_once(wanted)
+        return topics
 
     def _describe_once(self, names: set[str]) -> dict[str, Topic]:
         if not names:
             return {}
-        asked = self._admin.describe_topics(
+        futures = self._admin.describe_topics(
             TopicCollection(sorted(names)), request_timeout=_REQUEST_SECS
         )
-        answers, faults = self._answers(asked)
+        answers, faults = self._answers(futures)
         for fault in faults:
             raise to_error(fault, self._brokers)
         return {

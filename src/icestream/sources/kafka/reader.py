@@ -248,12 +248,12 @@ class _SpanReader:
         if find_format(self._options.format).gives_changes:
             extra[RECORD_KEY] = pa.array(_EXTRAS["key"](batch), pa.binary())
             extra[RECORD_TOPIC] = pa.repeat(self._span.topic, len(batch))
-        place = f"{self._span.topic}[{self._span.partition}]"
+        partition = f"{self._span.topic}[{self._span.partition}]"
         first = batch[0].offset()
         if batch[-1].offset() - first == len(batch) - 1:
-            return Records(values, extra, lambda i: f"{place}@{first + i}")
+            return Records(values, extra, lambda i: f"{partition}@{first + i}")
         offsets = [message.offset() for message in batch]
-        return Records(values, extra, lambda i: f"{place}@{offsets[i]}")
+        return Records(values, extra, lambda i: f"{partition}@{offsets[i]}")
 
 
 def _size(records: Records) -> int:

@@ -408,11 +408,11 @@ def limit_offset(start: Offset, end: Offset, max_rows: int) -> Offset:
             epochs[key] = listed.get(key, -1)
             if key in new and key not in partition_offsets(start):
                 begins[key] = new[key]
-    met = {topic for topic, _ in offsets} | set(topic_ids(start))
+    topics = {topic for topic, _ in offsets} | set(topic_ids(start))
     ids = {
         topic: name
         for topic, name in {**topic_ids(end), **topic_ids(start)}.items()
-        if topic in met
+        if topic in topics
     }
     known = {key: epoch for key, epoch in epochs.items() if epoch >= 0}
     return build_offset(ids, offsets, begins, known)

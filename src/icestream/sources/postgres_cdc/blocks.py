@@ -118,10 +118,10 @@ def _unrepresentable_error(
             begin = middle
     key = ", ".join(f"{name} = {texts[names.index(name)][begin]}" for name in relation.key)
     value = str(strings[begin])
-    shown = value if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]}..."
+    shortened = value if len(value) <= MAX_SHOWN_CHARS else f"{value[:MAX_SHOWN_CHARS]}..."
     type_name = types.name_of(column.type_oid, column.typmod)
     return AttentionError(
-        f"column {column.name!r} of type {type_name} is {shown!r}, which its Iceberg type "
+        f"column {column.name!r} of type {type_name} is {shortened!r}, which its Iceberg type "
         "cannot hold",
         where=f"table {'.'.join(relation.table)}{', row ' if key else ''}{key}",
         todo=f"{_REMEDIES[is_change, column.name in relation.key]}\n{_TEXT_REMEDY}",

@@ -61,7 +61,7 @@ def is_visible(xid: int, snapshot: str) -> bool:
 
 # The replica identity and the number of columns; the type and modifier of a column.
 _TABLE, _COLUMN = struct.Struct(">ch"), struct.Struct(">Ii")
-# What an empty namespace stands for.
+# pgoutput sends an empty namespace for this one.
 _OWN_NAMESPACE = "pg_catalog"
 
 

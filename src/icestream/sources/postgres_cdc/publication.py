@@ -96,7 +96,7 @@ def refuse_unpublished(
     session: PgSession,
     options: PostgresCdcOptions,
     missing: Sequence[PgTable],
-    found: Mapping[tuple[str, str], CatalogTable],
+    catalog_tables: Mapping[tuple[str, str], CatalogTable],
     state: Publication,
 ) -> list[ConnectorError]:
     """Refuse a publication that lacks tables or publishes partitions separately.
@@ -105,7 +105,7 @@ def refuse_unpublished(
         session: of the database.
         options: the configured tables, and which of them are named in full.
         missing: the tables that it does not publish.
-        found: all configured tables.
+        catalog_tables: all configured tables.
         state: the publication.
 
     Returns:
@@ -115,7 +115,7 @@ def refuse_unpublished(
         ConnectorError: it lacks a table that is named in full, or publishes partitions.
     """
     name = options.publication_name
-    partitioned = [] if state.via_root else _published_by_partition(session, name, found)
+    partitioned = [] if state.via_root else _published_by_partition(session, name, catalog_tables)
     if partitioned:
         raise ConnectorError(
             f"publication {name!r} publishes {', '.join(partitioned)} partition by partition",

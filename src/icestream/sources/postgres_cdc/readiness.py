@@ -30,7 +30,7 @@ FROM pg_catalog.pg_replication_slots
 def check_steps(driver: Driver) -> Iterator[CheckStep]:
     """Yield the checks, each a query to the server."""
     options = driver.options
-    yield CheckStep("reach server", lambda: _reach(driver))
+    yield CheckStep("reach server", lambda: _check_address(driver))
     yield CheckStep("sign in", lambda: _sign_in(driver))
     if options.follows:
         yield CheckStep("wal_level is logical", lambda: _wal_level(driver))
@@ -42,7 +42,7 @@ def check_steps(driver: Driver) -> Iterator[CheckStep]:
         yield CheckStep("replication slot", lambda: _slot(driver))
 
 
-def _reach(driver: Driver) -> str:
+def _check_address(driver: Driver) -> str:
     options = driver.options
     if options.host.startswith("/"):
         return options.host
