@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from icestream.cli.init import write_file
 from icestream.cli.output import Printer, with_output_options
 from icestream.errors import PlanError
 
@@ -125,15 +126,7 @@ def write_demo_config(folder: Path | None, text: str) -> Path:
             where=str(folder),
             todo=f"Choose another folder, or continue with `icestream run --config {file}`.",
         )
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise PlanError(
-            f"cannot write the file: {exc.strerror}",
-            where=str(file),
-            todo="Check the folder's permissions, or choose another one with `--dir`.",
-        ) from exc
+    write_file(file, text, other="`--dir`")
     return file
 
 

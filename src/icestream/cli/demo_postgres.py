@@ -222,7 +222,7 @@ def _system_folders() -> Sequence[Path]:
 
 
 def _copy_programs(folder: Path, own: Path) -> Path:
-    """Copy programs and the libraries beside them, keeping their relative paths."""
+    """Copy programs and their libraries, keeping their relative paths."""
     install = folder.parent
     site = install.parent.parent
     target = own / "programs"

@@ -368,8 +368,8 @@ def _write_config(path: Path, text: str, *, force: bool) -> Path:
     path = _config_path(path)
     if not force:
         _refuse_existing(path)
-    _write(path, text)
-    _write(path.with_name(SCHEMA_NAME), _schema_text())
+    write_file(path, text, other="path")
+    write_file(path.with_name(SCHEMA_NAME), _schema_text(), other="path")
     return path
 
 
@@ -400,7 +400,8 @@ def _schema_text() -> str:
     return json.dumps(json_schema(lenient=True), indent=2) + "\n"
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str, *, other: str) -> None:
+    """Write a file and its folders; `other` names what to choose if that is not permitted."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -408,5 +409,5 @@ def _write(path: Path, text: str) -> None:
         raise PlanError(
             f"cannot write the file: {exc.strerror}",
             where=str(path),
-            todo="Check the folder's permissions, or choose another path.",
+            todo=f"Check the folder's permissions, or choose another {other}.",
         ) from exc
