@@ -1,7 +1,7 @@
 """Writes the generated pages: `python -m docs.generate`, or `--check` to look for differences.
 
 `reference/config.md`, `reference/cli.md`, `reference/errors.md` and `reference/conformance.md` are
-generated as a whole. In the other pages, a table of options stands between
+generated as a whole. In the other pages, a table of options is between
 `<!-- options: ROLE/NAME -->` and `<!-- end of options -->`.
 """
 

@@ -76,7 +76,7 @@ class PublishCheck(Options):
     name: Name = Field(description="Name of the check, shown when it fails.")
     sql: Name = Field(
         description="Query in Spark SQL that returns the rows that are wrong; the check passes if "
-        "it returns none. `rows` stands for the rows of the branch, the table's full name for "
+        "it returns none. `rows` means the rows of the branch, the table's full name means "
         "the published rows, e.g. `SELECT * FROM rows WHERE id IS NULL`."
     )
 
@@ -200,8 +200,8 @@ class IcebergOptions(StorageBlocks):
     )
     key_fields: tuple[Name, ...] = Field(
         (),
-        description="Fields that identify a row for `commit_mode: upsert`; the source's primary "
-        "key if absent.",
+        description="Fields that identify a row. Required for `upsert`; with a CDC source, "
+        "defaults to the primary key.",
     )
     sequence_field: str | None = Field(
         None,
