@@ -196,3 +196,7 @@ def _log_to_stderr(printer: Printer) -> None:
     logging.getLogger("icestream").setLevel(logging.DEBUG if printer.verbose else logging.INFO)
     # py4j logs a traceback for each broken connection; our own error already reports it.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+if __name__ == "__main__":
+    main()

@@ -209,6 +209,19 @@ def test_version_is_shown(icestream: Icestream) -> None:
     assert icestream("--version").out == f"icestream {version('icestream')}\n"
 
 
+@pytest.mark.parametrize("module", ["icestream", "icestream.cli.main"])
+def test_module_runs_the_command(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "no-such-command"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "icestream: unknown command 'no-such-command'" in done.stderr
+
+
 def test_error_of_the_jvm_is_told_by_what_happened() -> None:
     text = "An error occurred while calling o7.load.\n: java.io.IOException: disk full\n\tat x.y"
     assert (
