@@ -2,7 +2,8 @@
 
 `reference/config.md`, `reference/cli.md`, `reference/errors.md` and `reference/conformance.md` are
 generated as a whole. In the other pages, a table of options is between
-`<!-- options: ROLE/NAME -->` and `<!-- end of options -->`.
+`<!-- options: ROLE/NAME -->` and `<!-- end of options -->`. The connectors in the navigation of
+`mkdocs.yml` and the catalogs in `.importlinter` come from the registry.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from icestream.config.model import (
     SourceBlock,
     ViewBlock,
 )
+from icestream.contracts import registry
 from icestream.sinks.iceberg.options import PROFILES
 
 if TYPE_CHECKING:
@@ -41,7 +43,12 @@ TABLE = re.compile(
     r"(?P<end><!-- end of options -->)",
     re.DOTALL,
 )
-ROLES = ("sources", "sinks", "catalogs", "transforms")
+# Formats and stores have no section: their options are part of the blocks that use them.
+ROLES = tuple(role for role in registry.ROLES if role in connectors.PLANNED_CONNECTORS)
+NAVIGATION = re.compile(r"(?<=^  - Connectors:\n)(?: {6}.*\n)+", re.MULTILINE)
+CATALOG_MODULES = re.compile(
+    r"^(\[importlinter:contract:catalogs\]\n(?:\S.*\n)+)(?: {4}.*\n)+", re.MULTILINE
+)
 EXIT_CODES = {
     0: "Done.",
     1: "Failed.",
@@ -76,11 +83,43 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "errors.md": errors_page(),
         DOCS / "reference" / "conformance.md": conformance_page(NOTICE),
     }
+    navigation, import_rules = DOCS.parent / "mkdocs.yml", DOCS.parent / ".importlinter"
+    found[navigation] = NAVIGATION.sub("".join(_connector_pages()), _read(navigation))
+    found[import_rules] = CATALOG_MODULES.sub(_with_catalogs, _read(import_rules))
     for path in sorted(DOCS.rglob("*.md")):
         text = _read(path)
         if path not in found and TABLE.search(text):
             found[path] = TABLE.sub(_filled, text)
     return found
+
+
+def _connector_pages() -> Iterator[str]:
+    """Yield the lines of the navigation: installed connectors by name, then pages about them."""
+    for role in registry.ROLES:
+        label, folder = role.capitalize(), DOCS / "connectors" / role
+        if folder.with_suffix(".md").exists():
+            yield f"      - {label}: connectors/{role}.md\n"
+        elif folder.is_dir():
+            yield f"      - {label}:\n"
+            named = [folder / f"{name}.md" for name in registry.names(role)]
+            named = [page for page in named if page.exists()]
+            others = [page for page in sorted(folder.rglob("*.md")) if page not in named]
+            titles = [page.stem for page in named] + [_title(page) for page in others]
+            for title, page in zip(titles, named + others, strict=True):
+                yield f"          - {title}: {page.relative_to(DOCS).as_posix()}\n"
+
+
+def _title(page: Path) -> str:
+    return _read(page).splitlines()[0].removeprefix("# ")
+
+
+def _with_catalogs(found: re.Match[str]) -> str:
+    modules = sorted(
+        place.partition(":")[0]
+        for name, place in registry.modules("catalogs").items()
+        if registry.is_ours("catalogs", name)
+    )
+    return found[1] + "".join(f"    {module}\n" for module in modules)
 
 
 def config_page() -> str:
