@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -48,12 +48,18 @@ class RowDecoder(BlockDecoder):
       booleans, dates and times are ISO 8601, and empty text is null unless the column is text.
     - Any other value is converted as in JSON: a number must fit its column exactly.
 
-    A value that does not fit its column, and a missing value of a required column, make the record
-    bad. Fields without a column are reported with the types that JSON would have.
+    A value that does not fit its column, a missing value of a required column, and a record that is
+    `None` are bad. The type of a field without a column is inferred as in JSON: text that looks
+    like a date or a timestamp has that type, and `7` is text.
 
     Parsing in Python takes microseconds for each record. A format that can read many records at
     once, with Arrow for instance, is a `BlockDecoder`.
+
+    Attributes:
+        infers_types: False if the type of text is always `string`, whatever it looks like.
     """
+
+    infers_types: ClassVar[bool] = True
 
     @abstractmethod
     def parse(self, value: bytes) -> Mapping[str, Any]:
@@ -72,7 +78,7 @@ class RowDecoder(BlockDecoder):
                 records.append(self._record(value or b""))
             except BadValueError:  # noqa: PERF203 - decode reports it
                 continue
-        return pa.schema(list(resolved_fields(infer_fields(records)).items()))
+        return pa.schema(list(resolved_fields(self._infer_fields(records)).items()))
 
     def fast_path_mask(self, values: pa.Array) -> np.ndarray[Any, Any]:
         """Leave every value to `parse`."""
@@ -104,7 +110,7 @@ class RowDecoder(BlockDecoder):
                 records.append(record)
         if good:
             outcome.rows = _record_batch(good, columns)
-            outcome.new_fields = unknown_fields(columns, infer_fields(records))
+            outcome.new_fields = unknown_fields(columns, self._infer_fields(records))
 
     def absent_fields(
         self, values: pa.Array, rows: pa.RecordBatch
@@ -115,6 +121,11 @@ class RowDecoder(BlockDecoder):
             name: np.array([name not in record for record in records], np.bool_)
             for name in rows.schema.names
         }
+
+    def _infer_fields(self, records: list[Mapping[str, Any]]) -> dict[str, pa.DataType]:
+        if self.infers_types:
+            return infer_fields(records)
+        return infer_fields(_with_placeholders(record) for record in records)
 
     def _record(self, value: bytes) -> Mapping[str, Any]:
         try:
@@ -147,6 +158,17 @@ def _row(record: Mapping[str, Any], columns: pa.Schema) -> list[Any]:
             raise required_value_error(field.name)
         row.append(value)
     return row
+
+
+def _with_placeholders(value: Any) -> Any:
+    """Replace each text by one that looks like no date, at any depth."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, list):
+        return [_with_placeholders(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _with_placeholders(item) for name, item in value.items()}
+    return value
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -23,6 +23,12 @@ class AnyDecoder(RowDecoder):
         return parsed
 
 
+class TextDecoder(AnyDecoder):
+    """Leaves text as it is."""
+
+    infers_types = False
+
+
 def decode(schema: str, *records: dict[str, Any] | bytes | None) -> Decoded:
     values = [json.dumps(one).encode() if isinstance(one, dict) else one for one in records]
     columns = read_schema(schema).columns
@@ -108,3 +114,22 @@ def test_field_that_a_record_lacks_is_told_from_null() -> None:
     rows = AnyDecoder().decode(values, pa.schema([("a", pa.string())])).rows
 
     assert AnyDecoder().absent_fields(values, rows)["a"].tolist() == [False, True]
+
+
+def test_text_is_inferred_as_in_json_unless_the_format_forbids_it() -> None:
+    record = {"day": "2026-11-16", "digits": "7", "number": 7, "nested": {"days": ["2026-11-16"]}}
+    sample = [json.dumps(record).encode()]
+    inferred = AnyDecoder().infer(sample)
+    plain = TextDecoder().infer(sample)
+
+    assert inferred.field("day").type == pa.date32()
+    assert inferred.field("digits").type == pa.string()
+    assert plain.field("day").type == pa.string()
+    assert plain.field("number").type == pa.int64()
+    assert plain.field("nested").type == pa.struct([("days", pa.list_(pa.string()))])
+    decoded = TextDecoder().decode(pa.array(sample, pa.binary()), pa.schema([]))
+    assert decoded.new_fields["day"] == pa.string()
+
+
+def test_record_without_a_value_is_bad() -> None:
+    assert decode("a bigint", None).bad == ((0, "no value"),)
