@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,9 +13,11 @@ import pytest
 from tests.fixtures.toy_plugins import (
     ENTRY_POINTS,
     EXAMPLE,
+    TOYS,
     WithPlugins,
-    files_of_icestream,
+    environment,
     install,
+    mentions_of_plugins,
 )
 
 if TYPE_CHECKING:
@@ -50,23 +51,37 @@ def plugged(tmp_path: Path) -> WithPlugins:
 def test_file_with_five_plugins_passes_check_with_no_edit_of_icestream(
     tmp_path: Path,
 ) -> None:
-    before = files_of_icestream()
     (tmp_path / "icestream.yaml").write_text(FILE)
     plugged = WithPlugins(tmp_path, install(tmp_path / "plugins"))
 
     done = plugged.run("check", "--offline")
 
     assert done.code == 0, done.out + done.err
-    edits = {path for path, digest in files_of_icestream().items() if before.get(path) != digest}
-    assert edits == set()
-    assert not any("toy" in path for path in before)
+    assert mentions_of_plugins() == []
+
+
+def test_toys_pass_the_public_suites_once_they_are_installed(tmp_path: Path) -> None:
+    plugins = install(tmp_path / "plugins")
+    shutil.copy(TOYS / "toy_suites.py", tmp_path)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "toy_suites.py"],
+        cwd=tmp_path,
+        env=environment(plugins),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^[5-9][0-9] passed", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_plan_shows_what_plugins_will_do(plugged: WithPlugins) -> None:
     done = plugged.run("plan", "--output", "json")
 
     assert done.code == 0, done.out + done.err
-    for text in ("count 10", "shelf", "org.example:toy-file-io:1.0"):
+    for text in ("count 10", "shelf", "remote.hadoop.fs.toy.impl"):
         assert text in done.out
 
 
@@ -145,7 +160,7 @@ def test_example_passes_its_suite_once_it_is_installed(example: WithPlugins) -> 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=example.folder,
-        env={**os.environ, "PYTHONPATH": str(example.plugins)},
+        env=environment(example.plugins),
         capture_output=True,
         text=True,
         check=False,

@@ -4,7 +4,7 @@
 class TestPairs(FormatSuite):
     @pytest.fixture
     def sample(self) -> FormatSample:
-        return FormatSample(PairsFormat(), [b"id=1", b"id=2"], [{"id": "1"}, {"id": "2"}], b"?")
+        return FormatSample(ColonFormat(), [b"id:1", b"id:2"], [{"id": "1"}, {"id": "2"}], b"?")
 ```
 """
 

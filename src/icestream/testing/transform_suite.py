@@ -1,10 +1,10 @@
 """The conformance tests of every transform, as a pytest class to subclass.
 
 ```python
-class TestShout(TransformSuite):
+class TestTrim(TransformSuite):
     @pytest.fixture
     def transform(self) -> Transform[Any]:
-        return ShoutTransform(ShoutOptions(column="name"))
+        return TrimTransform(TrimOptions(column="name"))
 
     @pytest.fixture
     def rows(self, spark: SparkSession) -> DataFrame:
