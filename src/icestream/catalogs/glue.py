@@ -201,8 +201,9 @@ class GlueCatalog(ClientCatalog[GlueCatalogOptions]):
 
     def identity(self) -> str:
         settings = self.options.glue
-        place = settings.endpoint or self._region or "of Amazon"
-        return f"glue {place}" + (f", account {settings.catalog_id}" if settings.catalog_id else "")
+        endpoint = settings.endpoint or self._region or "of Amazon"
+        account = f", account {settings.catalog_id}" if settings.catalog_id else ""
+        return f"glue {endpoint}{account}"
 
     def addresses(self) -> list[str]:
         return [self.options.glue.endpoint] if self.options.glue.endpoint else []

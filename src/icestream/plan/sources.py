@@ -79,7 +79,7 @@ def build_source(config: Config, component: Component) -> Source[Any]:
         try:
             built = registry.find("sources", component.connector)(options)
         except UnavailableError:
-            pass  # listed among what is planned, by its own place in the file
+            pass  # listed among the planned features, with its own line
         except PlanError as exc:
             where = config.tree.where(component.path, key=True)
             raise ConfigError([PlanError(exc.what, where=where, todo=exc.todo)]) from exc

@@ -185,5 +185,5 @@ def _secrets_in(config: Config, options: BaseModel, path: KeyPath) -> Iterator[t
         items = value.items() if isinstance(value, dict) else ((None, value),)
         for key, item in items:
             if isinstance(item, SecretStr):
-                place = inner if key is None else (*inner, key)
-                yield item.get_secret_value(), config.tree.references.get(place, HIDDEN)
+                secret_path = inner if key is None else (*inner, key)
+                yield item.get_secret_value(), config.tree.references.get(secret_path, HIDDEN)

@@ -158,6 +158,10 @@ def test_catalog_without_a_type_is_told_which_there_are() -> None:
         "orders.yaml:2:3 catalogs.c.type: 'type' is missing\n"
         "  Set e.g. `type: jdbc`. Available: glue, hive, jdbc, memory, nessie, rest."
     )
+    assert message("catalogs:\n  c: {type: 5}\n") == (
+        "orders.yaml:2:13 catalogs.c.type: expected a text, found the number 5\n"
+        "  Set e.g. `type: jdbc`. Available: glue, hive, jdbc, memory, nessie, rest."
+    )
 
 
 def test_missing_key_is_described() -> None:

@@ -259,6 +259,14 @@ def test_publishing_needs_a_branch_of_its_own() -> None:
     accepts("branch: audit", CHECKS)
 
 
+def test_partitions_to_overwrite_need_their_commit_mode() -> None:
+    assert message('overwrite_partitions: ["day=2026-11-18"]') == (
+        "orders.yaml:7:29 sinks.lake.config.overwrite_partitions: commit_mode 'append' ignores "
+        "'overwrite_partitions'\n"
+        "  Use `commit_mode: overwrite_partitions`, or remove it."
+    )
+
+
 def test_renames_need_a_table_that_follows_everything() -> None:
     assert message("renames: {old: new}") == (
         "orders.yaml:7:16 sinks.lake.config.renames: schema_evolution 'add_columns' ignores "

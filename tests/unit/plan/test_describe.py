@@ -87,6 +87,18 @@ def test_property_that_differs_is_a_change(tmp_path: Path) -> None:
     assert "  ~   owner = someone -> shop" in render_text(found).splitlines()
 
 
+def test_partitioning_of_an_unpartitioned_table_is_shown_before_it_happens(
+    tmp_path: Path,
+) -> None:
+    make_table(tmp_path, PartitionSpec(), owner="shop")
+    found = description(FILE, tmp_path)
+    assert found["pipelines"][0]["table"]["changes"][0]["from"] == "unpartitioned"
+    assert (
+        "  ~   unpartitioned, new files by [day(ts), bucket(16, id)]"
+        in render_text(found).splitlines()
+    )
+
+
 def test_other_partitioning_is_shown_before_it_happens(tmp_path: Path) -> None:
     make_table(tmp_path, PartitionSpec(AS_IN_THE_FILE.fields[1]), owner="shop")
     found = description(FILE, tmp_path)
